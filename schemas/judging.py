@@ -42,9 +42,6 @@ VERDICT_TYPE: Final = "callgauge.judge.verdict.v1"
 REPLY_PARTITION_HEADER: Final = "callgauge_reply_partition"
 """Header of a question: the partition number of `judge.verdicts` for the answer, which is the number of the call's partition.
 Without it, the key of the answer decides."""
-REQUEST_PARTITION_HEADER: Final = "callgauge_request_partition"
-"""Header of a verdict: the partition number of `judge.requests` from which the question came. The next owner of that partition
-finds its answered questions by it."""
 
 
 PROMPT_VERSIONS: Final[Mapping[JudgeKind, str]] = MappingProxyType(

@@ -10,15 +10,13 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas.topics import INPUT_TOPICS, SCORES_TOPIC, SNAPSHOTS_TOPIC, TOPICS, Topic
+from schemas.topics import INPUT_TOPICS, ORDER_TOPIC, SCORES_TOPIC, TOPICS, Topic
 from schemas.units import DAY_MS, HOUR_MS, MINUTE_MS, MS_PER_SECOND, to_seconds
 
 OUTAGE_MS: Final = DAY_MS
 """The outage that records must survive: one that is noticed only the next day must not cost a call."""
 MAX_BATCH_BYTES: Final = 1_048_576
 """Largest batch that our producers send, and so the largest record that they write. The broker must accept it."""
-MAX_SNAPSHOTS_KEPT_MS: Final = DAY_MS
-"""Longest retention of snapshots. They contain words of calls, and one of yesterday is never restored."""
 
 _UNLIMITED: Final = -1
 
@@ -128,26 +126,17 @@ def retention_ms(settings: TopicSettings) -> float | None:
 def _faults(
     topic: Topic, settings: TopicSettings, others: Mapping[str, TopicSettings], needs: TopicNeeds
 ) -> Iterator[TopicFault]:
-    is_ledger = topic.name == SCORES_TOPIC
+    is_read_back = topic.name in (SCORES_TOPIC, ORDER_TOPIC)
     is_input = topic.direction == "input"
     if (policy := settings.get("cleanup.policy", topic.cleanup_policy)) != topic.cleanup_policy:
         yield TopicFault(
             topic=topic.name,
-            severity=Severity.REFUSED if is_ledger or is_input else Severity.WRONG,
+            severity=Severity.REFUSED if is_read_back or is_input else Severity.WRONG,
             seen=f"cleanup.policy is {policy}, expected {topic.cleanup_policy}: {_harm_of(topic)}",
             setting=f"cleanup.policy={topic.cleanup_policy}",
         )
-    if is_ledger or is_input:
+    if is_read_back or is_input:
         yield from _retention_faults(topic, settings, others, needs)
-    kept_ms = retention_ms(settings)
-    if topic.name == SNAPSHOTS_TOPIC and kept_ms is not None and kept_ms > MAX_SNAPSHOTS_KEPT_MS:
-        yield TopicFault(
-            topic=topic.name,
-            severity=Severity.WARNING,
-            seen=f"records are kept for {duration(kept_ms)} (retention.ms), expected at most {duration(MAX_SNAPSHOTS_KEPT_MS)}: they "
-            "hold words of calls, and are of no use once a successor has begun",
-            setting=f"retention.ms={topic.retention_ms}",
-        )
     # A broker older than this setting does not report it, so there is nothing to check.
     if is_input and (clock := settings.get("message.timestamp.type", "LogAppendTime")) != "LogAppendTime":
         yield TopicFault(
@@ -211,6 +200,8 @@ def _harm_of(topic: Topic) -> str:
         return "records written long ago would be gone"
     if topic.name == SCORES_TOPIC:
         return "only the newest record of each call would stay, and recovery needs them all"
+    if topic.name == ORDER_TOPIC:
+        return "the broker would refuse its records, which have no key, and with them the scores"
     return "only the newest record of each key would stay"
 
 
@@ -220,6 +211,8 @@ def _harm_of_refusing(topic: Topic) -> str:
         return "the broker refuses events that callgauge would take"
     if topic.name == SCORES_TOPIC:
         return "a score that is refused stops its whole partition"
+    if topic.name == ORDER_TOPIC:
+        return "a record that is refused stops its whole partition, because scores are in the same transaction"
     return "large records would be left out" if topic.direction == "output" else "writes may be refused"
 
 
@@ -229,6 +222,10 @@ def _harm_of_losing(topic: Topic, room_ms: float) -> str:
         if room_ms < 0:
             return "a restart would not find the published scores, and score twice"
         return f"after an outage of more than {duration(room_ms)} calls would be scored twice"
+    if topic.name == ORDER_TOPIC:
+        if room_ms < 0:
+            return "a restart would publish the values of calls that still run once again"
+        return f"after an outage of more than {duration(room_ms)} values of open calls would be published once again"
     if room_ms < 0:
         return "a restart would miss the beginning of a call that still runs"
     return f"an outage of more than {duration(room_ms)} would lose calls"

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from schemas.closed_sets import InputSource
-from schemas.units import DAY_MS, HOUR_MS
+from schemas.units import DAY_MS
 
 
 class Topic(BaseModel):
@@ -37,15 +37,16 @@ TOPICS = (
           cleanup_policy="delete", retention_ms=7 * DAY_MS, what="the judges' answers"),
     Topic(name="scores", direction="output", key=_CONVERSATION, value="score", partitions=_SAME,
           cleanup_policy="delete", retention_ms=14 * DAY_MS,
-          what="scores and facts of calls; no value: a new owner, or steps"),
+          what="scores and facts of calls; no value: a new owner"),
     Topic(name="quarantine", direction="output", key="the refused record's key", value="quarantine", partitions="any",
           cleanup_policy="delete", retention_ms=14 * DAY_MS, what="records that can never be processed, with the reason"),
     Topic(name="transcripts", direction="output", key=_CONVERSATION, value="transcript", partitions="any",
           cleanup_policy="delete", retention_ms=14 * DAY_MS, what="one transcript per ended call"),
     Topic(name="judge.requests", direction="output", key=_CONVERSATION, value="judge-request", partitions="any",
           cleanup_policy="delete", retention_ms=7 * DAY_MS, what="questions to the judges"),
-    Topic(name="snapshots", direction="output", key="group and partition", value="snapshot", partitions="any",
-          cleanup_policy="delete", retention_ms=HOUR_MS, what="state that one evaluator hands over to the next; sealed bytes"),
+    Topic(name="order", direction="output", key="none", value="order", partitions=_SAME,
+          cleanup_policy="delete", retention_ms=14 * DAY_MS,
+          what="in which order each partition's inputs were evaluated; no value: a new owner"),
     Topic(name="goals", direction="reference", key="goal set id", value="goals", partitions="any",
           cleanup_policy="compact", retention_ms=-1, what="goal sets of calls"),
 )  # fmt: skip
@@ -62,10 +63,8 @@ SCORES_TOPIC = "scores"
 TRANSCRIPTS_TOPIC = "transcripts"
 GOALS_TOPIC = "goals"
 QUARANTINE_TOPIC = "quarantine"
-SNAPSHOTS_TOPIC = "snapshots"
+ORDER_TOPIC = "order"
 JUDGE_REQUESTS_TOPIC = "judge.requests"
 JUDGE_VERDICTS_TOPIC = "judge.verdicts"
 OWNER_MARK_KEY = b"callgauge-owner"
-"""Key of a record of `scores` without a value, which marks the start of a partition's owner. It belongs to no conversation."""
-JOURNAL_KEY = b"callgauge-journal"
-"""Key of a record of `scores` without a value, whose headers say which steps led to the records of its transaction."""
+"""Key of records of `order` and `scores` without a value, with which an owner of the partition begins."""

@@ -16,10 +16,10 @@ class PublishScore:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordFact:
-    """Write a fact to `scores` that only silence revealed, so that a replay need not decide it again."""
+class OpenCall:
+    """Note that the record opened a call; `evicted` is the call that has to close for it, because too many are open."""
 
-    record: AnyScoreRecord
+    evicted: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +59,4 @@ class NotUnderstood:
     misread: Misread
 
 
-Effect = PublishScore | RecordFact | CloseCall | Count | RequestVerdict | NotUnderstood
+Effect = PublishScore | OpenCall | CloseCall | Count | RequestVerdict | NotUnderstood

@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from schemas.topic_rules import TopicNeeds
+
 
 class Limits(BaseModel):
     """Bounds of one partition's evaluation."""
@@ -87,4 +89,11 @@ class Limits(BaseModel):
         30_000,
         gt=0,
         description="How often the values of a long call are published while it runs, at most, in ms: at a turn that it leaves.",
+    )
+
+
+def needs_of(limits: Limits) -> TopicNeeds:
+    """Returns the needs of these limits: topics must keep a call for long enough to be read again."""
+    return TopicNeeds(
+        longest_call_ms=limits.max_call_duration_ms, idle_ms=limits.idle_ms, max_record_bytes=limits.max_record_bytes
     )

@@ -1,33 +1,27 @@
 """Evaluates the calls of one partition number over the four inputs. Its five verbs are the only mutable front of the engine.
 
-Pure: it reads no clock, performs no I/O and draws no random numbers. Equal inputs in equal order give equal effects.
+Pure: it reads no clock, performs no I/O and draws no random numbers. Equal steps in equal order give equal effects.
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from consumers.engine.call.call import Call
 from consumers.engine.call.eviction import Eviction
-from consumers.engine.call.logged_call import LoggedCall, LoggedFacts
 from consumers.engine.call.wakeups import Wakeups
-from consumers.engine.effects import Count, Effect
+from consumers.engine.effects import Count, Effect, OpenCall
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.intake.clock_skew import SkewCounts, count_skew
 from consumers.engine.intake.closed_calls import ClosedCalls
 from consumers.engine.limits import Limits
-from consumers.engine.records.call_memory import CallMemory, sources
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.state_bytes import GivesBytes, InMemory, TakesBytes, read_state, write_state
 from schemas.closed_sets import InputSource
-from schemas.goals.goal_set import ChoosesGoals
 from schemas.judging import JudgeVerdict
-from schemas.ledger_record import ClosedElsewhere, LedgerRecord
 from schemas.metric_context import MetricContext
-from schemas.scores.all_records import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
+from schemas.scores.all_records import CloseReason
 
-SNAPSHOT_VERSION = 13
 MAX_WAITING_PER_CALL = 1_000
 """Arrivals of a call that may wait because another input lags: five minutes of a call. Beyond it the oldest is
 folded at once.
@@ -39,17 +33,18 @@ MOST_CLOSING_WORK: Final = 4_000
 
 
 class PartitionEvaluator:
-    """The open calls of one partition.
+    """The open calls of one partition. A call lives from its first record to its `closed` fact; later records are only counted.
 
-    The five verbs: `receive` folds a record, `advance` lets broker time pass, `next_wakeup` returns the next time at which
-    `advance` can have an effect, `snapshot` and `restore` carry the state over a restart. A call lives from its first record to
-    its `closed` fact; later records of it are only counted.
+    The five verbs:
 
-    After a takeover, `recall` reads the records that the predecessor published, and the inputs are replayed: closed calls stay
-    closed, and open ones publish nothing until the replay reaches the predecessor's last record of them.
+    - `receive` folds a record. The first record of a call opens it.
+    - `receive_again` folds a record that an earlier owner of the partition folded, as its order says.
+    - `pass_time` lets broker time pass, and decides by silence.
+    - `close_some` closes calls that are over. Nothing depends on when it is called.
+    - `next_wakeup` returns the next time at which `pass_time` can have an effect.
 
-    To judge past traffic anew, `obey` reads the facts of its log: those calls keep their logged dead air and end, and `end`
-    closes them where the inputs no longer reach their logged end.
+    Calls act on each other in two ways only: too many of them close the one that is missed least, and the id of a closed call opens
+    no other. Both are decided by `receive`, which says so (`OpenCall`), and given to `receive_again`.
     """
 
     def __init__(
@@ -79,8 +74,6 @@ class PartitionEvaluator:
         self._closing: deque[str] = deque()
         self._closed = ClosedCalls(limits.max_closed_calls_remembered)
         self._eviction = Eviction()
-        self._memories: dict[str, CallMemory] = {}
-        self._logged: dict[str, LoggedFacts] = {}
         self._wakeups = Wakeups()
         self._now_ms: int | None = None
         self._last_offsets: dict[InputSource, int] = {}
@@ -90,9 +83,9 @@ class PartitionEvaluator:
         self._replayed_by_closed = 0
 
     @property
-    def open_calls(self) -> int:
-        """Number of open calls."""
-        return len(self._calls)
+    def open_calls(self) -> Sequence[str]:
+        """Ids of the calls that are not closed, in the order in which they opened."""
+        return tuple(self._calls)
 
     @property
     def closing_calls(self) -> int:
@@ -104,74 +97,73 @@ class PartitionEvaluator:
         """Elements folded again because of late events, since the start."""
         return self._replayed_by_closed + sum(call.replayed_elements for call in self._calls.values())
 
-    def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None:
-        """Notes where reading starts on each input, before `recall`: it bounds the closed calls to remember."""
-        self._closed.reading_starts_at(offsets)
-
-    def recall(self, record: LedgerRecord) -> None:
-        """Reads one record that an earlier evaluator of this partition published; all of them in order, before `receive`."""
-        conversation_id = record.conversation_id
-        if isinstance(record, ClosedFact | ClosedElsewhere):
-            self._memories.pop(conversation_id, None)
-            self._closed.recall(conversation_id, sources(record.through))
-        elif conversation_id not in self._closed:
-            self._memories.setdefault(conversation_id, CallMemory()).fold(record)
-
-    def obey(self, record: AnyScoreRecord) -> None:
-        """Reads one record of the log of calls that are evaluated again; all of them in order, before `receive`.
-
-        A call whose `closed` fact is among them takes its dead air and its end from the log; any other call decides for itself.
-        """
-        if isinstance(record, DeadAirFact | GoalsFact | ClosedFact):
-            self._logged.setdefault(record.conversation_id, LoggedFacts()).fold(record)
-
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
-        """Folds one record into its call; its first record opens the call."""
-        source = arrival.source
+        """Folds one record into its call; its first record opens the call, with `OpenCall` as the first effect."""
+        source, conversation_id = arrival.source, arrival.conversation_id
         if arrival.offset <= self._last_offsets.get(source, -1):
             self._outcomes[source, "repeated"] += 1
             return ()
         self._last_offsets[source] = arrival.offset
-        conversation_id = arrival.conversation_id
         call = self._calls.get(conversation_id)
         out: list[Effect] = []
         if call is None:
-            is_replayed = self._closed.was_folded(conversation_id, source, arrival.offset)
-            if is_replayed is not None:
-                self._outcomes[source, "replayed" if is_replayed else "after_close"] += 1
-                return ()
-            facts = self._logged.get(conversation_id)
-            is_verdict = isinstance(
-                arrival.event, JudgeVerdict
-            )  # a verdict opens no call: nobody here has asked for it
-            if is_verdict or (facts is not None and facts.is_after_close(arrival)):
+            # A verdict opens no call: nobody here has asked for it.
+            if conversation_id in self._closed or isinstance(arrival.event, JudgeVerdict):
                 self._outcomes[source, "after_close"] += 1
                 return ()
-            if len(self._calls) >= self._limits.max_open_calls:
-                self._make_room(arrival.broker_time_ms, out)
-            call = self._calls[conversation_id] = self._opened(arrival, facts)
-            self._eviction.add(call, self._calls)
+            is_full = len(self._calls) - len(self._closing) >= self._limits.max_open_calls
+            evicted = self._eviction.next(self._calls) if is_full else None
+            opening = OpenCall(None if evicted is None else evicted.conversation_id)
+            out.append(opening)
+            call = self._opened(arrival, opening, out)
+        self._take(call, arrival, out)
+        return out
+
+    def receive_again(self, arrival: Arrival, opening: OpenCall | None) -> Sequence[Effect]:
+        """Folds one record of a call that the order of an earlier owner leaves open at its end.
+
+        Args:
+            arrival: The record.
+            opening: The effect with which the record opened its call then; None if it opened none.
+        """
+        self._last_offsets[arrival.source] = arrival.offset
+        out: list[Effect] = []
+        call = self._calls.get(arrival.conversation_id)
+        if call is None:
+            call = self._opened(arrival, opening or OpenCall(None), out)
+        self._take(call, arrival, out)
+        return out
+
+    def has_closed(self, conversation_id: str) -> None:
+        """Notes that an earlier owner closed this call: its later records open no other."""
+        self._closed.close(conversation_id)
+
+    def renumber(self, conversation_id: str, least_revision: int) -> None:
+        """Lets the revisions of an open call go on from this one, because all its values are published once again."""
+        self._calls[conversation_id].renumber(least_revision)
+
+    def _take(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
+        source = arrival.source
         if call.is_closing:
             self._outcomes[source, "after_close"] += 1
-            return ()
+            return
         if type(arrival.event) is not JudgeVerdict:  # a verdict counts by its own time, whenever it is read
             if call.is_over:
                 self._outcomes[source, "after_close"] += 1
-                return ()
+                return
             # Later arrivals of an input wait behind an earlier one that waits.
             broker_ms, wakeup_ms = arrival.broker_time_ms, call.wakeup_ms
             if (wakeup_ms is not None and broker_ms >= wakeup_ms and self._is_ahead(call, broker_ms)) or (
                 call.waiting and any(each.source is source for _, each in call.waiting)
             ):
                 self._let_wait(call, arrival, out)
-                return out
+                return
         self._fold(call, arrival, out)
         if call.waiting and self._now_ms is not None:
             self._pass_time(call, self._now_ms, out)
-        return out
 
     def advance(self, now_ms: int) -> Sequence[Effect]:
-        """Decides by silence up to broker time `now_ms` and closes ended calls: `pass_time` and `close_some` in one."""
+        """Lets broker time pass and closes all calls that are over, for readers that wait for nothing else."""
         out = [*self.pass_time(now_ms)]
         while self._closing:
             self._go_on_closing(out)
@@ -197,37 +189,6 @@ class PartitionEvaluator:
             is_whole = self._go_on_closing(out)
         return out
 
-    def heaviest_call(self) -> tuple[int, int, str] | None:
-        """Kept bytes, events and id of the open call that keeps the most bytes; None while no call is open."""
-        return max(((call.kept_bytes, call.events, key) for key, call in self._calls.items()), default=None)
-
-    def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]:
-        """Closes a call that blocks its partition: without a transcript, and with final scores if `is_scored`."""
-        out: list[Effect] = [Count("callgauge_limits_hit_total", ("takeovers",))]
-        call = self._calls[conversation_id]
-        self._refuse_waiting(call)
-        call.writes_transcript = False
-        if is_scored and not call.is_closing:
-            call.close(CloseReason.LIMIT_KEPT_BYTES, call.last_broker_ms)
-            while not call.is_closed:  # all steps at once: no time passes until the call is gone
-                call.go_on_closing(out)
-        else:
-            if call.is_closing:
-                self._closing.remove(conversation_id)
-            call.close_unscored(CloseReason.LIMIT_KEPT_BYTES, call.last_broker_ms, out)
-        self._forget(call)
-        return out
-
-    def end(self) -> Sequence[Effect]:
-        """Closes the logged calls as their log says, at the end of the inputs, although some of their records are missing."""
-        out: list[Effect] = []
-        for call in [call for call in self._calls.values() if isinstance(call, LoggedCall) and not call.is_closing]:
-            call.close_as_logged(out)
-            self._closing.append(call.conversation_id)
-        while self._closing:
-            self._go_on_closing(out)
-        return out
-
     def next_wakeup(self) -> int | None:
         """Broker time in ms at which `advance` can have an effect; None while no call is open. While a call is closing, now."""
         return (self._now_ms or 0) if self._closing else self._wakeups.first_ms
@@ -236,31 +197,6 @@ class PartitionEvaluator:
     def redactor(self) -> Redactor:
         """Redacts every text that leaves."""
         return self._redactor
-
-    def snapshot(self) -> bytes:
-        """The state as bytes, to be restored by the same version of the code."""
-        into = InMemory()
-        self.write_snapshot(into)
-        return into.collected
-
-    def write_snapshot(self, into: TakesBytes) -> None:
-        """Writes the snapshot piece by piece. The evaluator must not change meanwhile."""
-        write_state(SNAPSHOT_VERSION, self.__dict__, into)
-
-    @classmethod
-    def restore(cls, snapshot: bytes | GivesBytes, goals: ChoosesGoals | None = None) -> "PartitionEvaluator":
-        """An evaluator in the state of the snapshot; `goals` gives goal sets to calls that open later.
-
-        The bytes must come from a trusted place: see `state_bytes`.
-
-        Raises:
-            SnapshotError: The snapshot is damaged or of another version.
-        """
-        state = read_state(SNAPSHOT_VERSION, InMemory(snapshot) if isinstance(snapshot, bytes) else snapshot)
-        evaluator = cls.__new__(cls)
-        evaluator.__dict__.update(state)
-        state["_goals"].source = goals
-        return evaluator
 
     def context(self, conversation_id: str) -> MetricContext | None:
         """EVA's context of an open call; None when it is not open."""
@@ -274,10 +210,6 @@ class PartitionEvaluator:
                 if offset < lowest.get(source, offset + 1):
                     lowest[source] = offset
         return lowest
-
-    def unfinished_calls(self) -> Sequence[str]:
-        """Ids of the calls that are not closed: the open ones, and recalled ones without a new record so far."""
-        return [*self._calls, *self._memories]
 
     def drain_counts(self) -> list[Count]:
         """Counts since the last drain: records by outcome, events of a wrong time, and redactions."""
@@ -304,13 +236,11 @@ class PartitionEvaluator:
             self._folded[source] += 1
         else:
             self._outcomes[source, outcome] += 1
-        if outcome != "replayed":
-            count_skew(self._skewed, arrival)
+        count_skew(self._skewed, arrival)
         if call.redactor.texts_left_out:
             out += call.redactor.drain_counts()
         if call.is_closing:
             self._closing.append(call.conversation_id)
-            self._go_on_closing(out)  # one step for each call that a record closes, so that they do not pile up
         else:
             self._wakeups.schedule(call, call.next_wakeup())
 
@@ -356,26 +286,18 @@ class PartitionEvaluator:
             self._outcomes[arrival.source, "after_close"] += 1
         call.waiting.clear()
 
-    def _opened(self, arrival: Arrival, facts: LoggedFacts | None) -> Call:
-        memory = self._memories.pop(arrival.conversation_id, None)
-        if facts is not None and facts.closed is not None:
-            goals, redactor = self._goals, self._redactor
-            return LoggedCall(arrival, self._limits, self._code_version, facts, facts.closed, goals, redactor)
-        return Call(
-            arrival, self._limits, self._code_version, memory, self._goals,
+    def _opened(self, arrival: Arrival, opening: OpenCall, out: list[Effect]) -> Call:
+        evicted = None if opening.evicted is None else self._calls.get(opening.evicted)
+        if evicted is not None and not evicted.is_closing:
+            out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
+            evicted.close(CloseReason.LIMIT_OPEN_CALLS, arrival.broker_time_ms)
+            self._closing.append(evicted.conversation_id)
+        call = self._calls[arrival.conversation_id] = Call(
+            arrival, self._limits, self._code_version, self._goals,
             writes_transcript=self._writes_transcripts, redactor=self._redactor,
         )  # fmt: skip
-
-    def _make_room(self, now_ms: int, out: list[Effect]) -> None:
-        """Closes the call that is missed least. Logged calls stay: their number was limited when they were live."""
-        if len(self._calls) - len(self._closing) >= self._limits.max_open_calls:
-            evicted = self._eviction.next(self._calls)
-            if evicted is not None:
-                out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
-                evicted.close(CloseReason.LIMIT_OPEN_CALLS, now_ms)
-                self._closing.append(evicted.conversation_id)
-        if self._closing:
-            self._go_on_closing(out)
+        self._eviction.add(call, self._calls)
+        return call
 
     def _go_on_closing(self, out: list[Effect]) -> bool:
         """Takes one step of the close that was due first; returns whether it was its last."""
@@ -383,11 +305,8 @@ class PartitionEvaluator:
         call.go_on_closing(out)
         if call.is_closed:
             self._closing.popleft()
-            self._forget(call)
+            del self._calls[call.conversation_id]
+            self._replayed_by_closed += call.replayed_elements
+            call.release()
+            self._closed.close(call.conversation_id)
         return call.is_closed
-
-    def _forget(self, call: Call) -> None:
-        del self._calls[call.conversation_id]
-        self._replayed_by_closed += call.replayed_elements
-        call.release()
-        self._closed.close(call.conversation_id, self._last_offsets)

@@ -9,40 +9,17 @@ from schemas.closed_sets import InputSource
 from schemas.units import to_seconds
 
 
-class EventCounts:
-    """Moves the counts that the engine keeps of its events to the metrics."""
-
-    def __init__(self, assignment: Assignment) -> None:
-        """Stores the assignment, whose partitions come and go."""
-        self._assignment = assignment
-
-    def count(self) -> None:
-        """Counts the events folded since the last call."""
-        for owned in self._assignment.owned.values():
-            owned.partition.count_events()
-
-
 def read_gauges(
     instruments: Instruments,
     assignment: Assignment,
     settings: EvaluatorSettings,
     sources: Mapping[str, InputSource],
-) -> EventCounts:
-    """Registers every gauge of the evaluator, and the counting of events before each scrape.
-
-    Args:
-        instruments: Show the gauges.
-        assignment: The owned partitions.
-        settings: Name the group.
-        sources: The input of each topic, by its name on this cluster.
-
-    Returns:
-        The counter of events. Call it also when partitions are given up.
-    """
+) -> None:
+    """Registers every gauge of the evaluator. `sources` has the input of each topic, by its name on this cluster."""
     group_id = settings.group_id
     readers: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
         "callgauge_calls_open": lambda: {
-            (): float(sum(owned.partition.open_calls for owned in assignment.owned.values()))
+            (): float(sum(len(owned.partition.open_calls) for owned in assignment.owned.values()))
         },
         "callgauge_consumer_lag_messages": lambda: assignment.lag_messages(group_id),
         "callgauge_consumer_lag_seconds": lambda: assignment.lag_seconds(group_id),
@@ -55,6 +32,4 @@ def read_gauges(
     }
     for name, reader in readers.items():
         instruments.read_gauge(name, reader)
-    events = EventCounts(assignment)
-    instruments.before_scrape(events.count)
-    return events
+    instruments.before_scrape(assignment.count_events)

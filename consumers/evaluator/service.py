@@ -6,12 +6,13 @@ Records are folded under one lock, a poll or a tick at a time. Offsets are commi
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 from faststream import AckPolicy
 
@@ -20,31 +21,24 @@ from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.gauges import read_gauges
 from consumers.evaluator.ownership.assignment import Assignment, NotCoPartitionedError, assigned_numbers
-from consumers.evaluator.ownership.closing_turns import ClosingTurns
-from consumers.evaluator.ownership.due_commits import DueCommits, Offsets
-from consumers.evaluator.ownership.lost_records import LostRecords
-from consumers.evaluator.ownership.membership import member_options
-from consumers.evaluator.ownership.shared_name import require_ours
-from consumers.evaluator.ownership.stuck_partitions import close_what_stops
+from consumers.evaluator.ownership.lost_records import InputMadeAnewError, LostRecords
 from consumers.evaluator.ownership.takeover import Takeover
+from consumers.evaluator.ownership.turns import ClosingTurns, until_there_is_room, without_room
 from consumers.evaluator.partition.misread_records import MisreadRecords
-from consumers.evaluator.partition.owned_partition import OwnedPartition
+from consumers.evaluator.partition.owned_partition import Offsets, OwnedPartition
 from consumers.evaluator.partition.partition import Partition
-from consumers.evaluator.preflight import require_fit_topics
-from consumers.evaluator.reading.broker_clock import BrokerClock
-from consumers.evaluator.reading.input_gaps import InputMadeAnewError
-from consumers.evaluator.reading.log_ends import LogEnds
-from consumers.evaluator.reading.placement import Placement
-from consumers.evaluator.reading.record_order import runs_by_partition
+from consumers.evaluator.reading.input_merge import runs_by_partition
+from consumers.evaluator.recovery.order_log import order_version
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.snapshots.basis import say_if_off
-from consumers.evaluator.snapshots.both_ends import snapshots_of
-from consumers.evaluator.topic_watch import TopicWatch
-from consumers.evaluator.writing.partition_writer import FencedError, PartitionWriter, WriteError
-from consumers.evaluator.writing.room import until_there_is_room, without_room
+from consumers.evaluator.topics import TopicWatch, require_fit_topics
+from consumers.evaluator.writing.partition_writer import FencedError, PartitionWriter
 from consumers.runtime.collection import tune_collection
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.log_ends import LogEnds
+from consumers.runtime.polling.broker_clock import BrokerClock
 from consumers.runtime.polling.commits import COMMIT_SECONDS
+from consumers.runtime.polling.placement import Placement
 from consumers.runtime.polling.subscription import Subscription
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
@@ -54,14 +48,24 @@ from schemas.units import to_seconds
 
 HAND_OVER_SECONDS: Final = 3.0
 """How long writing (two thirds) and committing may take at a revocation or stop: well within the session timeout."""
-COMMIT_PATIENCE_SECONDS: Final = 0.5
-"""How long a commit waits for the writers: a few transactions. Later commits cover the rest."""
 CLOSE_SECONDS: Final = 1.0
 """How long a producer may take to disconnect."""
 MAX_SILENT_SECONDS: Final = 30.0
 """Time without a tick after which the role counts as stuck. Ticks are a tenth of a second apart."""
 
+FENCED_SECONDS: Final = 60.0
+"""How long the group may still assign us a partition that another process writes. A rebalance takes seconds."""
+FETCH_BYTES: Final = 128 * 1_024
+"""Most bytes of one input partition in one answer of the broker. With a backlog, each keeps as much in memory, and one input can
+run as far ahead of another. A larger record comes alone."""
+HEARTBEAT_MS: Final = 500
+"""Time between heartbeats, which notice a rebalance. After an orderly stop, partitions have no owner for that long."""
+
 log = structlog.get_logger()
+
+
+class SharedNameError(OperatorError):
+    """Another process writes a partition that the group assigns to us, so two installations share a group name."""
 
 
 class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
@@ -74,14 +78,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         instruments: Instruments,
         goals: ChoosesGoals | None = None,
     ) -> None:
-        """Wires the role; nothing is connected before `run`.
-
-        Args:
-            kafka: Where the broker is.
-            settings: Group, bounds and the engine's limits.
-            instruments: Built for the role `evaluator`, perhaps among others.
-            goals: Chooses the goal sets of calls; None for calls without goals.
-        """
         self._goals = goals
         self.ready = asyncio.Event()
         self._kafka = kafka
@@ -90,17 +86,16 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._misread = MisreadRecords(instruments)
         self._sources = {kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()}
         clock = BrokerClock(instruments)
-        self._snapshots, restoring, self._between_stops = snapshots_of(kafka, settings, goals, instruments)
-        self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources), clock, restoring)
-        self._log_ends = LogEnds(kafka, self._sources, clock, lambda leaders: self._subscription.read_from(leaders))  # noqa: PLW0108  # made below
+        self._version = order_version(settings)
+        self._takeover = Takeover(kafka, settings, instruments, self._sources, self._version, goals)
+        self._log_ends = LogEnds(kafka, self._sources, clock.steady_ms, self._read_from)
         self._placement = Placement(self._sources, instruments)
         self._assignment = Assignment(self._sources, self._log_ends.ends, clock)
         self._closing_turns = ClosingTurns(settings.max_unwritten_records)
-        self._lost_records = LostRecords(self._assignment, instruments)
+        self._lost_records = LostRecords(self._assignment.gaps, lambda: self._assignment.active, instruments)
         self._lock = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        self._due = DueCommits()
         self._without_room: set[int] = set()
         self._topic_watch = TopicWatch(kafka, settings, lambda error: self._subscription.fail(error))  # noqa: PLW0108  # made below
         self._ticked_at: float | None = None
@@ -118,10 +113,18 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             ack_policy=AckPolicy.MANUAL,
             listener=self,
             poll_interval_ms=settings.poll_interval_ms,
-            options=member_options(settings),
+            options={
+                "auto_offset_reset": "earliest",
+                # The only assignor of the client that gives a member the same numbers of all topics.
+                "partition_assignment_strategy": [RangePartitionAssignor],
+                "group_instance_id": settings.group_instance_id,
+                "session_timeout_ms": settings.session_timeout_ms,
+                "heartbeat_interval_ms": min(HEARTBEAT_MS, settings.session_timeout_ms // 3),
+                "max_partition_fetch_bytes": FETCH_BYTES,
+            },
             instruments=instruments,
         )
-        self._events = read_gauges(instruments, self._assignment, settings, self._sources)
+        read_gauges(instruments, self._assignment, settings, self._sources)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Evaluates until `stop` is set, then writes, commits and leaves the group. `ready` is set while it reads.
@@ -137,9 +140,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self.ready.clear()
             self._is_leaving = True
             await self._hand_over()
-        except (WriteError, KafkaError):
-            await self._give_back()
-            raise
         finally:
             self.ready.clear()
             self._is_leaving = True
@@ -156,7 +156,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         if self._is_leaving:
             return ("evaluator: leaving",)
         if waiting := self._assignment.waiting:
-            return (f"evaluator: reading the written records of partitions {', '.join(map(str, sorted(waiting)))}",)
+            return (f"evaluator: taking over partitions {', '.join(map(str, sorted(waiting)))}",)
         if slow := self._topic_watch.slow_writers(self._assignment.active):
             return (f"evaluator: writing to Kafka takes very long in partitions {', '.join(map(str, slow))}",)
         return () if self.ready.is_set() else ("evaluator: not reading the inputs",)
@@ -181,7 +181,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Keeps the partitions that stay, gives up the others, and starts to take over new ones."""
         self._rebalances += 1
-        self._due.clear()  # a partition that is given up counts as written, and may come back to us
         if self._is_leaving:
             return
         try:
@@ -198,7 +197,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         consumer = self._subscription.consumer
         self._has_polled = False  # from here on each input is read from where its partition is
         for number in kept:
-            assignment.owned[number].partition.stays()
             for topic, offset in assignment.owned[number].partition.next_offsets.items():
                 consumer.seek(TopicPartition(topic, number), offset)
         new = [number for number in numbers if number not in kept]
@@ -209,6 +207,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._loading = asyncio.create_task(self._take_over(new), name="takeover")
         self._loading.add_done_callback(self._on_done)
 
+    def _read_from(self, leaders: Mapping[TopicPartition, int]) -> None:
+        self._subscription.read_from(leaders)
+
     def _was_member_throughout(self) -> bool:
         """Whether this member was in every rebalance, so that no other can have had its partitions in between."""
         return self._subscription.generation == self._generation + 1
@@ -218,9 +219,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         redactor = Redactor(settings.redaction)  # of this partition alone: its counts are drained with the engine's
         goals, writes = ChosenGoals(self._goals, settings.goals), settings.writes_transcripts
         evaluator = PartitionEvaluator(limits, version, goals, writes_transcripts=writes, redactor=redactor)
-        partition = Partition(number, evaluator, limits, self._sources, self._instruments, redactor, self._misread)
+        partition = Partition(
+            number, evaluator, limits, self._sources, self._instruments, redactor, self._misread, goals, self._version
+        )
         writer = PartitionWriter(number, partition.outbox, self._kafka, settings, self._instruments)
-        return OwnedPartition(partition, writer)
+        return OwnedPartition(partition, writer, self._sources)
 
     async def _take_over(self, numbers: Sequence[int]) -> None:
         assignment, consumer = self._assignment, self._subscription.consumer
@@ -269,15 +272,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _read(self) -> bool:
         """Starts the subscription, which folds records by itself, then lets time pass."""
-        settings = self._settings
-        await require_fit_topics(
-            self._kafka,
-            settings.limits,
-            writes_transcripts=settings.writes_transcripts,
-            asks_judge=settings.goals.asks_judge,
-            hands_over_state=settings.hands_over_state,
-        )
-        say_if_off(settings, is_embedded=self._kafka.is_embedded)
+        await require_fit_topics(self._kafka, self._settings)
         try:
             await self._takeover.start()
         except KafkaError as error:
@@ -286,16 +281,16 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         await self._subscription.start()
         asking = self._log_ends.ask_for_ever(lambda: self._assignment.inputs_of(self._assignment.active))
         watching = self._lost_records.watch_for_ever(lambda: self._subscription.consumer)
-        taking = self._between_stops.take_for_ever(lambda: self._assignment.active)
-        return await first_of(self._tick_for_ever(), self._commit_for_ever(), asking, watching, taking)
+        return await first_of(self._tick_for_ever(), self._commit_for_ever(), asking, watching)
 
     async def _tick_for_ever(self) -> bool:
         while True:
             self._ticked_at = time.monotonic()
-            await asyncio.sleep(0 if self._closing_turns.has_more else to_seconds(self._settings.tick_ms))
+            has_more = self._closing_turns.has_more or self._assignment.has_more_to_replay
+            await asyncio.sleep(0 if has_more else to_seconds(self._settings.tick_ms))
             async with self._lock:
                 await self._let_time_pass()
-            require_ours(self._assignment.owned, self._settings.group_id)
+            self._require_ours()
             self._topic_watch.look(self._assignment.active)
 
     async def _let_time_pass(self) -> None:
@@ -304,7 +299,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         await self._assignment.look(self._subscription.consumer)
         self._assignment.advance()
         self._closing_turns.close_some(self._assignment.active)
-        close_what_stops(self._assignment.active.values())
         self._pause_leading_inputs(may_stop=False)
 
     async def _commit_for_ever(self) -> bool:
@@ -347,43 +341,44 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._assignment.pause_leading_inputs(self._subscription.consumer, self._without_room)
 
     async def _commit(self) -> None:
-        """Commits the folded offsets of each partition, once the records that follow from them are written."""
+        """Commits the folded offsets of each partition whose decisions up to them are written."""
         rebalances = self._rebalances
         async with self._lock:
-            self._due.note(self._assignment.to_commit(), self._assignment.active)
-        await self._due.until_written(COMMIT_PATIENCE_SECONDS)
+            offsets = self._assignment.to_commit()
         if rebalances == self._rebalances:
-            await self._commit_offsets(self._due.take_written(), COMMIT_SECONDS)
+            await self._commit_offsets(offsets, COMMIT_SECONDS)
 
     async def _hand_over(self) -> None:
-        """Writes and commits the folded records before the partitions are given up, then writes the state for their successor."""
-        self._events.count()
-        self._due.clear()
+        """Writes and commits the folded records before the partitions are given up."""
+        self._assignment.count_events()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HAND_OVER_SECONDS) as patience, self._lock:
-                self._due.note(self._assignment.to_commit(hands_over=True), self._assignment.active)
-                await self._due.until_written(HAND_OVER_SECONDS * 2 / 3)
-                await self._commit_offsets(self._due.take_written(), HAND_OVER_SECONDS)
-                patience.reschedule(None)  # the rest has a bound of its own, and keeps the lock until it ends
-                await self._hand_over_state()
-        self._due.clear()
+            async with asyncio.timeout(HAND_OVER_SECONDS), self._lock:
+                outboxes = [owned.partition.outbox for owned in self._assignment.active.values()]
+                writing = [asyncio.ensure_future(outbox.until_written()) for outbox in outboxes]
+                if writing:
+                    _, late = await asyncio.wait(writing, timeout=HAND_OVER_SECONDS * 2 / 3)
+                    for each in late:
+                        each.cancel()
+                offsets = self._assignment.to_commit()  # those of an earlier moment, and then those of now
+                await self._commit_offsets(offsets | self._assignment.to_commit(), HAND_OVER_SECONDS)
         if unwritten := self._assignment.unwritten_records:
             log.warning("handed_over_unwritten", scores=unwritten)
 
-    async def _hand_over_state(self) -> None:
-        if self._snapshots is None:
-            return
-        active = self._assignment.active
-        leaving = active if self._is_leaving else await self._takeover.likely_given_away(active, self._subscription)
-        written = await self._snapshots.write([active[number] for number in leaving])
-        await self._commit_offsets(self._assignment.handed_over(written), COMMIT_PATIENCE_SECONDS)
-        for owned, _ in written:
-            owned.partition.handed_over()
+    def _require_ours(self) -> None:
+        """Checks that no other process has written one of our partitions for `FENCED_SECONDS`.
 
-    async def _give_back(self) -> None:
-        """Commits the offsets from before the takeover, because an end caused by the broker must not count against a call."""
-        found = {tp: at for owned in self._assignment.active.values() for tp, at in owned.as_found().items()}
-        await self._commit_offsets(found, CLOSE_SECONDS)
+        Raises:
+            SharedNameError: Another process writes it.
+        """
+        now = time.monotonic()
+        for number, owned in self._assignment.owned.items():
+            if owned.fenced_at is not None and now - owned.fenced_at > FENCED_SECONDS:
+                raise SharedNameError(
+                    f"Partition {number}: another process writes it, but the group {self._settings.group_id} has given it "
+                    f"to us for {FENCED_SECONDS:.0f} s. Nothing of it is evaluated here, so the evaluator ends. Either a broker "
+                    "ended a transaction that was open for too long, which a restart repairs, or another installation uses this "
+                    "group's name with other topics, or without joining the group: check that none does."
+                )
 
     async def _commit_offsets(self, offsets: Offsets, seconds: float) -> None:
         # Of a partition that was fenced off meanwhile, only the new owner commits.

@@ -1,6 +1,6 @@
 """Settings of the evaluator role."""
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
@@ -34,16 +34,6 @@ class EvaluatorSettings(BaseModel):
         description="How long the broker lets events gather before we take them, in ms, unless there is a backlog: the longest "
         "delay of an event, and a poll costs the same whether it brings one or fifty.",
     )
-    snapshot_key: SecretStr | None = Field(
-        None,
-        description="Seals the state that is handed over to a successor; without one it is not, and calls are replayed.",
-    )
-    snapshot_interval_ms: int = Field(
-        20_000,
-        ge=0,
-        description="Time between two snapshots of a partition that goes on, in ms: a successor takes its steps again after a kill. 0 "
-        "takes snapshots at stops only.",
-    )
     max_batch_records: int = Field(
         500, gt=0, description="Most records folded before anything else has a turn: some milliseconds of work."
     )
@@ -65,11 +55,11 @@ class EvaluatorSettings(BaseModel):
         gt=0,
         description="How long a transaction that nobody ends hides later scores from readers, in ms, if nobody takes over.",
     )
-    ledger_overlap_ms: int = Field(
+    closed_overlap_ms: int = Field(
         900_000,
         ge=0,
-        description="How much more of `scores` is read back than open calls need, in ms, to recognise what arrives after a "
-        "call's end.",
+        description="How much more of `order` a successor reads than open calls need, in ms, so that what arrives after a call's "
+        "end does not open it again.",
     )
     tick_ms: int = Field(
         100, gt=0, description="How often silence is looked at, in ms: a thirtieth of the dead-air threshold."
@@ -80,19 +70,3 @@ class EvaluatorSettings(BaseModel):
     session_timeout_ms: int = Field(
         10_000, gt=0, description="Silence towards the broker, in ms, after which another replica takes our partitions."
     )
-
-    @field_validator("limits", "goals", "redaction")
-    @classmethod
-    def _plain(cls, value: BaseModel, info: ValidationInfo) -> BaseModel:
-        """Returns the limits as an object of the engine's own class instead of a subclass, because they go into snapshots."""
-        plain: type[BaseModel] = cls.model_fields[str(info.field_name)].annotation  # type: ignore[assignment]  # it is a model's
-        return (
-            value
-            if type(value) is plain
-            else plain.model_construct(**{name: getattr(value, name) for name in plain.model_fields})
-        )
-
-    @property
-    def hands_over_state(self) -> bool:
-        """Whether snapshots are written and read: with a key, and on a broker that can fence off former owners."""
-        return self.snapshot_key is not None and self.uses_transactions

@@ -84,14 +84,6 @@ class JudgeSettings(BaseModel):
     )
     breaker_failures: int = Field(10, gt=0, description="failures in a row after which the endpoint is left alone")
     breaker_pause_ms: int = Field(15_000, gt=0, le=600_000, description="for how long, in ms")
-    ledger_overlap_ms: int = Field(
-        900_000,
-        ge=0,
-        description="how much further back than the oldest open question verdicts are read at a start, in ms",
-    )
-    max_remembered_verdicts: int = Field(
-        200_000, gt=0, description="answered questions remembered, some 200 B each, so that none is asked again"
-    )
 
     @field_validator("temperature", mode="before")
     @classmethod

@@ -91,7 +91,7 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "To read again after a kill",
-                "Records between the oldest open call and the newest record: a successor without a snapshot reads them again.",
+                "Records between the oldest open call and the newest record: a successor reads them again.",
                 "short",
                 6,
                 {"{{topic}}": "sum by (topic) (callgauge_watermark_lag_messages)"},

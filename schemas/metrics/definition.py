@@ -14,7 +14,7 @@ Role = Literal[RoleName, "every"]
 Unit = Literal[
     "bytes", "calls", "dead airs", "deliveries", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages",
     "money", "partitions", "polls", "questions", "ratio", "records", "requests", "restarts", "revisions", "scores", "seconds",
-    "snapshots", "stages", "stalls", "steps", "subgoals", "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
+    "stages", "stalls", "steps", "subgoals", "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
     "words per minute",
 ]  # fmt: skip
 LabelName = Literal[

@@ -35,35 +35,14 @@ _LIMIT = Label(
         "transcript",
         "redaction",
         "judge_request",
-        "journal",
         "quarantine_record",
         "stage_values",
         "running_speech",
         "running_comparison",
         "agent_records",
         "placed_records",
-        "takeovers",
     ),
 )
-_ODD_OUTCOME = Label(
-    "outcome",
-    "what became of it: passed over, since no callgauge wrote it; or read as far as a successor needs, since another version did",
-    ("ignored", "read_in_part"),
-)
-_SNAPSHOT_WRITTEN = Label(
-    "outcome",
-    "whether it was written, at a stop or between stops, or why not: the state or the time it took was over its bound, scores of "
-    "the partition were unwritten, or the broker did not take it",
-    ("written", "between_stops", "too_large", "too_late", "unwritten", "not_taken"),
-)
-_SNAPSHOT_READ = Label(
-    "outcome",
-    "whether the partition went on from it, or why not, and so was replayed",
-    (
-        "restored", "missing", "wrong_key", "damaged", "other_version", "other_settings", "misplaced", "stale", "inputs_moved",
-        "too_far_back", "differs", "not_read",
-    ),
-)  # fmt: skip
 _CALL_SOURCE = Label("source", "which source's topic", words_of(InputSource, without=InputSource.JUDGE))
 _FILE_OUTCOME = Label(
     "outcome",
@@ -135,8 +114,7 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "`redaction` one step of the call had too much text to redact and judges read `[TOO_LONG]` in place of the rest, at "
         "`stage_values` further latencies of the call do not count, at `running_speech` and `running_comparison` these scores of "
         "the call are only said at its end, and at `agent_records` and `placed_records` what further records of an agent's "
-        "call, or further words, change is only said then. At `takeovers` a call was closed because its partition came to new "
-        "owners again and again without getting on.",
+        "call, or further words, change is only said then.",
         "evaluator", (_LIMIT,),
     ),
     Metric(
@@ -205,30 +183,10 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "evaluator", (_CALL_SOURCE,),
     ),
     Metric(
-        "callgauge_ledger_records_odd_total", "counter", "records",
-        "Records of `scores` that are not like ours, met when partitions were taken over.",
-        "evaluator", (_ODD_OUTCOME,),
-    ),
-    Metric(
-        "callgauge_snapshots_written_total", "counter", "snapshots",
-        "States of partitions that were to be written for a successor, by what became of them.",
-        "evaluator", (_SNAPSHOT_WRITTEN,),
-    ),
-    Metric(
-        "callgauge_snapshots_read_total", "counter", "snapshots",
-        "States that an earlier owner had written, by what became of them.",
-        "evaluator", (_SNAPSHOT_READ,),
-    ),
-    Metric(
-        "callgauge_snapshot_bytes_total", "counter", "bytes",
-        "Bytes of snapshots, packed.",
-        "evaluator", (Label("outcome", "written to the topic `snapshots`, or read from it", ("written", "read")),),
-    ),
-    Metric(
-        "callgauge_snapshot_seconds_total", "counter", "seconds",
-        "Time that handing states over took at stops and rebalances, or that restoring them took at takeovers: from the first "
-        "partition to the last. Between stops, the time that each partition's snapshot took, with waiting for its scores.",
-        "evaluator", (Label("outcome", "at a stop, between stops, or at a takeover", ("written", "between_stops", "read")),),
+        "callgauge_order_unusable_total", "counter", "partitions",
+        "Takeovers of partitions whose `order` was missing or did not reach back to the oldest open call: values of open calls "
+        "were published once again.",
+        "evaluator",
     ),
     Metric(
         "callgauge_input_records_waiting", "gauge", "records",

@@ -13,6 +13,9 @@ from schemas.events.call import PipelineType
 
 SCHEMA_VERSION = 2
 
+GENERATION = 1_000_000
+"""Revisions of one generation: more than any call makes. A new one begins when another version of the code takes a call over."""
+
 
 class TurnStatus(StrEnum):
     """How far a turn can still change.
@@ -75,10 +78,11 @@ class CallLabels(ScoreModel):
 class CallRecord(ScoreModel):
     """Fields of every record of `scores`.
 
-    `revision` counts from 1 for each subject (`name`, `turn`, `index`) of a conversation. A higher revision replaces a lower
-    one, differs from the one before it, and the newest before `closed` is final. `is_first` marks the first revision that has
-    a value, which counters count. `offsets` is, by input topic, the offset of the last record that was evaluated before it.
-    `caused_at_ms` is the broker's time of the record that caused it.
+    `revision` grows with each record of a subject (`name`, `turn`, `index`) of a conversation, from 1. A higher revision
+    replaces a lower one, and the newest before `closed` is final. When another version of the code takes the call over, it
+    publishes every value once again, and revisions go on from the next million: two versions never use one number.
+    `is_first` marks the first revision that has a value, which counters count. `offsets` is, by input topic, the offset of
+    the last record that was evaluated before it. `caused_at_ms` is the broker's time of the record that caused it.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -104,6 +108,15 @@ class CallRecord(ScoreModel):
             f"{self.conversation_id}\x00{name}\x00{self.turn}\x00{self.index}\x00{self.revision}\x00{self.status}"
         )
         return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+
+
+def next_generation(revision: int) -> int:
+    """Returns the first revision of the generation after that of `revision`.
+
+    >>> next_generation(7), next_generation(1_000_003)
+    (1000000, 2000000)
+    """
+    return (revision // GENERATION + 1) * GENERATION
 
 
 def schema_version_in(value: bytes) -> int | None:

@@ -102,9 +102,7 @@ def replay(
     ] = "scores.backtest",
     without_facts: Annotated[
         bool,
-        typer.Option(
-            "--without-facts", help="Decide dead air and the ends of calls again.", rich_help_panel=PAST_PANEL
-        ),
+        typer.Option("--without-facts", help="Go by broker time, and choose goals again.", rich_help_panel=PAST_PANEL),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the differences as one JSON object.", rich_help_panel=PAST_PANEL)
@@ -123,11 +121,13 @@ def replay(
     running system is not touched: no consumer group is used, and nothing is written to scores. Give this command the
     settings to try, for example in the environment.
 
-    Dead air, the ends of calls and the goals of calls are taken from the log. With --without-facts they are decided
-    again, for the calls that began in that time.
+    Records are folded in the order in which they were folded then, as the topic `order` has it, and calls have the goals
+    that they had: with the same version and settings the same scores come out. With --without-facts the calls that began
+    in that time are evaluated in the order of broker time, and goals are chosen again; `order` is not needed then.
 
-    The input topics must still hold the calls. Records written more than a day after the end of a call are not
-    compared, and calls whose records have an older schema version are left out. Differences are a result: exit code 0.
+    The input topics must still hold the calls. Calls whose beginning `order` does not have are left out and counted.
+    Records written more than a day after the end of a call are not compared, and calls whose records have an older schema
+    version are left out. Differences are a result: exit code 0.
 
     Examples:
         callgauge replay sample
@@ -135,7 +135,7 @@ def replay(
         callgauge replay calls.jsonl.gz --speed max --agent booking-bot
         callgauge replay records --goals '{id}'
         callgauge replay --from-topics --since 2h
-        CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay --from-topics --since 2026-08-01 --until 2026-08-02 --without-facts
+        CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay --from-topics --since 2026-08-01 --until 2026-08-02
     """
     from streamer.commands.publishing import publish_calls
     from streamer.commands.settings_options import settings_from

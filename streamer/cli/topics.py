@@ -112,7 +112,7 @@ def check(
     Example:
         callgauge topics check --bootstrap kafka:9092
     """
-    from consumers.evaluator.preflight import needs_of
+    from consumers.engine.limits import needs_of
     from consumers.runtime.kafka.topic_settings import topic_settings
     from schemas.topic_rules import Severity, topic_faults
     from streamer.cluster.topic_admin import topic_states

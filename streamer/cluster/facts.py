@@ -1,6 +1,7 @@
 """Facts of a broker, its topics and its consumer groups. Reading them writes nothing and joins no group."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -21,7 +22,6 @@ from aiokafka.errors import (
     for_code,
 )
 
-from consumers.evaluator.recall.commit_note import CommitNote
 from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.kafka.connection import CONNECT_SECONDS, KafkaSettings
 
@@ -151,7 +151,7 @@ async def _group_facts(admin: AIOKafkaAdminClient, group_id: str) -> GroupFacts:
     )
     offsets = await admin.list_consumer_group_offsets(group_id, group_coordinator_id=coordinator)
     committed = {tp: found.offset for tp, found in offsets.items() if found.offset >= 0}
-    read = {tp: max(offset, CommitNote.parse(offsets[tp].metadata).read) for tp, offset in committed.items()}
+    read = {tp: max(offset, _read_in(offsets[tp].metadata)) for tp, offset in committed.items()}
     return GroupFacts(state, len(members), assigned, committed, read)
 
 
@@ -196,6 +196,16 @@ async def clock_facts(
 def partitions_of(counts: Mapping[str, int], names: Iterable[str]) -> list[TopicPartition]:
     """Every partition of those topics, by full name."""
     return [TopicPartition(name, number) for name in names for number in range(counts.get(name, 0))]
+
+
+def _read_in(note: str) -> int:
+    """How far an evaluator has read, as it notes beside its offset; 0 if it does not note it."""
+    try:
+        found = json.loads(note or "{}")
+    except (ValueError, RecursionError):
+        return 0
+    read = found.get("read") if isinstance(found, dict) else None
+    return read if isinstance(read, int) else 0
 
 
 async def _version(admin: AIOKafkaAdminClient, broker: int) -> str | None:

@@ -11,9 +11,9 @@ from schemas.topics import (
     INPUT_TOPICS,
     JUDGE_REQUESTS_TOPIC,
     JUDGE_VERDICTS_TOPIC,
+    ORDER_TOPIC,
     QUARANTINE_TOPIC,
     SCORES_TOPIC,
-    SNAPSHOTS_TOPIC,
     TOPIC_BY_SOURCE,
     TRANSCRIPTS_TOPIC,
 )
@@ -23,13 +23,14 @@ _TRAFFIC_SOURCES: Final = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.E
 _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
     "evaluator": {
         **{topic: {READ} for topic in INPUT_TOPICS},
-        SCORES_TOPIC: {READ, WRITE},  # read: it is the ledger
+        ORDER_TOPIC: {READ, WRITE},
+        SCORES_TOPIC: {READ, WRITE},  # read: where `order` is missing, and past goal sets
         QUARANTINE_TOPIC: {WRITE},
     },
     "exporter": {SCORES_TOPIC: {READ}},
     "judge": {
         JUDGE_REQUESTS_TOPIC: {READ},
-        JUDGE_VERDICTS_TOPIC: {READ, WRITE},  # read: it is the ledger
+        JUDGE_VERDICTS_TOPIC: {WRITE},
     },
     "monitor": {TOPIC_BY_SOURCE[source]: {WRITE} for source in (InputSource.AUDIT, InputSource.ELEVENLABS)},
     "ingest": {TOPIC_BY_SOURCE[source]: {WRITE} for source in _TRAFFIC_SOURCES},
@@ -67,15 +68,16 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
             operations[JUDGE_REQUESTS_TOPIC].add(WRITE)
         if settings.transcripts.enabled:
             operations[TRANSCRIPTS_TOPIC].add(WRITE)
-        if settings.snapshots.key is not None:
-            operations[SNAPSHOTS_TOPIC] |= {READ, WRITE}
         if settings.transcripts.folder is not None:
             operations[TRANSCRIPTS_TOPIC].add(READ)
             groups.append(files_group(settings.evaluator_group))
     return Needs(
         operations={topic: frozenset(needed) for topic, needed in operations.items()},
         groups=tuple(groups),
-        # One of them is enough: the right is granted for a prefix.
-        transactional_ids=(f"{settings.evaluator_group}-0",) if "evaluator" in roles else (),
-        co_partitioned=(*INPUT_TOPICS, SCORES_TOPIC) if "evaluator" in roles else (),
+        # One of each role is enough: the right is granted for a prefix.
+        transactional_ids=(
+            *([f"{settings.evaluator_group}-0"] if "evaluator" in roles else []),
+            *([f"{settings.judge_group}-judge-0"] if "judge" in roles else []),
+        ),
+        co_partitioned=(*INPUT_TOPICS, SCORES_TOPIC, ORDER_TOPIC) if "evaluator" in roles else (),
     )

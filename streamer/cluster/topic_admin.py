@@ -12,11 +12,8 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizat
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import REQUEST_TIMEOUT_MS, KafkaSettings
 from consumers.runtime.kafka.first_contact import TopicsRequest
-from schemas.topics import SCORES_TOPIC, SNAPSHOTS_TOPIC, TOPICS, Topic
-from schemas.units import MINUTE_MS
+from schemas.topics import SCORES_TOPIC, TOPICS, Topic
 
-SNAPSHOT_SEGMENTS: Final = {"segment.bytes": str(64 * 2**20), "segment.ms": str(10 * MINUTE_MS)}
-"""Only full segments are deleted. With the broker's own sizes the words in snapshots would stay for days after their retention."""
 IN_FORCE_SECONDS: Final = 10.0
 """How long a broker may take to give new topics their leaders. A quiet one takes a tenth of a second."""
 _LOOK_AGAIN_SECONDS: Final = 0.1
@@ -71,8 +68,6 @@ async def create_topics(
             configs = {"cleanup.policy": topic.cleanup_policy, "retention.ms": str(topic.retention_ms)}
             if topic.direction == "input":
                 configs["message.timestamp.type"] = "LogAppendTime"
-            if topic.name == SNAPSHOTS_TOPIC:
-                configs |= SNAPSHOT_SEGMENTS
             name = kafka.topic(topic.name)
             new = NewTopic(name, partitions, replication_factor, topic_configs=configs)
             answer = await admin.create_topics([new], timeout_ms=REQUEST_TIMEOUT_MS)

@@ -31,7 +31,7 @@ def run_backtest(
         since: Start of the period, as typed.
         until: End of the period, as typed; None is now.
         into: Topic to write to, as typed.
-        obeys_facts: Whether dead air and ends of calls are taken from the log.
+        obeys_facts: Whether records are folded in the order of the log, and goals taken from it.
         as_json: One JSON object instead of tables.
 
     Raises:

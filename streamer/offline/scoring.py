@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from consumers.engine.call.offline import NO_LIMITS
-from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact, RequestVerdict
+from consumers.engine.effects import CloseCall, Effect, PublishScore, RequestVerdict
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.judging.rules import GoalRules
@@ -137,7 +137,7 @@ class RecordedScoring:
         requests = []
         for effect in effects:
             match effect:
-                case PublishScore(record) | RecordFact(record):
+                case PublishScore(record):
                     self.records.append(record)
                 case CloseCall(records=records, transcript=transcript):
                     self.records += records

@@ -46,8 +46,6 @@ class EvaluatorRole:
             code_version=installed_version(),
             redaction=settings.redaction,
             writes_transcripts=settings.transcripts.enabled,
-            snapshot_key=settings.snapshots.key,
-            snapshot_interval_ms=settings.snapshots.interval_ms,
         )
         self._evaluator = Evaluator(kafka, evaluation, instruments, self._sources)
         self.ready = self._evaluator.ready

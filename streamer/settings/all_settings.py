@@ -43,7 +43,6 @@ from streamer.settings.goals import GoalSettings
 from streamer.settings.ingest import IngestSettings
 from streamer.settings.monitor import MonitorSettings
 from streamer.settings.redaction import RedactionSettings
-from streamer.settings.snapshots import SnapshotSettings
 from streamer.settings.transcripts import TranscriptSettings
 from streamer.settings.variables import CONFIG_VARIABLE, ENV_PREFIX, NESTING, Given, Names, variable_of
 
@@ -171,9 +170,6 @@ class Settings(BaseSettings):
     transcripts: TranscriptSettings = Field(
         TranscriptSettings(), description="whether calls that close get a transcript, and where it goes"
     )
-    snapshots: SnapshotSettings = Field(
-        SnapshotSettings(), description="the state that evaluators hand over to each other"
-    )
     otlp: OtlpSettings = Field(OtlpSettings(), description="final scores as OpenTelemetry log events")
     security: SecuritySettings = Field(
         SecuritySettings(),
@@ -281,7 +277,6 @@ _EXAMPLE_OF_BLOCK: Final = {
     "ingest": "CALLGAUGE_INGEST__ELEVENLABS_SECRET_FILE=/run/secrets/elevenlabs-webhook",
     "redaction": "CALLGAUGE_REDACTION__PHONE_REGIONS=US,GB",
     "transcripts": "CALLGAUGE_TRANSCRIPTS__FOLDER=transcripts",
-    "snapshots": "CALLGAUGE_SNAPSHOTS__KEY_FILE=/run/secrets/snapshot-key",
     "otlp": "CALLGAUGE_OTLP__ENDPOINT=http://collector:4318/v1/logs",
     "security": "CALLGAUGE_SECURITY__PROTOCOL=SSL",
 }

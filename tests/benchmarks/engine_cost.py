@@ -12,7 +12,7 @@ from functools import _lru_cache_wrapper
 from statistics import linear_regression
 from typing import Final, NamedTuple
 
-from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact
+from consumers.engine.effects import CloseCall, Effect, PublishScore
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
@@ -99,7 +99,7 @@ def _steps(evaluator: PartitionEvaluator, traffic: Traffic, limits: Limits) -> I
 def _encoded(effects: Iterable[Effect]) -> Iterator[tuple[bool, bytes]]:
     """Yields each record as it is written, and whether it is one of `scores`."""
     for effect in effects:
-        if isinstance(effect, PublishScore | RecordFact):
+        if isinstance(effect, PublishScore):
             yield True, effect.record.model_dump_json().encode()
         elif isinstance(effect, CloseCall):
             if effect.transcript is not None:

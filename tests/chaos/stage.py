@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-import secrets
+import re
 import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,6 +13,7 @@ from typing import Final, Self
 
 from aiokafka.errors import KafkaError
 
+from schemas.scores.record import GENERATION
 from schemas.topics import OWNER_MARK_KEY, SCORES_TOPIC
 from tests.chaos.cluster.administration import asked
 from tests.chaos.cluster.cluster import Cluster
@@ -37,7 +38,7 @@ LOOK_SECONDS: Final = 0.1
 PROGRESS_SECONDS: Final = 10.0
 READY_SECONDS: Final = 90.0
 CREATE_TRIES: Final = 3
-"""A busy broker may need longer to show a topic than the command waits; created topics stay."""
+"""A busy broker may need longer to show a topic than the command waits; created topics and partitions stay."""
 IDLE_MS: Final = 40_000
 """Longer than any silence in a simulated call together with a restart of the broker."""
 GRACE_MS: Final = 2_000
@@ -47,6 +48,8 @@ LIMITS: Final = {
     "CALLGAUGE_LIMITS__IDLE_MS": str(IDLE_MS),
     "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": str(GRACE_MS),
 }
+
+_OF_A_LATER_GENERATION = re.compile(rb'"revision":\d{%d,}' % len(str(GENERATION)))
 
 Say = Callable[[str], None]
 
@@ -67,6 +70,7 @@ class Stage:
         deletions: Those that may have cost calls some of their records.
         scores: Records of `scores` seen so far.
         newer_closings: Calls that evaluators of the newer version have closed so far.
+        of_later_generations: Records of `scores` with a revision that calls have only after a change of versions.
         status: Adds to the progress line, if set.
     """
 
@@ -102,7 +106,6 @@ class Stage:
             "CALLGAUGE_TOPIC_PREFIX": prefix,
             "CALLGAUGE_EVALUATOR_GROUP": self.group,
             "CALLGAUGE_HTTP_PORT": "0",
-            "CALLGAUGE_SNAPSHOTS__KEY": secrets.token_hex(32),
             "COLUMNS": "200",
             **limits,
         }
@@ -112,6 +115,7 @@ class Stage:
         self.deletions: list[Deletion] = []
         self.scores = 0
         self.newer_closings = 0
+        self.of_later_generations = 0
         self.status: Callable[[], str] | None = None
         self._say = say
         self._began = self._told_at = self._written_at = time.monotonic()
@@ -224,21 +228,26 @@ class Stage:
             RunError: The broker refused.
         """
         count = self.partitions + more
-
-        try:
-            topics = asked(self.cluster.bootstrap, lambda admin: admin.describe_topics())
-            ours = [
-                each["topic"]
-                for each in topics
-                if each["topic"].startswith(self.prefix) and len(each["partitions"]) == self.partitions
-            ]
-            outputs_first = sorted(ours, key=lambda each: each.endswith(".events"))
-            asyncio.run(add_partitions(self.cluster.bootstrap, dict.fromkeys(outputs_first, count)))
-        except (KafkaError, TimeoutError) as error:
-            raise RunError(f"partitions could not be added: {error}") from error
+        for tries_left in reversed(range(CREATE_TRIES)):
+            try:
+                self._add_partitions(count)
+                break
+            except (KafkaError, TimeoutError) as error:
+                if not tries_left:
+                    raise RunError(f"partitions could not be added: {error}") from error
         self.partitions = count
         self._follower.follow(count)
         self.load.use_partitions(count)
+
+    def _add_partitions(self, count: int) -> None:
+        topics = asked(self.cluster.bootstrap, lambda admin: admin.describe_topics())
+        ours = [
+            each["topic"]
+            for each in topics
+            if each["topic"].startswith(self.prefix) and len(each["partitions"]) == self.partitions
+        ]
+        outputs_first = sorted(ours, key=lambda each: each.endswith(".events"))
+        asyncio.run(add_partitions(self.cluster.bootstrap, dict.fromkeys(outputs_first, count)))
 
     def lost(self, deletion: Deletion, keys: set[bytes]) -> None:
         """These calls may have lost records: the run does not wait for their end."""
@@ -260,7 +269,8 @@ class Stage:
         for news in self.fleet.attend():
             self.note(news)
         self._do_what_is_due(time.monotonic())
-        records = [each for each in self._follower.new(seconds) if not is_foreign(each.key)]
+        new = self._follower.new(seconds)
+        records = [each for each in new if not is_foreign(each.key) and each.key != OWNER_MARK_KEY]
         if records:
             self._written_at = time.monotonic()
             self.scores += len(records)
@@ -287,13 +297,17 @@ class Stage:
         while any(member.thaws_at is not None for member in self.fleet.members):
             self.look()  # a frozen evaluator may still have something to say
         self.look()
+        self.part_in_peace()
+        report = self.load.report
+        self.note(f"load: {report.cpu_seconds:.0f} s of processor time for {report.events:,} events")
+
+    def part_in_peace(self) -> None:
+        """Lets every evaluator leave in order."""
         for member in self.fleet.running:
             member.terminate(for_good=True)
         deadline = time.monotonic() + patient(READY_SECONDS)
         while self.fleet.members and time.monotonic() < deadline:
             self.look()
-        report = self.load.report
-        self.note(f"load: {report.cpu_seconds:.0f} s of processor time for {report.events:,} events")
 
     def judged(self) -> Findings:
         """The checker's findings about the topics as they are now.
@@ -301,7 +315,7 @@ class Stage:
         Raises:
             UnreadableError: They cannot be read to their end.
         """
-        self.note(f"judging {self.load.report.calls:,} calls, {self.scores:,} records of scores")
+        self.note(f"judging {len(self._closed):,} closed calls, {self.scores:,} records of scores")
         limits = limits_of(self.environment)
         place = (self.cluster.bootstrap, self.prefix, self.partitions)
         return judged(Traces(*place, limits, self._folder / "deleted", tuple(self.deletions)))
@@ -339,8 +353,9 @@ class Stage:
 
     def _follow_calls(self, records: Sequence[ReadRecord]) -> None:
         for each in records:
-            if each.value is None or each.key is None or each.key == OWNER_MARK_KEY:
+            if each.value is None or each.key is None:
                 continue
+            self.of_later_generations += _OF_A_LATER_GENERATION.search(each.value) is not None
             if b'"name":"closed"' in each.value:
                 self._closed.add(each.key)
                 self._closed_on.add((each.partition, each.key))

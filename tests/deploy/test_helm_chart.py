@@ -205,7 +205,6 @@ def test_every_variable_of_a_container_is_a_setting(setup: tuple[str, ...]) -> N
     for name in _of("Deployment", *setup):
         role = name.rpartition("-")[2]
         variables = _variables(role, *setup)
-        variables.pop("CALLGAUGE_SNAPSHOTS__KEY_FILE", None)  # is read at once, and is not here
         variables.pop("CALLGAUGE_GOALS__FOLDER", None)
         load_settings(None, {}, variables)
         assert near_misses(variables, setting_names()) == ()

@@ -12,7 +12,7 @@ from typing import Final
 
 import yaml
 
-from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact
+from consumers.engine.effects import CloseCall, Effect, PublishScore
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
@@ -142,7 +142,7 @@ def records_of(played: PlayedCall, seen: Seen) -> Iterator[AnyScoreRecord]:
 def _written(effects: Iterable[Effect]) -> Iterator[AnyScoreRecord]:
     for effect in effects:
         match effect:
-            case PublishScore(record) | RecordFact(record):
+            case PublishScore(record):
                 yield record
             case CloseCall(_, closing):
                 yield from closing

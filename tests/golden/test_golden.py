@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact, RequestVerdict
+from consumers.engine.effects import CloseCall, Effect, PublishScore, RequestVerdict
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.judging.rules import GoalRules
@@ -78,7 +78,7 @@ def _published(arrivals: list[Arrival]) -> Iterator[bytes]:
 def _lines(effects: Iterable[Effect]) -> Iterator[bytes]:
     for effect in effects:
         match effect:
-            case PublishScore(record) | RecordFact(record):
+            case PublishScore(record):
                 yield record.model_dump_json().encode()
             case RequestVerdict(request):
                 yield request.model_dump_json().encode()

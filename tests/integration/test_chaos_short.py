@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.canaries.scripts import CANARIES
 from tests.chaos.cluster import cluster as clusters
 from tests.chaos.faults.faults import Fault, planned
 from tests.chaos.load.poison import Kind
+from tests.chaos.runs.canary_run import not_as_it_must_be
 from tests.chaos.runs.chaos_run import Plan, chaos
 from tests.support.brokers import kafka_broker
 from tests.support.required_tools import MISSING
@@ -58,3 +60,15 @@ def test_no_score_is_missing_doubled_or_wrong_after_faults_under_load(plan: Plan
     assert findings.refused > 0
     poison = [line for line in outcome.what if line.startswith("poison: ")]
     assert len(poison) == len(Kind), poison
+
+
+@pytest.mark.kafka
+@pytest.mark.long
+@pytest.mark.parametrize("kind", CANARIES)
+def test_the_checker_finds_an_evaluator_that_is_broken_and_no_whole_one(kind: str) -> None:
+    told: list[str] = []
+    try:
+        complaints = not_as_it_must_be([kind], told.append, has_controls=True)
+    except kafka_broker.NoBrokerError as error:
+        pytest.skip(f"{MISSING}{error}")
+    assert complaints == [], "\n".join(told)

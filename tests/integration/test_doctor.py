@@ -11,8 +11,8 @@ from aiokafka.admin import RecordsToDelete
 from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka import Producer
 
-from consumers.engine.limits import Limits
-from consumers.evaluator.preflight import require_fit_topics
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.topics import require_fit_topics
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
 from tests.integration.metrics_page import address_in
 from tests.integration.processes import ended, started, wait_for
@@ -112,7 +112,7 @@ async def test_topics_that_lose_records_are_found_by_all_three(
     environment: dict[str, str], kafka: KafkaSettings, bootstrap: str
 ) -> None:
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
-    assert await require_fit_topics(kafka, Limits()) == 2
+    assert await require_fit_topics(kafka, EvaluatorSettings()) == 2
     assert command(environment, "topics", "check")[0] == 0
     await configure_topic(bootstrap, f"{prefix}scores", cleanup_policy="compact")
     lossy = {"message_timestamp_type": "LogAppendTime", "retention_ms": "60000"}
@@ -120,7 +120,7 @@ async def test_topics_that_lose_records_are_found_by_all_three(
     await configure_topic(bootstrap, f"{prefix}audit.events", retention_bytes="1000000")
 
     with pytest.raises(TopicsUnfitError) as refused:
-        await require_fit_topics(kafka, Limits())
+        await require_fit_topics(kafka, EvaluatorSettings())
     told = str(refused.value)
     assert f"{prefix}scores: cleanup.policy is compact" in told
     assert f"{prefix}pipecat.events: records are kept for 1 min (retention.ms)" in told
@@ -145,7 +145,7 @@ async def test_unequal_and_missing_topics_are_found_by_all_three(
     await add_partitions(bootstrap, {f"{prefix}scores": 5})
     await delete_topic(bootstrap, f"{prefix}goals")
     with pytest.raises(TopicsUnfitError, match="scores 5"):
-        await require_fit_topics(kafka, Limits())
+        await require_fit_topics(kafka, EvaluatorSettings())
     found = findings(environment, code=1)
     assert "5 partitions, not 2" in found[f"{prefix}scores"][0]["seen"]
     assert found["topics"][0]["seen"] == f"not there: {prefix}goals"

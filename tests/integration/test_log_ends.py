@@ -12,9 +12,9 @@ from aiokafka.admin import NewTopic
 from prometheus_client import CollectorRegistry
 
 from consumers.evaluator.ownership.assignment import Assignment
-from consumers.evaluator.reading.broker_clock import BrokerClock
-from consumers.evaluator.reading.log_ends import LogEnds
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.log_ends import LogEnds
+from consumers.runtime.polling.broker_clock import BrokerClock
 from consumers.runtime.registry import Instruments
 from tests.chaos.cluster import cluster as clusters
 from tests.support.brokers import kafka_broker
@@ -45,7 +45,7 @@ class Reading:
     def __init__(self, kafka: KafkaSettings) -> None:
         self.consumer: AIOKafkaConsumer = kafka.consumer("test", fetch_max_wait_ms=100)
         clock = BrokerClock(Instruments(CollectorRegistry(), ["evaluator"]))
-        self.log_ends = LogEnds(kafka, [A.topic], clock)
+        self.log_ends = LogEnds(kafka, [A.topic], clock.steady_ms)
         self.partition, _ = partition_of(StubEvaluator())
         self.assignment = Assignment([A.topic], self.log_ends.ends, clock)
         self.assignment.owned = {0: owned_of(self.partition)}

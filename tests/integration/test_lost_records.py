@@ -10,9 +10,8 @@ from structlog.testing import capture_logs
 
 from consumers.evaluator.ownership.assignment import Assignment
 from consumers.evaluator.ownership.lost_records import LostRecords
-from consumers.evaluator.partition.partition import InputStart
-from consumers.evaluator.reading.broker_clock import BrokerClock
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.polling.broker_clock import BrokerClock
 from consumers.runtime.registry import Instruments
 from tests.support.brokers.topic_changes import admin_of, create_topics
 from tests.support.fakes.evaluator_fakes import PIPECAT, StubEvaluator, owned_of, partition_of
@@ -34,11 +33,11 @@ class Reading:
         self.registry = CollectorRegistry()
         instruments = Instruments(self.registry, ["evaluator"])
         self.evaluator = StubEvaluator()
-        self.evaluator.unfinished = ["c-1"]
-        partition, _ = partition_of(self.evaluator, starts={topic: InputStart(0, 0)})
+        self.evaluator.open_calls = ("c-1",)
+        partition, _ = partition_of(self.evaluator, offsets={topic: 0})
         self.assignment = Assignment([topic], {}, BrokerClock(instruments))
         self.assignment.owned = {0: owned_of(partition)}
-        self.lost_records = LostRecords(self.assignment, instruments)
+        self.lost_records = LostRecords(self.assignment.gaps, lambda: self.assignment.active, instruments)
 
     async def to(self, last: bytes) -> None:
         """Reads until this record has come, and asks for lost records."""

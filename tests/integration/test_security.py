@@ -44,6 +44,8 @@ EVALUATOR: Final[tuple[Right, ...]] = (
     *(("topic", topic, "READ") for topic in INPUT_TOPICS),
     ("topic", "scores", "READ"),
     ("topic", "scores", "WRITE"),
+    ("topic", "order", "READ"),
+    ("topic", "order", "WRITE"),
     ("topic", "quarantine", "WRITE"),
     ("topic", "transcripts", "WRITE"),
     ("group", "evaluator", "READ"),
@@ -52,12 +54,14 @@ EVALUATOR: Final[tuple[Right, ...]] = (
 EXPORTER: Final[tuple[Right, ...]] = (("topic", "scores", "READ"), ("group", "exporter", "READ"))
 JUDGE: Final[tuple[Right, ...]] = (
     ("topic", "judge.requests", "READ"),
-    ("topic", "judge.verdicts", "READ"),
     ("topic", "judge.verdicts", "WRITE"),
     ("group", "judge", "READ"),
+    ("transactional_id", "judge-judge-", "WRITE"),
 )
 WRITTEN: Final = ("quarantine", "transcripts")
 """Topics that an evaluator only writes."""
+USED: Final = (*INPUT_TOPICS, "order", *WRITTEN)
+"""Topics that an evaluator uses beside `scores`."""
 GOALS: Final[Mapping[str, tuple[Right, str]]] = {
     "reads_topic": (("topic", "goals", "READ"), "goals: Read"),
     "asks_judge": (("topic", "judge.requests", "WRITE"), "judge.requests: Write"),
@@ -382,8 +386,8 @@ async def test_topics_that_are_missing_or_do_not_fit_together_are_told(secured: 
     environment = {**variables(secured, "open"), "CALLGAUGE_TOPIC_PREFIX": prefix}
     for topics, told in (
         ({}, f"Topics: {prefix}scores not found on {secured.open}."),
-        ({"scores": 2}, f"Topics: {', '.join(prefix + name for name in (*INPUT_TOPICS, *WRITTEN))} not found"),
-        (dict.fromkeys((*INPUT_TOPICS, *WRITTEN), 4), "Topics: partition counts must be equal, but are audit"),
+        ({"scores": 2}, f"Topics: {', '.join(prefix + name for name in USED)} not found"),
+        (dict.fromkeys(USED, 4), "Topics: partition counts must be equal, but are audit"),
     ):
         await create_topics(secured.open, {prefix + name: count for name, count in topics.items()})
         text = refused("run", "--roles", "evaluator" if topics else "exporter", **environment)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from consumers.engine.effects import CloseCall, Count, Effect
+from consumers.engine.effects import CloseCall, Count, Effect, OpenCall
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.judging.rules import GoalRules
@@ -81,12 +81,20 @@ def fold(evaluator: PartitionEvaluator, arrivals: Iterable[Arrival]) -> list[Eff
     return [effect for arrival in arrivals for effect in evaluator.receive(arrival)]
 
 
+def taken_over(arrivals: Sequence[Arrival], limits: Limits = LIMITS) -> PartitionEvaluator:
+    """A later owner, which has folded these records of one call again, silently."""
+    evaluator = fresh(limits)
+    for place, arrival in enumerate(arrivals):
+        evaluator.receive_again(arrival, None if place else OpenCall(None))
+    return evaluator
+
+
 def run(arrivals: Sequence[Arrival], limits: Limits = LIMITS) -> list[Effect]:
     """A fresh evaluator, all arrivals, then silence until every call has closed."""
     evaluator = fresh(limits)
     effects = fold(evaluator, arrivals)
     effects += evaluator.advance(end_of(arrivals))
-    assert evaluator.open_calls == 0
+    assert evaluator.open_calls == ()
     return effects
 
 

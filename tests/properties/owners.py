@@ -1,178 +1,320 @@
-"""Owners of one partition after each other, with the log of scores between them, as the evaluator's shell is without a broker."""
+"""Owners of one partition after each other, with its inputs and its order between them, as the evaluator's shell is without a broker."""
 
-import asyncio
-import io
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
-
-from consumers.engine.effects import CloseCall, Effect, PublishScore
+from consumers.engine.effects import CloseCall, Effect, OpenCall, PublishScore, RequestVerdict
+from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
+from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from consumers.evaluator.partition.partition import InputStart, Partition
-from consumers.evaluator.recall.journal_piece import JournalPlace, Piece, piece_in
-from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.snapshots.tail import Redoing, tail_of
-from consumers.evaluator.writing.outbox import Group
-from consumers.evaluator.writing.outgoing import Addresses
-from consumers.evaluator.writing.partition_writer import PartitionWriter
-from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.registry import Instruments
+from schemas.closed_sets import InputSource
+from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.judging import JudgeRequest
-from schemas.quarantine import QuarantineRecord
-from schemas.scores.all_records import AnyScoreRecord, ClosedFact
-from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
-from schemas.transcript import Transcript
-from tests.properties.evaluation import EveryCall, fresh
-from tests.support.fakes.engine_feed import records_of
-from tests.support.fakes.evaluator_fakes import Record
-
-ANY_TIME = Limits(max_event_time_skew_ms=0)
-"""Admission alone: the broker's times of these calls are made up."""
-
-
-def record_of(arrival: Arrival) -> Record:
-    """The record that an arrival was."""
-    topic = TOPIC_BY_SOURCE[arrival.source]
-    return Record(topic, arrival.offset, arrival.broker_time_ms, arrival.conversation_id.encode(), arrival.value)
-
-
-class Snapshot(NamedTuple):
-    """A snapshot as the topic keeps it; `pieces` is how many pieces of the journal the log of scores had when it was taken."""
-
-    state: bytes
-    positions: Mapping[str, int]
-    journal: JournalPlace
-    pieces: int
-    put: int
+from schemas.order import (
+    Closed,
+    Evicted,
+    Fold,
+    GoalsChosen,
+    OrderDecoder,
+    OrderEncoder,
+    OrderStart,
+    Step,
+    TimePassed,
+    order_value,
+    start_in,
+)
+from schemas.scores.all_records import GoalsFact
+from tests.properties.evaluation import LIMITS, RULES, EveryCall
+from tests.support.fakes.engine_feed import opening_of, records_of
 
 
-@dataclass
-class Log:
-    """The owners' records: groups, in the order of their transactions, and the pieces of the journal beside them."""
+class Taken(NamedTuple):
+    """A step as the order has it: the number of its record in the order, and the record that it folded, if it did."""
 
-    groups: list[Group] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
-
-    @property
-    def scores(self) -> list[AnyScoreRecord]:
-        """The records of `scores`, by their order in the log."""
-        return records_of(self.effects())
-
-    def effects(self) -> list[Effect]:
-        """The effects that were written."""
-        effects: list[Effect] = []
-        for group in self.groups:
-            records = tuple(
-                each for each in group if not isinstance(each, Transcript | JudgeRequest | QuarantineRecord)
-            )
-            transcripts = [each.value for each in group if isinstance(each, Transcript)]
-            if records and isinstance(records[-1], ClosedFact):
-                effects.append(CloseCall(records[-1].conversation_id, records, transcripts[0] if transcripts else None))
-            else:
-                effects += map(PublishScore, records)
-        return effects
+    place: int
+    step: OrderStart | Step
+    arrival: Arrival | None
 
 
-class Inputs:
-    """Gives the records of a tail, each topic in its own order."""
+class Topics:
+    """A partition: its inputs by source, its order, and what was published. The judge `answers` what is asked."""
 
-    def __init__(self, records: Iterable[Record], positions: Mapping[str, int]) -> None:
-        self._waiting: dict[str, deque[Record]] = {topic: deque() for topic in INPUT_TOPICS}
-        for record in records:
-            if record.offset >= positions[record.topic]:
-                self._waiting[record.topic].append(record)
+    def __init__(self, inputs: Mapping[InputSource, list[Arrival]]) -> None:
+        self.inputs = inputs
+        self.answers: Callable[[JudgeRequest], None] = lambda _: None
+        self.order: list[tuple[list[tuple[str, bytes]], bytes]] = []
+        self.published: list[Effect] = []
 
-    async def next(self, topic: str) -> Record:
-        return self._waiting[topic].popleft()
+    @classmethod
+    def of(cls, arrivals: Iterable[Arrival]) -> "Topics":
+        """The arrivals of each input in their order."""
+        inputs: dict[InputSource, list[Arrival]] = {source: [] for source in InputSource}
+        for arrival in arrivals:
+            inputs[arrival.source].append(arrival)
+        return cls(inputs)
+
+    def __repr__(self) -> str:
+        arrivals = [arrival for some in self.inputs.values() for arrival in some]
+        return "\n".join(
+            f"{each.source.value}@{each.offset} {each.conversation_id} at {each.broker_time_ms} {each.value!r}"
+            for each in arrivals
+        )
+
+    def taken(self, since: int = 0) -> list[Taken]:
+        """The order from one of its records on, which has a start."""
+        at = {(arrival.source, arrival.offset): arrival for some in self.inputs.values() for arrival in some}
+        decoder: OrderDecoder | None = None
+        taken: list[Taken] = []
+        for place, (headers, value) in enumerate(self.order[since:], since):
+            start = start_in(headers)
+            if start is not None:
+                decoder = decoder or OrderDecoder(start)
+                decoder.begin(start)
+                taken.append(Taken(place, start, None))
+            assert decoder is not None, "reading begins at a start"
+            taken += [
+                Taken(place, step, at[step.source, step.offset] if isinstance(step, Fold) else None)
+                for step in decoder.steps(value)
+            ]
+        return taken
+
+    def newest_start(self) -> int:
+        """The last record of the order with a start that no call which is not closed opened before; 0 while there is none."""
+        opened: dict[str, int] = {}
+        starts = [0]
+        for place, step, arrival in self.taken():
+            if isinstance(step, OrderStart):
+                starts.append(place)
+            elif isinstance(step, Closed):
+                del opened[step.conversation_id]
+            elif arrival is not None and isinstance(step, Fold) and step.opens:
+                opened[arrival.conversation_id] = place
+        return max(place for place in starts if place <= min(opened.values(), default=len(self.order)))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is the same for all owners, and what differs: the goals that their version of the files has."""
+
+    limits: Limits = LIMITS
+    rules: GoalRules = RULES
+    goals_of: Callable[[str], ChoosesGoals] = lambda _: EveryCall()
+
+    def evaluator(self, goals: ChosenGoals) -> PartitionEvaluator:
+        """One that has seen nothing; how far time has come is not known to it, so that all that depends on it waits."""
+        evaluator = PartitionEvaluator(self.limits, "test", goals, writes_transcripts=True)
+        evaluator.pass_time(0)
+        return evaluator
+
+
+class _Reached(NamedTuple):
+    """By input the offset after the last folded record, and the broker time that has passed."""
+
+    positions: Mapping[InputSource, int]
+    time_ms: int
+
+
+class _Decision(NamedTuple):
+    """What one step decided, all steps since the decision before it, and how far the owner was before and after them."""
+
+    effects: Sequence[Effect]
+    steps: bytes
+    before: _Reached
+    after: _Reached
 
 
 class Owner:
-    """One owner of the partition, from its takeover to its end."""
+    """One owner of the partition, from its takeover to its end. It writes its decisions whole, in order, and with their steps."""
 
-    def __init__(self, log: Log) -> None:
-        """Recalls the written records, to replay from the first record."""
-        self.log = log
-        self.instruments = Instruments(CollectorRegistry(), ["evaluator"])
-        evaluator = fresh()
-        for record in log.scores:
-            evaluator.recall(record)
-        self.partition = self._partition(evaluator)
-        self.partition.start(dict.fromkeys(INPUT_TOPICS, InputStart(0, 0)))
-        self._writer = self._writer_of(self.partition)
+    def __init__(self, topics: Topics, settings: Settings, version: str = "1", since: int = 0) -> None:
+        """Takes the steps of the owners before it again, from a record of the order on that has a start."""
+        self._topics = topics
+        self._version = version
+        self._goals = ChosenGoals(settings.goals_of(version), settings.rules)
+        self.evaluator = settings.evaluator(self._goals)
+        time_ms = self._take_again(topics.taken(since))
+        self._goals.logged = None
+        self._order = OrderEncoder(_positions(topics.taken()), time_ms)
+        self._decisions: list[_Decision] = []
+        self._before = self._reached()
+        self._has_written = False
 
-    @classmethod
-    def restored(cls, log: Log, snapshot: Snapshot, records: Sequence[Record]) -> "Owner":
-        """Goes on from a snapshot.
+    @property
+    def unread(self) -> list[Arrival]:
+        """The next record of each input that has one."""
+        positions = self._order.positions
+        rests = [
+            [arrival for arrival in some if arrival.offset >= positions[source]]
+            for source, some in self._topics.inputs.items()
+        ]
+        return [rest[0] for rest in rests if rest]
 
-        Raises:
-            RefusedError: It cannot.
-        """
-        owner = cls.__new__(cls)
-        owner.log = log
-        owner.instruments = Instruments(CollectorRegistry(), ["evaluator"])
-        tail = tail_of(snapshot.journal, log.pieces[snapshot.pieces :])
-        evaluator = PartitionEvaluator.restore(snapshot.state, EveryCall())
-        redoing = Redoing(SOURCE_BY_TOPIC, ANY_TIME, Addresses(0, KafkaSettings()))
-        inputs: Any = Inputs(records, snapshot.positions)
-        redone = asyncio.run(redoing.redo(evaluator, snapshot.positions, tail, inputs))
-        owner.partition = owner._partition(fresh())
-        owner.partition.go_on_with(evaluator, redone.unwritten)
-        owner.partition.start(dict.fromkeys(INPUT_TOPICS, InputStart(0, 0)), redone.positions)
-        owner._writer = owner._writer_of(owner.partition)
-        return owner
+    def fold(self, arrival: Arrival) -> None:
+        """Folds the next record of an input."""
+        effects = self.evaluator.receive(arrival)
+        opening = opening_of(effects)
+        if opening is not None and opening.evicted is not None:
+            self._order.evict(opening.evicted)
+        self._order.fold(arrival.source, arrival.offset, opens=opening is not None)
+        self._decide(effects)
 
-    def fold(self, record: Record, known_ms: int | None = None) -> None:
-        """Folds one record, and lets time pass before it as far as inputs are known."""
-        if record.offset >= self.partition.next_offsets[record.topic]:
-            self.partition.fold([[record]], known_ms)
+    def pass_time(self, now_ms: int) -> None:
+        """Lets broker time pass."""
+        effects = self.evaluator.pass_time(now_ms)
+        self._order.pass_time(now_ms)
+        self._decide(effects)
 
-    def advance(self, now_ms: int) -> None:
-        """Lets time pass, and takes a step of closing ended calls."""
-        self.partition.advance(now_ms)
-        if self.partition.closing_calls:
-            self.partition.close_some()
+    def close_some(self) -> None:
+        """Takes a closing step."""
+        self._decide(self.evaluator.close_some())
 
-    def end(self, now_ms: int) -> None:
-        """Lets time pass until every call has closed, and writes everything."""
-        while self.partition.open_calls:
-            self.advance(now_ms)
-        while self.partition.outbox.records:
-            self.write()
-
-    def write(self, groups: int | None = None) -> None:
-        """One transaction with the next groups; None for all of them."""
-        outbox = self.partition.outbox
-        ready = outbox.first()[:groups]
+    def write(self, decisions: int | None = None, *, starts: bool = False) -> None:
+        """One transaction with the next decisions; None for all. The first of an owner has a start, and others may have one."""
+        ready, self._decisions = self._decisions[:decisions], self._decisions[len(self._decisions[:decisions]) :]
         if not ready:
             return
-        for each in self._writer._outgoing(ready):
-            if each.value is None:
-                piece = piece_in(each.headers or ())
-                assert piece is not None
-                self.log.pieces.append(piece)
-        self.log.groups += ready
-        outbox.written(len(ready))
+        headers = []
+        if starts or not self._has_written:
+            positions, time_ms = ready[0].before
+            headers.append(OrderStart(version=self._version, positions=dict(positions), time_ms=time_ms).header())
+        self._has_written = True
+        self._topics.order.append((headers, order_value(b"".join(each.steps for each in ready))))
+        for effect in [effect for each in ready for effect in each.effects]:
+            self._topics.published.append(effect)
+            if isinstance(effect, RequestVerdict):
+                self._topics.answers(effect.request)
 
-    def snapshot(self) -> Snapshot:
-        """The state of now. It counts only once everything that was decided before it is written."""
-        partition, outbox = self.partition, self.partition.outbox
-        if outbox.journal.has_ended:
-            self.write()  # records written while a journal begins have no piece of it
-            outbox.begin_journal(partition.next_offsets)
-        partition.count_events()
-        into = io.BytesIO()
-        partition.write_snapshot(into)
-        place, pieces = outbox.journal.place, len(self.log.pieces)
-        assert place is not None
-        return Snapshot(into.getvalue(), dict(partition.next_offsets), place, pieces, outbox.put_so_far)
+    def write_steps(self) -> None:
+        """Lets steps that decided nothing be written too."""
+        self._put([])
 
-    def _partition(self, evaluator: PartitionEvaluator) -> Partition:
-        return Partition(0, evaluator, ANY_TIME, SOURCE_BY_TOPIC, self.instruments)
+    def to_the_end(self) -> None:
+        """Reads everything, lets every call end, and writes everything."""
+        for _ in range(1_000):
+            for arrival in self.unread:
+                self.fold(arrival)
+            if not self.unread and (wakeup_ms := self.evaluator.next_wakeup()) is not None:
+                self.pass_time(wakeup_ms)
+            self.close_some()
+            self.write()
+            if not self.unread and not self.evaluator.open_calls:
+                return
+        raise AssertionError("calls do not end")
 
-    def _writer_of(self, partition: Partition) -> PartitionWriter:
-        return PartitionWriter(0, partition.outbox, KafkaSettings(), EvaluatorSettings(), self.instruments)
+    def _decide(self, effects: Sequence[Effect]) -> None:
+        published = [effect for effect in effects if isinstance(effect, PublishScore | RequestVerdict | CloseCall)]
+        for effect in published:
+            if isinstance(effect, CloseCall):
+                self._order.close(effect.conversation_id)
+            elif isinstance(effect, PublishScore) and isinstance(effect.record, GoalsFact):
+                fact = effect.record
+                self._order.choose_goals(fact.conversation_id, fact.goal_set.id, fact.digest)
+        if published:
+            self._put(published)
+
+    def _put(self, effects: Sequence[Effect]) -> None:
+        after = self._reached()
+        self._decisions.append(_Decision(effects, self._order.take(), self._before, after))
+        self._before = after
+
+    def _reached(self) -> _Reached:
+        return _Reached(dict(self._order.positions), self._order.time_ms)
+
+    def _take_again(self, taken: Sequence[Taken]) -> int:
+        """Folds the records of the calls that the order does not close. Returns the latest broker time that has passed."""
+        closings = Counter(each.step.conversation_id for each in taken if isinstance(each.step, Closed))
+        facts = [record for record in records_of(self._topics.published) if isinstance(record, GoalsFact)]
+        goal_sets = {fact.digest: fact.goal_set for fact in facts}
+        lives: set[str] = set()
+        evicted: str | None = None
+        time_ms = 0
+        for place, (_, step, arrival) in enumerate(taken):
+            self._goals.logged = _chosen_by(taken[place + 1 :], goal_sets)
+            match step:
+                case OrderStart() if place == 0:
+                    time_ms = step.time_ms
+                    self.evaluator.pass_time(time_ms)
+                case TimePassed(now_ms):
+                    time_ms = max(time_ms, now_ms)
+                    self.evaluator.pass_time(now_ms)
+                case Evicted(conversation_id):
+                    evicted = conversation_id
+                case Closed(conversation_id):
+                    closings[conversation_id] -= 1
+                    self.evaluator.has_closed(conversation_id)
+                case Fold(_, _, opens) if arrival is not None:
+                    if opens and not closings[arrival.conversation_id]:
+                        lives.add(arrival.conversation_id)
+                    if arrival.conversation_id in lives:
+                        self.evaluator.receive_again(arrival, OpenCall(evicted) if opens else None)
+                    evicted = None
+                case _:
+                    pass
+        return time_ms
+
+
+def undisturbed(topics: Topics, settings: Settings, *, obeys: bool = False) -> list[Effect]:
+    """What one owner publishes that takes the steps of the order. It decides by itself which calls open and give way, unless it `obeys`."""
+    goals = ChosenGoals(None, settings.rules)
+    evaluator = settings.evaluator(goals)
+    effects: list[Effect] = []
+    evicted: str | None = None
+    for _, step, arrival in topics.taken():
+        match step:
+            case OrderStart():
+                goals.source = settings.goals_of(step.version)
+            case TimePassed(now_ms):
+                effects += evaluator.pass_time(now_ms)
+            case Evicted(conversation_id):
+                evicted = conversation_id
+            case Closed(conversation_id):
+                while conversation_id in evaluator.open_calls:
+                    evaluator._go_on_closing(effects)
+            case Fold(_, _, opens) if arrival is not None:
+                opening = OpenCall(evicted) if opens else None
+                evicted = None
+                if not obeys:
+                    out = evaluator.receive(arrival)
+                    assert opening_of(out) == opening, "the owners decided as one owner does"
+                    effects += out
+                elif opens or arrival.conversation_id in evaluator.open_calls:
+                    effects += evaluator.receive_again(arrival, opening)
+            case _:
+                pass
+    return effects
+
+
+def written_by_call(effects: Iterable[Effect]) -> dict[str, list[bytes]]:
+    """By call: all that effects write, in order."""
+    written: dict[str, list[bytes]] = {}
+    for effect in effects:
+        match effect:
+            case PublishScore(record):
+                written.setdefault(record.conversation_id, []).append(record.model_dump_json().encode())
+            case RequestVerdict(request):
+                written.setdefault(request.conversation_id, []).append(request.model_dump_json().encode())
+            case CloseCall(conversation_id, records, transcript):
+                closing = written.setdefault(conversation_id, [])
+                closing += [transcript or b"", *(record.model_dump_json().encode() for record in records)]
+            case _:
+                pass
+    return written
+
+
+def _positions(taken: Iterable[Taken]) -> dict[InputSource, int]:
+    return {each.step.source: each.step.offset + 1 for each in taken if isinstance(each.step, Fold)}
+
+
+def _chosen_by(following: Sequence[Taken], goal_sets: Mapping[str, GoalSet]) -> dict[str, GoalSet]:
+    """By call: the goal set that it got in the step before these."""
+    chosen: dict[str, GoalSet] = {}
+    for _, step, _ in following:
+        if isinstance(step, GoalsChosen):
+            chosen[step.conversation_id] = goal_sets[step.digest]
+        elif not isinstance(step, Closed):
+            break
+    return chosen

@@ -3,10 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.effects import Effect
-from consumers.engine.partition import PartitionEvaluator
 from schemas.scores.all_records import Scored, TurnValues, VoiceToVoiceLatency
-from tests.properties.evaluation import EveryCall, assert_counted, end_of, final_state, fold, fresh, run
+from tests.properties.evaluation import assert_counted, end_of, final_state, fold, fresh, run, taken_over
+from tests.properties.owners import Owner, Settings, Topics, undisturbed, written_by_call
 from tests.support.calls.agent_calls import Json, agent_calls, arrivals_of
 from tests.support.fakes.engine_feed import records_of
 
@@ -59,14 +58,14 @@ def test_events_made_from_the_record_add_nothing_to_live_ones_whichever_come_fir
 
 
 @given(agent_calls(), st.data())
-def test_a_snapshot_anywhere_changes_nothing(drawn: tuple[list[Json], Json | None], data: st.DataObject) -> None:
+def test_a_successor_anywhere_changes_nothing(drawn: tuple[list[Json], Json | None], data: st.DataObject) -> None:
     arrivals = arrivals_of(data.draw(st.permutations(_all_of(drawn))), control=STARTED)
     place = data.draw(st.integers(0, len(arrivals)))
-    straight, first = fresh(), fresh()
+    straight = fresh()
     expected = fold(straight, arrivals)
     expected += straight.advance(end_of(arrivals))
-    effects = fold(first, arrivals[:place])
-    second = PartitionEvaluator.restore(first.snapshot(), EveryCall())
+    effects = fold(fresh(), arrivals[:place])
+    second = taken_over(arrivals[:place])
     effects += fold(second, arrivals[place:])
     effects += second.advance(end_of(arrivals))
     assert [record.model_dump() for record in records_of(effects)] == [
@@ -102,20 +101,14 @@ def test_an_evaluator_that_ends_anywhere_loses_nothing(
     drawn: tuple[list[Json], Json | None], data: st.DataObject
 ) -> None:
     arrivals = arrivals_of(data.draw(st.permutations(_all_of(drawn))), control=STARTED)
-    expected = run(arrivals)
-    written: list[Effect] = []
-    for _ in range(data.draw(st.integers(1, 2))):
-        said = fold(_successor(written), arrivals[: data.draw(st.integers(0, len(arrivals)))])
-        written += said[: data.draw(st.integers(0, len(said)))]
-    last = _successor(written)
-    written += fold(last, arrivals)
-    written += last.advance(end_of(arrivals))
-    assert_counted(records_of(written))
-    assert final_state(written) == final_state(expected)
-
-
-def _successor(written: list[Effect]) -> PartitionEvaluator:
-    evaluator = fresh()
-    for record in records_of(written):
-        evaluator.recall(record)
-    return evaluator
+    topics = Topics.of(arrivals)
+    for number in range(data.draw(st.integers(1, 2))):
+        owner = Owner(topics, Settings(), str(number))
+        for _ in range(data.draw(st.integers(0, len(arrivals)))):
+            if owner.unread:
+                owner.fold(data.draw(st.sampled_from(owner.unread)))
+        owner.write(data.draw(st.integers(0, 20)))
+    Owner(topics, Settings()).to_the_end()
+    assert_counted(records_of(topics.published))
+    assert final_state(topics.published) == final_state(run(arrivals))
+    assert written_by_call(topics.published) == written_by_call(undisturbed(topics, Settings()))

@@ -1,270 +1,250 @@
-"""A call evaluated again with the facts of its log ends as it did, however its topics are interleaved and time passes."""
+"""Past calls evaluated again come out as they did, whatever the order was in which they were evaluated."""
 
-import random
-from collections import Counter
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
+from itertools import accumulate, count
+from operator import itemgetter
+from typing import Any
 
-import pytest
+from aiokafka.structs import ConsumerRecord
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from consumers.engine.effects import CloseCall, Effect
+from consumers.engine.effects import Effect
+from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
+from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
-from schemas.scores.all_records import AnyScoreRecord, ClosedFact, DeadAirFact
-from tests.properties.evaluation import closing_of_one, end_of, final_state, fresh
-from tests.properties.steered_calls import drawn
-from tests.support.calls.wire_calls import arrivals_of
-from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of, records_of, said
+from schemas.judging import JudgeKind
+from schemas.order import Fold
+from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ClosedFact
+from schemas.topics import ORDER_TOPIC, TOPIC_BY_SOURCE
+from streamer.operations.backtest.comparison import Comparison, Said, Subject, last_words
+from streamer.operations.backtest.inputs import in_logged_order
+from streamer.operations.backtest.past import PastCalls, Period
+from streamer.operations.backtest.rerun import InLoggedOrder
+from tests.properties.owners import Owner, Settings, Topics
+from tests.properties.test_recovery import AgentsGoals, partitions
+from tests.support.fakes.engine_feed import T0_MS, records_of
 from tests.support.laws import examples
 
-PAUSES_MS = [0, 0, 0, 1, 400, 4_000, 400_000]
-SOON = {"dead_air_ms": 1, "delivery_allowance_ms": 0}
-LIMITS_THEN = [
-    Limits(),
-    Limits(**SOON),
-    Limits(closing_grace_ms=0, **SOON),
-    Limits(idle_ms=60_000, **SOON),
-    Limits(max_events_per_call=12, **SOON),
-    Limits(max_call_duration_ms=20_000, **SOON),
-]
-LIMITS_NOW = [
-    *LIMITS_THEN,
-    Limits(max_turns_per_call=1, max_kept_bytes_per_call=1, max_replayed_elements_per_call=1, max_open_calls=1),
-]
+EVER = Period(-(10**15), 10**15)
+
+_few = st.sampled_from([1_000, 1, 2, 3])
+_times = st.fixed_dictionaries(
+    {
+        "max_event_time_skew_ms": st.just(0),
+        "idle_ms": st.sampled_from([600_000, 30_000, 2_000]),
+        "closing_grace_ms": st.sampled_from([10_000, 1_000, 0]),
+        "dead_air_ms": st.sampled_from([3_000, 400, 1]),
+        "delivery_allowance_ms": st.sampled_from([500, 0]),
+        "max_call_duration_ms": st.sampled_from([10**9, 10**9, 10_000]),
+    }
+)
+_counts = st.fixed_dictionaries(
+    {
+        "max_open_calls": _few,
+        "max_closed_calls_remembered": _few,
+        "max_events_per_call": st.sampled_from([10_000, 10_000, 30, 10]),
+    }
+)
+_rules = st.builds(
+    GoalRules,
+    text_judges=st.sampled_from([(JudgeKind.CONCISENESS,), ()]),
+    steady_words_ms=st.sampled_from([0, 1_000]),
+    verdict_deadline_ms=st.sampled_from([10**9, 3_000]),
+)
+_settings = st.builds(
+    lambda times, counts, rules: Settings(Limits(**times, **counts), rules, AgentsGoals), _times, _counts, _rules
+)
+Acts = Sequence[tuple[str, int, int | None]]
+_acts = st.one_of(
+    st.tuples(st.just("fold"), st.integers(0, 3), st.sampled_from([1, 2, 8])),
+    st.tuples(st.just("pass"), st.just(0), st.sampled_from([0, 0, 1, 1_000, 20_000, 10**7])),
+    st.tuples(st.just("close"), st.just(0), st.just(0)),
+    st.tuples(st.just("write"), st.booleans(), st.sampled_from([1, 2, None])),
+)
+_lives = st.lists(st.lists(_acts, max_size=30), max_size=3)
 
 
-def _with_pauses(data: st.DataObject, arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """The broker takes them with pauses in between: long enough for dead air, for idleness, for the end of a call."""
-    pauses = data.draw(st.lists(st.sampled_from(PAUSES_MS), min_size=1, max_size=12))
-    waited = 0
-    result = []
-    for place, arrival in enumerate(arrivals):
-        waited += pauses[place % len(pauses)]
-        result.append(replace(arrival, broker_time_ms=arrival.broker_time_ms + waited))
-    return result
+def _live(owner: Owner, acts: Acts) -> None:
+    """An owner reads its inputs in any order, time passes anyhow, and some of what it decides is written."""
+    time_ms = last_ms = T0_MS
+    for what, which, number in acts:
+        if what == "fold":
+            for _ in range(number or 0):
+                if unread := owner.unread:
+                    last_ms = unread[which % len(unread)].broker_time_ms
+                    owner.fold(unread[which % len(unread)])
+        elif what == "pass":
+            time_ms = max(time_ms, last_ms + (number or 0))
+            owner.pass_time(time_ms)
+        elif what == "close":
+            owner.close_some()
+        else:
+            owner.write(number, starts=bool(which))
 
 
-def _live(arrivals: Sequence[Arrival], limits: Limits) -> list[Effect]:
-    """As it was read while it happened: time passes between records, then nothing comes any more."""
-    evaluator = fresh(limits)
-    effects: list[Effect] = []
-    for arrival in arrivals:
-        effects += evaluator.advance(arrival.broker_time_ms - 1)
-        effects += evaluator.receive(arrival)
-    return [*effects, *evaluator.advance(end_of(arrivals))]
+def _evaluated(topics: Topics, settings: Settings, lives: Sequence[Acts]) -> None:
+    for number, acts in enumerate(lives):
+        _live(Owner(topics, settings, str(number)), acts)
+    Owner(topics, settings, "last").to_the_end()
 
 
-def _interleaved(data: st.DataObject, arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """The same log read in another order of its topics, each topic in its own."""
-    waiting: dict[str, list[Arrival]] = {}
-    for arrival in arrivals:
-        waiting.setdefault(arrival.source, []).append(arrival)
-    turns = [arrival.source for arrival in arrivals]
-    random.Random(data.draw(st.integers(0, 1_000))).shuffle(turns)  # noqa: S311  # an order, nothing secret
-    return [waiting[source].pop(0) for source in turns]
+def _record(topic: str, offset: int, at_ms: int, key: bytes | None, value: bytes, headers: Any = ()) -> Any:
+    return ConsumerRecord(topic, 0, offset, at_ms, 1, key, value, None, 0, len(value), headers)
 
 
-def _again(
-    data: st.DataObject, facts: Sequence[AnyScoreRecord], log: Sequence[Arrival], limits: Limits
-) -> tuple[PartitionEvaluator, list[Effect]]:
-    """Evaluated again with the facts, time passing anyhow."""
-    evaluator = fresh(limits)
-    for record in facts:
-        evaluator.obey(record)
-    leaps = data.draw(st.lists(st.sampled_from([None, None, 0, 5_000, 10**9]), min_size=1, max_size=6))
-    effects: list[Effect] = []
-    for place, arrival in enumerate(log):
-        effects += evaluator.receive(arrival)
-        leap_ms = leaps[place % len(leaps)]
-        if leap_ms is not None:
-            effects += evaluator.advance(arrival.broker_time_ms + leap_ms)
-    return evaluator, effects
+def _read(arrival: Arrival) -> Any:
+    value = arrival.value or arrival.event.model_dump_json().encode()  # the judge of these tests writes events alone
+    topic, key = TOPIC_BY_SOURCE[arrival.source], arrival.conversation_id.encode()
+    return _record(topic, arrival.offset, arrival.broker_time_ms, key, value)
 
 
-def _final(effects: Sequence[Effect]) -> list[Json]:
-    """All values of the close of the only call."""
-    return [said(record) for record in closing_of_one(effects).records[-2:]]
+async def _each(records: Iterable[Any]) -> AsyncIterator[Any]:
+    for record in records:
+        yield record
 
 
-def _dead_air(records: Sequence[AnyScoreRecord]) -> list[Json]:
-    """The facts of every silence; their labels are those of the moment when it was noticed."""
-    told = [said(record) for record in records if isinstance(record, DeadAirFact)]
-    return [{name: value for name, value in each.items() if name != "labels"} for each in told]
+def _again(rerun: InLoggedOrder, topics: Topics, since: int = 0) -> dict[str, list[bytes]]:
+    """All that the new evaluation writes, by call. It sees the order from one of its records on."""
+
+    async def taken() -> list[AnyScoreRecord]:
+        order = [
+            _record(ORDER_TOPIC, place, T0_MS, None, value, headers)
+            for place, (headers, value) in enumerate(topics.order)
+        ]
+        inputs = {source: _each(map(_read, arrivals)) for source, arrivals in topics.inputs.items()}
+        async with aclosing(in_logged_order(_each(order[since:]), inputs)) as steps:
+            return [record async for logged in steps for record in rerun.take(logged)]
+
+    written: dict[str, list[bytes]] = {}
+    for record in [*asyncio.run(taken()), *rerun.finish(0)]:
+        written.setdefault(record.conversation_id, []).append(record.model_dump_json().encode())
+    return written
+
+
+def _past(effects: Iterable[Effect], period: Period) -> tuple[PastCalls, dict[str, list[bytes]]]:
+    """The calls that closed once, in the period, and all that was written of calls that closed in it."""
+    past, lives = PastCalls(period), dict[str, list[bytes]]()
+    written: dict[str, list[bytes]] = {}
+    for record in records_of(effects):
+        value = record.model_dump_json().encode()
+        past.take(record.conversation_id.encode(), value)
+        lives.setdefault(record.conversation_id, []).append(value)
+        if isinstance(record, ClosedFact):
+            life = lives.pop(record.conversation_id)
+            if period.has(record.caused_at_ms):
+                written[record.conversation_id] = life
+    return past, written
+
+
+def _rerun(limits: Limits, rules: GoalRules, past: PastCalls) -> InLoggedOrder:
+    return InLoggedOrder(limits, "test", past.period, past.by_id, Comparison(), goals=ChosenGoals(None, rules))
+
+
+@examples(times=3)
+@given(partitions(), _settings, _lives, st.integers(0, 4))
+def test_with_the_same_settings_every_record_is_the_same_byte_for_byte(
+    topics: Topics, settings: Settings, lives: Sequence[Acts], skipped: int
+) -> None:
+    """Some calls may have closed before the period: they are not evaluated, and others gave way to them all the same."""
+    _evaluated(topics, settings, lives)
+    closed = [record for record in records_of(topics.published) if isinstance(record, ClosedFact)]
+    since_ms = sorted(record.caused_at_ms for record in closed)[skipped % len(closed)]
+    past, then = _past(topics.published, Period(since_ms, EVER.until_ms))
+    rerun = _rerun(settings.limits, settings.rules, past)
+    assert _again(rerun, topics) == {conversation_id: then[conversation_id] for conversation_id in past.by_id}
+    assert (rerun.comparison.equal_calls, rerun.comparison.examples) == (len(past.by_id), [])
+    assert (rerun.open_calls, rerun.without_beginning, rerun.refused) == (0, 0, 0)
+    event(f"{len(past.by_id)} of {len(closed)} calls")
+    event(f"{min(2, sum(record.reason == 'limit_open_calls' for record in closed))} evictions or more")
+
+
+@given(partitions(), _settings, _lives, st.integers(0, 9))
+def test_calls_that_began_before_the_order_that_is_left_are_left_out(
+    topics: Topics, settings: Settings, lives: Sequence[Acts], cut: int
+) -> None:
+    _evaluated(topics, settings, lives)
+    starts = [place for place, (headers, _) in enumerate(topics.order) if headers]
+    since = starts[cut % len(starts)]
+    begun = {
+        arrival.conversation_id
+        for _, step, arrival in topics.taken(since)
+        if arrival is not None and isinstance(step, Fold) and step.opens
+    }
+    past, then = _past(topics.published, EVER)
+    rerun = _rerun(settings.limits, settings.rules, past)
+    expected = {conversation_id: then[conversation_id] for conversation_id in past.by_id if conversation_id in begun}
+    assert _again(rerun, topics, since) == expected
+    assert (rerun.comparison.equal_calls, rerun.comparison.examples) == (len(expected), [])
+    assert rerun.without_beginning == len(past.by_id) - len(expected)
+
+
+class NoGoals:
+    """No call has goals."""
+
+    def choose(self, goals_id: str | None, agent: str | None) -> None:
+        del goals_id, agent
+
+
+def _never_late(topics: Topics) -> Topics:
+    """The same records, but each has a broker time of its own, in the order of the offsets."""
+    times_ms = {
+        source: accumulate((each.broker_time_ms for each in some), max) for source, some in topics.inputs.items()
+    }
+    timed = [
+        (at_ms, each)
+        for source, some in topics.inputs.items()
+        for at_ms, each in zip(times_ms[source], some, strict=True)
+    ]
+    timed.sort(key=itemgetter(0))
+    arrivals, last_ms = [], 0
+    for at_ms, each in timed:
+        last_ms = max(at_ms, last_ms + 1)
+        arrivals.append(replace(each, broker_time_ms=last_ms))
+    return Topics.of(arrivals)
 
 
 @examples(times=2)
-@given(st.data())
-def test_with_the_facts_of_then_a_call_ends_as_it_did(data: st.DataObject) -> None:
-    call, order = drawn(data, updates=False)
-    arrivals = _with_pauses(data, arrivals_of(call, order))
-    then = _live(arrivals, data.draw(st.sampled_from(LIMITS_THEN)))
-    (closing,) = closings_of(then)
-    closed = closing.records[-1]
-    assert isinstance(closed, ClosedFact)
-    event(f"closed by {closed.reason}")
-    event(f"{min(2, len(_dead_air(records_of(then))))} dead airs")
+@given(partitions(), _times, _times, _rules, st.lists(st.integers(0, 3), min_size=1, max_size=9))
+def test_other_settings_decide_as_if_they_had_been_there_then(
+    topics: Topics, then: dict[str, Any], today: dict[str, Any], rules: GoalRules, turns: list[int]
+) -> None:
+    """The order says only now and then how far time had come. That is enough where no record came after its time had passed."""
+    topics = _never_late(topics)
+    owner = Owner(topics, Settings(Limits(**then), rules, lambda _: NoGoals()))
+    other = Settings(Limits(**today), rules).evaluator(ChosenGoals(None, rules))
+    expected: list[Effect] = []
+    for place in count():
+        if not (unread := owner.unread):
+            break
+        arrival = unread[turns[place % len(turns)] % len(unread)]
+        known_ms = min(each.broker_time_ms for each in unread) - 1
+        if (wakeup_ms := owner.evaluator.next_wakeup()) is not None and wakeup_ms <= known_ms:
+            owner.pass_time(known_ms)
+        while (wakeup_ms := other.next_wakeup()) is not None and wakeup_ms <= known_ms:
+            expected += other.advance(wakeup_ms)
+        owner.close_some()
+        owner.fold(arrival)
+        expected += other.receive(arrival)
+    owner.to_the_end()
+    owner.write_steps()
+    owner.write()
+    while (wakeup_ms := other.next_wakeup()) is not None:
+        expected += other.advance(wakeup_ms)
 
-    log = _interleaved(data, arrivals)
-    evaluator, now = _again(data, records_of(then), log, data.draw(st.sampled_from(LIMITS_NOW)))
-    assert evaluator.end() == [], "it closed when all that counted was folded"
-    assert _final(now) == _final(then)
-    assert _dead_air(records_of(now)) == _dead_air(records_of(then))
-    assert final_state(now) == final_state(then)
-    (again,) = closings_of(now)
-    told = again.records[-1]
-    assert isinstance(told, ClosedFact)
-    assert (told.through, told.caused_at_ms) == (closed.through, closed.caused_at_ms)
-    counted = sum(offset + 1 for offset in closed.through.values())
-    outcomes = Counter[str]()
-    for count in evaluator.drain_counts():
-        outcomes[count.labels[1]] += count.by
-    assert outcomes["after_close"] == len(arrivals) - counted
-    assert evaluator.open_calls == 0
-
-
-@given(st.data())
-def test_the_same_log_gives_the_same_bytes(data: st.DataObject) -> None:
-    call, order = drawn(data)
-    arrivals = _with_pauses(data, arrivals_of(call, order))
-    then = _live(arrivals, data.draw(st.sampled_from(LIMITS_THEN)))
-    limits = data.draw(st.sampled_from(LIMITS_NOW))
-
-    def again() -> list[bytes]:
-        evaluator = fresh(limits)
-        for record in records_of(then):
-            evaluator.obey(record)
-        effects = [effect for arrival in arrivals for effect in evaluator.receive(arrival)]
-        return [record.model_dump_json().encode() for record in records_of(effects)]
-
-    assert again() == again()
+    past, _ = _past(topics.published, EVER)
+    rerun = _rerun(Limits(**today), rules, past)
+    again = _again(rerun, topics)
+    event(f"{min(1, rerun.comparison.changed_calls)} changed calls or more")
+    said = {key: _lasting(map(SCORE_RECORD.validate_json, values)) for key, values in again.items()}
+    assert said == {key: _lasting(call.records()) for key, call in _past(expected, EVER)[0].by_id.items()}
 
 
-@given(st.data())
-def test_a_call_whose_last_record_is_gone_still_closes(data: st.DataObject) -> None:
-    """Records that were accepted then may be refused today, or deleted by retention: the end of the inputs is the end of the call."""
-    call, order = drawn(data, updates=False)
-    arrivals = _with_pauses(data, arrivals_of(call, order))
-    then = _live(arrivals, Limits(**SOON))
-    (closing,) = closings_of(then)
-    closed = closing.records[-1]
-    assert isinstance(closed, ClosedFact)
-    kept = arrivals[: data.draw(st.integers(1, len(arrivals) - 1))] if len(arrivals) > 1 else arrivals
-    evaluator, now = _again(data, records_of(then), kept, Limits())
-    now += evaluator.end()
-    (again,) = closings_of(now)
-    assert evaluator.open_calls == 0
-    told = again.records[-1]
-    assert isinstance(told, ClosedFact)
-    assert (told.reason, told.ended_reason) == (closed.reason, closed.ended_reason)
-    assert _dead_air(records_of(now)) == _dead_air(records_of(then))
-
-
-@pytest.mark.parametrize("dead_air_ms", [1_000, 3_000, 10_000])
-def test_a_silence_is_none_and_no_more_by_the_threshold_of_today(dead_air_ms: int) -> None:
-    feed = Feed(Limits(dead_air_ms=3_000))
-    _a_call_with_waiting(feed)
-    (dead_air,) = feed.records("dead_air")
-    assert dead_air.silent_since_ms == T0_MS + 6_000
-    again = Feed(Limits(dead_air_ms=dead_air_ms))
-    for record in feed.records():
-        again.evaluator.obey(record)
-    _a_call_with_waiting(again)
-    assert [said(record) for record in again.records("dead_air")] == [said(dead_air)]
-    assert again.records()[-1].model_dump(exclude={"offsets"}) == feed.records()[-1].model_dump(exclude={"offsets"})
-
-
-def _a_call_with_waiting(feed: Feed) -> None:
-    """Two seconds and a half of it, then four."""
-    feed.user_audio(0, 1_000)
-    feed.assistant_audio(3_500, 4_500)
-    feed.user_audio(5_000, 6_000)
-    feed.advance(9_900)
-    feed.assistant_audio(10_000, 11_000)
-    feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 12_000)
-    feed.advance(100_000)
-
-
-def test_what_is_missing_now_takes_no_silence_away() -> None:
-    feed = Feed()
-    _a_call_with_waiting(feed)
-    again = Feed()
-    for record in feed.records():
-        again.evaluator.obey(record)
-    again.user_audio(0, 1_000)
-    assert again.records("dead_air") == again.records("closed") == []
-    again.effects += again.evaluator.end()
-    assert [record.index for record in again.records("dead_air")] == [1]
-    assert [record.name for record in again.records()][-1] == "closed"
-
-
-def test_a_record_from_after_the_end_opens_no_call() -> None:
-    feed = Feed()
-    feed.heard("Hello", 0)
-    feed.advance(1_000_000)
-    again = Feed()
-    for record in feed.records():
-        again.evaluator.obey(record)
-    again.send("pipecat", {"type": "tts_text", "data": {"frame": "Hm."}}, 1_000_001)
-    assert (again.evaluator.open_calls, again.evaluator.end()) == (0, [])
-    assert again.counts("callgauge_events_total") == {("pipecat", "after_close"): 1}
-
-
-def test_time_does_nothing_to_a_call_that_obeys() -> None:
-    feed = Feed()
-    _a_call_with_waiting(feed)
-    again = Feed(Limits(idle_ms=1, max_call_duration_ms=1, closing_grace_ms=0))
-    for record in feed.records():
-        again.evaluator.obey(record)
-    again.user_audio(0, 1_000)
-    assert again.evaluator.next_wakeup() is None
-    again.advance(10**9)
-    assert again.evaluator.open_calls == 1
-
-
-def test_of_two_reasons_to_end_the_one_that_came_last_then_holds() -> None:
-    ends = [("audit", "goodbye"), ("pipecat", "timeout")]
-    feed = Feed()
-    for stream, reason in ends:
-        feed.send(stream, {"type": "call_ended", "reason": reason}, 0)
-    feed.advance(100_000)
-    again = Feed()
-    for record in feed.records():
-        again.evaluator.obey(record)
-    for stream, reason in reversed(ends):
-        again.send(stream, {"type": "call_ended", "reason": reason}, 0)
-    assert [record.ended_reason for record in again.records("closed")] == ["timeout"]
-
-
-def test_calls_that_obey_are_not_limited_in_number() -> None:
-    """As many were open then; another that does not obey is closed in their stead."""
-    word = {"message_type": "user", "value": "Hello"}
-    feed = Feed(Limits(max_open_calls=2))
-    for at_ms in (0, 1_000):
-        for key in ("one", "two"):
-            feed.send("audit", word, at_ms, key=key, offset=at_ms // 200 + (key == "two"))
-    feed.advance(10_000_000)
-    again = Feed(Limits(max_open_calls=1))
-    for record in feed.records():
-        again.evaluator.obey(record)
-    for offset, conversation_id in ((0, "one"), (1, "two"), (2, "other"), (3, "another"), (5, "one"), (6, "two")):
-        again.send("audit", word, 100 * offset, key=conversation_id, offset=offset)
-    closed = [(record.conversation_id, record.reason) for record in again.records("closed")]
-    assert closed == [("other", "limit_open_calls"), ("one", "idle"), ("two", "idle")]
-
-
-def test_calls_without_facts_decide_for_themselves() -> None:
-    """Silences alone are no facts of a closed call: the end of its log is not known."""
-    feed = Feed()
-    feed.user_audio(0, 1_000)
-    feed.advance(10_000)
-    (dead_air,) = feed.records("dead_air")
-    again = Feed()
-    again.evaluator.obey(dead_air)
-    again.user_audio(0, 1_000)
-    assert again.records("dead_air") == []
-    again.advance(10_000)
-    assert [said(record) for record in again.records("dead_air")] == [said(dead_air)]
-    assert any(isinstance(effect, CloseCall) for effect in again.advance(10_000_000))
+def _lasting(records: Iterable[AnyScoreRecord]) -> dict[Subject, Said]:
+    """What holds in the end. Late facts may still change the number of a turn when a silence in it is decided."""
+    words = last_words(records)
+    return {each._replace(turn=None) if each.name == "dead_air" else each: said for each, said in words.items()}

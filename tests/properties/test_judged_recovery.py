@@ -4,13 +4,13 @@ The judge of these tests always says the same about the same question, so that o
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from consumers.engine.effects import Count, Effect, RequestVerdict
+from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.judging.rules import GoalRules
@@ -28,6 +28,7 @@ from schemas.judging import (
     Votes,
 )
 from tests.properties.evaluation import LIMITS, RULES, EveryCall, assert_counted, end_of, final_state
+from tests.properties.owners import Owner, Settings, Topics, undisturbed, written_by_call
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import T0_MS, records_of
@@ -40,11 +41,7 @@ JUDGED_RULES = GoalRules(
 )
 
 
-def _fresh(written: Iterable[Effect] = ()) -> PartitionEvaluator:
-    evaluator = PartitionEvaluator(LIMITS, "test", ChosenGoals(EveryCall(), JUDGED_RULES))
-    for record in records_of(written):
-        evaluator.recall(record)
-    return evaluator
+SETTINGS = Settings(LIMITS, JUDGED_RULES)
 
 
 class Log:
@@ -95,7 +92,7 @@ class Log:
 
 def _in_peace(log: Log) -> list[Effect]:
     """One evaluator, and a judge that answers at once; the answers get their places in the log."""
-    evaluator = _fresh()
+    evaluator = PartitionEvaluator(LIMITS, "test", ChosenGoals(EveryCall(), JUDGED_RULES))
     effects: list[Effect] = []
     unjudged, log.arrivals = log.arrivals, []
     for arrival in unjudged:
@@ -118,17 +115,18 @@ def _to_the_end(log: Log, evaluator: PartitionEvaluator) -> list[Effect]:
     return effects
 
 
-def _interleaved(data: st.DataObject, arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """The topics in another order, each in its own; the record that opened the call opens it again.
+def _topics(log: Log) -> Topics:
+    """The log as a partition. Questions that it does not answer get their answers behind its records."""
+    topics = Topics.of(log.arrivals)
+    verdicts, last_ms = topics.inputs[InputSource.JUDGE], log.arrivals[-1].broker_time_ms
 
-    Inputs are not read so far apart that a verdict comes before the call that asked for it.
-    """
-    waiting: dict[str, list[Arrival]] = {}
-    for arrival in arrivals[1:]:
-        waiting.setdefault(arrival.source, []).append(arrival)
-    order = [arrival.source for arrival in arrivals[1:]]
-    random.Random(data.draw(st.integers(0, 1_000))).shuffle(order)  # noqa: S311  # an order, nothing secret
-    return [*arrivals[:1], *(waiting[source].pop(0) for source in order)]
+    def answers(request: JudgeRequest) -> None:
+        known = len(log.arrivals)
+        log.answer(request, last_ms)
+        verdicts.extend(log.arrivals[known:])
+
+    topics.answers = answers
+    return topics
 
 
 @given(st.data())
@@ -143,18 +141,22 @@ def test_a_crash_between_question_and_answer_changes_no_final_score(data: st.Dat
     )
     expected = _in_peace(log)
     event(f"{min(3, sum(isinstance(effect, RequestVerdict) for effect in expected))} questions or more")
-    written: list[Effect] = []
-    for _ in range(data.draw(st.integers(1, 3))):
-        evaluator = _fresh(written)
-        read = _interleaved(data, log.arrivals)[: data.draw(st.integers(0, len(log.arrivals)))]
-        said = [effect for arrival in read for effect in evaluator.receive(arrival) if not isinstance(effect, Count)]
-        written += said[: data.draw(st.integers(0, len(said)))]
-    evaluator = _fresh(written)
-    out: list[Effect] = []
-    for arrival in _interleaved(data, log.arrivals):
-        out += evaluator.receive(arrival)
-    log.read_on(evaluator, out, end_of(log.arrivals))
-    written += [*out, *_to_the_end(log, evaluator)]
+    first = log.arrivals[0]
+    topics = _topics(log)
+    for number in range(data.draw(st.integers(1, 3))):
+        owner = Owner(topics, SETTINGS, str(number))
+        if first in owner.unread:
+            owner.fold(first)  # inputs are not read so far apart that a verdict comes before the call that asked for it
+        for _ in range(data.draw(st.integers(0, len(log.arrivals)))):
+            if owner.unread:
+                owner.fold(data.draw(st.sampled_from(owner.unread)))
+            if data.draw(st.integers(0, 3)) == 0:
+                owner.write(data.draw(st.sampled_from([1, 2, None])))
+    owner = Owner(topics, SETTINGS, "last")
+    if first in owner.unread:
+        owner.fold(first)
+    owner.to_the_end()
 
-    assert_counted(records_of(written))
-    assert final_state(written) == final_state(expected)
+    assert_counted(records_of(topics.published))
+    assert final_state(topics.published) == final_state(expected)
+    assert written_by_call(topics.published) == written_by_call(undisturbed(topics, SETTINGS))

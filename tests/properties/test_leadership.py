@@ -5,8 +5,7 @@ from typing import Final
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from consumers.evaluator.reading.leadership import SILENT_REPLICA_MS, Agreement, Leadership, newest
-from consumers.evaluator.reading.partition_clock import LogEnd
+from consumers.runtime.kafka.log_ends import SILENT_REPLICA_MS, Agreement, Leadership, LogEnd, newest
 
 NODES: Final = (1, 2, 3)
 ALL: Final = frozenset(NODES)

@@ -67,7 +67,7 @@ def test_a_call_closes_once_and_is_silent_ever_after(data: st.DataObject) -> Non
     assert records_of(closing)[-1].name == "closed"
     assert closings_of(effects) == []
     assert fold(evaluator, arrivals[close_at:]) == []
-    assert evaluator.open_calls == 0
+    assert evaluator.open_calls == ()
     assert evaluator.next_wakeup() is None or evaluator.advance(2 * end_of(arrivals)) == []
     late = sum(count.by for count in evaluator.drain_counts() if count.labels[1] == "after_close")
     assert late == len(arrivals) - close_at

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.effects import Effect
+from consumers.engine.effects import Effect, OpenCall
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
@@ -18,6 +18,7 @@ from schemas.events.codec import decode
 from schemas.scores.all_records import TurnValues
 from tests.properties.evaluation import assert_counted, closing_of_one, holds
 from tests.properties.measured_anew import MeasuredTurns, stages_anew
+from tests.properties.owners import Owner, Settings, Topics
 from tests.support.calls.wire_calls import Json
 from tests.support.fakes.engine_feed import T0_MS, records_of
 from tests.support.laws import examples
@@ -188,36 +189,27 @@ def test_every_stage_is_known_for_the_first_time_once_whatever_crashes(
     events: list[Json], seed: int, data: st.DataObject
 ) -> None:
     log = arrivals(shuffled(events, seed))
-    written: list[Effect] = []
-    for _ in range(data.draw(st.integers(0, 2))):
-        read = _interleaved(log, data.draw(st.integers(0, 1000)))
-        said = folded(_successor(written), read[: data.draw(st.integers(0, len(log)))], closes=False)
-        written += said[: data.draw(st.integers(0, len(said)))]
-    written += folded(_successor(written), _interleaved(log, data.draw(st.integers(0, 1000))))
+    topics = Topics.of(log)
+    for number in range(data.draw(st.integers(0, 2))):
+        owner = Owner(topics, Settings(), str(number))
+        for _ in range(data.draw(st.integers(0, len(log)))):
+            if owner.unread:
+                owner.fold(data.draw(st.sampled_from(owner.unread)))
+        owner.write(data.draw(st.integers(0, 20)))
+    Owner(topics, Settings()).to_the_end()
 
-    assert_counted(records_of(written))
+    assert_counted(records_of(topics.published))
     if log:
-        assert final_stages(written) == final_stages(folded(fresh(), log))
-
-
-def _interleaved(log: Sequence[Arrival], seed: int) -> list[Arrival]:
-    """The same log read in another order of its topics, each topic in its own."""
-    waiting = {source: [arrival for arrival in log if arrival.source is source] for source in InputSource}
-    return [waiting[source].pop(0) for source in shuffled([arrival.source for arrival in log], seed)]
-
-
-def _successor(written: Sequence[Effect]) -> PartitionEvaluator:
-    evaluator = fresh()
-    for record in records_of(written):
-        evaluator.recall(record)
-    return evaluator
+        assert final_stages(topics.published) == final_stages(folded(fresh(), log))
 
 
 @given(talks(), st.data())
-def test_a_snapshot_on_the_way_changes_nothing(events: list[Json], data: st.DataObject) -> None:
+def test_a_successor_on_the_way_changes_nothing(events: list[Json], data: st.DataObject) -> None:
     log = arrivals(_in_time(events))
     done = data.draw(st.integers(0, len(log)))
-    first = fresh()
-    effects = folded(first, log[:done], closes=False)
-    effects += folded(PartitionEvaluator.restore(first.snapshot()), log[done:])
+    effects = folded(fresh(), log[:done], closes=False)
+    successor = fresh()
+    for place, arrival in enumerate(log[:done]):
+        successor.receive_again(arrival, None if place else OpenCall(None))
+    effects += folded(successor, log[done:])
     assert turns_in(effects) == turns_in(folded(fresh(), log))

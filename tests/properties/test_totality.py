@@ -47,12 +47,12 @@ def test_any_sequence_of_valid_events_is_folded(data: st.DataObject, limits: Lim
         arrival.conversation_id = keys[place % len(keys)]
         effects += evaluator.receive(arrival)
         effects += evaluator.advance(arrival.broker_time_ms)
-        assert evaluator.open_calls <= limits.max_open_calls
+        assert len(evaluator.open_calls) <= limits.max_open_calls
         assert not any(open_call.is_closed for open_call in evaluator._calls.values())
         wakeup_ms = evaluator.next_wakeup()
         assert wakeup_ms is None or wakeup_ms > arrival.broker_time_ms
     effects += evaluator.advance(end_of(arrivals))
-    assert evaluator.open_calls == 0
+    assert evaluator.open_calls == ()
     assert sum(count.by for count in outcomes_of(evaluator)) == len(arrivals), "every event has one outcome"
     closed: dict[str, int] = {}
     for record in records_of(effects):
@@ -147,4 +147,4 @@ def test_any_bytes_are_folded_or_quarantined(
             assert context is not None
             json.dumps(context.to_dict())
     evaluator.advance(10**15)
-    assert evaluator.open_calls == 0
+    assert evaluator.open_calls == ()

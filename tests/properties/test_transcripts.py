@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from schemas.transcript import TRANSCRIPT, request_id
-from tests.properties.evaluation import LIMITS, EveryCall, end_of, fold, fresh
+from tests.properties.evaluation import LIMITS, end_of, fold, fresh, taken_over
 from tests.properties.steered_calls import drawn, steered_arrivals
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import Json, closings_of
@@ -68,14 +67,12 @@ def test_the_order_of_the_topics_changes_no_transcript(data: st.DataObject) -> N
 
 
 @given(st.data())
-def test_a_snapshot_in_between_changes_no_transcript(data: st.DataObject) -> None:
+def test_a_successor_in_between_changes_no_transcript(data: st.DataObject) -> None:
     call, order = drawn(data)
     arrivals = arrivals_of(call, order)
     place = data.draw(st.integers(0, len(arrivals)))
-    evaluator = fresh()
-    fold(evaluator, arrivals[:place])
-    restored = PartitionEvaluator.restore(evaluator.snapshot(), EveryCall())
-    effects = [*fold(restored, arrivals[place:]), *restored.advance(end_of(arrivals))]
+    successor = taken_over(arrivals[:place])
+    effects = [*fold(successor, arrivals[place:]), *successor.advance(end_of(arrivals))]
     (closing,) = closings_of(effects)
     assert closing.transcript == transcript_of(call, order)
 

@@ -13,7 +13,6 @@ MOST_THINGS: Final = 9
 """The most files and folders in one folder: as many as a reader takes in at a glance."""
 LARGER: Final[Mapping[str, str]] = {
     "consumers/engine": "its nine rooms, and the four files that every room may use or that use them all",
-    "consumers/evaluator": "its six rooms, and the role around them",
     "consumers/runtime": "what every role needs, and its settings",
     "consumers/runtime/kafka": "one way to a broker, and the batches that come back",
     "consumers/engine/redaction/personal_data": "a file for each type of personal data",
@@ -28,15 +27,15 @@ LARGER: Final[Mapping[str, str]] = {
 FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
     "schemas": (
         ("closed_sets", "judge_options", "transcript", "undecodable", "units"),
-        ("wire",),
+        ("order", "wire"),
         ("goals", "judging"),
         ("events", "redaction"),
         ("metric_context", "quarantine", "scores"),
-        ("evaluation_event", "json_schemas", "ledger_record", "metrics", "topics"),
+        ("evaluation_event", "json_schemas", "metrics", "topics"),
         ("topic_rules",),
     ),
     "consumers/engine": (
-        ("effects", "limits", "redaction/personal_data", "state_bytes", "turns/timeline"),
+        ("effects", "limits", "redaction/personal_data", "turns/timeline"),
         ("redaction", "turns/bot", "turns/eva"),
         ("records", "turns/heard"),
         ("measures/stages", "turns"),
@@ -50,17 +49,18 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("partition",),
     ),
     "consumers/evaluator": (
-        ("preflight", "reading", "recall", "settings"),
+        ("reading", "settings"),
+        ("recovery",),
         ("writing",),
         ("partition",),
-        ("snapshots", "topic_watch"),
+        ("topics",),
         ("ownership",),
         ("gauges",),
         ("service",),
     ),
     "consumers/judge": (
-        ("ledger", "limits", "open_offsets", "prompting"),
-        ("settings",),
+        ("limits", "progress", "prompting"),
+        ("partition_writer", "settings"),
         ("asking",),
         ("service",),
     ),

@@ -4,8 +4,8 @@ from bisect import insort
 from operator import itemgetter
 from typing import Any, Final
 
-from consumers.engine.call.closing import Closing, with_closed_fact
-from consumers.engine.effects import CloseCall, Count, Effect
+from consumers.engine.call.closing import Closing
+from consumers.engine.effects import Count, Effect
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.goals.judged_scores import JudgedScores
 from consumers.engine.intake.admission import Arrival
@@ -17,7 +17,6 @@ from consumers.engine.intake.reports import reports_of
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.limits import Limits
 from consumers.engine.measures.measures import Measures
-from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.bot.bot_turn import SpeechMoment
@@ -55,14 +54,11 @@ class Call:
     `is_closing`, its final records and its transcript are made, and no further record is folded.
     """
 
-    may_be_evicted = True
-
     def __init__(
         self,
         first: Arrival,
         limits: Limits,
         code_version: str,
-        memory: CallMemory | None = None,
         goals: ChosenGoals | None = None,
         *,
         writes_transcript: bool = False,
@@ -81,19 +77,20 @@ class Call:
         self.replaced_wakeup_ms: int | None = None
         self._end = CallEnd(first.broker_time_ms, limits)
         self._limits = limits
-        self._revisions = Revisions(first.conversation_id, code_version, memory, redactor)
+        self._revisions = Revisions(first.conversation_id, code_version, redactor)
         self.redactor = self._revisions.redactor
         self._offsets = self._revisions.offsets
-        self.live = LiveCall(self.history, self._revisions, limits, memory)
+        self.live = LiveCall(self.history, self._revisions, limits)
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentEvents()
         ratings = Ratings()
-        self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._revisions, ratings, memory)
-        self._measures = Measures(self._revisions, limits, ratings, memory)
+        self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._revisions, ratings)
+        self._measures = Measures(self._revisions, limits, ratings)
         self.supplied = self._measures.eva.supplied
         self.writes_transcript = writes_transcript
         self.is_over = self.is_closing = False
         self._closing: Closing | None = None
+        self._last_effects: list[Effect] = []
         self._closes_as: tuple[CloseReason, int]  # once it is closing
 
     @property
@@ -120,8 +117,7 @@ class Call:
         if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats_another(arrival):
             return "repeated"
         self.events += rule is not _VERDICT
-        revisions, live, limits = self._revisions, self.live, self._limits
-        is_replayed = revisions.is_replaying
+        live, limits = self.live, self._limits
         outcome = rule.outcome
         timestamp = event.timestamp
         if timestamp is not None:
@@ -129,8 +125,7 @@ class Call:
             live.broker_ms, live.input_rank = broker_ms, INPUT_RANK[source]
             if rule.is_of_a_stream and live.note_time(source, time_ms):
                 outcome = "late" if outcome == "folded" else outcome
-                if not is_replayed:
-                    out.append(Count("callgauge_late_events_total", (source.value,)))
+                out.append(Count("callgauge_late_events_total", (source.value,)))
             if rule.handler is not None:
                 rule.handler(self, event, time_ms, out)
             elif rule is _UNRECOGNIZED:
@@ -149,11 +144,7 @@ class Call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.last_broker_ms, out)
             if rule.is_kept:
                 self.kept_bytes += len(arrival.value)
-        if is_replayed:
-            outcome = "replayed"
-            if revisions.has_caught_up:
-                self._end_replay(broker_ms, out)
-        elif event.__pydantic_extra__ or outcome == "unknown":
+        if event.__pydantic_extra__ or outcome == "unknown":
             out += reports_of(source, event, outcome, self.conversation_id)
         if self.events >= limits.max_events_per_call:
             self._hit_limit(CloseReason.LIMIT_EVENTS, "events", self.last_broker_ms, out)
@@ -205,6 +196,10 @@ class Call:
         broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.waiting if each.source is source)])
         insort(self.waiting, (broker_ms, arrival), key=itemgetter(0))
 
+    def renumber(self, least_revision: int) -> None:
+        """Gives all published records this revision; later ones are higher."""
+        self._revisions.renumber(least_revision)
+
     def context(self) -> MetricContext:
         """EVA's context of the call so far, core and tail."""
         return self.history.context(self.ended_reason)
@@ -215,16 +210,19 @@ class Call:
         self._closes_as = reason, now_ms
 
     def go_on_closing(self, out: list[Effect]) -> None:
-        """Does as much of the close as fits into one step: the final scores, and last the `closed` fact."""
+        """Does as much of the close as fits into one step. All that it publishes comes with the last step, the `closed` fact at the
+        end: so it does not matter between which records the steps are taken.
+        """
         self.redactor.begin_step()
         if self._closing is None:
-            self._closing = self._closing_as(*self._closes_as, out)
-        self.is_closed = self._closing.go_on(self.redactor, out)
+            self._closing = self._closing_as(*self._closes_as, self._last_effects)
+        self.is_closed = self._closing.go_on(self.redactor, self._last_effects)
+        if self.is_closed:
+            out += self._last_effects
 
     def _closing_as(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> Closing:
         if not self.is_over:
             self.live.reached(now_ms, out)
-        self._end_replay(now_ms, out)
         self.live.announce(now_ms, out)
         cause = Cause(self.history.last_time_ms(), now_ms)
         records = self.live.final_records(cause)
@@ -234,23 +232,6 @@ class Call:
             self.conversation_id, self._revisions, self.live, self._measures, self._judged, self.context(), records, reason,
             self.ended_reason, cause, self.events, self.writes_transcript,
         )  # fmt: skip
-
-    def close_unscored(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
-        """Closes with the `closed` fact and without costly records; ends a close under way. The newest scores are final."""
-        self.is_closing = self.is_closed = True
-        cause = Cause(self.history.last_time_ms(), now_ms)
-        records = self._revisions.end_replay(now_ms)[0] if self._closing is None else self._closing.records
-        written = with_closed_fact(records, self._revisions, self.live, reason, self.ended_reason, cause, self.events)
-        out.append(CloseCall(self.conversation_id, written))
-
-    def _end_replay(self, broker_ms: int, out: list[Effect]) -> None:
-        if not self._revisions.is_replaying:
-            return
-        cause = Cause(self.live.newest_ms, broker_ms)
-        self._measures.catch_up(self.live, cause)
-        gone = self.live.end_replay(cause, out)
-        self._measures.withdraw(self.live, gone, cause, out)
-        self._judged.end_replay(gone, broker_ms, out)
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
         """Expires verdicts and finds stalls; returns whether the call is over and still waits for verdicts."""
@@ -283,8 +264,7 @@ class Call:
         self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
 
     def _on_pipecat_record(self, event: Any, time_ms: int, out: list[Effect]) -> None:
-        counts = [] if self._revisions.is_replaying else out
-        self.kept_bytes += fold_pipecat_record(event, time_ms, self.live, self._measures, counts)
+        self.kept_bytes += fold_pipecat_record(event, time_ms, self.live, self._measures, out)
 
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
         self.history.simulator(ElementKind.USER_SPEECH, time_ms, event.data.text)
@@ -328,7 +308,7 @@ class Call:
 
     def _on_agent_event(self, event: Any, time_ms: int, out: list[Effect]) -> None:
         # An error out of the past was counted when it happened, or before anybody watched.
-        if isinstance(event, AgentFailed) and event.is_time_exact and not self._revisions.is_replaying:
+        if isinstance(event, AgentFailed) and event.is_time_exact:
             out.append(Count("callgauge_agent_errors_total", (InputSource.ELEVENLABS.value,)))
         if self._agent.fold(event, time_ms, self.live, self._end):
             self._plan_close(CloseReason.ENDED)

@@ -98,23 +98,12 @@ class Closing:
         self.records += self.judged.final_records(cause)
         self.records += self.measures.final_records(self.live, self.context, cause, self.judged)
         out += self.measures.closing_counts()
-        self.records = [
-            *with_closed_fact(
-                self.records, self.revisions, self.live, self.reason, self.ended_reason, cause, self.events
-            )
-        ]
-
-
-def with_closed_fact(
-    records: list[AnyScoreRecord], revisions: Revisions, live: LiveCall, reason: CloseReason, ended_reason: str | None,
-    cause: Cause, events: int,
-) -> tuple[AnyScoreRecord, ...]:  # fmt: skip
-    """The last records of a call and, behind them, its `closed` fact, once. `cause` is the end of the call."""
-    if any(isinstance(record, ClosedFact) for record in records):
-        return tuple(records)
-    redacted = None if ended_reason is None else revisions.redactor.redact(ended_reason)
-    closed = revisions.make(
-        ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, redacted), cause, reason=reason,
-        ended_reason=redacted, turns=live.turns.highest_turn, events=events, through=revisions.offsets_by_topic(),
-    )  # fmt: skip
-    return tuple(records) if closed is None else (*records, closed)
+        revisions, reason = self.revisions, self.reason
+        ended_reason = None if self.ended_reason is None else revisions.redactor.redact(self.ended_reason)
+        closed = revisions.make(
+            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), cause, reason=reason,
+            ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
+            through=revisions.offsets_by_topic(),
+        )  # fmt: skip
+        if closed is not None:
+            self.records.append(closed)

@@ -39,7 +39,7 @@ class Eviction:
         while places:
             *_, conversation_id = first = places[0]
             call = calls.get(conversation_id)
-            if call is None or call.is_closing or not call.may_be_evicted:
+            if call is None or call.is_closing:
                 heapq.heappop(places)
             elif (place := _place(call)) != first:
                 heapq.heapreplace(places, place)

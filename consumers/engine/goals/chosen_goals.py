@@ -1,7 +1,8 @@
 """Chooses the goal set of a call, and makes the part that judges the call against it."""
 
 from collections import OrderedDict
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from consumers.engine.goals.goal_progress import GoalProgress
 from consumers.engine.goals.subgoal_checks import CheckPlan
@@ -21,16 +22,20 @@ class ChosenGoals:
     Attributes:
         rules: Rules of judging.
         source: Gives goal sets.
+        logged: By call, the goal set that it got in the past; then the source is not asked. None where calls choose.
     """
 
     def __init__(self, source: ChoosesGoals | None = None, rules: GoalRules | None = None) -> None:
-        """Without a source no call has goals, unless its log has a goal set."""
+        """Without a source no call has goals."""
         self.rules = rules or GoalRules()
         self.source = source
+        self.logged: Mapping[str, GoalSet] | None = None
         self._plans: OrderedDict[str, CheckPlan] = OrderedDict()
 
-    def choose(self, goals_id: str | None, agent: str | None) -> GoalSet | None:
+    def choose(self, conversation_id: str, goals_id: str | None, agent: str | None) -> GoalSet | None:
         """The goal set for a call of this agent, or the one that the call names; None without any."""
+        if self.logged is not None:
+            return self.logged.get(conversation_id)
         return None if self.source is None else self.source.choose(goals_id, agent)
 
     def progress(self, conversation_id: str, goal_set: GoalSet, revisions: Revisions) -> GoalProgress:
@@ -41,7 +46,3 @@ class ChosenGoals:
             if len(self._plans) > MAX_PLANS:
                 self._plans.popitem(last=False)
         return GoalProgress(conversation_id, goal_set, plan, self.rules, revisions)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A snapshot keeps the goal sets of its calls; the restorer provides the source of new ones.
-        return self.__dict__ | {"source": None}

@@ -6,10 +6,9 @@ makes the checks by code; for the others the call asks the judges, once the word
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from consumers.engine.effects import Effect, PublishScore, RecordFact, RequestVerdict
+from consumers.engine.effects import Effect, PublishScore, RequestVerdict
 from consumers.engine.goals.progress_curve import ProgressCurve, TurnScores
 from consumers.engine.goals.stalls import Stalls
 from consumers.engine.goals.subgoal_checks import CheckPlan, CheckState, SubgoalChecks
@@ -38,7 +37,6 @@ from schemas.scores.all_records import (
     Unscored,
     UnscoredReason,
 )
-from schemas.scores.newest_scores import Subject
 
 LOOKED_AT_AGAIN = 3
 """Turns before the newest whose texts may come late. Older turns change only by a replay, which is noticed."""
@@ -99,7 +97,7 @@ class GoalProgress:
             goal_set=self.goal_set, digest=self.goal_set.digest,
         )  # fmt: skip
         if fact is not None:
-            out.append(RecordFact(fact))
+            out.append(PublishScore(fact))
 
     def follow(
         self, live: LiveCall, changes: LiveChanges | None, time_ms: int | None, broker_ms: int, out: list[Effect]
@@ -145,19 +143,6 @@ class GoalProgress:
             self._settle(late, None, now_ms, out)
         if self._is_open:
             self._record_stall(self._stalls.by_time(self._since(), now_ms), out)
-
-    def end_replay(self, out: list[Effect]) -> None:
-        """Asks the open questions again after a replay; a question that was answered costs nothing."""
-        out.extend([RequestVerdict(request) for request in self._questions.requests])
-
-    def withdraw(self, subjects: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
-        """Withdraws progress that an earlier evaluator published and this one does not have."""
-        cause = Cause(None, broker_ms)
-        for name, turn, index in subjects:
-            if name == "progress" and turn is not None:
-                self._publish(self._withdrawn(turn, cause), out)
-            elif name == "subgoal" and index < len(self.goal_set.subgoals):
-                self._publish(self._subgoal(index, TurnStatus.PROVISIONAL, cause), out)
 
     def set_agent(self, agent: str) -> None:
         """Sets the agent whose budget pays for the judges' work."""
@@ -262,8 +247,7 @@ class GoalProgress:
         before = self._curve.reached_at
         self._apply(answers)
         requests = self._ask(broker_ms)
-        if not self._revisions.is_replaying:
-            out.extend([RequestVerdict(request) for request in requests])
+        out.extend([RequestVerdict(request) for request in requests])
         if self._curve.reached_at != before:
             self._stalls.moved(broker_ms)
         self._publish_changes(Cause(time_ms, broker_ms), out)
@@ -333,7 +317,7 @@ class GoalProgress:
             scores = curve.at(turn)
             if scores != self._published_scores.get(turn):
                 record = self._progress(turn, scores, TurnStatus.PROVISIONAL, cause)
-                if record is not None or self._revisions.is_replaying:
+                if record is not None:
                     self._published_scores[turn] = scores
                 self._publish(record, out)
         for place, reached_turn in enumerate(curve.reached_at):
@@ -397,4 +381,4 @@ class GoalProgress:
 
     def _record_stall(self, fact: StallFact | None, out: list[Effect]) -> None:
         if fact is not None:
-            out.append(RecordFact(fact))
+            out.append(PublishScore(fact))

@@ -1,21 +1,16 @@
 """The judged scores of one call: its goal progress, and the ratings of its texts."""
 
-from collections.abc import Iterable
-
 from consumers.engine.effects import Effect
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.goals.goal_progress import GoalProgress
 from consumers.engine.judging.open_questions import MAX_KEPT_VERDICTS
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.judging.text_judges import TextJudges
-from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.records.score_values import GoalValues
 from consumers.engine.turns.live_call import LiveCall, LiveChanges
-from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeVerdict
 from schemas.scores.all_records import AnyScoreRecord
-from schemas.scores.newest_scores import Subject
 
 
 class JudgedScores:
@@ -23,7 +18,6 @@ class JudgedScores:
     `out`.
 
     Attributes:
-        known_goals: The goal set that the log has for the call, whatever would be chosen today.
         is_any: Whether the call has goals or text judges.
     """
 
@@ -36,18 +30,9 @@ class JudgedScores:
         "_revisions",
         "_texts",
         "is_any",
-        "known_goals",
     )
 
-    def __init__(
-        self,
-        conversation_id: str,
-        chosen: ChosenGoals,
-        revisions: Revisions,
-        ratings: Ratings,
-        memory: CallMemory | None = None,
-    ) -> None:
-        self.known_goals: GoalSet | None = None if memory is None else memory.goal_set
+    def __init__(self, conversation_id: str, chosen: ChosenGoals, revisions: Revisions, ratings: Ratings) -> None:
         self._conversation_id = conversation_id
         self._chosen = chosen
         self._revisions = revisions
@@ -76,7 +61,7 @@ class JudgedScores:
             out: Effects.
         """
         if self._goals is None:
-            goal_set = self.known_goals or self._chosen.choose(goals_id, agent)
+            goal_set = self._chosen.choose(self._conversation_id, goals_id, agent)
             if goal_set is not None:
                 self._goals = self._chosen.progress(self._conversation_id, goal_set, self._revisions)
                 self._parts.append(self._goals)
@@ -94,7 +79,7 @@ class JudgedScores:
             part.follow(live, changes, time_ms, broker_ms, out)
 
     def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
-        """Folds a verdict. A replay may read it before the event that names the goals."""
+        """Folds a verdict. A reader that is behind may read it before the event that names the goals."""
         if self._goals is None and len(self._early_verdicts) < MAX_KEPT_VERDICTS:
             self._early_verdicts.append((verdict, broker_ms))
         for part in self._parts:
@@ -118,13 +103,6 @@ class JudgedScores:
         """
         times_ms = [time_ms for part in self._parts if (time_ms := part.next_wakeup_ms)]
         return min(times_ms if is_over and times_ms else [due_ms, *times_ms])
-
-    def end_replay(self, gone: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
-        """Withdraws scores without a value after a replay, and asks the open questions again."""
-        if self._goals is not None:
-            self._goals.withdraw(gone, broker_ms, out)
-        for part in self._parts:
-            part.end_replay(out)
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
         """Scores that change at the end of the call."""

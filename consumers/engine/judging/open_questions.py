@@ -59,11 +59,6 @@ class OpenQuestions(Generic[About]):
         self._verdicts: OrderedDict[str, tuple[int, JudgeVerdict]] = OrderedDict()
 
     @property
-    def requests(self) -> Iterator[JudgeRequest]:
-        """Opens questions, in the order of asking."""
-        return (question.request for question in self._open.values())
-
-    @property
     def abouts(self) -> Iterator[About]:
         """Subjects of the open questions."""
         return (question.about for question in self._open.values())

@@ -95,10 +95,6 @@ class TextJudges:
         """Sets the agent whose budget pays for the judges' work."""
         self._agent = agent
 
-    def end_replay(self, out: list[Effect]) -> None:
-        """Asks the open questions again after a replay."""
-        out.extend([RequestVerdict(request) for request in self._questions.requests])
-
     def give_up(self) -> None:
         """Closes the open questions at the end of the call: they become ratings with a reason."""
         self._is_late = True
@@ -122,7 +118,8 @@ class TextJudges:
             judged = [turn for each, turn in self._found if each is kind]
             for turn in judged:
                 if turn > last:
-                    del self._found[kind, turn], self._asked[kind, turn]
+                    del self._found[kind, turn]
+                    self._asked.pop((kind, turn), None)
             if judged and min(judged) > last:
                 self._ratings.rate_call(kind, None, 0)
         first = max(0, min(first, last + 1))
@@ -141,8 +138,7 @@ class TextJudges:
     def _settle(self, answers: list[Answer[_About]], broker_ms: int, out: list[Effect]) -> None:
         self._apply(answers)
         requests = self._ask(broker_ms)
-        if not self._revisions.is_replaying:
-            out.extend([RequestVerdict(request) for request in requests])
+        out.extend([RequestVerdict(request) for request in requests])
         self._rate()
 
     def _ask(self, broker_ms: int) -> list[JudgeRequest]:

@@ -1,7 +1,6 @@
 """The measures of one call beside its moments. They publish one record for each turn, and one for the call as a whole.
 
-A turn is measured when the call leaves it, when it is settled and at the close; the call as a whole at intervals. During a
-replay nothing is measured; at its end everything is measured once.
+A turn is measured when the call leaves it, when it is settled and at the close; the call as a whole at intervals.
 """
 
 from collections.abc import Iterable
@@ -17,14 +16,12 @@ from consumers.engine.measures.stages.latencies import StageLatencies
 from consumers.engine.measures.talk.talk_measure import MAX_RUNNING_WORK, speech_of
 from consumers.engine.measures.turn_records import NAME, TurnRecords
 from consumers.engine.measures.words.transcript_errors import TranscriptErrors
-from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.turns.heard.heard_turn import HeardSides
 from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.closed_sets import InputSource
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import AnyScoreRecord, CallValues, TurnValues
-from schemas.scores.newest_scores import Subject
 
 LONG_CALL_MS: Final = 120_000
 """Age from which a call is long: a shorter call gets its own record only at the close, which is soon enough."""
@@ -61,15 +58,13 @@ class Measures:
         "stages",
     )
 
-    def __init__(
-        self, revisions: Revisions, limits: Limits, ratings: Ratings, memory: CallMemory | None = None
-    ) -> None:
+    def __init__(self, revisions: Revisions, limits: Limits, ratings: Ratings) -> None:
         self.stages = StageLatencies(limits)
         self.eva = EvaScores(ratings)
         self._revisions = revisions
         self._ratings = ratings
         self._transcripts = TranscriptErrors()
-        self._turns = TurnRecords(revisions, self.stages, self.eva, self._transcripts, ratings, memory)
+        self._turns = TurnRecords(revisions, self.stages, self.eva, self._transcripts, ratings)
         self._every_ms = limits.call_values_every_ms
         self._dirty: set[int] = set()
         self._turn = 0
@@ -101,11 +96,6 @@ class Measures:
         turn = live.turn
         if self._call_due_ms is None:
             self._call_due_ms = cause.broker_ms + LONG_CALL_MS
-        if self._revisions.is_replaying:
-            if turn != self._turn:
-                self._turn = turn
-                self._is_call_due(cause.broker_ms)
-            return
         if live.turns.ever_settled:
             self.eva.touched(live, touched, cause.event_time_ms)
         if settled:
@@ -122,26 +112,16 @@ class Measures:
 
     def announce_end(self, live: LiveCall, cause: Cause, judged: JudgedScores, out: list[Effect]) -> None:
         """Publishes the values so far of a call that is over and waits for verdicts, so that readers know that it is over."""
-        if not self._revisions.is_replaying:
-            self._publish(live, self._measure_call(live, cause, judged, out, is_over=True), cause, out)
+        self._publish(live, self._measure_call(live, cause, judged, out, is_over=True), cause, out)
 
     def _is_call_due(self, broker_ms: int) -> bool:
-        """Whether the record of the call is due at this change of turn; a replay moves the clock and publishes none."""
+        """Whether the record of the call is due at this change of turn."""
         if self._call_due_ms is None or broker_ms < self._call_due_ms:
             return False
         age_ms = broker_ms - self._call_due_ms + self._age_at_due_ms
         self._age_at_due_ms = age_ms + max(self._every_ms, age_ms // OLDER_BY)
         self._call_due_ms = broker_ms + self._age_at_due_ms - age_ms
         return True
-
-    def catch_up(self, live: LiveCall, cause: Cause) -> None:
-        """Measures everything once at the end of a replay, before `Revisions.end_replay` compares it with the
-        published records.
-        """
-        self.stages.drain_counts()
-        self._dirty |= live.turns.turns
-        self._measure(live, cause)
-        self.eva.settled(live, live.turns.ever_settled)
 
     def compare_at_close(self, context: MetricContext) -> bool:
         """Takes one step of the comparisons that precede the final values; returns whether it was the last."""
@@ -186,13 +166,6 @@ class Measures:
     def closing_counts(self) -> list[Count]:
         """Counts for the metrics, once every final value is there."""
         return [*self.stages.drain_counts(), *self.eva.closing_counts()]
-
-    def withdraw(self, live: LiveCall, subjects: Iterable[Subject], cause: Cause, out: list[Effect]) -> None:
-        """Withdraws turns that an earlier evaluator published and this one does not have."""
-        for name, turn, _ in subjects:
-            if name == NAME and turn is not None and live.turns.view(turn) is None:
-                record = self._turns.withdraw(turn, cause)
-                out += [] if record is None else [PublishScore(record)]
 
     def _measure(self, live: LiveCall, cause: Cause) -> list[TurnValues]:
         """The records of the changed turns that were left; other changed turns wait until they are left."""

@@ -12,7 +12,6 @@ from consumers.engine.measures.stages.turn_stages import StageReading
 from consumers.engine.measures.stages.values import STAGES
 from consumers.engine.measures.talk.talk_measure import Talk, talk_of
 from consumers.engine.measures.words.transcript_errors import TranscriptErrors, TurnDifferences
-from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import HASH_BITS, Cause, Fields, Revisions, hash_of
 from consumers.engine.turns.heard.heard_turn import HeardSides, HeardTurn, HeardTurns
 from consumers.engine.turns.live_call import LiveCall
@@ -163,7 +162,6 @@ class TurnRecords:
         eva: EvaScores,
         transcripts: TranscriptErrors,
         ratings: Ratings,
-        memory: CallMemory | None,
     ) -> None:
         self.latencies: dict[Anchor, list[float]] = {}
         self.unscored: dict[str, Counter[UnscoredReason]] = {}
@@ -174,8 +172,6 @@ class TurnRecords:
         self._ratings = ratings
         self._seen: dict[int, _Seen] = {}
         self._counted: dict[int, int] = {}
-        if memory is not None:
-            self._counted = {turn: mask_of(names) for turn, names in memory.counted.items()}
 
     def make(self, live: LiveCall, heard: HeardTurns, number: int, cause: Cause) -> TurnValues | None:
         """The record of the turn, if it differs from the published one; withdraws it when the turn does not exist."""

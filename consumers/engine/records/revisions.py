@@ -1,15 +1,14 @@
-"""Numbers the records of one call: nothing is published twice, and every change gets the next revision."""
+"""Numbers the records of one call: an unchanged value makes no record, and every change gets a higher revision."""
 
 import hashlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.redaction.call_redaction import CallRedactor
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource
-from schemas.scores.all_records import WITHDRAWN, AnyScoreRecord, CallLabels, TurnStatus
+from schemas.scores.all_records import AnyScoreRecord, CallLabels, TurnStatus
 from schemas.scores.newest_scores import Subject
 from schemas.topics import TOPIC_BY_SOURCE
 
@@ -65,72 +64,36 @@ class Cause(NamedTuple):
     broker_ms: int
 
 
-class _Muted(NamedTuple):
-    """The newest record of a subject that a replay kept back."""
-
-    record_type: type[Any]
-    status: TurnStatus
-    input_hash: str
-    event_time_ms: int | None
-    has_value: bool
-    fields: Fields
-
-    @property
-    def is_withdrawal(self) -> bool:
-        return bool(self.fields.get("is_withdrawn")) or self.fields.get("result") == WITHDRAWN
-
-
 class Revisions:
     """Makes the records of one call. A text passes `redactor` before it enters a record or the inputs of one: from a hash,
     anyone could find a telephone number by trying all of them.
-
-    A call that is recalled starts with a memory and replays. No record leaves until the replay reaches the offsets of the
-    memory, because a replay may interleave the inputs differently and pass through values that were never published.
 
     Attributes:
         labels: Labels of the call, as known now.
         offsets: Last offset folded of each input.
         published: Newest record of each subject.
         redactor: Takes personal data out of texts.
-        is_replaying: Whether records are kept back until `end_replay`.
+        least_revision: Revision with which the next new subject begins.
     """
 
     __slots__ = (
         "_code_version",
         "_conversation_id",
-        "_memory",
-        "_muted",
-        "is_replaying",
         "labels",
+        "least_revision",
         "offsets",
         "published",
         "redactor",
     )
 
-    def __init__(
-        self,
-        conversation_id: str,
-        code_version: str,
-        memory: CallMemory | None = None,
-        redactor: Redactor | None = None,
-    ) -> None:
+    def __init__(self, conversation_id: str, code_version: str, redactor: Redactor | None = None) -> None:
         self._conversation_id = conversation_id
         self._code_version = code_version
-        self._memory = memory
-        self.is_replaying = memory is not None
-        self._muted: dict[Subject, _Muted] = {}
+        self.least_revision = 1
         self.labels = CallLabels()
         self.offsets: dict[InputSource, int] = {}
         self.published: dict[Subject, Published] = {}
         self.redactor = CallRedactor(redactor or Redactor())
-
-    @property
-    def has_caught_up(self) -> bool:
-        """Whether the replay has reached the offsets of the memory on every input."""
-        offsets = self.offsets
-        return self._memory is not None and all(
-            offsets.get(source, -1) >= offset for source, offset in self._memory.offsets.items()
-        )
 
     def offsets_by_topic(self) -> dict[str, int]:
         """Last offset folded of each input topic."""
@@ -149,7 +112,7 @@ class Revisions:
         fields: Callable[[], Fields] | None = None,
         **more: Any,
     ) -> Record | None:
-        """The next record about `subject`; None when the inputs have not changed since the last one, and during a replay.
+        """The next record about `subject`; None when the inputs have not changed since the last one.
 
         Args:
             record_type: Type of the record.
@@ -167,71 +130,8 @@ class Revisions:
         if last is not None and last.input_hash == input_hash:
             return None
         had_value = last is not None and last.had_value
-        revision = 1 if last is None else last.revision + 1
+        revision = self.least_revision if last is None else last.revision + 1
         self.published[subject] = Published.of(revision, input_hash, had_value=had_value or has_value)
-        own = more if fields is None else fields()
-        if self._memory is not None:
-            self._muted[subject] = _Muted(record_type, status, input_hash, cause.event_time_ms, has_value, own)
-            return None
-        return self._made(
-            record_type, subject, status, input_hash, cause, own,
-            revision=revision, is_first=has_value and not had_value, labels=labels,
-        )  # fmt: skip
-
-    def end_replay(self, broker_ms: int) -> tuple[list[AnyScoreRecord], list[Subject]]:
-        """Ends the replay at this broker time.
-
-        Returns:
-            Records of the values that differ from the published ones, with the next revisions; and the published subjects
-            that have no value any more, which the caller must withdraw.
-        """
-        memory, self._memory, self.is_replaying = self._memory, None, False
-        muted, self._muted = self._muted, {}
-        known = memory.published if memory is not None else {}
-        records: list[AnyScoreRecord] = []
-        for subject in sorted(muted, key=_call_first):
-            new = muted[subject]
-            recalled = known.get(subject)
-            if recalled is None:
-                if new.is_withdrawal:
-                    del self.published[subject]
-                    continue
-                revision, had_value = 1, False
-            elif recalled.input_hash == new.input_hash:
-                self.published[subject] = Published.of(recalled.revision, new.input_hash, had_value=recalled.had_value)
-                continue
-            else:
-                revision, had_value = recalled.revision + 1, recalled.had_value
-            self.published[subject] = Published.of(revision, new.input_hash, had_value=had_value or new.has_value)
-            records.append(
-                self._made(
-                    new.record_type, subject, new.status, new.input_hash, Cause(new.event_time_ms, broker_ms), new.fields,
-                    revision=revision, is_first=new.has_value and not had_value,
-                )
-            )  # fmt: skip
-        gone = []
-        for subject, recalled in known.items():
-            if subject not in muted:
-                self.published[subject] = Published.of(
-                    recalled.revision, recalled.input_hash, had_value=recalled.had_value
-                )
-                if not recalled.is_withdrawn:
-                    gone.append(subject)
-        return records, gone
-
-    def _made(
-        self,
-        record_type: type[Record],
-        subject: Subject,
-        status: TurnStatus,
-        input_hash: str,
-        cause: Cause,
-        fields: Fields,
-        *,
-        revision: int,
-        is_first: bool,
-        labels: CallLabels | None = None,
-    ) -> Record:
         name, turn, index = subject
         return record_type(
             conversation_id=self._conversation_id,
@@ -240,21 +140,23 @@ class Revisions:
             index=index,
             revision=revision,
             status=status,
-            is_first=is_first,
+            is_first=has_value and not had_value,
             input_hash=input_hash,
             offsets=self.offsets_by_topic(),
             event_time_ms=cause.event_time_ms,
             caused_at_ms=cause.broker_ms,
             labels=labels or self.labels,
             code_version=self._code_version,
-            **fields,
+            **(more if fields is None else fields()),
         )
+
+    def renumber(self, least_revision: int) -> None:
+        """Gives every published subject this revision, because all of them are published once again: see `next_generation`."""
+        self.least_revision = least_revision
+        for subject, last in self.published.items():
+            self.published[subject] = Published.of(least_revision, last.input_hash, had_value=last.had_value)
 
 
 def hash_of(inputs: tuple[Any, ...]) -> str:
     """Hash of a record's inputs: equal for equal inputs, in every process."""
     return hashlib.blake2b(repr(inputs).encode(), digest_size=8).hexdigest()
-
-
-def _call_first(subject: Subject) -> bool:
-    return subject[0] != "call_started"

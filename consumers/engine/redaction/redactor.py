@@ -44,7 +44,7 @@ _IN_ORDER: Final = (Detector.EMAIL, Detector.IBAN, Detector.CARD, Detector.BIRTH
 
 
 class Redactor:
-    """Removes personal data by the rules. Deterministic, without a memory of texts, and fit for a snapshot.
+    """Removes personal data by the rules. Deterministic, without a memory of texts.
 
     Attributes:
         rules: Rules of the search.

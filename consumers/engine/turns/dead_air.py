@@ -10,7 +10,6 @@ while words that went to speech synthesis may be heard: the decision then waits 
 """
 
 from bisect import insort
-from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from consumers.engine.turns.timeline.silence import BrokerMoment, HeardBy, SilenceKind, SilenceMoment
@@ -43,7 +42,6 @@ class DeadAirWatch:
         "_allowance_ms",
         "_answered",
         "_counted_since_ms",
-        "_declared_ms",
         "_due_at_ms",
         "_found",
         "_functions_gave_way",
@@ -72,7 +70,6 @@ class DeadAirWatch:
         self._place = 0
         self._wakeup_at_ms: int | None = None
         self._found: list[DeadAir] = []
-        self._declared_ms: Collection[int] = ()
         self._since_ms: int | None = None
         self._turn = 0
         self._due_at_ms: int | None = None
@@ -150,15 +147,6 @@ class DeadAirWatch:
     def line_went_down(self, at: BrokerMoment) -> None:
         """Ends the watch: the call is over, and nobody waits for an answer."""
         self._wait(SilenceKind.LINE_DOWN, 0, at)
-
-    def leave_to_the_log(self) -> None:
-        """Declares nothing in this call: the log has its dead air."""
-        self._hang_up()
-
-    def recall(self, silences_ms: Collection[int]) -> None:
-        """Treats the silences with these starts as declared, by any evaluator: none is declared again."""
-        self.count = len(silences_ms)
-        self._declared_ms = silences_ms
 
     def reached(self, now_ms: int) -> list[DeadAir]:
         """The dead air decided by broker time `now_ms`, up to which every input is known; oldest first."""
@@ -294,6 +282,5 @@ class DeadAirWatch:
         if since_ms is None or since_ms == self._counted_since_ms:
             return
         self._counted_since_ms = since_ms
-        if since_ms not in self._declared_ms:
-            self.count += 1
-            self._found.append(DeadAir(since_ms, self._turn, self.count, known_at_ms, self._user_end_ms))
+        self.count += 1
+        self._found.append(DeadAir(since_ms, self._turn, self.count, known_at_ms, self._user_end_ms))

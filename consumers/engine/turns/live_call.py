@@ -10,9 +10,8 @@ from collections.abc import Set as AbstractSet
 from math import inf
 from typing import NamedTuple
 
-from consumers.engine.effects import Effect, PublishScore, RecordFact
+from consumers.engine.effects import Effect, PublishScore
 from consumers.engine.limits import Limits
-from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.label_history import LabelHistory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.turns.bot.agent_record import AgentRecord
@@ -36,7 +35,6 @@ from schemas.events.call import PipelineType
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.events.pipecat import FunctionCall, Message, message_began_ms
 from schemas.scores.all_records import AnyScoreRecord, CallLabels, CallStartedFact, DeadAirFact, TurnStatus
-from schemas.scores.newest_scores import Subject
 
 _USER_STARTS = frozenset({SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED})
 INPUT_RANK = {source: rank for rank, source in enumerate(InputSource)}
@@ -67,9 +65,7 @@ class LiveCall:
         bot: The bot's own history; None where a simulated caller hears the call.
     """
 
-    def __init__(
-        self, history: EvaHistory, revisions: Revisions, limits: Limits, memory: CallMemory | None = None
-    ) -> None:
+    def __init__(self, history: EvaHistory, revisions: Revisions, limits: Limits) -> None:
         self.broker_ms = self.input_rank = self._logged_ms = 0
         self.first_ms: int | None = None
         self.turns = TurnMoments(revisions)
@@ -83,7 +79,6 @@ class LiveCall:
         self._labels = LabelHistory()
         self._records = AgentRecords()
         self._function_calls = FunctionCalls()
-        self._memory = memory
 
     @property
     def has_speech_events(self) -> bool:
@@ -277,7 +272,7 @@ class LiveCall:
             records, with_tools = self.turns.update(touched, views, machine.last_tool, machine.turn, cause)
             touched |= with_tools
             self._publish(records, out)
-            if not self._has_announced and not self._revisions.is_replaying:
+            if not self._has_announced:
                 self.announce(cause.broker_ms, out)  # a call is announced with its first turn, whatever is known of it
             self._plan_settling()
         settled: Sequence[int] = ()
@@ -289,31 +284,10 @@ class LiveCall:
                 self._plan_settling()
         return LiveChanges(touched, settled, with_tools)
 
-    def end_replay(self, cause: Cause, out: list[Effect]) -> list[Subject]:
-        """Ends the replay: publishes the difference to the published moments, and from now on every change.
-
-        Returns:
-            Published subjects without a value now; the moments among them are withdrawn here.
-        """
-        memory, self._memory = self._memory, None
-        if memory is None:
-            return []
-        self.announce(cause.broker_ms, out)
-        records, gone = self._revisions.end_replay(cause.broker_ms)
-        self._publish(records, out)
-        self._publish(self.turns.withdraw(gone, cause), out)
-        self._declare_missed(memory, out)
-        return gone
-
     def reached(self, now_ms: int, out: list[Effect]) -> None:
         """Declares the dead air that broker time `now_ms` decides."""
         self._found += self.dead_air.reached(now_ms)
         self._declare_dead_air(out)
-
-    def declare_logged(self, fact: DeadAirFact, out: list[Effect]) -> None:
-        """Declares dead air as the log has it, whatever today's threshold."""
-        dead_air = DeadAir(fact.silent_since_ms, fact.turn or 0, fact.index, fact.caused_at_ms)
-        self._record_dead_air(dead_air, fact.threshold_ms, out)
 
     def set_labels(self, labels: CallLabels, broker_ms: int, out: list[Effect]) -> None:
         """Sets the labels of the call; a change is published at once."""
@@ -371,30 +345,17 @@ class LiveCall:
         """Ends the silence."""
         self.dead_air.speech_started(start_ms, self.broker_moment, self._heard_by)
 
-    def _declare_missed(self, memory: CallMemory, out: list[Effect]) -> None:
-        """Declares the silences that the log lacks because their evaluator ended first; logged ones stay declared."""
-        number = len(memory.silences_ms)
-        missed = [each for each in self._found if each.silent_since_ms not in memory.silences_ms]
-        self._found = [each._replace(number=number + place) for place, each in enumerate(missed, 1)]
-        self.dead_air.recall(memory.silences_ms | {each.silent_since_ms for each in missed})
-        self._declare_dead_air(out)
-
     def _declare_dead_air(self, out: list[Effect]) -> None:
-        if self._revisions.is_replaying:
-            return  # decided after the replay, when the log's silences are known
         found, self._found = self._found, []
         for each in found:
             turn = turn_with_user_end(self.machine.turns, each.user_end_ms, each.turn)
-            dead_air = DeadAir(each.silent_since_ms, turn, each.number, each.known_at_ms)  # as the log has it
-            self._record_dead_air(dead_air, self._limits.dead_air_ms, out)
-
-    def _record_dead_air(self, dead_air: DeadAir, threshold_ms: int, out: list[Effect]) -> None:
-        known_at_ms = dead_air.known_at_ms
-        record = self._revisions.make(
-            DeadAirFact, ("dead_air", dead_air.turn, dead_air.number), TurnStatus.FINAL, (dead_air,),
-            Cause(dead_air.silent_since_ms + threshold_ms, known_at_ms), labels=self._labels.at(known_at_ms),
-            silent_since_ms=dead_air.silent_since_ms, threshold_ms=threshold_ms,
-        )  # fmt: skip
-        if record is not None:
-            self.announce(known_at_ms, out)
-            out.append(RecordFact(record))
+            dead_air = DeadAir(each.silent_since_ms, turn, each.number, each.known_at_ms)
+            known_at_ms, threshold_ms = each.known_at_ms, self._limits.dead_air_ms
+            record = self._revisions.make(
+                DeadAirFact, ("dead_air", turn, each.number), TurnStatus.FINAL, (dead_air,),
+                Cause(each.silent_since_ms + threshold_ms, known_at_ms), labels=self._labels.at(known_at_ms),
+                silent_since_ms=each.silent_since_ms, threshold_ms=threshold_ms,
+            )  # fmt: skip
+            if record is not None:
+                self.announce(known_at_ms, out)
+                out.append(PublishScore(record))

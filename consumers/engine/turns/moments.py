@@ -2,7 +2,7 @@
 interruptions and tools.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from consumers.engine.records.revisions import Cause, Revisions
@@ -18,7 +18,6 @@ from schemas.scores.all_records import (
     TurnStatus,
     VoiceToVoiceLatency,
 )
-from schemas.scores.newest_scores import Subject
 
 LATENCY = "voice_to_voice_latency_ms"
 _INTERRUPTIONS = ("interruption_by_user", "interruption_by_assistant")
@@ -147,11 +146,6 @@ class TurnMoments:
         records += [self._tool_record((use.turn, use.index), use, cause, is_over=True) for use in self._tools]
         return [record for record in records if record is not None]
 
-    def withdraw(self, subjects: Iterable[Subject], cause: Cause) -> list[AnyScoreRecord]:
-        """Withdraws moments that an earlier evaluator of the call published and this one does not have."""
-        records = [self._withdrawn(subject, cause) for subject in subjects]
-        return [record for record in records if record is not None]
-
     def status(self, turn: int) -> TurnStatus:
         """Whether the turn is open, provisional or settled."""
         if self._is_settled(turn):
@@ -223,23 +217,11 @@ class TurnMoments:
         if turn == self._highest:
             self._highest = max(self._views, default=0)
         published = self._revisions.published
-        return [
-            self._withdrawn((name, turn, 0), cause)
-            for name in (LATENCY, *_INTERRUPTIONS)
-            if (name, turn, 0) in published
-        ]
-
-    def _withdrawn(self, subject: Subject, cause: Cause) -> AnyScoreRecord | None:
-        name, turn, index = subject
-        if turn is None:
-            return None
-        if name in _INTERRUPTIONS:
-            return self._interruption(name, turn, cause, is_withdrawn=True)
-        if name == "tool_call":
-            return self._tool_record((turn, index), None, cause)
-        if name == LATENCY:
-            return self._withdrawn_latency(turn, cause)
-        return None
+        records: list[AnyScoreRecord | None] = []
+        if (LATENCY, turn, 0) in published:
+            records.append(self._withdrawn_latency(turn, cause))
+        names = [name for name in _INTERRUPTIONS if (name, turn, 0) in published]
+        return records + [self._interruption(name, turn, cause, is_withdrawn=True) for name in names]
 
     def _tool_record(
         self, key: UseKey, use: PairedUse | None, cause: Cause, *, is_over: bool = False

@@ -4,22 +4,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.structs import OffsetAndMetadata
 
-from consumers.evaluator.partition.owned_partition import OwnedPartition
-from consumers.evaluator.reading.broker_clock import LOG_APPEND_TIME, BrokerClock
-from consumers.evaluator.reading.input_gaps import InputGaps
+from consumers.evaluator.ownership.lost_records import InputGaps
+from consumers.evaluator.partition.owned_partition import Offsets, OwnedPartition
+from consumers.evaluator.reading.input_merge import Records
 from consumers.evaluator.reading.partition_clock import (
     End,
     InputProgress,
-    LogEnd,
     broker_time_ms,
     in_order_until_ms,
     lag_ms,
 )
-from consumers.evaluator.reading.record_order import Records
-from consumers.evaluator.recall.commit_note import SnapshotPlace
 from consumers.runtime.errors import OperatorError
+from consumers.runtime.kafka.log_ends import LogEnd
+from consumers.runtime.polling.broker_clock import LOG_APPEND_TIME, BrokerClock
 from schemas.undecodable import UndecodableRecord
 from schemas.units import to_seconds
 
@@ -106,13 +104,6 @@ class Assignment:
     def __init__(
         self, topics: Iterable[str], log_ends: Mapping[TopicPartition, LogEnd | None], clock: BrokerClock
     ) -> None:
-        """Starts without partitions.
-
-        Args:
-            topics: The inputs, by their names on this cluster.
-            log_ends: `LogEnds.ends`, which changes over time.
-            clock: Estimates the broker's time.
-        """
         self.owned: dict[int, OwnedPartition] = {}
         self.paused: set[TopicPartition] = set()
         self._topics = tuple(topics)
@@ -121,7 +112,7 @@ class Assignment:
         self._clock = clock
         self._since_ms = clock.now_ms()
         self._inputs: dict[int, dict[str, _Input]] = {}
-        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._committed: Offsets = {}
 
     @property
     def active(self) -> dict[int, OwnedPartition]:
@@ -129,14 +120,23 @@ class Assignment:
         return {number: each for number, each in self.owned.items() if each.partition.is_active}
 
     def of_ours(self, numbers: Collection[int]) -> list[int]:
-        """Returns the numbers whose state is in this process, handed over or not."""
-        owned = {number: self.owned[number].partition for number in numbers if number in self.owned}
-        return [number for number, each in owned.items() if each.is_active or each.has_handed_over]
+        """Returns the numbers whose state is in this process."""
+        return [number for number in numbers if number in self.owned and self.owned[number].partition.is_active]
 
     @property
     def waiting(self) -> list[int]:
         """Numbers of the owned partitions that are not folded yet."""
         return [number for number, each in self.owned.items() if not each.partition.is_active]
+
+    @property
+    def has_more_to_replay(self) -> bool:
+        """Whether a partition can go on to replay without a new record."""
+        return any(each.partition.has_more_to_replay for each in self.owned.values())
+
+    def count_events(self) -> None:
+        """Moves the counts that the engine keeps of its events to the metrics."""
+        for each in self.owned.values():
+            each.partition.count_events()
 
     @property
     def unwritten_records(self) -> int:
@@ -217,9 +217,7 @@ class Assignment:
         came_ms: dict[int, int] = {}  # by stamp: one answer is about many inputs
         # After a step of the wall clock all are updated: later, the time of answers from before it could not be computed.
         for number in self.active if numbers is None or was_stepped else numbers:
-            owned = self.owned[number]
-            partition = owned.partition
-            positions: dict[str, int] = {}
+            partition = self.owned[number].partition
             for topic, each in self._inputs_of(number).items():
                 tp = each.tp
                 # Without an answer there may be no position yet, and asking for it would wait.
@@ -251,7 +249,6 @@ class Assignment:
                     since_ms=self._since_ms,
                     moved_at_ms=before.moved_at_ms if before is not None and is_stuck else now_ms,
                 )
-                positions[topic] = partition.next_offsets[topic] if partition.merge.waits(topic) else position
                 if progress.is_at_end:
                     each.caught_up_at_ms = progress.valid_until_ms
                 is_hidden = visible_end > end.offset  # by a transaction: older than it will seem
@@ -259,7 +256,6 @@ class Assignment:
                 each.empty = (
                     _Empty(position, end.valid_until_ms) if is_empty and end.valid_until_ms is not None else None
                 )
-            owned.read_to(positions)
 
     def _end(self, each: _Input, visible_end: int, stable_end: int | None) -> End:
         """Returns the end of an input as it is known now."""
@@ -275,10 +271,11 @@ class Assignment:
         are known.
         """
         partition = self.owned[number].partition
+        was_recovering = partition.is_recovering
         known_ms = self.known_ms(number)
-        if runs or partition.merge.waiting_records:
+        if runs or partition.merge.waiting_records or partition.is_recovering:
             partition.fold(runs, known_ms, self._until_ms(number))
-        if known_ms is not None:
+        if known_ms is not None and not was_recovering:  # then records behind what is recovered come before the time
             partition.advance(known_ms)
 
     def advance(self) -> None:
@@ -294,12 +291,13 @@ class Assignment:
             full: Numbers to pause as a whole, because too many of their records are unwritten.
         """
         for number, owned in self.owned.items():
-            merge = owned.partition.merge
-            if not owned.partition.is_active or not (self.paused or number in full or merge.waiting_records):
+            partition = owned.partition
+            has_waiting = partition.is_recovering or partition.merge.waiting_records
+            if not partition.is_active or not (self.paused or number in full or has_waiting):
                 continue
             for topic, each in self._inputs_of(number).items():
                 is_paused = each.tp in self.paused
-                is_full = number in full or merge.is_full(topic, is_paused=is_paused)
+                is_full = number in full or partition.is_full(topic, is_paused=is_paused)
                 if is_full and not is_paused:
                     consumer.pause(each.tp)
                     self.paused.add(each.tp)
@@ -325,30 +323,15 @@ class Assignment:
         """Records handed over that wait for another input of their number."""
         return sum(owned.partition.merge.waiting_records for owned in self.owned.values())
 
-    def to_commit(self, *, hands_over: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where a successor must start to read each input, with its note; `hands_over` as for `OwnedPartition.to_commit`."""
-        now_ms = self._clock.steady_ms()
-        active = self.active.values()
-        return {tp: at for owned in active for tp, at in owned.to_commit(now_ms, hands_over=hands_over).items()}
+    def to_commit(self) -> Offsets:
+        """Offsets at which successors must start, of the partitions whose decisions up to them are written."""
+        return {tp: at for owned in self.active.values() for tp, at in owned.due_offsets().items()}
 
-    def handed_over(
-        self, written: Iterable[tuple[OwnedPartition, SnapshotPlace]]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The same of partitions whose state is written too, with where it is."""
-        now_ms = self._clock.steady_ms()
-        return {
-            tp: at
-            for owned, place in written
-            for tp, at in owned.to_commit(now_ms, hands_over=True, snapshot=place).items()
-        }
-
-    def not_committed(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
+    def not_committed(self, offsets: Offsets) -> Offsets:
         """The offsets that differ from the committed ones."""
         return {tp: at for tp, at in offsets.items() if self._committed.get(tp) != at}
 
-    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def committed(self, offsets: Offsets) -> None:
         """These are committed now."""
         self._committed.update(offsets)
 

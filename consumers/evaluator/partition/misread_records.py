@@ -17,11 +17,6 @@ class MisreadRecords:
     """The kinds that this process has met, over all of its partitions."""
 
     def __init__(self, instruments: Instruments) -> None:
-        """Starts with none.
-
-        Args:
-            instruments: Take the counts.
-        """
         self._instruments = instruments
         self._logged: set[tuple[str, str]] = set()
 

@@ -1,180 +1,171 @@
 """State of one partition number of the four inputs, as long as it is assigned to this process."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 
+from consumers.engine.effects import Effect, OpenCall, PublishScore
+from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
+from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.state_bytes import TakesBytes
-from consumers.evaluator.partition.evaluates import Evaluates
 from consumers.evaluator.partition.misread_records import MisreadRecords
-from consumers.evaluator.reading.input_merge import InputMerge
-from consumers.evaluator.reading.record_order import TIME_MS, Records, in_time_order
+from consumers.evaluator.reading.input_merge import TIME_MS, InputMerge, Records, in_time_order
+from consumers.evaluator.recovery.order_log import UNPUBLISHED
+from consumers.evaluator.recovery.replay import Replay, Withheld
 from consumers.evaluator.writing.carry_out import carry_out
-from consumers.evaluator.writing.outbox import Group, Outbox
+from consumers.evaluator.writing.outbox import Decision, Outbox, Written
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
-from schemas.ledger_record import LedgerRecord
+from schemas.order import OrderEncoder
 from schemas.quarantine import QuarantineRecord
+from schemas.scores.all_records import GoalsFact
 
 MAX_QUARANTINE_LINES: Final = 5
 """Most log lines about refused records of one batch. A broken producer sends thousands, and the quarantine topic has them all."""
 MAX_INCOMPLETE_NAMED: Final = 20
 """Most incomplete calls that one log line names. The metric counts all of them."""
+MAX_PENDING_STEPS_BYTES: Final = 50_000
+"""Steps that wait for a decision: minutes of a partition that decides nothing. Beyond it they are written without one."""
 
 log = structlog.get_logger()
 
 
-class InputStart(NamedTuple):
-    """Start of reading an input partition.
+class CatchingUp:
+    """Silent folding by broker time of what the owner before had folded, because that one wrote no order.
 
     Attributes:
-        offset: Offset of the first record to fold.
-        seen_before: An earlier owner read the records below this offset, and wrote refused ones to quarantine.
+        until: By topic, the offset before which nothing is published.
+        closed: Calls that closed before, whose records are skipped.
+        generation: First revision with which values are published afterwards.
+        withheld: Results of the open calls.
     """
 
-    offset: int
-    seen_before: int
+    def __init__(self, until: Mapping[str, int], closed: Mapping[str, object], generation: int) -> None:
+        """Starts with nothing withheld."""
+        self.until = until
+        self.closed = closed
+        self.generation = generation
+        self.withheld = Withheld()
 
 
 class Partition:
-    """The engine's state of one partition number, and its unwritten effects.
+    """The engine's state of one partition number, and its unwritten decisions.
 
     It begins when the partition is assigned to this process and is dropped when the partition is given up. No method waits, so
-    nothing else can run between a record and its effects.
+    nothing else can run between a record and its effects. Every step of the engine is noted in the order.
 
     Attributes:
         number: The partition number.
-        outbox: Records to write, in order.
+        outbox: Decisions to write, in order.
         is_active: Whether records are folded. Records that arrive while it is false are read again from `next_offsets`.
         next_offsets: By topic, the offset after the last folded record.
         last_record_ms: By topic, the latest broker timestamp of the records that were read.
         merge: Records that were read and wait for an input that lags.
-        stops: By topic, the offset before which folding stops, with time stopped too; None for none. See `progress`.
         time_ms: Broker time up to which the state has advanced; 0 before the first advance.
-        has_cut: Whether a call was closed so that the partition makes progress.
-        has_handed_over: Whether its state is written for a successor. Then it is inactive, so that the state does not change.
-        is_being_snapshotted: Whether another thread is writing the engine's state, so that nothing may change it.
+        evaluator: The engine's state.
+        goals: The goals that its calls choose from.
     """
 
     def __init__(
         self,
         number: int,
-        evaluator: Evaluates,
+        evaluator: PartitionEvaluator,
         limits: Limits,
         source_by_topic: Mapping[str, InputSource],
         instruments: Instruments,
         redactor: Redactor | None = None,
         misread: MisreadRecords | None = None,
+        goals: ChosenGoals | None = None,
+        version: str = "test",
     ) -> None:
-        """Starts with nothing folded, inactive.
-
-        Args:
-            number: The partition number.
-            evaluator: The engine's new state.
-            limits: Bounds on records.
-            source_by_topic: The input of each topic, by its name on this cluster.
-            instruments: Take the counts.
-            redactor: Redacts reports about refused records; None for the default rules.
-            misread: Reports records that are not understood, for all partitions; None to report them by itself.
-        """
         self.number = number
         self.outbox = Outbox()
         self.is_active = False
         self.next_offsets: dict[str, int] = {}
         self.last_record_ms: dict[str, int] = {}
         self.merge = InputMerge()
-        self.stops: Mapping[str, int] | None = None
-        self.has_cut = False
-        self.has_handed_over = False
-        self.is_being_snapshotted = False
         self.time_ms = 0
-        self._evaluator = evaluator
+        self.evaluator = evaluator
         self._limits = limits
         self._source_by_topic = source_by_topic
+        self._topic_by_source = {source: topic for topic, source in source_by_topic.items()}
         self._instruments = instruments
         self._redactor = redactor or Redactor()
         self._misread = misread or MisreadRecords(instruments)
-        self._seen_before: Mapping[str, int] = {}
+        self.goals = goals or ChosenGoals()
+        self._own_version = self._version = version
+        self._order = OrderEncoder({}, 0)
+        self._written_to: tuple[dict[InputSource, int], int] = ({}, 0)
+        self._replay: Replay | None = None
+        self._catching_up: CatchingUp | None = None
         self._replayed_counted = 0
         self._incomplete: frozenset[str] = frozenset()
 
     @property
-    def open_calls(self) -> int:
-        """Calls that have not closed yet."""
-        return self._evaluator.open_calls
+    def open_calls(self) -> Sequence[str]:
+        """Ids of the calls that have not closed yet."""
+        return self.evaluator.open_calls
 
     @property
-    def heaviest_call(self) -> tuple[int, int, str] | None:
-        """Bytes, events and id of the open call with the largest state; None when no call is open."""
-        return self._evaluator.heaviest_call()
+    def is_recovering(self) -> bool:
+        """Whether it still folds what a former owner had folded. Nothing is committed, and no time passes by itself, until then."""
+        return self._replay is not None or self._catching_up is not None
 
-    def cut(self, conversation_id: str, *, is_scored: bool) -> None:
-        """Closes an open call as a limit, without a transcript, and without final scores unless `is_scored`."""
-        self.has_cut = True
-        self.outbox.journal.end()
-        carry_out(self._evaluator.cut(conversation_id, is_scored=is_scored), self.outbox, self._instruments)
+    @property
+    def has_more_to_replay(self) -> bool:
+        """Whether the next steps of a replay can be taken now."""
+        return self._replay is not None and self._replay.can_go_on
 
-    def start(self, starts: Mapping[str, InputStart], goes_on_at: Mapping[str, int] | None = None) -> None:
-        """Starts folding, once the scores of earlier owners are recalled.
+    def start(
+        self, offsets: Mapping[str, int], replay: Replay | None = None, catching_up: CatchingUp | None = None
+    ) -> None:
+        """Starts folding.
 
         Args:
-            starts: By topic, the offset at which a replay begins, and how far earlier owners had read.
-            goes_on_at: By topic, the offset at which the restored state goes on; None for a replay.
+            offsets: By topic, the offset of the first record to fold.
+            replay: The order of former owners, which is folded first.
+            catching_up: What comes first if they wrote none.
         """
-        self._seen_before = {topic: start.seen_before for topic, start in starts.items()}
-        if goes_on_at is None:
-            self.next_offsets = {topic: start.offset for topic, start in starts.items()}
-            # Time starts at 0, because the broker's time is not known yet. Everything that depends on it waits.
-            self._evaluator.pass_time(0)
-        else:
-            self.next_offsets = dict(goes_on_at)
+        self.next_offsets = dict(offsets)
+        self._begin_order(0)
+        self.evaluator.pass_time(0)  # the broker's time is not known yet; everything that depends on it waits
+        self._replay = replay
+        self._catching_up = catching_up
+        if catching_up is not None:
+            self._version = UNPUBLISHED
+            for conversation_id in catching_up.closed:
+                self.evaluator.has_closed(conversation_id)
         self.is_active = True
-
-    def handed_over(self) -> None:
-        """Stops folding and time, because the state is written for a successor that is not known yet."""
-        self.is_active = False
-        self.has_handed_over = True
-
-    def stays(self) -> None:
-        """Resumes, because the partition stays here. Records that came meanwhile are read again from `next_offsets`."""
-        self.is_active = True
-        self.has_handed_over = False
-
-    def write_snapshot(self, into: TakesBytes) -> None:
-        """Writes the engine's state; `is_being_snapshotted` must be set, so that records wait and no time passes."""
-        self._evaluator.write_snapshot(into)
-
-    def go_on_with(self, evaluator: Evaluates, unwritten: Sequence[Group] = ()) -> None:
-        """Takes the state of an earlier owner, instead of a replay, and its unwritten decisions. Call it before `start`."""
-        self._evaluator = evaluator
-        for group in unwritten:
-            self.outbox.put(group)
-        self._redactor = evaluator.redactor
-        self._replayed_counted = evaluator.replayed_elements
-
-    def reading_starts_at(self, starts: Mapping[str, InputStart]) -> None:
-        """Sets the start of reading, before `recall`, so that recalled calls without later records can be forgotten."""
-        self._evaluator.reading_starts_at({self._source_by_topic[topic]: at.offset for topic, at in starts.items()})
-
-    def recall(self, record: LedgerRecord) -> None:
-        """Recalls a record that an earlier owner wrote."""
-        self._evaluator.recall(record)
+        self._end_catching_up()
 
     def drop(self) -> None:
         """Stops folding and writing for good, because the partition is given up."""
-        self.is_active = self.has_handed_over = False
+        self.is_active = False
         self.outbox.clear()
         self.merge.clear()
 
     def read_again(self) -> None:
         """Drops waiting records, because reading starts again at `next_offsets`."""
-        for topic in [topic for topic in self.last_record_ms if self.merge.waits(topic)]:
+        for topic in [topic for topic in self.last_record_ms if self.waits(topic)]:
             del self.last_record_ms[topic]
         self.merge.clear()
+        if self._replay is not None:
+            self._replay.clear()
+
+    def waits(self, topic: str) -> bool:
+        """Whether a record of this topic was read and not folded."""
+        return self.merge.waits(topic) or (
+            self._replay is not None and self._replay.waits(self._source_by_topic[topic])
+        )
+
+    def is_full(self, topic: str, *, is_paused: bool) -> bool:
+        """Whether reading of this topic should pause, or stay paused."""
+        if self._replay is not None:
+            return self._replay.is_full(self._source_by_topic[topic], is_paused=is_paused)
+        return self.merge.is_full(topic, is_paused=is_paused)
 
     def polled(self, runs: Sequence[Records]) -> None:
         """Notes the times of records before they are folded."""
@@ -192,60 +183,66 @@ class Partition:
             known_ms: Broker time up to which every input is known, these records included; None if one is not known.
             until_ms: Broker time up to which records may be folded, because an input lags; None if none lags.
         """
-        if self.is_being_snapshotted:
-            self.merge.put(runs)
+        if self._replay is not None:
+            self._go_on_replaying(self._replay, runs)
             return
-        receive, next_offsets = self._evaluator.receive, self.next_offsets
-        journal, groups, is_noted = self.outbox.journal, 0, not self.outbox.journal.has_ended
-        report = self._misread.take
-        outbox, instruments, limits, sources = self.outbox, self._instruments, self._limits, self._source_by_topic
-        refused: list[QuarantineRecord] = []
-        if until_ms is None and self.stops is None and not self.merge.waiting_records:
+        catching_up = self._catching_up
+        if until_ms is None and catching_up is None and not self.merge.waiting_records:
             records = in_time_order(runs)
         else:
             self.merge.put(runs)
-            records = self.merge.let_through(until_ms, self.stops)
+            records = self.merge.let_through(until_ms, None if catching_up is None else catching_up.until)
+        receive, next_offsets, order = self.evaluator.receive, self.next_offsets, self._order
+        limits, sources, redactor = self._limits, self._source_by_topic, self._redactor
+        quarantined = 0
         for record in records:
             if known_ms is not None:
-                self.advance(min(record.timestamp, known_ms))
-            arrival = admit(sources[record.topic], record, limits, self._redactor)
+                self._pass_time(min(record.timestamp, known_ms))
+            source = sources[record.topic]
+            next_offsets[record.topic] = record.offset + 1
+            if catching_up is not None and (record.key or b"").decode("utf-8", "replace") in catching_up.closed:
+                order.fold(source, record.offset, opens=False)
+                self._instruments.inc("callgauge_events_total", (source, "replayed"))
+                continue
+            arrival = admit(source, record, limits, redactor)
             if isinstance(arrival, Arrival):
                 effects = receive(arrival)
-                if effects:
-                    groups = carry_out(effects, outbox, instruments, report)
+                opening = effects[0] if effects and type(effects[0]) is OpenCall else None
+                decided = self._carry_out(effects) if effects else ()
+                if opening is not None and opening.evicted is not None:
+                    order.evict(opening.evicted)
+                order.fold(source, record.offset, opens=opening is not None)
+                if decided:
+                    self._put(decided)
             else:
-                refused.append(arrival)
-            if is_noted:
-                journal.folded(record.topic, record.offset, groups)
-                groups = 0
-            next_offsets[record.topic] = record.offset + 1
-        if refused:
-            self.refuse(refused)
+                order.fold(source, record.offset, opens=False)
+                if catching_up is None:
+                    quarantined += 1
+                    self._quarantine(arrival, is_logged=quarantined <= MAX_QUARANTINE_LINES)
+            if len(order) > MAX_PENDING_STEPS_BYTES:
+                self._put(())
+        if quarantined > MAX_QUARANTINE_LINES:
+            log.warning("more_records_quarantined", partition=self.number, records=quarantined - MAX_QUARANTINE_LINES)
+        self._end_catching_up()
 
     def advance(self, now_ms: int) -> None:
-        """Lets broker time pass, if the engine waits for that moment and the partition is not stopped."""
-        if self.stops is not None or self.is_being_snapshotted:
-            return
-        wakeup_ms = self._evaluator.next_wakeup()
-        if wakeup_ms is not None and wakeup_ms <= now_ms:
-            groups = carry_out(self._evaluator.pass_time(now_ms), self.outbox, self._instruments)
-            self.outbox.journal.time_passed(now_ms, groups)
-        if now_ms > self.time_ms:
-            self.time_ms = now_ms
+        """Lets broker time pass, unless the partition is recovering."""
+        if not self.is_recovering:
+            self._pass_time(now_ms)
 
     @property
     def closing_calls(self) -> int:
-        """Calls that are over and not closed yet; 0 while the partition is stopped or its state is packed, because they then wait."""
-        return self._evaluator.closing_calls if self.stops is None and not self.is_being_snapshotted else 0
+        """Calls that are over and not closed yet; 0 while the partition is recovering, because they then wait."""
+        return 0 if self.is_recovering else self.evaluator.closing_calls
 
     def close_some(self) -> None:
         """Closes calls that are over: as many as fit into a step."""
-        groups = carry_out(self._evaluator.close_some(), self.outbox, self._instruments)
-        self.outbox.journal.closed_some(groups)
+        if decided := self._carry_out(self.evaluator.close_some()):
+            self._put(decided)
 
     def records_lost(self) -> None:
         """Counts and logs the calls that are incomplete because records were deleted unread, each call once."""
-        unfinished = frozenset(self._evaluator.unfinished_calls())
+        unfinished = frozenset(self.evaluator.open_calls)
         incomplete = sorted(unfinished - self._incomplete)
         self._incomplete = unfinished
         if incomplete:
@@ -259,42 +256,109 @@ class Partition:
 
     def offsets_to_commit(self) -> dict[str, int]:
         """Returns by topic the offset at which a successor must start: the oldest open call's first record, or the next record."""
-        watermarks = self._evaluator.low_watermarks()
+        watermarks = self.evaluator.low_watermarks()
         return {
             topic: min(offset, watermarks.get(self._source_by_topic[topic], offset))
             for topic, offset in self.next_offsets.items()
         }
 
     def count_events(self) -> None:
-        """Moves the engine's own counts to the metrics, except while a snapshot of it is being written."""
-        if self.is_being_snapshotted:
+        """Moves the engine's own counts to the metrics. What is replayed was counted by a former owner."""
+        if self.is_recovering:
             return
-        carry_out(self._evaluator.drain_counts(), self.outbox, self._instruments)
-        replayed = self._evaluator.replayed_elements
+        for count in self.evaluator.drain_counts():
+            self._instruments.inc(count.metric, count.labels, count.by)
+        replayed = self.evaluator.replayed_elements
         self._instruments.inc("callgauge_replayed_elements_total", (), replayed - self._replayed_counted)
         self._replayed_counted = replayed
 
-    def refuse(self, refused: Sequence[QuarantineRecord]) -> None:
-        """Writes refused records to quarantine, except those that an earlier owner wrote there."""
-        seen_before = self._seen_before
-        fresh = []
-        for record in refused:
-            if record.offset < seen_before.get(record.topic, 0):
-                self._instruments.inc("callgauge_events_total", (self._source_by_topic[record.topic], "replayed"))
-            else:
-                fresh.append(record)
-        self._report(fresh)
+    def _pass_time(self, now_ms: int) -> None:
+        wakeup_ms = self.evaluator.next_wakeup()
+        if wakeup_ms is not None and wakeup_ms <= now_ms:
+            decided = self._carry_out(self.evaluator.pass_time(now_ms))
+            self._order.pass_time(now_ms)
+            if decided:
+                self._put(decided)
+        if now_ms > self.time_ms:
+            self.time_ms = now_ms
 
-    def _report(self, refused: Sequence[QuarantineRecord]) -> None:
-        for record in refused:
-            self.outbox.put((record,))
-            source = self._source_by_topic[record.topic]
-            self._instruments.inc("callgauge_events_total", (source, "quarantined"))
-            self._instruments.inc("callgauge_quarantined_total", (source, record.reason))
-        for record in refused[:MAX_QUARANTINE_LINES]:
+    def _carry_out(self, effects: Sequence[Effect]) -> Sequence[Written]:
+        """Returns the records to write. Call it before the step is noted, because the goal sets that it gave come before it."""
+        if self._catching_up is None:
+            return carry_out(effects, self._order, self._instruments, self._misread.take)
+        self._catching_up.withheld.take(effects)
+        for effect in effects:
+            if isinstance(effect, PublishScore) and isinstance(effect.record, GoalsFact):
+                self._order.choose_goals(effect.record.conversation_id, effect.record.goal_set.id, effect.record.digest)
+        return ()
+
+    def _put(self, records: Sequence[Written]) -> None:
+        order = self._order
+        self.outbox.put(Decision(tuple(records), order.take(), self._version, *self._written_to))
+        self._written_to = dict(order.positions), order.time_ms
+
+    def _quarantine(self, record: QuarantineRecord, *, is_logged: bool) -> None:
+        self._put((record,))
+        source = self._source_by_topic[record.topic]
+        self._instruments.inc("callgauge_events_total", (source, "quarantined"))
+        self._instruments.inc("callgauge_quarantined_total", (source, record.reason))
+        if is_logged:
             log.warning(
                 "record_quarantined", conversation_id=record.key or None, topic=record.topic, partition=record.partition,
                 offset=record.offset, reason=record.reason.value, message=record.message(),
             )  # fmt: skip
-        if len(refused) > MAX_QUARANTINE_LINES:
-            log.warning("more_records_quarantined", partition=self.number, records=len(refused) - MAX_QUARANTINE_LINES)
+
+    # Recovery.
+
+    def _go_on_replaying(self, replay: Replay, runs: Sequence[Records]) -> None:
+        for run in runs:
+            replay.put(self._source_by_topic[run[0].topic], run)
+        is_done = replay.go_on()
+        for source, position in replay.positions.items():
+            topic = self._topic_by_source[source]
+            self.next_offsets[topic] = max(position, self.next_offsets[topic])
+        if is_done:
+            self._replay = None
+            self.goals.logged = None
+            self._begin_order(replay.time_ms)
+            for source, number in replay.replayed.items():
+                self._instruments.inc("callgauge_events_total", (source, "replayed"), number)
+            again = replay.of_other_versions()
+            self._go_on_live(replay.withheld, again)
+            self.merge.put([records for _, records in replay.rest()])
+            log.info(
+                "partition_replayed", partition=self.number, records=sum(replay.replayed.values()), lost=replay.lost,
+                open_calls=len(self.open_calls), published_again=len(again),
+            )  # fmt: skip
+            if replay.lost:
+                self.records_lost()
+
+    def _end_catching_up(self) -> None:
+        catching_up = self._catching_up
+        if catching_up is not None and all(
+            max(self.next_offsets[topic], self.merge.first_offset(topic)) >= offset
+            for topic, offset in catching_up.until.items()
+        ):
+            self._catching_up = None
+            self._go_on_live(catching_up.withheld, [(each, catching_up.generation) for each in self.open_calls])
+
+    def _go_on_live(self, withheld: Withheld, again: Sequence[tuple[str, int]]) -> None:
+        """Publishes the values of these calls once again, with these revisions. From now on every decision is published."""
+        self.evaluator.drain_counts()
+        self._replayed_counted = self.evaluator.replayed_elements
+        if len(self._order):  # steps whose results are not published
+            self._put(())
+        self._version = self._own_version
+        for conversation_id, least_revision in again:
+            self.evaluator.renumber(conversation_id, least_revision)
+            self._order.renumber(conversation_id, least_revision)
+            self._put(withheld.of(conversation_id, least_revision))
+
+    def _begin_order(self, time_ms: int) -> None:
+        positions = {self._source_by_topic[topic]: offset for topic, offset in self.next_offsets.items()}
+        self._order = OrderEncoder(positions, time_ms)
+        self._written_to = dict(self._order.positions), time_ms
+
+    def admitted(self, source: InputSource, record: Any) -> object:
+        """Decodes a record that a former owner folded."""
+        return admit(source, record, self._limits, self._redactor)

@@ -9,17 +9,7 @@ must confirm the end, because it knows records that readers do not see yet, and 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-
-class LogEnd(NamedTuple):
-    """End of the log of an input with replicas, including records that readers do not see yet.
-
-    Attributes:
-        offset: Offset after the leader's last record.
-        asked_at_ms: Until when that is true, on the steady clock: when the leader was asked, before another replaced it.
-    """
-
-    offset: int
-    asked_at_ms: int
+from consumers.runtime.kafka.log_ends import LogEnd
 
 
 class End(NamedTuple):

@@ -1,60 +1,61 @@
 """Carries out the effects of the engine: one `match`."""
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, assert_never
+from typing import assert_never
 
-from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, PublishScore, RecordFact, RequestVerdict
-from consumers.evaluator.writing.outbox import Group
+from consumers.engine.effects import (
+    CloseCall,
+    Count,
+    Effect,
+    NotUnderstood,
+    OpenCall,
+    PublishScore,
+    RequestVerdict,
+)
+from consumers.evaluator.writing.outbox import Written
 from consumers.runtime.registry import Instruments
+from schemas.order import OrderEncoder
+from schemas.scores.all_records import GoalsFact
 from schemas.transcript import Transcript
-
-
-class TakesGroups(Protocol):
-    """Where groups of records go, in order."""
-
-    def put(self, group: Group, /) -> None:
-        """Takes one group."""
 
 
 def carry_out(
     effects: Iterable[Effect],
-    outbox: TakesGroups,
-    instruments: Instruments | None,
-    report: Callable[[NotUnderstood], None] | None = None,
-) -> int:
-    """Adds counts to the metrics and records to the outbox, in order.
-
-    The records of a closing call are one group, with the `closed` fact last: a call is closed with all its final scores and its
-    transcript, or not at all.
+    order: OrderEncoder,
+    instruments: Instruments,
+    report: Callable[[NotUnderstood], None],
+) -> list[Written]:
+    """Adds counts to the metrics, notes goals and ends of calls in the order, and returns the records to write.
 
     Args:
-        effects: Effects as the engine returned them.
-        outbox: Records to write, of one partition.
-        instruments: Take the counts; None where another owner has counted them.
-        report: Takes records that are not understood; None where none can be.
+        effects: Effects of one step, as the engine returned them.
+        order: The steps, this one included.
+        instruments: Take the counts.
+        report: Takes records that are not understood.
 
     Returns:
-        The number of groups.
+        The records in order. The `closed` fact of a call comes after all its final records and its transcript.
     """
-    groups = 0
+    records: list[Written] = []
     for effect in effects:
         match effect:
-            case PublishScore(record) | RecordFact(record):
-                outbox.put((record,))
-                groups += 1
-            case CloseCall(conversation_id, records, transcript):
-                before = () if transcript is None else (Transcript(conversation_id, transcript),)
-                outbox.put((*before, *records))
-                groups += 1
+            case PublishScore(record):
+                records.append(record)
+                if isinstance(record, GoalsFact):
+                    order.choose_goals(record.conversation_id, record.goal_set.id, record.digest)
+            case CloseCall(conversation_id, closing, transcript):
+                if transcript is not None:
+                    records.append(Transcript(conversation_id, transcript))
+                records += closing
+                order.close(conversation_id)
             case RequestVerdict(request):
-                outbox.put((request,))
-                groups += 1
+                records.append(request)
             case Count(metric, labels, by):
-                if instruments is not None:
-                    instruments.inc(metric, labels, by)
+                instruments.inc(metric, labels, by)
             case NotUnderstood():
-                if report is not None:
-                    report(effect)
+                report(effect)
+            case OpenCall():
+                pass
             case _:
                 assert_never(effect)
-    return groups
+    return records

@@ -1,15 +1,13 @@
 """A record for the broker: its address, its bytes, and whether its group can be written without it."""
 
-import zlib
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from consumers.evaluator.recall.journal_piece import Piece
-from consumers.evaluator.writing.outbox import Group, Written
+from consumers.evaluator.writing.outbox import Written
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
+from schemas.order import OrderStart, order_value
 from schemas.quarantine import QuarantineRecord
-from schemas.topics import JOURNAL_KEY, JUDGE_REQUESTS_TOPIC, QUARANTINE_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
+from schemas.topics import JUDGE_REQUESTS_TOPIC, ORDER_TOPIC, QUARANTINE_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
 from schemas.transcript import Transcript
 
 _WITHOUT_TRANSCRIPT: Final = "The call closes with all its scores and has no transcript."
@@ -17,8 +15,6 @@ _WITHOUT_QUESTION: Final = (
     "The judge is not asked; the subject of the question is unscored when its deadline has passed."
 )
 _WITHOUT_QUARANTINE: Final = "The refused record is not on the quarantine topic; its coordinates are in the log."
-
-_WITHOUT_JOURNAL: Final = "A successor cannot go on from a snapshot, and replays the open calls of the partition."
 
 
 class LeftOut(NamedTuple):
@@ -38,17 +34,17 @@ class Outgoing(NamedTuple):
 
     Attributes:
         topic: Name of the topic on this cluster.
-        key: The conversation's id, or the own key of a refused record.
-        value: The bytes; None for a piece of the journal, which is in the headers.
+        key: The conversation's id, or the own key of a refused record; None for a record of `order`.
+        value: The bytes.
         partition: Partition number; None if the key decides.
         headers: Headers; None for none.
         kind: Kind of a score, for its count; None for other records.
-        left_out: Consequence of leaving it out; None for a score, which must not be left out.
+        left_out: Consequence of leaving it out; None for a score or a record of `order`, which must not be left out.
     """
 
     topic: str
-    key: bytes
-    value: bytes | None
+    key: bytes | None
+    value: bytes
     partition: int | None
     headers: list[tuple[str, bytes]] | None
     kind: str | None
@@ -59,13 +55,8 @@ class Addresses:
     """Addresses of the records of one partition number."""
 
     def __init__(self, number: int, kafka: KafkaSettings) -> None:
-        """Stores the names of the topics.
-
-        Args:
-            number: The partition number.
-            kafka: Has the prefix of topic names on this cluster.
-        """
         self.scores = kafka.topic(SCORES_TOPIC)
+        self.order = kafka.topic(ORDER_TOPIC)
         self.transcripts = kafka.topic(TRANSCRIPTS_TOPIC)
         self._quarantine = kafka.topic(QUARANTINE_TOPIC)
         self._requests = kafka.topic(JUDGE_REQUESTS_TOPIC)
@@ -88,19 +79,7 @@ class Addresses:
             return Outgoing(self._requests, key, value, None, self._reply_to, None, left_out)
         return Outgoing(self.scores, key, value, self._number, None, record.kind, None)
 
-    def of_group(self, group: Group) -> list[Outgoing]:
-        """Returns the records of a group with their addresses."""
-        return [self.of(record) for record in group]
-
-    def of_journal(self, piece: Piece) -> Outgoing:
-        """Returns the record with a piece of the journal."""
-        left_out = LeftOut("journal", _WITHOUT_JOURNAL)
-        return Outgoing(self.scores, JOURNAL_KEY, None, self._number, piece.headers(), None, left_out)
-
-
-def check_of(group: Iterable[Outgoing]) -> int:
-    """Returns a checksum of the bytes of a group."""
-    check = 0
-    for each in group:
-        check = zlib.crc32(each.value or b"", check)
-    return check
+    def of_order(self, steps: bytes, start: OrderStart | None) -> Outgoing:
+        """Returns the record of `order` with these steps, and with the start that it may have."""
+        headers = None if start is None else [start.header()]
+        return Outgoing(self.order, None, order_value(steps), self._number, headers, None, None)

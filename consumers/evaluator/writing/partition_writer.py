@@ -1,10 +1,14 @@
-"""Writes the records of one partition, in transactions of a producer that only the partition's owner can have."""
+"""Writes the records of one partition, in transactions of a producer that only the partition's owner can have.
+
+Each transaction has one record of `order`: the steps that led to its other records.
+"""
 
 import asyncio
+import math
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -16,18 +20,23 @@ from aiokafka.errors import (
     RecordListTooLargeError,
 )
 
+from consumers.evaluator.recovery.order_log import OrderStarts, PlacedStart
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writing.outbox import MAX_TRANSACTION_RECORDS, Group, Outbox, is_decided
-from consumers.evaluator.writing.outgoing import Addresses, LeftOut, Outgoing, check_of
+from consumers.evaluator.writing.outbox import MAX_TRANSACTION_RECORDS, Decision, Outbox
+from consumers.evaluator.writing.outgoing import Addresses, LeftOut, Outgoing
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
+from schemas.order import OrderStart
 from schemas.topic_rules import MAX_BATCH_BYTES
 from schemas.topics import OWNER_MARK_KEY
 from schemas.units import to_seconds
 
 REPLACED_SECONDS: Final = 5.0
 """How long a producer may take to disconnect before another replaces it. It has nothing in flight by then."""
+
+START_EVERY_SECONDS: Final = 10.0
+"""Time between two starts in `order`: a successor reads at most this much more of it than it needs."""
 
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 
@@ -42,8 +51,11 @@ class FencedError(Exception):
     """Another process has taken the partition over: drop its state and write nothing more of it."""
 
 
-class RejectedWriteError(Exception):
-    """The broker rejected records that are optional for the partition. None of them is written."""
+class Mark(NamedTuple):
+    """Offsets after the mark with which an owner begins, in `order` and in `scores`."""
+
+    order: int
+    scores: int
 
 
 class PartitionWriter:
@@ -53,7 +65,7 @@ class PartitionWriter:
     size. On a broker without transactions, such as the demo's, records are written one by one.
 
     Attributes:
-        scores_end: Offset after the last record written to the partition of `scores`; None before the first.
+        starts: The starts in the order of the partition.
         writing_since: When the current write began, in seconds of the monotonic clock; None while there is none.
     """
 
@@ -65,16 +77,7 @@ class PartitionWriter:
         settings: EvaluatorSettings,
         instruments: Instruments,
     ) -> None:
-        """Stores its settings; `fence` connects.
-
-        Args:
-            number: The partition number.
-            outbox: The waiting records.
-            kafka: Where the broker is.
-            settings: The group, and how transactions are grouped.
-            instruments: Where written records are counted.
-        """
-        self.scores_end: int | None = None
+        self.starts = OrderStarts((), settings.closed_overlap_ms)
         self.writing_since: float | None = None
         self._number = number
         self._outbox = outbox
@@ -84,33 +87,31 @@ class PartitionWriter:
         self._is_transactional = settings.uses_transactions and not kafka.is_embedded
         self._addresses = Addresses(number, kafka)
         self._producer: AIOKafkaProducer | None = None
-        self._one_at_a_time = asyncio.Lock()
+        self._started_at = -math.inf
+        self._version: str | None = None
 
-    @property
-    def is_transactional(self) -> bool:
-        """Whether records are written in transactions, which fence off a former owner."""
-        return self._is_transactional
-
-    async def fence(self) -> int:
+    async def fence(self) -> Mark | None:
         """Connects. When this returns, no earlier owner can write to the partition any more.
 
-        A broker that is killed while it ends a transaction can leave it without its end in the log of `scores`. Then the
-        transaction is decided but hidden from readers, until the next transaction with this id ends there. So this method
-        writes one with a mark, a record without a value. A reader that is past the mark has read everything before it.
+        A broker that is killed while it ends a transaction can leave it without its end in a log. Then the transaction is decided
+        but hidden from readers, until the next transaction with this id ends there. So this method writes one with marks, records
+        without a value. A reader that is past a mark has read everything before it.
 
         Returns:
-            Offset after the mark; 0 on a broker without transactions.
+            Offsets after the marks; None without transactions.
 
         Raises:
             KafkaError: It could not.
         """
         producer = await self._start_producer()
         if not self._is_transactional:
-            return 0
+            return None
         await producer.begin_transaction()
-        mark = await producer.send_and_wait(self._addresses.scores, None, key=OWNER_MARK_KEY, partition=self._number)
+        topics = (self._addresses.order, self._addresses.scores)
+        sent = [await producer.send(topic, None, key=OWNER_MARK_KEY, partition=self._number) for topic in topics]
+        order, scores = await asyncio.gather(*sent)
         await producer.commit_transaction()
-        return int(mark.offset) + 1
+        return Mark(int(order.offset) + 1, int(scores.offset) + 1)
 
     async def stop(self, deadline_seconds: float) -> None:
         """Disconnects; harmless when repeated. The next owner's fence aborts a transaction that is still open."""
@@ -125,7 +126,7 @@ class PartitionWriter:
     async def run(self) -> None:
         """Writes the content of the outbox until cancelled.
 
-        A record that is too large for its topic is left out and counted; the others of its group are written.
+        A record that is too large for its topic is left out and counted; the others are written.
 
         Raises:
             FencedError: Another process owns the partition.
@@ -134,79 +135,48 @@ class PartitionWriter:
         while True:
             await self._outbox.until_filled()
             began = self.writing_since = time.monotonic()
-            groups = self._outbox.first()
+            decisions = self._outbox.first()
             try:
-                async with self._one_at_a_time:
-                    await self._write(self._outgoing(groups))
+                await self._write(decisions)
             except (ProducerFenced, OutOfOrderSequenceNumber) as error:
                 raise FencedError(f"partition {self._number} is written by another evaluator now") from error
             except KafkaError as error:
                 raise self._broken(str(error) or type(error).__name__) from error
             self.writing_since = None
-            self._outbox.written(len(groups))
+            self._outbox.written(len(decisions))
             # The next transaction waits for company, unless there is enough for a whole one.
             if self._is_transactional and self._outbox.records < MAX_TRANSACTION_RECORDS:
                 await asyncio.sleep(max(0.0, to_seconds(self._settings.write_interval_ms) - (time.monotonic() - began)))
 
-    async def write_apart(self, records: Sequence[Outgoing]) -> list[Any]:
-        """Writes optional records in a transaction of their own: all or none.
-
-        Returns:
-            The client's metadata of each: topic, partition and offset.
-
-        Raises:
-            RejectedWriteError: The broker rejected them. Later records are written as before.
-            FencedError: Another process owns the partition.
-            WriteError: It is not known which records were written.
-        """
-        async with self._one_at_a_time:
-            producer = self._producer
-            if producer is None or not self._is_transactional:
-                raise RejectedWriteError("the writer has no transactions, or is stopped")
-            try:
-                await producer.begin_transaction()
-                try:
-                    sent = [
-                        await producer.send(each.topic, each.value, key=each.key, partition=None, headers=each.headers)
-                        for each in records
-                    ]
-                    written = await asyncio.gather(*sent)
-                except (ProducerFenced, OutOfOrderSequenceNumber):
-                    raise
-                except KafkaError as error:
-                    await producer.abort_transaction()
-                    await self._replace_producer()
-                    raise RejectedWriteError(str(error) or type(error).__name__) from error
-                await producer.commit_transaction()
-            except (ProducerFenced, OutOfOrderSequenceNumber) as error:
-                raise FencedError(f"partition {self._number} is written by another evaluator now") from error
-            except KafkaError as error:
-                raise self._broken(str(error) or type(error).__name__) from error
-            return list(written)
-
-    def _outgoing(self, groups: Sequence[Group]) -> list[Outgoing]:
-        """Returns the records of the next transaction; the last is the piece of the journal that belongs to them."""
-        addressed = [(group, self._addresses.of_group(group)) for group in groups]
-        records = [each for _, outgoing in addressed for each in outgoing]
-        checks = [check_of(outgoing) for group, outgoing in addressed if is_decided(group)]
-        if checks and self._is_transactional and not self._outbox.journal.has_ended:
-            scores = sum(each.topic == self._addresses.scores for each in records)
-            piece = self._outbox.journal.piece(checks, scores)
-            if piece is not None:
-                records.append(self._addresses.of_journal(piece))
-        return records
-
-    async def _write(self, records: Sequence[Outgoing]) -> None:
-        while too_large := await self._transaction(records):
-            self._leave_out([records[index] for index in too_large])
-            records = [each for index, each in enumerate(records) if index not in too_large]
+    async def _write(self, decisions: Sequence[Decision]) -> None:
+        start = self._start_of(decisions[0])
+        records = [self._addresses.of(record) for decision in decisions for record in decision.records]
+        if not self._kafka.is_embedded:
+            records.append(self._addresses.of_order(b"".join(decision.steps for decision in decisions), start))
+        written = await self._transaction(records)
+        while isinstance(written, set):
+            self._leave_out([records[index] for index in written])
+            records = [each for index, each in enumerate(records) if index not in written]
             await self._replace_producer()
+            written = await self._transaction(records)
+        if start is not None:
+            self._version, self._started_at = start.version, time.monotonic()
+            if not self._kafka.is_embedded:
+                self.starts.add(PlacedStart(written[-1].timestamp, start.positions, written[-1].offset))
+        self._count(records)
 
-    async def _transaction(self, records: Sequence[Outgoing]) -> Collection[int]:
+    def _start_of(self, first: Decision) -> OrderStart | None:
+        """Returns the start of the record of `order` that begins with this decision; None if it needs none."""
+        if first.version == self._version and time.monotonic() - self._started_at < START_EVERY_SECONDS:
+            return None
+        return OrderStart(version=first.version, positions=dict(first.positions), time_ms=first.time_ms)
+
+    async def _transaction(self, records: Sequence[Outgoing]) -> list[Any] | set[int]:
         """Writes the records, all or none.
 
         Returns:
-            Indexes of records that are too large. If there are any, nothing is written.
+            The client's metadata of each: topic, partition, offset and timestamp. If some are too large, their indexes as a set;
+            then nothing is written.
         """
         producer = self._producer
         if producer is None:
@@ -237,26 +207,25 @@ class PartitionWriter:
             }
         if self._is_transactional:
             await producer.commit_transaction()
-        ends = [metadata.offset + 1 for metadata in written if metadata.topic == self._addresses.scores]
-        if ends:
-            self.scores_end = max(ends)
+        return list(written)
+
+    def _count(self, records: Sequence[Outgoing]) -> None:
         for kind, number in Counter(each.kind for each in records if each.kind is not None).items():
             self._instruments.inc("callgauge_scores_published_total", (kind,), number)
         transcripts = sum(each.topic == self._addresses.transcripts for each in records)
         self._instruments.inc("callgauge_transcripts_published_total", (), transcripts)
-        return ()
 
     def _leave_out(self, refused: Sequence[Outgoing]) -> None:
         """Counts records that are not written, and logs a line for each topic.
 
         Raises:
-            WriteError: A score is among them. Without it, the final scores of its call would be wrong.
+            WriteError: A score or a record of `order` is among them. Without it, final scores would be wrong.
         """
         by_topic: dict[tuple[str, LeftOut], list[Outgoing]] = {}
         for each in refused:
             if each.left_out is None:
                 raise self._broken(
-                    f"a score of {len(each.value or b'')} bytes is too large for {each.topic}. Set max.message.bytes="
+                    f"a record of {len(each.value)} bytes is too large for {each.topic}. Set max.message.bytes="
                     f"{MAX_BATCH_BYTES} on it, or more"
                 )
             by_topic.setdefault((each.topic, each.left_out), []).append(each)
@@ -264,11 +233,11 @@ class PartitionWriter:
             self._instruments.inc("callgauge_limits_hit_total", (left_out.limit,), len(those))
             log.warning(
                 "record_too_large_to_write",
-                conversation_id=those[0].key.decode(),
+                conversation_id=(those[0].key or b"").decode(),
                 partition=self._number,
                 topic=topic,
                 records=len(those),
-                largest_bytes=max(len(each.value or b"") for each in those),
+                largest_bytes=max(len(each.value) for each in those),
                 what_happens_now=left_out.what_happens_now,
                 what_to_do=f"Set max.message.bytes={MAX_BATCH_BYTES} on {topic}, or more; `callgauge topics check` shows it.",
             )
@@ -288,7 +257,7 @@ class PartitionWriter:
 
         The broker numbers the records of a producer and still expects those that it rejected, so it would reject all later ones.
         A new producer starts a new numbering, but also fences off the last user of the id. If that was another process, it
-        owns the partition and has recalled our scores, so we must not write. Each start has the next epoch, and a gap between
+        owns the partition and has read our order to its end, so we must not write. Each start has the next epoch, and a gap between
         the epochs shows the other process.
 
         Raises:

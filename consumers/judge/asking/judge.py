@@ -56,7 +56,11 @@ class _Running:
 
 
 class Judge:
-    """Answers the questions of one process. It knows nothing of Kafka."""
+    """Answers the questions of one process. It knows nothing of Kafka.
+
+    Attributes:
+        budget: The money spent and left.
+    """
 
     def __init__(
         self,
@@ -84,7 +88,7 @@ class Judge:
         self._waits_for_rate = waits_for_rate
         self._settings = settings
         self._endpoint = endpoint if endpoint is not None else _endpoint_of(settings)
-        self._budget = Budget(settings.allowance)
+        self.budget = Budget(settings.allowance)
         self._breaker = Breaker(settings.breaker_failures, settings.breaker_pause_ms)
         self._tally = Tally(instruments, settings.model)
         self._line = WaitingLine(settings.max_waiting_questions, skips_superseded=settings.skips_superseded)
@@ -132,14 +136,6 @@ class Judge:
         for request_id in request_ids:
             if (promised := self._promised.pop(request_id, None)) is not None:
                 promised.cancel()
-
-    def recall(self, verdict: JudgeVerdict) -> None:
-        """Counts the money that an earlier owner spent on the question.
-
-        A verdict with a future time counts as of now. Otherwise the budget would wait for that hour and count nothing until then.
-        """
-        at_ms = min(verdict.timestamp, wall_clock_ms())
-        self._budget.spend(verdict.conversation_id, verdict.agent, verdict.cost, at_ms)
 
     async def finish(self) -> None:
         """Starts no more questions, and waits for those in progress."""
@@ -204,7 +200,7 @@ class Judge:
         means = Means(
             settings=self._settings,
             endpoint=self._endpoint,
-            budget=self._budget,
+            budget=self.budget,
             rate_limit=self._rate_limit,
             breaker=self._breaker,
             tally=self._tally,
@@ -260,7 +256,7 @@ class Judge:
         return {(): 0.0 if oldest_ms is None else to_seconds(max(0, wall_clock_ms() - oldest_ms))}
 
     def _budget_left(self) -> Mapping[tuple[str, ...], float]:
-        left: Mapping[BudgetName, float] = self._budget.left(wall_clock_ms())
+        left: Mapping[BudgetName, float] = self.budget.left(wall_clock_ms())
         return {(name,): amount for name, amount in left.items()}
 
 

@@ -49,10 +49,6 @@ class Tally:
         if not verdict.votes.is_unanimous:
             self._instruments.inc("callgauge_judge_votes_not_unanimous_total", (self._model,))
 
-    def refused(self) -> None:
-        """Counts a record of `judge.requests` that is no question."""
-        self._instruments.inc("callgauge_judge_questions_refused_total")
-
 
 def _outcome_of(verdict: JudgeVerdict) -> str:
     match verdict.result:

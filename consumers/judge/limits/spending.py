@@ -52,7 +52,6 @@ class Budget:
         """Starts without spending."""
         self._allowance = allowance
         self._hour = 0
-        self._spent = 0.0
         self._spent_by_agent: dict[str, float] = {}
         self._spent_by_call: OrderedDict[str, float] = OrderedDict()
         self._promised = 0.0
@@ -75,7 +74,7 @@ class Budget:
         agent = self._budget_of(agent)
         limits = self._allowance
         wanted = (
-            (limits.per_hour, self._spent + self._promised),
+            (limits.per_hour, sum(self._spent_by_agent.values()) + self._promised),
             (limits.per_agent_hour, self._spent_by_agent.get(agent, 0.0) + self._promised_by_agent.get(agent, 0.0)),
             (
                 limits.per_call,
@@ -87,16 +86,26 @@ class Budget:
         self._hold(conversation_id, agent, cost)
         return Promise(self, conversation_id, agent, cost)
 
-    def spend(self, conversation_id: str, agent: str, cost: float, at_ms: int) -> None:
-        """Counts money that was spent. Spending of an earlier hour counts for the call only."""
-        self._turn_hour(at_ms)
-        if at_ms // HOUR_MS == self._hour:
-            agent = self._budget_of(agent)
-            self._spent += cost
-            self._spent_by_agent[agent] = self._spent_by_agent.get(agent, 0.0) + cost
+    def spend(self, conversation_id: str, agent: str, cost: float, now_ms: int) -> None:
+        """Counts money that was spent."""
+        self._turn_hour(now_ms)
+        agent = self._budget_of(agent)
+        self._spent_by_agent[agent] = self._spent_by_agent.get(agent, 0.0) + cost
         self._spent_by_call[conversation_id] = self._spent_by_call.pop(conversation_id, 0.0) + cost
         if len(self._spent_by_call) > MAX_CALLS:
             self._spent_by_call.popitem(last=False)
+
+    def spent(self, now_ms: int) -> tuple[int, Mapping[str, float]]:
+        """Returns the hour, counted from 1970, and the money that was spent in it, by agent."""
+        self._turn_hour(now_ms)
+        return self._hour, self._spent_by_agent
+
+    def recall(self, hour: int, spent: Mapping[str, float], now_ms: int) -> None:
+        """Counts the money that a former process had spent, unless that hour is over."""
+        self._turn_hour(now_ms)
+        for agent, cost in spent.items() if hour >= self._hour else ():
+            name = self._budget_of(agent)
+            self._spent_by_agent[name] = max(cost, self._spent_by_agent.get(name, 0.0))
 
     def left(self, now_ms: int) -> Mapping[BudgetName, float]:
         """Returns the money left for this hour, and the least that any agent has left."""
@@ -104,7 +113,7 @@ class Budget:
         spent, promised = self._spent_by_agent, self._promised_by_agent
         used = [spent.get(agent, 0.0) + promised.get(agent, 0.0) for agent in spent.keys() | promised.keys()]
         return {
-            "hour": max(0.0, self._allowance.per_hour - self._spent - self._promised),
+            "hour": max(0.0, self._allowance.per_hour - sum(spent.values()) - self._promised),
             "agent": max(0.0, self._allowance.per_agent_hour - max(used, default=0.0)),
         }
 
@@ -119,7 +128,6 @@ class Budget:
     def _turn_hour(self, now_ms: int) -> None:
         if now_ms // HOUR_MS > self._hour:
             self._hour = now_ms // HOUR_MS
-            self._spent = 0.0
             self._spent_by_agent.clear()
 
     def _budget_of(self, agent: str) -> str:
@@ -135,10 +143,10 @@ class Promise:
         self._agent = agent
         self._held = cost
 
-    def settle(self, held: float, spent: float, at_ms: int) -> None:
+    def settle(self, held: float, spent: float, now_ms: int) -> None:
         """Settles a part of the promise: `held` was set aside for it, `spent` is its cost."""
         self._give_back(min(held, self._held))
-        self._budget.spend(self._conversation_id, self._agent, spent, at_ms)
+        self._budget.spend(self._conversation_id, self._agent, spent, now_ms)
 
     def _give_back(self, cost: float) -> None:
         self._held -= cost

@@ -1,7 +1,7 @@
-"""The input records of one partition number in the order of broker time, read without a group."""
+"""The input records of one partition number, read without a group: in the order of `order`, or in that of broker time."""
 
 import heapq
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
@@ -10,30 +10,32 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
-from schemas.topics import TOPIC_BY_SOURCE
+from schemas.order import Fold, OrderDecoder, OrderError, OrderStart, Step, start_in
+from schemas.topics import ORDER_TOPIC, TOPIC_BY_SOURCE
+from schemas.undecodable import UndecodableRecord
 from streamer.cluster.onlooker import onlooker, records_so_far
 
 SOURCES: Final = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.JUDGE)
-"""In the order in which records of the same millisecond are folded."""
+"""In the order in which records of the same millisecond are folded by broker time."""
 FETCH_WAIT_MS: Final = 20
 """How long the broker keeps a fetch that has nothing: a client that goes on to the next partition waits for it."""
 
+Inputs = Mapping[InputSource, AsyncIterator[Any]]
+"""Of each input its records in order of their offsets."""
+
 
 class Logged(NamedTuple):
-    """A record of the log; `time_ms` never decreases within its topic, whatever the clock of its producer did."""
+    """A step, how far the log has come with it, and the record that it folds: None if it folds none, or if that is gone."""
 
     time_ms: int
-    source: InputSource
-    record: Any
+    step: OrderStart | Step
+    record: Any = None
 
 
-async def merged(inputs: Mapping[InputSource, AsyncIterator[Any]]) -> AsyncGenerator[Logged, None]:
-    """The records of several inputs as one sequence: by time, then by the order of the inputs, then by offset.
+async def by_broker_time(inputs: Inputs) -> AsyncGenerator[Logged, None]:
+    """The records as folds: by time, then by the order of the inputs, then by offset. Nothing says which of them opens a call.
 
     It depends on the records only, not on how many of them a fetch brought.
-
-    Args:
-        inputs: Of each its records in order of their offsets.
     """
     order = list(inputs.items())
     heap: list[tuple[int, int, Any]] = []
@@ -45,7 +47,7 @@ async def merged(inputs: Mapping[InputSource, AsyncIterator[Any]]) -> AsyncGener
     while heap:
         time_ms, rank, record = heap[0]
         source, records = order[rank]
-        yield Logged(time_ms, source, record)
+        yield Logged(time_ms, Fold(source, record.offset, opens=False), record)
         async for following in records:
             # A producer's clock may step back, an offset does not.
             heapq.heapreplace(heap, (max(time_ms, following.timestamp), rank, following))
@@ -54,9 +56,48 @@ async def merged(inputs: Mapping[InputSource, AsyncIterator[Any]]) -> AsyncGener
             heapq.heappop(heap)
 
 
+async def in_logged_order(order: AsyncIterator[Any], inputs: Inputs) -> AsyncGenerator[Logged, None]:
+    """The steps that the owners of the partition took, from the first start on; of the starts only that one.
+
+    Args:
+        order: Records of `order`.
+        inputs: They may begin before the first step or behind it.
+
+    Raises:
+        OrderError: The order cannot be read.
+    """
+    decoder: OrderDecoder | None = None
+    reached: dict[InputSource, Any] = {}
+    async for written in order:
+        if isinstance(written, UndecodableRecord):
+            raise OrderError(str(written))
+        start = None if written.value is None else start_in(written.headers)
+        if decoder is None and start is not None:
+            decoder = OrderDecoder(start)
+            yield Logged(written.timestamp, start)
+        elif decoder is not None and start is not None:
+            decoder.begin(start)
+        if decoder is None or written.value is None:  # reading began behind a start, or it is the mark of a new owner
+            continue
+        for step in decoder.steps(written.value):
+            record = await _folded_by(step, inputs, reached) if isinstance(step, Fold) else None
+            yield Logged(written.timestamp, step, record)
+
+
+async def _folded_by(fold: Fold, inputs: Inputs, reached: dict[InputSource, Any]) -> Any:
+    """The record of a fold; None if the input does not have it. `reached` are the last records of the inputs so far."""
+    record = reached.get(fold.source)
+    while record is None or record.offset < fold.offset:
+        record = await anext(inputs[fold.source], None)
+        if record is None:
+            return None
+        reached[fold.source] = record
+    return record if record.offset == fold.offset else None
+
+
 @dataclass(slots=True)
 class PastInputs:
-    """Reads stretches of the inputs; to be had from `past_inputs`.
+    """Reads stretches of the log; to be had from `past_inputs`.
 
     Attributes:
         cut: By input partition, the time of its oldest record, where older ones were wanted and are gone.
@@ -66,33 +107,35 @@ class PastInputs:
     consumers: Mapping[InputSource, AIOKafkaConsumer]
     cut: dict[str, int] = field(default_factory=dict)
 
-    async def records(
-        self, number: int, since_ms: int, through: Mapping[InputSource, int] | None
-    ) -> AsyncGenerator[Logged, None]:
-        """The records of one partition number. One such reading at a time, closed before the next begins.
+    @asynccontextmanager
+    async def steps(
+        self, number: int, since_ms: int, ledger: AIOKafkaConsumer | None
+    ) -> AsyncIterator[AsyncGenerator[Logged, None]]:
+        """The steps of one partition number to where the topics end now. One such reading at a time.
 
         Args:
             number: The partition number.
-            since_ms: Records before this time may be left out.
-            through: Of each input the last offset of interest, and only these inputs; None reads all to where they end now.
+            since_ms: What is before this time may be left out.
+            ledger: Reads `order`; None for the order of broker time.
 
         Raises:
             KafkaError: The broker refuses.
+            OrderError: The order cannot be read.
             TimeoutError: The broker delivers nothing although there are more records.
         """
-        wanted = SOURCES if through is None else [source for source in SOURCES if source in through]
         async with AsyncExitStack() as stack:
             inputs = {}
-            for source in wanted:
-                last = None if through is None else through[source]
-                inputs[source] = await stack.enter_async_context(aclosing(self._input(source, number, since_ms, last)))
-            log = await stack.enter_async_context(aclosing(merged(inputs)))
-            async for logged in log:
-                yield logged
+            for source in SOURCES:
+                inputs[source] = await stack.enter_async_context(aclosing(self._input(source, number, since_ms)))
+            if ledger is None:
+                steps = by_broker_time(inputs)
+            else:
+                tp = TopicPartition(self.kafka.topic(ORDER_TOPIC), number)
+                order = cast("AsyncGenerator[Any, None]", records_so_far(ledger, [tp], since_ms))
+                steps = in_logged_order(await stack.enter_async_context(aclosing(order)), inputs)
+            yield await stack.enter_async_context(aclosing(steps))
 
-    async def _input(
-        self, source: InputSource, number: int, since_ms: int, last: int | None
-    ) -> AsyncGenerator[Any, None]:
+    async def _input(self, source: InputSource, number: int, since_ms: int) -> AsyncGenerator[Any, None]:
         consumer = self.consumers[source]
         tp = TopicPartition(self.kafka.topic(TOPIC_BY_SOURCE[source]), number)
         oldest = (await consumer.beginning_offsets([tp]))[tp]
@@ -102,16 +145,12 @@ class PastInputs:
                 if is_first and 0 < oldest == record.offset and record.timestamp > since_ms:
                     self.cut[f"{tp.topic}[{number}]"] = record.timestamp
                 is_first = False
-                if last is not None and record.offset > last:
-                    return
                 yield record
-                if record.offset == last:
-                    return
 
 
 @asynccontextmanager
 async def past_inputs(kafka: KafkaSettings) -> AsyncIterator[PastInputs]:
-    """A reader that is connected, with a client for each input: each is read as far as the merge needs it.
+    """A reader that is connected, with a client for each input: each is read as far as it is needed.
 
     Raises:
         KafkaUnreachableError: No broker answers, or not any more, or it does not let us read.
@@ -122,12 +161,3 @@ async def past_inputs(kafka: KafkaSettings) -> AsyncIterator[PastInputs]:
             reader = onlooker(kafka, "backtest", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS)
             consumers[source] = await stack.enter_async_context(reader)
         yield PastInputs(kafka, consumers)
-
-
-def last_offsets(closings: Sequence[Mapping[InputSource, int]]) -> dict[InputSource, int]:
-    """Of each input the last offset that any of the calls counts."""
-    last: dict[InputSource, int] = {}
-    for through in closings:
-        for source, offset in through.items():
-            last[source] = max(offset, last.get(source, -1))
-    return last

@@ -1,4 +1,4 @@
-"""Reads `scores` of calls that closed in a past period: the newest record of each score, and the facts to obey."""
+"""Reads `scores` of calls that closed in a past period: the newest record of each score."""
 
 import zlib
 from collections.abc import AsyncGenerator
@@ -70,6 +70,7 @@ class PastCalls:
     unreadable: int = 0
     _open: dict[str, dict[Subject, bytes]] = field(default_factory=dict)
     _of_older_schema: set[str] = field(default_factory=set)
+    _closed_before: set[str] = field(default_factory=set)
     _held_bytes: int = 0
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
@@ -109,9 +110,12 @@ class PastCalls:
         is_older = conversation_id in self._of_older_schema
         self._of_older_schema.discard(conversation_id)
         if not self.period.has(closing.caused_at_ms):
+            if closing.caused_at_ms < self.period.since_ms:
+                self._closed_before.add(conversation_id)
             return
-        before = self.by_id.pop(conversation_id, None)
-        if before is not None or conversation_id in self.closed_twice or conversation_id in self.older:
+        closed = (self._closed_before, self.by_id, self.closed_twice, self.older)
+        if any(conversation_id in those for those in closed):
+            self.by_id.pop(conversation_id, None)
             self.closed_twice.add(conversation_id)
             self.older.discard(conversation_id)
             return

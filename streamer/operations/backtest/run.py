@@ -3,12 +3,12 @@
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Self
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from consumers.engine.goals.chosen_goals import ChosenGoals
@@ -16,13 +16,14 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.access import READ, WRITE, Needs, require_access
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, partition_counts, require_equal_counts
 from schemas.goals.goal_set import ChoosesGoals
+from schemas.order import OrderError
 from schemas.scores.all_records import AnyScoreRecord
-from schemas.topics import INPUT_TOPICS, SCORES_TOPIC, TOPICS
+from schemas.topics import INPUT_TOPICS, ORDER_TOPIC, SCORES_TOPIC, TOPICS
 from streamer.cluster.onlooker import onlooker
 from streamer.operations.backtest.comparison import Comparison
 from streamer.operations.backtest.inputs import FETCH_WAIT_MS, PastInputs, past_inputs
 from streamer.operations.backtest.past import BacktestError, Period, past_calls
-from streamer.operations.backtest.rerun import Rerun
+from streamer.operations.backtest.rerun import InBrokerTime, InLoggedOrder, Rerun
 from streamer.roles.evaluator_role import goals_of_now
 from streamer.settings.all_settings import Settings
 from streamer.sources.publisher import PublishError
@@ -47,7 +48,7 @@ class BacktestPlan:
     Attributes:
         period: The past, in broker time.
         into: Topic of the new records, without the prefix.
-        obeys_facts: Whether dead air and ends of calls are taken from the log.
+        obeys_facts: Whether records are folded in the order of the log, and goals taken from it.
         run_id: Identifies the records of this run.
         now_ms: Start of the command: an open silence lasts until then.
     """
@@ -68,6 +69,7 @@ class BacktestResult:
         written: Records put on the topic.
         refused: Input records of the calls that are refused today.
         open_calls: Calls that have not ended yet.
+        without_beginning: Calls left out because `order` or the inputs do not have their beginning.
         closed_twice: Calls left out because their id was used again after they had closed.
         older: Calls left out because their records have an older schema version.
         unreadable: Records of `scores` that this version cannot read.
@@ -78,6 +80,7 @@ class BacktestResult:
     written: int = 0
     refused: int = 0
     open_calls: int = 0
+    without_beginning: int = 0
     closed_twice: int = 0
     older: int = 0
     unreadable: int = 0
@@ -118,7 +121,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
         TopicsUnfitError: A topic is missing.
     """
     kafka = settings.kafka
-    count = await _partitions(kafka, plan.into)
+    count = await _partitions(kafka, plan)
     result = BacktestResult()
     rules = settings.goal_rules(("evaluator", "judge"))
     async with (
@@ -134,20 +137,21 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
             since_ms, until_ms = plan.period
             closing = plan.period if plan.obeys_facts else Period(since_ms, until_ms + longest_ms)
             past = await past_calls(ledger, kafka, number, closing, longest_ms)
-            rerun = Rerun(
+            rerun = (InLoggedOrder if plan.obeys_facts else InBrokerTime)(
                 limits=settings.limits,
                 code_version=installed_version(),
                 period=plan.period,
                 past=past.by_id,
-                obeys_facts=plan.obeys_facts,
                 comparison=result.comparison,
                 left_out=frozenset(past.closed_twice | past.older),
                 goals=ChosenGoals(goals, rules),
                 redactor=Redactor(settings.redaction),
             )
-            await _evaluate(rerun, inputs, number, writer, plan, partial(show, number, count))
+            order = ledger if plan.obeys_facts else None
+            await _evaluate(rerun, inputs, number, order, writer, plan, partial(show, number, count))
             result.refused += rerun.refused
             result.open_calls += rerun.open_calls
+            result.without_beginning += rerun.without_beginning
             result.closed_twice += len(past.closed_twice)
             result.older += len(past.older)
             result.unreadable += past.unreadable
@@ -159,7 +163,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
 
 
 def _goals(settings: Settings, plan: BacktestPlan) -> AbstractAsyncContextManager[ChoosesGoals | None]:
-    """The source of goals; calls that obey the log have their goals from there."""
+    """The source of goals, unless those of the log count."""
     return nullcontext() if plan.obeys_facts else goals_of_now(settings.kafka, settings)
 
 
@@ -167,6 +171,7 @@ async def _evaluate(
     rerun: Rerun,
     inputs: PastInputs,
     number: int,
+    order: AIOKafkaConsumer | None,
     writer: "_Writer",
     plan: BacktestPlan,
     show: Callable[[float], None],
@@ -175,21 +180,28 @@ async def _evaluate(
     if rerun.is_over(plan.period.since_ms):
         return
     begin_ms, end_ms = plan.period.since_ms - rerun.limits.max_call_duration_ms, plan.period.until_ms
-    records = 0
-    async with aclosing(inputs.records(number, begin_ms, rerun.through)) as log:
-        async for logged in log:
-            await writer.write(rerun.take(logged))
-            records += 1
-            if records % _SHOWN_EVERY == 0:
-                show(min(1.0, max(0.0, (logged.time_ms - begin_ms) / (end_ms - begin_ms))))
-            if rerun.is_over(logged.time_ms):
-                break
+    taken = 0
+    try:
+        async with inputs.steps(number, begin_ms, order) as steps:
+            async for logged in steps:
+                await writer.write(rerun.take(logged))
+                taken += 1
+                if taken % _SHOWN_EVERY == 0:
+                    show(min(1.0, max(0.0, (logged.time_ms - begin_ms) / (end_ms - begin_ms))))
+                if rerun.is_over(logged.time_ms):
+                    break
+    except OrderError as error:
+        raise BacktestError(
+            f"Back-test: `order` of partition {number} cannot be used: {error}. Nothing more was evaluated. Take a later --since, "
+            "or --without-facts, which goes by broker time."
+        ) from error
     await writer.write(rerun.finish(plan.now_ms))
 
 
-async def _partitions(kafka: KafkaSettings, into: str) -> int:
+async def _partitions(kafka: KafkaSettings, plan: BacktestPlan) -> int:
     """How many partition numbers there are to evaluate."""
-    reads = {topic: frozenset({READ}) for topic in (*INPUT_TOPICS, SCORES_TOPIC)}
+    into, order = plan.into, (ORDER_TOPIC,) if plan.obeys_facts else ()
+    reads = {topic: frozenset({READ}) for topic in (*INPUT_TOPICS, SCORES_TOPIC, *order)}
     await require_access(kafka, Needs(reads))
     count = require_equal_counts(await partition_counts(kafka, reads))
     try:

@@ -49,6 +49,7 @@ def report_json(plan: BacktestPlan, result: BacktestResult) -> str:
                 "only_then": comparison.only_then,
                 "only_now": comparison.only_now,
                 "not_over": result.open_calls,
+                "without_beginning": result.without_beginning,
                 "closed_twice": result.closed_twice,
                 "of_older_schema": result.older,
             },
@@ -68,7 +69,7 @@ def remarks(result: BacktestResult, into: str, run_id: str) -> Iterator[str]:
     for partition, oldest_ms in sorted(result.cut.items()):
         yield (
             f"{partition} has nothing before {shown_moment(oldest_ms)} UTC, and more was wanted: calls that began earlier "
-            "are incomplete, and their differences say nothing of today's code. Take a later --since."
+            "are left out or incomplete, and differences of incomplete ones say nothing of today's code. Take a later --since."
         )
     if result.comparison.only_then:
         yield f"{_calls(result.comparison.only_then)} of then: the inputs have no record of it any more, or it is refused today."
@@ -76,6 +77,11 @@ def remarks(result: BacktestResult, into: str, run_id: str) -> Iterator[str]:
         yield f"{result.refused} records of these calls are refused with today's code and settings."
     if result.open_calls:
         yield f"{_calls(result.open_calls)} not over yet, so not compared."
+    if result.without_beginning:
+        yield (
+            f"{_calls(result.without_beginning)} left out: `order` does not have the beginning, or the inputs do not have it any more. "
+            "Take a later --since, or --without-facts, which goes by broker time."
+        )
     if result.closed_twice:
         yield f"{_calls(result.closed_twice)} left out: the conversation id was used again after the call had closed."
     if result.older:
@@ -94,7 +100,7 @@ def _headlines(plan: BacktestPlan, comparison: Comparison) -> Iterator[str]:
     calls = comparison.equal_calls + comparison.changed_calls
     yield f"Calls that {what} from {since} to {until} UTC, evaluated again: {calls + comparison.only_now}"
     if plan.obeys_facts:
-        yield "Dead air and the ends of calls are those of the log."
+        yield "The order of records and the goals of calls are those of the log."
     total = comparison.total()
     if calls and total.is_same:
         yield f"No difference: {total.equal} final scores of {_calls(calls)} are equal."

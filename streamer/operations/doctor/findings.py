@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from consumers.evaluator.preflight import needs_of
+from consumers.engine.limits import needs_of
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.topic_rules import Severity, TopicSettings, duration, retention_ms, topic_faults
@@ -96,7 +96,7 @@ def topic_findings(cluster: ClusterFacts, kafka: KafkaSettings) -> Iterator[Find
         yield Finding(
             "topics",
             Verdict.OK,
-            f"all {len(states)} are there; {inputs.partitions} partitions each for the inputs and scores",
+            f"all {len(states)} are there; {inputs.partitions} partitions each for the inputs, scores and order",
         )
 
 

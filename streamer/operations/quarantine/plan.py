@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from consumers.engine.limits import needs_of
 from consumers.engine.redaction.redactor import Redactor
-from consumers.evaluator.preflight import needs_of
 from schemas.closed_sets import RefusalReason
 from schemas.quarantine import QuarantineRecord
 from streamer.cluster.coordinates import Coordinates

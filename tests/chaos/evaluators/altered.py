@@ -1,6 +1,7 @@
-"""The real command in circumstances that the environment describes. `python -m tests.chaos.evaluators.altered [without KIND] run ...`
+"""The real command in circumstances that the environment describes. `python -m tests.chaos.evaluators.altered [with|without KIND] run ...`
 
-Without any it is the command itself. With `without KIND` a part of it is broken, see `broken`.
+Without any it is the command itself. With `without KIND` a part of it is broken, see `broken`; with `with KIND` it is whole and
+only in the circumstances in which that part matters.
 """
 
 import os
@@ -8,6 +9,8 @@ import sys
 from pathlib import Path
 
 from tests.chaos.evaluators import newer_version, stepped_clock
+
+WITH, WITHOUT = "with", "without"
 
 
 def main() -> None:
@@ -18,10 +21,14 @@ def main() -> None:
     if os.environ.get(newer_version.NEWER):
         newer_version.install()
     # Only modules that are imported later are altered.
-    if arguments[0] == "without":
-        from tests.chaos.evaluators.broken import KINDS
+    if arguments[0] in (WITH, WITHOUT):
+        from tests.chaos.evaluators.broken import CIRCUMSTANCES, KINDS
 
-        KINDS[arguments[1]]()
+        way, kind = arguments[:2]
+        if kind in CIRCUMSTANCES:
+            CIRCUMSTANCES[kind]()
+        if way == WITHOUT:
+            KINDS[kind]()
         del arguments[:2]
     from streamer.cli.main import main as callgauge
 

@@ -2,33 +2,69 @@
 
 `python -m tests.chaos.evaluators.altered without KIND run ...`
 
-Each is the real command with one part replaced before it starts.
+Each is the real command with one part replaced before it starts. `tests/chaos/canaries` has the situation for each in which it must
+go wrong.
 """
 
 import asyncio
 import importlib
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from aiokafka import TopicPartition
 from pydantic import ValidationError
 
-from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator.ownership import takeover
-from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import Partition
-from consumers.evaluator.recall.commit_note import CommitNote, SnapshotPlace
-from consumers.evaluator.snapshots import restoring
+from consumers.evaluator.recovery.read_back import PublishedCalls
+from consumers.evaluator.recovery.replay import Replay
 from consumers.evaluator.writing.partition_writer import PartitionWriter
-from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.closed_sets import InputSource
+from schemas.order import Closed, Fold, TimePassed
 from schemas.scores.all_records import SCORE_RECORD
-from schemas.topics import SCORES_TOPIC
+from schemas.topics import ORDER_TOPIC
+from tests.chaos.evaluators import stepped_clock
 
-SLOW_SECONDS: Final = 0.5
-"""How long the unfenced evaluator hesitates between deciding and writing: long enough to be frozen in it."""
+HESITANT: Final = "hesitant-"
+"""How the id of a call begins whose records the first evaluator that has some does not write at once."""
+HESITATES, HAS_WRITTEN = "canary: hesitates", "canary: has written, or could not"
+"""What it prints before it hesitates and when that is over."""
+FROZEN_SECONDS: Final = 5.0
+"""It hesitates until it was frozen for so long."""
+UNREAD_OFFSETS: Final = 12
+"""How much of `order` before its mark an evaluator that does not read to the end leaves out: a transaction takes two offsets."""
 
-_background: set["asyncio.Task[Any]"] = set()
+
+def _hesitant() -> None:
+    """There is time to freeze an evaluator between deciding and writing."""
+    write: Callable[..., Awaitable[None]] = PartitionWriter._write
+    mark = Path(os.environ[stepped_clock.FILE]).with_name("hesitated")
+
+    async def hesitant(self: PartitionWriter, decisions: Any) -> None:
+        records = [record for decision in decisions for record in decision.records]
+        is_about_one = any(getattr(record, "conversation_id", "").startswith(HESITANT) for record in records)
+        if not is_about_one or mark.exists():
+            await write(self, decisions)
+            return
+        mark.touch()
+        print(HESITATES, flush=True)
+        try:
+            await _frozen()
+            await write(self, decisions)
+        finally:
+            print(HAS_WRITTEN, flush=True)
+
+    _replace(PartitionWriter, "_write", hesitant)
+
+
+async def _frozen() -> None:
+    """Returns when this process goes on after it was frozen."""
+    seen_at = time.monotonic()
+    while time.monotonic() - seen_at < FROZEN_SECONDS:
+        seen_at = time.monotonic()
+        await asyncio.sleep(0.1)
 
 
 def _without_transactions() -> None:
@@ -42,64 +78,14 @@ def _without_transactions() -> None:
     _replace(PartitionWriter, "__init__", plain)
 
 
-def _without_fencing() -> None:
-    """The former owner of a partition can go on writing to it."""
-    _without_transactions()
-    write: Callable[..., Awaitable[None]] = PartitionWriter._write
-
-    async def hesitant(self: PartitionWriter, groups: Any) -> None:
-        await asyncio.sleep(SLOW_SECONDS)
-        await write(self, groups)
-
-    _replace(PartitionWriter, "_write", hesitant)
-
-
-def _without_ledger() -> None:
-    """Earlier records are not read."""
-
-    async def unread(kafka: KafkaSettings, starts: Mapping[int, int], *_: Any) -> dict[int, int]:
-        return await _ends(kafka, starts)
-
-    _replace(takeover, "read_ledger", unread)
-
-
-def _without_gate() -> None:
-    """Earlier records are read while inputs are folded already."""
-
-    read: Callable[..., Any] = vars(takeover)["read_ledger"]
-
-    async def late(kafka: KafkaSettings, starts: Mapping[int, int], *more: Any) -> dict[int, int]:
-        reading = asyncio.create_task(read(kafka, starts, *more))
-        _background.add(reading)
-        return await _ends(kafka, starts)
-
-    _replace(takeover, "read_ledger", late)
-
-
 def _without_watermark() -> None:
     """The position is committed, as if no call were open."""
     _replace(Partition, "offsets_to_commit", lambda self: dict(self.next_offsets))
 
 
-def _without_versions() -> None:
-    """A record of `scores` that this version cannot read whole is passed over, even if it says that a call is closed."""
-    from consumers.evaluator.recall import ledger
-
-    read: Callable[[bytes], Any] = vars(ledger)["read_ledger_record"]
-
-    def blind(value: bytes) -> Any:
-        try:
-            SCORE_RECORD.validate_json(value)
-        except ValidationError:
-            return None
-        return read(value)
-
-    _replace(ledger, "read_ledger_record", blind)
-
-
 def _without_clock() -> None:
     """The wall clock counts as the time, even when it steps."""
-    clock: Any = importlib.import_module("consumers.evaluator.reading.broker_clock")
+    clock: Any = importlib.import_module("consumers.runtime.polling.broker_clock")
     make: Callable[..., None] = clock.BrokerClock.__init__
 
     def wall() -> Any:
@@ -110,67 +96,84 @@ def _without_clock() -> None:
     _replace(clock.BrokerClock, "correct", lambda _: False)
 
 
-def _without_newest() -> None:
-    """A snapshot is used although records were written after it, as if there were no steps; each owner names the first snapshot."""
-    places: dict[int, SnapshotPlace] = {}
-    restored: Callable[..., Awaitable[Any]] = takeover.Takeover._restored
-    to_commit: Callable[..., Any] = OwnedPartition.to_commit
+def _without_order() -> None:
+    """A successor takes the records as they come, silently and as far as the order goes, and not in that order."""
+    ends_by_replay: dict[Replay, dict[InputSource, int]] = {}
+    times_ms: dict[Replay, int] = {}
 
-    async def remembering(self: Any, numbers: Any, notes: Mapping[TopicPartition, CommitNote], *more: Any) -> Any:
-        places.update({tp.partition: note.snapshot for tp, note in notes.items() if note.snapshot is not None})
-        return await restored(self, numbers, notes, *more)
+    def as_they_come(self: Replay) -> bool:
+        if self not in ends_by_replay:
+            ends_by_replay[self], times_ms[self] = _extent(self)
+        for source, end in ends_by_replay[self].items():
+            waiting = self._waiting[source]
+            while waiting and waiting[0].offset < end:
+                self._fold(Fold(source, waiting[0].offset, opens=True))
+        if any(self.positions[source] < end for source, end in ends_by_replay[self].items()):
+            return False
+        self.time_ms = max(self.time_ms, times_ms[self])
+        self._evaluator.pass_time(self.time_ms)
+        return True
 
-    def repeating(
-        self: OwnedPartition, now_ms: int, *, hands_over: bool = False, snapshot: SnapshotPlace | None = None
-    ) -> Any:
-        if (newest := snapshot or self.snapshot) is not None:
-            places.setdefault(self.partition.number, newest)
-        place = places.get(self.partition.number)
-        return to_commit(self, now_ms, hands_over=hands_over, snapshot=place)
-
-    async def any_will_do(*_: Any) -> tuple[()]:
-        return ()
-
-    _replace(takeover.Takeover, "_restored", remembering)
-    _replace(OwnedPartition, "to_commit", repeating)
-    _replace(restoring, "pieces_after", any_will_do)
+    _replace(Replay, "go_on", as_they_come)
 
 
-def _without_wholeness() -> None:
-    """A snapshot of which a part is missing is gone on with."""
-    restore = PartitionEvaluator.restore
+def _extent(replay: Replay) -> tuple[dict[InputSource, int], int]:
+    """Where the order ends on each input, and in time; tells the evaluator which calls are closed by then."""
+    ends: dict[InputSource, int] = {}
+    time_ms = 0
+    for step in replay._steps:
+        match step:
+            case Fold(source, offset, _):
+                ends[source] = offset + 1
+            case TimePassed(now_ms):
+                time_ms = now_ms
+            case Closed(conversation_id):
+                replay._evaluator.has_closed(conversation_id)
+            case _:
+                pass
+    return ends, time_ms
 
-    def torn(*snapshot: Any) -> PartitionEvaluator:
-        evaluator = restore(*snapshot)
-        for conversation_id in sorted(evaluator._calls)[::2]:
-            del evaluator._calls[conversation_id]
-        return evaluator
 
-    _replace(PartitionEvaluator, "restore", torn)
+def _without_end() -> None:
+    """The end of the order is not read: what was folded and published last is folded and published once more."""
+    read: Callable[..., Awaitable[None]] = vars(takeover)["read_back"]
+
+    async def too_little(
+        kafka: Any, topic: str, starts: Mapping[int, int], ends: Mapping[int, int], takes: Any
+    ) -> None:
+        if topic == kafka.topic(ORDER_TOPIC):
+            ends = {number: max(starts[number], end - UNREAD_OFFSETS) for number, end in ends.items()}
+        await read(kafka, topic, starts, ends, takes)
+
+    _replace(takeover, "read_back", too_little)
+
+
+def _without_versions() -> None:
+    """A record of `scores` that this version cannot read whole is passed over, even if it says that a call is closed."""
+    take: Callable[[PublishedCalls, Any], None] = PublishedCalls.take
+
+    def blind(self: PublishedCalls, record: Any) -> None:
+        try:
+            SCORE_RECORD.validate_json(record.value or b"")
+        except ValidationError:
+            return
+        take(self, record)
+
+    _replace(PublishedCalls, "take", blind)
 
 
 KINDS: Final[Mapping[str, Callable[[], None]]] = {
     "transactions": _without_transactions,
-    "fencing": _without_fencing,
-    "ledger": _without_ledger,
-    "gate": _without_gate,
+    "fencing": _without_transactions,
     "watermark": _without_watermark,
+    "order": _without_order,
+    "end": _without_end,
     "versions": _without_versions,
     "clock": _without_clock,
-    "newest": _without_newest,
-    "wholeness": _without_wholeness,
 }
 """By the missing protection."""
-
-
-async def _ends(kafka: KafkaSettings, starts: Mapping[int, int]) -> dict[int, int]:
-    consumer = kafka.consumer("broken", enable_auto_commit=False)
-    await consumer.start()
-    try:
-        ends = await consumer.end_offsets([TopicPartition(kafka.topic(SCORES_TOPIC), number) for number in starts])
-        return {tp.partition: end for tp, end in ends.items()}
-    finally:
-        await consumer.stop()
+CIRCUMSTANCES: Final[Mapping[str, Callable[[], None]]] = {"fencing": _hesitant}
+"""What a canary has beside the broken part, so that the part matters."""
 
 
 def _replace(owner: Any, name: str, by: Any) -> None:

@@ -139,6 +139,10 @@ class Evaluator:
         self._send(signal.SIGSTOP)
         self.thaws_at = time.monotonic() + seconds
 
+    def thaw(self) -> None:
+        """SIGCONT as soon as `attend` is called."""
+        self.thaws_at = time.monotonic()
+
     def step_clock(self, seconds: float) -> None:
         """The clock in this place is so many seconds off from now on, whichever process is in it."""
         stepped_clock.step(self._clock, seconds)
@@ -230,14 +234,15 @@ class Fleet:
         """Members that run and to which nothing is being done."""
         return [member for member in self.members if member.is_running]
 
-    def join(self) -> Evaluator:
-        """One more."""
+    def join(self, *, is_newer: bool = False) -> Evaluator:
+        """One more, of a newer version if asked for."""
         self._started += 1
         door, environment = None, dict(self._environment)
         if self._doors:
             door = list(self._doors)[self._started % len(self._doors)]
             environment["CALLGAUGE_BOOTSTRAP"] = self._doors[door]
         member = Evaluator(self._started, self._folder, self._command, environment, self.incidents, door)
+        member.is_newer = is_newer
         member.start()
         self.members.append(member)
         return member

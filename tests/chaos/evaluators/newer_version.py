@@ -1,5 +1,9 @@
-"""An evaluator of a later version: it writes two close reasons under other names, and a field that this version does not know."""
+"""An evaluator of a later version: it writes two close reasons under other names, and a field that this version does not know.
 
+It also says the values of a running call more often, so that its revisions are others than those of this version.
+"""
+
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -22,12 +26,16 @@ CHANGES: Final = (
         '    name: Literal["closed"] = "closed"\n',
         '    name: Literal["closed"] = "closed"\n    closed_by: str = "a later version"\n',
     ),
+    ("streamer.version", '        return version("callgauge")\n', '        return version("callgauge") + ".later"\n'),
 )
 """By module, in the order in which they are imported: a line of it, and the line of a later version."""
+SETTINGS: Final = {"CALLGAUGE_LIMITS__CALL_VALUES_EVERY_MS": "2000"}
+"""Settings that a later version has by default."""
 
 
 def install() -> None:
     """Makes this process the newer version; to be called before anything takes a name from these modules."""
+    os.environ.update(SETTINGS)
     for name, old, new in CHANGES:
         module = import_module(name)
         path = Path(str(module.__file__))

@@ -3,6 +3,7 @@
 After each of them every final score is there once and right, and every call that is over is closed.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from tests.chaos.faults.scene import Scene
@@ -11,9 +12,11 @@ from tests.chaos.stage import SESSION_SECONDS
 FROZEN_AT_LEAST, FROZEN_AT_MOST = SESSION_SECONDS + 2, SESSION_SECONDS + 8
 MORE_EVALUATORS: Final = 2
 """So many may join above the number asked for."""
-NEWER_SECONDS: Final = 25.0
-ENOUGH_CLOSED: Final = 5
-"""Calls that a newer version closes before it goes."""
+NEWER_SECONDS: Final = 15.0
+OLDER_SECONDS: Final = SESSION_SECONDS + 2
+"""So that evaluators of this version have the partitions of a killed newer one, before it comes back."""
+ENOUGH_CLOSED: Final = 2
+"""Calls that a newer version closes each time before it goes."""
 CLOCK_STEP_SECONDS: Final = 600.0
 CLOCK_WRONG_SECONDS: Final = 20.0
 
@@ -63,30 +66,40 @@ def leave(scene: Scene) -> str | None:
 
 
 def newer(scene: Scene) -> str | None:
-    """An evaluator comes back as a newer version, and is killed later: this version reads its records.
+    """An evaluator comes back as a newer version, is killed, comes back as this version, and all of it once more.
 
-    Also: nothing is scored again because of a record that this version cannot read.
+    So its partitions change versions there and back: each version publishes the values of the other's calls once again, with higher
+    revisions and the same end. Also, this version obeys closings that it cannot read whole.
     """
     target = scene.evaluator(is_ready=True)
     if target is None:
         return None
-    target.is_newer = True
-    target.terminate(for_good=False)
+    name, stage = f"evaluator {target.number}", scene.stage
 
-    def roll_back() -> None:
-        target.is_newer = False
+    def end_as(is_newer: bool) -> None:
+        target.is_newer = is_newer
         if target.is_running:
             target.kill()
 
-    stage = scene.stage
-    closed_before = stage.newer_closings
-    scene.during(
-        f"evaluator {target.number}",
-        NEWER_SECONDS,
-        roll_back,
-        lambda: stage.newer_closings > closed_before + ENOUGH_CLOSED,
+    def be_newer(then: Callable[[], None]) -> None:
+        closed_before = stage.newer_closings
+        scene.during(name, NEWER_SECONDS, then, lambda: stage.newer_closings > closed_before + ENOUGH_CLOSED)
+
+    def back() -> None:
+        end_as(is_newer=False)
+        scene.during(name, OLDER_SECONDS, again)
+
+    def again() -> None:
+        end_as(is_newer=True)
+        be_newer(lambda: end_as(is_newer=False))
+
+    target.is_newer = True
+    target.terminate(for_good=False)
+    be_newer(back)
+    scene.proofs.append(
+        lambda: None if stage.of_later_generations else "versions have changed, and no call was published once again"
     )
-    return f"evaluator {target.number} for {NEWER_SECONDS:.0f} s, and until it has closed calls"
+    return f"{name} for {NEWER_SECONDS:.0f} s and until it has closed calls, {OLDER_SECONDS:.0f} s not, and again"
 
 
 def clock_forward(scene: Scene) -> str | None:

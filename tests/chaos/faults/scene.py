@@ -42,16 +42,17 @@ class Scene:
     def during(
         self, what: str, seconds: float, undo: Callable[[], None], is_enough: Callable[[], bool] = lambda: True
     ) -> None:
-        """Marks a target as busy for so long, and longer until it is enough; then undoes the fault."""
+        """Marks a target as busy for so long, and longer until it is enough; then undoes the fault, or begins its next part."""
         most = time.monotonic() + MOST_TIMES_LONGER * seconds
 
         def over() -> None:
             if not is_enough() and time.monotonic() < most:
                 self.stage.after(LOOK_AGAIN_SECONDS, over)
                 return
-            undo()
             self.busy.discard(what)
-            self.stage.note(f"{what} is as before")
+            undo()
+            if what not in self.busy:
+                self.stage.note(f"{what} is as before")
 
         self.busy.add(what)
         self.stage.after(seconds, over)

@@ -37,8 +37,12 @@ POISON_SECONDS: Final = 1.0
 HUNG_UP_SHARE: Final = 0.03
 """Calls without an announced end: only their silence says that they are over."""
 MOST_PAUSE_MS: Final = 1_000
-UNKNOWN_SECONDS: Final = 30.0
-"""How long the client may not know a partition that there is."""
+UNKNOWN_SECONDS: Final = 300.0
+"""How long the client may not know a partition that there is: longer than a broker is away on a busy machine."""
+ASK_SECONDS: Final = 0.5
+"""From one question for the partitions that the brokers know to the next."""
+ANSWER_SECONDS: Final = 1.0
+"""How long an answer may take; nothing is sent meanwhile."""
 FLUSH_SECONDS: Final = 120.0
 OWNER_IS_GONE: Final = 4  # exit code
 _CLIENT: Final[dict[str, Any]] = {
@@ -151,7 +155,9 @@ class Load:
         self._bootstrap = bootstrap
         self._topics = {source.value: prefix + topic for source, topic in TOPIC_BY_SOURCE.items()}
         self._topics["scores"] = prefix + SCORES_TOPIC
-        self._partitions = partitions
+        self._partitions = self._wanted_partitions = partitions
+        self._ask_at = 0.0
+        self._unsent: list[Message] = []
         self.rate = rate
         self._rng = random.Random(f"load {seed}")  # noqa: S311 - play, not secrets
         self._cook = Cook(random.Random(f"poison {seed}"), poison)  # noqa: S311 - as above
@@ -166,6 +172,8 @@ class Load:
 
     def step(self) -> None:
         """Sends due events."""
+        self._look_for_partitions()
+        self._send_again()
         due = self._due
         while due and due[0][0] <= (now_ms := _now_ms()):
             due_ms, number = due[0]
@@ -177,10 +185,22 @@ class Load:
         self._producer.poll(0)
 
     def use_partitions(self, count: int) -> None:
-        """There are so many from now on: calls go on where their name leads now."""
-        self._partitions = count
-        for line in self._lines:
-            line.partition = partition_of(line.name, count)
+        """There are so many: as soon as the client knows all of them, calls go on where their name leads then."""
+        self._wanted_partitions = count
+
+    def _look_for_partitions(self) -> None:
+        count = self._wanted_partitions
+        if count == self._partitions or time.monotonic() < self._ask_at:
+            return
+        self._ask_at = time.monotonic() + ASK_SECONDS
+        try:
+            known = self._producer.list_topics(timeout=ANSWER_SECONDS).topics
+        except KafkaException:  # a broker is away
+            return
+        if all(name in known and len(known[name].partitions) >= count for name in self._topics.values()):
+            self._partitions = count
+            for line in self._lines:
+                line.partition = partition_of(line.name, count)
 
     def play_heavy(self) -> None:
         """Sends a heavy call, from its beginning to its end."""
@@ -202,7 +222,10 @@ class Load:
         for each in self._bad_producers.values():
             each.flush(FLUSH_SECONDS)
         left = self._producer.flush(FLUSH_SECONDS)
-        self.report.failed += left
+        if self._unsent:
+            self._send_again()
+            left = self._producer.flush(FLUSH_SECONDS)
+        self.report.failed += left + len(self._unsent)
         self.report.has_ended = True
 
     def _advance(self, line: _Line, due_ms: int) -> int:
@@ -276,23 +299,42 @@ class Load:
         self._produce(source, value, key, partition)
 
     def _produce(self, source: str, value: bytes | None, key: bytes | None, partition: int) -> None:
-        topic = self._topics[source]
+        self._produce_to(self._topics[source], value, key, partition)
+
+    def _produce_to(self, topic: str, value: bytes | None, key: bytes | None, partition: int) -> None:
         deadline = time.monotonic() + UNKNOWN_SECONDS
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, on_delivery=self._failed)
-            except KafkaException as error:  # a partition so new that the client has not heard of it
-                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() > deadline:
+            except KafkaException as error:  # a partition so new that the client, or the broker, does not know it
+                if not _is_unknown(error.args[0]) or time.monotonic() > deadline:
                     raise
                 with contextlib.suppress(KafkaException):
-                    self._producer.list_topics(topic, timeout=1)
+                    self._producer.list_topics(topic, timeout=ANSWER_SECONDS)
                 self._producer.poll(STEP_SECONDS)
             else:
                 return
 
-    def _failed(self, error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
+    def _send_again(self) -> None:
+        """Sends the records again that the client had taken for a partition of which it then heard that there is none."""
+        unsent, self._unsent = self._unsent, []
+        for message in unsent:
+            topic, partition = message.topic(), message.partition()
+            assert topic is not None
+            assert partition is not None
+            self._produce_to(topic, message.value(), message.key(), partition)
+
+    def _failed(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            return
+        if _is_unknown(error):
+            self._unsent.append(message)
+        else:
             self.report.failed += 1
+
+
+def _is_unknown(error: KafkaError) -> bool:
+    return error.code() in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 def _now_ms() -> int:

@@ -1,62 +1,77 @@
-"""The checker checked: an evaluator that is broken on purpose must be found out by the run that judges the real one."""
+"""The checker checked: an evaluator that is broken on purpose must be found out, in a scripted situation and not by luck."""
 
 import tempfile
-from dataclasses import replace
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.chaos.canaries.script import PARTITION, Script
+from tests.chaos.canaries.scripts import CANARIES
 from tests.chaos.cluster import cluster as clusters
+from tests.chaos.cluster.cluster import Cluster
+from tests.chaos.evaluators.altered import WITH, WITHOUT
 from tests.chaos.evaluators.fleet import ALTERED
-from tests.chaos.faults.faults import Fault
-from tests.chaos.load.poison import Kind
-from tests.chaos.runs.chaos_run import Plan, chaos
-from tests.chaos.stage import Say
+from tests.chaos.stage import Say, Stage
+from tests.chaos.verdict.checker import Findings
 
-SECONDS: Final = 60.0
-CALLS: Final = 100
-RATE: Final = 2.0
-"""So that calls end while faults are going on."""
-SPACING_SECONDS: Final = 7.0
-FAULTS: Final = {
-    "fencing": (Fault.FREEZE,),
-    "ledger": (Fault.KILL, Fault.TERMINATE),
-    "gate": (Fault.KILL, Fault.TERMINATE),
-    "watermark": (Fault.KILL, Fault.TERMINATE),
-    "versions": (Fault.NEWER,),
-    "newest": (Fault.TERMINATE, Fault.KILL),
-    "wholeness": (Fault.TERMINATE,),
-    "clock": (Fault.CLOCK_FORWARD, Fault.CLOCK_BACK),
-}
-"""By the broken part: the faults that bring it to light."""
+EXAMPLES: Final = 4
+MOST_CHARS: Final = 300
 
 
-def is_caught(kind: str, plan: Plan, say: Say) -> bool:
-    """Runs one canary on a cluster of its own and says whether the checker found something.
+def not_as_it_must_be(kinds: Sequence[str], say: Say, *, has_controls: bool) -> list[str]:
+    """Plays canaries on a cluster of their own, and says of each which findings there are.
 
     Args:
-        kind: The broken part, one of `FAULTS`.
-        plan: Whose seed and partitions are taken; the run is shorter.
+        kinds: The broken parts, each one of `CANARIES`.
         say: Takes each line of the report.
+        has_controls: Whether to play each script with a whole evaluator too, of which there must be no finding.
+
+    Returns:
+        A sentence about each that was not found out, and about each whole evaluator that was.
     """
-    command = (*ALTERED, "without", kind)
-    plan = replace(
-        plan,
-        seconds=SECONDS,
-        calls=min(plan.calls, CALLS),
-        rate=RATE,
-        spacing_seconds=SPACING_SECONDS,
-        faults=FAULTS[kind],
-        poison=(Kind.VALUE,),  # the fault that it must not survive
-        command=command,
-    )
+    complaints = []
     with (
         tempfile.TemporaryDirectory(prefix="callgauge-chaos-", ignore_cleanup_errors=True) as folder,
         clusters.running(Path(folder), brokers=1) as cluster,
     ):
-        say(f"canary: an evaluator without {kind}")
-        findings = chaos(plan, cluster, Path(folder), say).findings
-    for example in findings.examples[:3]:
-        say(example)
+        for kind in kinds:
+            if played(kind, WITHOUT, cluster, Path(folder), say).is_clean:
+                complaints.append(f"the checker does not notice an evaluator without {kind}")
+            if has_controls and not played(kind, WITH, cluster, Path(folder), say).is_clean:
+                complaints.append(f"the checker has findings of a whole evaluator in the script of {kind}")
+    return complaints
+
+
+def played(kind: str, way: str, cluster: Cluster, folder: Path, say: Say) -> Findings:
+    """The findings of one script.
+
+    Args:
+        kind: The part that it is about.
+        way: `WITHOUT` or `WITH` that part.
+        cluster: The brokers.
+        folder: For logs.
+        say: Takes each line of the report.
+
+    Raises:
+        RunError: The script could not be played to its end.
+        UnreadableError: The topics could not be read to their end.
+    """
+    begin = time.monotonic()
+    canary = CANARIES[kind]
+    own = folder / f"{way}-{kind}"
+    own.mkdir()
+    stage = Stage(
+        cluster, own, say, partitions=PARTITION + 1, command=(*ALTERED, way, kind), prefix=f"{way}-{kind}.",
+        limits=canary.settings,
+    )  # fmt: skip
+    with stage:
+        canary.play(Script(stage))
+        findings = stage.judged()
+        incidents = stage.fleet.told() if stage.fleet.incidents else ()
+        for line in (*findings.examples[:EXAMPLES], *incidents):
+            say(line[:MOST_CHARS])
     zeros = f"missing={findings.missing} duplicate={findings.duplicate} wrong={findings.wrong}"
-    say(f"canary: without {kind}: {zeros}: {'NOT CAUGHT' if findings.is_clean else 'caught'}")
-    return not findings.is_clean
+    result = "clean" if findings.is_clean else "found out"
+    say(f"canary: an evaluator {way} {kind}: {zeros}: {result}, {time.monotonic() - begin:.0f} s")
+    return findings

@@ -5,9 +5,13 @@ was taken back, and what was never there, are the same. It counts three things. 
 has and the topic has not; and a refused record that is not in quarantine. *Duplicate*: a record id or a revision of a subject
 read twice, one that says nothing new, a second `closed` or final record of a call, or what counters count: a second record that
 claims to be the first of its subject with a value, or the first of its turn to know a value. *Wrong*: a newest revision that says
-something else than the undisturbed run's, that the undisturbed run does not have, or that is no record of the contract.
+something else than the undisturbed run's, that the undisturbed run does not have, or that is no record of the contract; a revision
+that does not follow the one before it; and any record of a call after its end.
 
-The right scores of a call that lost records are not known: only its doubled records count.
+Revisions of a subject are 1, 2, 3 and so on in the order of the log. When another version of the code takes a call over, they go on
+with the first of a later generation, which may say what the one before it said.
+
+The right scores of a call that lost records are not known: only what is doubled, out of order or after its end counts.
 
 What a newest revision says follows from the log alone, the end of a call and its silences too: whichever topic was read first,
 whatever crashed in between, it must be equal.
@@ -23,6 +27,7 @@ from pydantic import ValidationError
 
 from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, CallValues, ClosedFact, TurnStatus, TurnValues
 from schemas.scores.newest_scores import is_withdrawn
+from schemas.scores.record import GENERATION
 from tests.chaos.evaluators.newer_version import as_this_version
 
 MOST_EXAMPLES: Final = 20
@@ -59,6 +64,7 @@ class Findings:
         finals: Newest revisions compared.
         refused: Records that belong in quarantine.
         lost: Calls that may have lost records.
+        again: Records published once again, because another version of the code took their call over.
         by_name: How many findings there are of each kind and record name.
         examples_by_name: The first findings of each kind and record name, a line each.
     """
@@ -71,6 +77,7 @@ class Findings:
     finals: int = 0
     refused: int = 0
     lost: int = 0
+    again: int = 0
     by_name: Counter[tuple[str, str]] = field(default_factory=Counter)
     examples_by_name: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
@@ -81,7 +88,7 @@ class Findings:
 
     def add(self, other: "Findings") -> None:
         """Takes over the findings of another partition."""
-        for name in ("missing", "duplicate", "wrong", "calls", "scores", "finals", "refused", "lost"):
+        for name in ("missing", "duplicate", "wrong", "calls", "scores", "finals", "refused", "lost", "again"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.by_name.update(other.by_name)
         for about, examples in other.examples_by_name.items():
@@ -123,7 +130,7 @@ def compared(
     newest = {_subject(record): record for record in expected if record.conversation_id not in lost}
     wanted = {subject: said(record) for subject, record in newest.items() if not is_withdrawn(record)}
     findings.calls = sum(1 for subject in wanted if subject[1] == "closed")
-    found = {subject: what for subject, what in _newest(seen, findings).items() if subject[0] not in lost}
+    found = {subject: what for subject, what in _newest(seen, findings, lost).items() if subject[0] not in lost}
     findings.finals = len(found)
     for subject in sorted(wanted.keys() ^ found.keys(), key=str):
         is_missing = subject in wanted
@@ -149,9 +156,14 @@ def said(record: AnyScoreRecord) -> dict[str, Any]:
     return record.model_dump(mode="json", exclude=left_out)
 
 
-def _newest(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str, Any]]:
-    """The newest values by subject; notes doubled records and records that are no scores."""
-    read = _Read(findings)
+def begins_a_generation(revision: int) -> bool:
+    """Whether it is the first revision with which a version of the code goes on that has taken a call over."""
+    return revision > 0 and revision % GENERATION == 0
+
+
+def _newest(seen: Iterable[bytes], findings: Findings, lost: AbstractSet[str]) -> dict[Subject, dict[str, Any]]:
+    """The newest values by subject; notes doubled records, those out of order and those that are no scores."""
+    read = _Read(findings, lost)
     for value in seen:
         findings.scores += 1
         ours = as_this_version(value)
@@ -173,12 +185,14 @@ class _Read:
         newest: By subject, its highest revision and the value of that; None where the revision withdraws the score.
     """
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Findings, lost: AbstractSet[str]) -> None:
         self.newest: dict[Subject, tuple[int, dict[str, Any] | None]] = {}
         self._hashes: dict[Subject, str] = {}
         self._findings = findings
+        self._lost = lost
         self._ids: set[str] = set()
         self._once: Counter[tuple[Subject, str]] = Counter()
+        self._over: set[str] = set()
 
     def take(self, record: AnyScoreRecord, *, is_newer_version: bool) -> None:
         """One more record; a newer version's hash is of that version's own content."""
@@ -188,29 +202,53 @@ class _Read:
             self._findings.note("duplicate", record.name, what)
             return
         self._ids.add(record.record_id)
-        self._require_once(subject, f"revision {record.revision} was there before", f"revision {record.revision}")
-        if self._hashes.get(subject) == record.input_hash:
-            what = f"{_named(subject)}: revision {record.revision} says what the one before it said"
-            self._findings.note("duplicate", record.name, what)
-        self._hashes[subject] = record.input_hash
+        is_new = self._require_once(
+            subject, f"revision {record.revision} was there before", f"revision {record.revision}"
+        )
+        highest, _ = self.newest.get(subject, (0, None))
+        if is_new:
+            self._require_order(subject, highest, record.revision)
+        self._require_news(subject, record)
         is_end = isinstance(record, CallValues) and record.status is TurnStatus.FINAL
         if is_end or isinstance(record, ClosedFact):
             self._require_once(subject, f"a second final record, revision {record.revision}", "final")
+        elif record.conversation_id in self._over:
+            self._findings.note("wrong", record.name, f"{_named(subject)}: revision {record.revision} after the end")
+        if isinstance(record, ClosedFact):
+            self._over.add(record.conversation_id)
         if record.is_first:
             self._require_once(subject, f"revision {record.revision} is the first one again", "first")
         for name in record.first_known if isinstance(record, TurnValues) else ():
             self._require_once(subject, f"{name} is known for the first time again", name)
-        highest, _ = self.newest.get(subject, (0, None))
         if record.revision >= highest:
             what_it_says = None if is_withdrawn(record) else said(record)
             if what_it_says is not None and is_newer_version:
                 del what_it_says[_HASH]
             self.newest[subject] = record.revision, what_it_says
 
-    def _require_once(self, subject: Subject, seen: str, what: str) -> None:
+    def _require_order(self, subject: Subject, highest: int, revision: int) -> None:
+        if revision < highest:
+            self._findings.note("wrong", subject[1], f"{_named(subject)}: revision {revision} comes after {highest}")
+        elif revision != highest + 1 and not begins_a_generation(revision) and subject[0] not in self._lost:
+            what = f"{_named(subject)}: revision {revision} follows {highest or 'none'}"
+            self._findings.note("wrong", subject[1], what)
+
+    def _require_news(self, subject: Subject, record: AnyScoreRecord) -> None:
+        """A revision says something new, unless another version of the code says everything once again."""
+        says_the_same = self._hashes.get(subject) == record.input_hash
+        self._hashes[subject] = record.input_hash
+        if begins_a_generation(record.revision):
+            self._findings.again += says_the_same
+        elif says_the_same:
+            what = f"{_named(subject)}: revision {record.revision} says what the one before it said"
+            self._findings.note("duplicate", record.name, what)
+
+    def _require_once(self, subject: Subject, seen: str, what: str) -> bool:
         self._once[subject, what] += 1
         if self._once[subject, what] > 1:
             self._findings.note("duplicate", subject[1], f"{_named(subject)}: {seen}")
+            return False
+        return True
 
 
 def _subject(record: AnyScoreRecord) -> Subject:

@@ -20,21 +20,31 @@ _COMMITTED: Final = "read_committed"
 
 
 class ReadRecord(NamedTuple):
-    """A record as it was read: its place, when the broker took it, and its bytes."""
+    """A record as it was read: its place, when the broker took it, its bytes, and its headers if they were asked for."""
 
     partition: int
     offset: int
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 class UnreadableError(Exception):
     """A topic could not be read to its end: nothing can be said about its records."""
 
 
-def to_the_end(bootstrap: str, topic: str, partition: int, before: int | None = None) -> Iterator[ReadRecord]:
-    """Every committed record of a partition, in order; if asked for, only those before an offset.
+def to_the_end(
+    bootstrap: str, topic: str, partition: int, before: int | None = None, *, has_headers: bool = False
+) -> Iterator[ReadRecord]:
+    """Every committed record of a partition, in order.
+
+    Args:
+        bootstrap: The brokers.
+        topic: Its name.
+        partition: The number.
+        before: Only records before this offset; None for all.
+        has_headers: Whether to read headers, which the client cannot do where a key is not UTF-8.
 
     Raises:
         UnreadableError: The broker stopped answering before the end.
@@ -50,7 +60,8 @@ def to_the_end(bootstrap: str, topic: str, partition: int, before: int | None = 
                 if error is None:
                     if before is not None and message.offset() >= before:
                         return
-                    yield _read(message)
+                    record = _read(message)
+                    yield record._replace(headers=tuple(message.headers() or ())) if has_headers else record
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return
                 elif not error.retriable():

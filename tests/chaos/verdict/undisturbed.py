@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact
+from consumers.engine.effects import CloseCall, Effect, PublishScore
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
@@ -92,7 +92,7 @@ def _in_order(inputs: Inputs) -> list[tuple[int, InputSource, InputRecord]]:
 def _keep(effects: Iterable[Effect], records: list[AnyScoreRecord]) -> None:
     for effect in effects:
         match effect:
-            case PublishScore(record) | RecordFact(record):
+            case PublishScore(record):
                 records.append(record)
             case CloseCall(_, closing):
                 records += closing

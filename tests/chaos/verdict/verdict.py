@@ -1,17 +1,21 @@
 """The judgement after a run: every partition read back, evaluated undisturbed, and compared with `scores`."""
 
 import multiprocessing
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from pydantic_core import from_json
 
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.quarantine import QuarantineRecord
-from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
+from schemas.topics import ORDER_TOPIC, QUARANTINE_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
 from tests.chaos.load.foreign import is_foreign
 from tests.chaos.verdict.checker import Coordinates, Findings, compared
 from tests.chaos.verdict.deleted_records import DeletedRecords, Deletion, gone, shortened
+from tests.chaos.verdict.order_check import order_compared
 from tests.chaos.verdict.topic_reader import ReadRecord, to_the_end, wait_until_nothing_is_open
 from tests.chaos.verdict.undisturbed import InputRecord, undisturbed
 
@@ -45,7 +49,7 @@ def judged(traces: Traces) -> Findings:
     Raises:
         UnreadableError: Something cannot be read to its end.
     """
-    for topic in (SCORES_TOPIC, QUARANTINE_TOPIC):
+    for topic in (SCORES_TOPIC, ORDER_TOPIC, QUARANTINE_TOPIC):
         wait_until_nothing_is_open(traces.bootstrap, traces.prefix + topic, traces.partitions)
     quarantined = _quarantined(traces)
     findings = Findings()
@@ -71,14 +75,32 @@ def _judged_partition(task: tuple[Traces, int, frozenset[Coordinates]]) -> Findi
             lost_keys |= each.calls((topic, record) for record in records)
     expected = undisturbed(inputs, traces.limits)
     log = to_the_end(traces.bootstrap, traces.prefix + SCORES_TOPIC, number)
-    scores = (each.value for each in log if each.value is not None and not is_foreign(each.key))
-    return compared(
+    # A record without a value is the mark of a new owner.
+    scores = [each.value for each in log if each.value is not None and not is_foreign(each.key)]
+    deleted = gone(deletions, expected.refused)
+    findings = compared(
         expected.records,
         scores,
-        expected.refused - gone(deletions, expected.refused),
+        expected.refused - deleted,
         quarantined,
         {key.decode("utf-8", "replace") for key in lost_keys},
     )
+    order = to_the_end(traces.bootstrap, traces.prefix + ORDER_TOPIC, number, has_headers=True)
+    unread = {
+        (record.topic, record.offset)
+        for records in inputs.values()
+        for record in records
+        if any(each.has(record.topic, record.offset) for each in deletions)
+        or (record.topic, number, record.offset) in expected.refused
+    }
+    findings.add(order_compared(order, inputs, _closings(scores), unread))
+    return findings
+
+
+def _closings(scores: Iterable[bytes]) -> Counter[str]:
+    """How often each call closes."""
+    closed = (from_json(value) for value in scores if b'"name":"closed"' in value)
+    return Counter(fields["conversation_id"] for fields in closed)
 
 
 def _with_deleted(deleted: Iterator[ReadRecord], still_there: Iterator[ReadRecord]) -> Iterator[ReadRecord]:

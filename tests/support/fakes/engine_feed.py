@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from consumers.engine.effects import CloseCall, Count, Effect, PublishScore, RecordFact
+from consumers.engine.effects import CloseCall, Count, Effect, OpenCall, PublishScore
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
@@ -27,7 +27,7 @@ def records_of(effects: Iterable[Effect]) -> list[AnyScoreRecord]:
     records: list[AnyScoreRecord] = []
     for effect in effects:
         match effect:
-            case PublishScore(record) | RecordFact(record):
+            case PublishScore(record):
                 records.append(record)
             case CloseCall(_, closing):
                 records += closing
@@ -39,6 +39,12 @@ def records_of(effects: Iterable[Effect]) -> list[AnyScoreRecord]:
 def closings_of(effects: Iterable[Effect]) -> list[CloseCall]:
     """The calls that effects close."""
     return [effect for effect in effects if isinstance(effect, CloseCall)]
+
+
+def opening_of(effects: Sequence[Effect]) -> OpenCall | None:
+    """The effect with which a record opened a call; None if it opened none."""
+    first = effects[0] if effects else None
+    return first if isinstance(first, OpenCall) else None
 
 
 def said(record: AnyScoreRecord) -> Json:
@@ -62,6 +68,7 @@ class Feed:
         self.effects: list[Effect] = []
         self.latest: list[Effect] = []
         self._next_offset: Counter[InputSource] = Counter()
+        self._taken: list[tuple[Arrival, OpenCall | None] | int] = []
 
     def send(
         self,
@@ -79,14 +86,43 @@ class Feed:
         value = json.dumps({"timestamp": T0_MS + at_ms} | event).encode()
         if offset is None:
             offset = self._next_offset[source]
+        is_new = offset >= self._next_offset[source]
         self._next_offset[source] = max(self._next_offset[source], offset + 1)
         taken_ms = T0_MS + (at_ms if broker_ms is None else broker_ms)
         arrival = Arrival(source, offset, taken_ms, key, decode(source, value, envelope), value, envelope)
-        return self._keep(self.evaluator.receive(arrival))
+        effects = self.evaluator.receive(arrival)
+        if is_new:
+            self._taken.append((arrival, opening_of(effects)))
+        return self._keep(effects)
 
     def advance(self, now_ms: int) -> Sequence[Effect]:
-        """Broker time has come to `now_ms`."""
+        """Broker time has come to `now_ms`, and every call that is over closes."""
+        self._taken.append(T0_MS + now_ms)
         return self._keep(self.evaluator.advance(T0_MS + now_ms))
+
+    def close_all(self) -> Sequence[Effect]:
+        """Every call that is over closes, while broker time stands still."""
+        closed: list[Effect] = []
+        while self.evaluator.closing_calls:
+            closed += self.evaluator.close_some()
+        return self._keep(closed)
+
+    def hand_over(self, successor: PartitionEvaluator) -> None:
+        """Another evaluator goes on: it takes the steps of the one before again, as far as calls are open, and says nothing."""
+        opened = {
+            taken[0].conversation_id: place
+            for place, taken in enumerate(self._taken)
+            if not isinstance(taken, int) and taken[1] is not None
+        }
+        still_open = set(self.evaluator.open_calls)
+        for closing in closings_of(self.effects):
+            successor.has_closed(closing.conversation_id)
+        for place, taken in enumerate(self._taken):
+            if isinstance(taken, int):
+                successor.pass_time(taken)
+            elif (key := taken[0].conversation_id) in still_open and place >= opened[key]:
+                successor.receive_again(*taken)
+        self.evaluator = successor
 
     def _keep(self, effects: Sequence[Effect]) -> Sequence[Effect]:
         self.latest = list(effects)

@@ -1,7 +1,7 @@
 """The surroundings of the evaluator in its unit tests: records, a made-up engine, client, writer and takeover."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,27 +9,40 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 from prometheus_client import CollectorRegistry
 
-from consumers.engine.effects import CloseCall, Count, Effect, PublishScore
+from consumers.engine.effects import Count, Effect, OpenCall, PublishScore
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
-from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.state_bytes import TakesBytes
-from consumers.evaluator import service, topic_watch
+from consumers.engine.partition import PartitionEvaluator
+from consumers.evaluator import service
 from consumers.evaluator.partition.owned_partition import OwnedPartition
-from consumers.evaluator.partition.partition import InputStart, Partition
-from consumers.evaluator.reading.broker_clock import BrokerClock, Reading
+from consumers.evaluator.partition.partition import Partition
+from consumers.evaluator.recovery.order_log import OrderLog, OrderStarts, PlacedStart
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writing.outbox import Outbox
+from consumers.evaluator.writing.outbox import Decision, Outbox, Written
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.polling.broker_clock import BrokerClock, Reading
 from consumers.runtime.polling.commits import Commits
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
+from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeKind, JudgeRequest
-from schemas.ledger_record import LedgerRecord
+from schemas.order import (
+    Closed,
+    Evicted,
+    Fold,
+    GoalsChosen,
+    OrderEncoder,
+    OrderStart,
+    Positions,
+    Renumbered,
+    Step,
+    TimePassed,
+    order_value,
+)
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.all_records import CallStartedFact, TurnStatus
-from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
+from schemas.scores.all_records import CallStartedFact, GoalsFact, TurnStatus
+from schemas.topics import INPUT_TOPICS, ORDER_TOPIC, OWNER_MARK_KEY, SOURCE_BY_TOPIC
 
 NOW_MS = 1_790_000_000_000
 PIPECAT, AUDIT = "pipecat.events", "audit.events"
@@ -79,46 +92,39 @@ def trusted_clock(clocks: Clocks | None = None) -> BrokerClock:
     return clock
 
 
-class StubEvaluator:
+class StubEvaluator(PartitionEvaluator):
     """Returns the effects it was given and keeps the arguments of its calls."""
 
+    open_calls: Sequence[str] = ("c-1",)
+    closing_calls = 0
+    replayed_elements = 0
+
     def __init__(self, effects: Sequence[Effect] = ()) -> None:
-        self.open_calls = 1
-        self.closing_calls = 0
-        self.replayed_elements = 0
-        self.starts: Mapping[InputSource, int] = {}
-        self.recalled: list[LedgerRecord] = []
+        super().__init__(Limits(), "1")
         self.arrivals: list[Arrival] = []
+        self.again: list[tuple[str, int, OpenCall | None]] = []
         self.advanced_to_ms: list[int] = []
         self.knows_of_time = False
         self.wakeup_ms: int | None = None
-        self.watermarks: Mapping[InputSource, int] = {}
-        self.unfinished: list[str] = []
+        self.watermarks: dict[InputSource, int] = {}
+        self.closed: list[str] = []
+        self.renumbered: list[tuple[str, int]] = []
         self.counts: list[Count] = []
-        self.redactor = Redactor()
-        self.heaviest: tuple[int, int, str] | None = None
-        self.cuts: list[tuple[str, bool]] = []
         self._effects = effects
-
-    def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None:
-        self.starts = dict(offsets)
-
-    def heaviest_call(self) -> tuple[int, int, str] | None:
-        return self.heaviest
-
-    def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]:
-        self.cuts.append((conversation_id, is_scored))
-        return [CloseCall(conversation_id, (fact(conversation_id),))]
-
-    def write_snapshot(self, into: TakesBytes) -> None:
-        into.write(b"state")
-
-    def recall(self, record: LedgerRecord) -> None:
-        self.recalled.append(record)
 
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
         self.arrivals.append(arrival)
         return self._effects
+
+    def receive_again(self, arrival: Arrival, opening: OpenCall | None) -> Sequence[Effect]:
+        self.again.append((arrival.conversation_id, arrival.offset, opening))
+        return self._effects
+
+    def has_closed(self, conversation_id: str) -> None:
+        self.closed.append(conversation_id)
+
+    def renumber(self, conversation_id: str, least_revision: int) -> None:
+        self.renumbered.append((conversation_id, least_revision))
 
     def pass_time(self, now_ms: int) -> Sequence[Effect]:
         if now_ms == 0:  # reading begins: it is not known yet how far time has come
@@ -134,13 +140,10 @@ class StubEvaluator:
     def next_wakeup(self) -> int | None:
         return self.wakeup_ms
 
-    def low_watermarks(self) -> Mapping[InputSource, int]:
+    def low_watermarks(self) -> dict[InputSource, int]:
         return self.watermarks
 
-    def unfinished_calls(self) -> Sequence[str]:
-        return self.unfinished
-
-    def drain_counts(self) -> Sequence[Count]:
+    def drain_counts(self) -> list[Count]:
         counts, self.counts = self.counts, []
         return counts
 
@@ -152,6 +155,15 @@ def fact(conversation_id: str) -> CallStartedFact:
     )  # fmt: skip
 
 
+def goal_set(details: str = "Said.") -> GoalSet:
+    says = {"kind": "says", "speaker": "user", "pattern": "hello"}
+    return GoalSet.model_validate({"id": "goals", "subgoals": [{"id": "said", "details": details, "check": says}]})
+
+
+def goals_fact(conversation_id: str, chosen: GoalSet) -> GoalsFact:
+    return GoalsFact(**dict(fact(conversation_id)) | {"name": "goals", "goal_set": chosen, "digest": chosen.digest})
+
+
 def question(conversation_id: str) -> JudgeRequest:
     return JudgeRequest(
         conversation_id=conversation_id, kind=JudgeKind.SUBGOAL, turn=1, subgoal_id="s", subgoal="Done.", transcript=(),
@@ -159,37 +171,102 @@ def question(conversation_id: str) -> JudgeRequest:
     )  # fmt: skip
 
 
-FROM_THE_BEGINNING = dict.fromkeys(INPUT_TOPICS, InputStart(0, 0))
+class WrittenOrder:
+    """The order of a partition, as its owners wrote it."""
+
+    def __init__(self, first_offset: int = 0) -> None:
+        self.records: list[Record] = []
+        self.steps: list[OrderStart | Step] = []
+        self._end = first_offset
+        self._encoder = OrderEncoder({}, 0)
+        self._start: OrderStart | None = None
+
+    def owner(self, version: str = "test", positions: Positions | None = None, time_ms: int | None = None) -> None:
+        """The next record begins with a start: of another owner, or of the same."""
+        before = self._encoder
+        time_ms = before.time_ms if time_ms is None else time_ms
+        self._encoder = OrderEncoder(before.positions if positions is None else positions, time_ms)
+        self._start = OrderStart(version=version, positions=dict(self._encoder.positions), time_ms=time_ms)
+
+    def write(self, *steps: Step, at_ms: int = NOW_MS) -> Record:
+        """A record with these steps."""
+        self.steps += steps if self._start is None else [self._start, *steps]
+        for step in steps:
+            match step:
+                case Fold(source, offset, opens):
+                    self._encoder.fold(source, offset, opens=opens)
+                case TimePassed(now_ms):
+                    self._encoder.pass_time(now_ms)
+                case Evicted(conversation_id):
+                    self._encoder.evict(conversation_id)
+                case Closed(conversation_id):
+                    self._encoder.close(conversation_id)
+                case GoalsChosen():
+                    self._encoder.choose_goals(*step)
+                case Renumbered():
+                    self._encoder.renumber(*step)
+        headers = [] if self._start is None else [self._start.header()]
+        self._start = None
+        value = order_value(self._encoder.take())
+        record = Record(ORDER_TOPIC, self._end, at_ms, key=None, value=value, headers=headers)
+        self._end += 1
+        self.records.append(record)
+        return record
+
+    def mark(self) -> None:
+        """A new owner, which has fenced off the one before."""
+        self.records.append(Record(ORDER_TOPIC, self._end, key=OWNER_MARK_KEY, value=None))
+        self._end += 1
+
+    def read(self) -> OrderLog:
+        """What a successor reads."""
+        log = OrderLog()
+        for record in self.records:
+            log.take(record)
+        return log
+
+
+FROM_THE_BEGINNING = dict.fromkeys(INPUT_TOPICS, 0)
 
 
 def partition_of(
-    evaluator: StubEvaluator, number: int = 0, starts: Mapping[str, InputStart] = FROM_THE_BEGINNING
+    evaluator: PartitionEvaluator, number: int = 0, offsets: Mapping[str, int] = FROM_THE_BEGINNING, **recovery: Any
 ) -> tuple[Partition, CollectorRegistry]:
-    """A partition that has been taken over."""
+    """A partition that has been taken over, perhaps with something to recover."""
     registry = CollectorRegistry()
     partition = Partition(number, evaluator, Limits(), SOURCE_BY_TOPIC, Instruments(registry, ["evaluator"]))
-    partition.start(starts)
+    partition.start(offsets, **recovery)
     return partition, registry
 
 
+def order_starts() -> OrderStarts:
+    """The starts in an order in which nothing stands yet."""
+    return OrderStarts([PlacedStart(0, {}, 0)], 0)
+
+
 class StubWriter:
-    """Says how far it has written, and writes nothing."""
+    """Writes nothing."""
 
     def __init__(self) -> None:
-        self.scores_end: int | None = None
+        self.starts = order_starts()
         self.writing_since: float | None = None
 
 
 def owned_of(partition: Partition) -> OwnedPartition:
     writer: Any = StubWriter()
-    return OwnedPartition(partition, writer)
+    return OwnedPartition(partition, writer, SOURCE_BY_TOPIC)
+
+
+def decision(*records: Written, steps: bytes = b"", version: str = "test") -> Decision:
+    """What one step decided."""
+    return Decision(records, steps, version, {}, 0)
 
 
 def waiting_in(outbox: Outbox) -> list[list[str]]:
-    """The waiting records, group by group: conversations, and the reasons of refused records."""
+    """The waiting records, decision by decision: conversations, and the reasons of refused records."""
     return [
-        [record.reason if isinstance(record, QuarantineRecord) else record.conversation_id for record in group]
-        for group in outbox.first()
+        [record.reason if isinstance(record, QuarantineRecord) else record.conversation_id for record in each.records]
+        for each in outbox.first()
     ]
 
 
@@ -284,10 +361,10 @@ class FakeSubscription:
 
 
 class FakeWriter:
-    """Writes a group at a time, when the gate is open."""
+    """Writes a decision at a time, when the gate is open."""
 
     def __init__(self, shell: "Shell", number: int, outbox: Outbox) -> None:
-        self.scores_end: int | None = None
+        self.starts = order_starts()
         self.writing_since: float | None = None
         self.number = number
         self.error: Exception | None = None
@@ -303,12 +380,12 @@ class FakeWriter:
         try:
             while True:
                 await self._outbox.until_filled()
-                (group, *_) = self._outbox.first()
+                (first, *_) = self._outbox.first()
                 await self._shell.may_write.wait()
                 await self.may_write.wait()
                 if self.error is not None:
                     raise self.error
-                for record in group:
+                for record in first.records:
                     what = record.reason if isinstance(record, QuarantineRecord) else record.conversation_id
                     self._shell.journal.append(f"write {what} to {self.number}")
                 self._outbox.written(1)
@@ -327,18 +404,13 @@ class FakeTakeover:
         self.gate = asyncio.Event()
         self.gate.set()
         self.begun = 0
-        self.takeovers = 0
         self.stopped = False
         self.error: Exception | None = None
-        self.given_away: Sequence[int] = ()
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None:
         self.stopped = True
-
-    async def likely_given_away(self, ours: Collection[int], _: Any) -> Sequence[int]:
-        return [number for number in self.given_away if number in ours]
 
     async def take(self, owned: Sequence[OwnedPartition], _: Any) -> None:
         self.begun += 1
@@ -346,9 +418,7 @@ class FakeTakeover:
         if self.error is not None:
             raise self.error
         for each in owned:
-            starts = dict.fromkeys(INPUT_TOPICS, InputStart(START, 0))
-            ends = dict.fromkeys(INPUT_TOPICS, START)
-            each.began(starts, ends, 0, 0, now_ms=NOW_MS, overlap_ms=0, takeovers=self.takeovers)
+            each.partition.start(dict.fromkeys(INPUT_TOPICS, START))
 
 
 class Shell:
@@ -364,7 +434,6 @@ class Shell:
         monkeypatch.setattr(service, "PartitionWriter", self._writer)
         self.misfit: Exception | None = None
         self.asked_about_topics = 0
-        monkeypatch.setattr(topic_watch, "misfit_now", self._misfit)
         self.registry = CollectorRegistry()
         instruments = Instruments(self.registry, ["evaluator"])
         evaluator = EvaluatorSettings(**({"max_unwritten_records": MAX_UNWRITTEN, "tick_ms": 1} | settings))
@@ -377,6 +446,7 @@ class Shell:
         self.takeover = FakeTakeover()
         monkeypatch.setattr(self.role, "_subscription", self.subscription)
         monkeypatch.setattr(self.role, "_takeover", self.takeover)
+        monkeypatch.setattr(self.role._topic_watch, "misfit", self._misfit)
 
     def _evaluator(self, *_: Any, **__: Any) -> StubEvaluator:
         self.evaluators.append(StubEvaluator([PublishScore(fact("c-1"))]))
@@ -386,7 +456,7 @@ class Shell:
         self.writers.append(FakeWriter(self, number, outbox))
         return self.writers[-1]
 
-    async def _misfit(self, *_: Any) -> Exception | None:
+    async def _misfit(self) -> Exception | None:
         self.asked_about_topics += 1
         return self.misfit
 

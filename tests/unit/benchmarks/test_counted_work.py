@@ -16,11 +16,11 @@ from typing import Any, Final, Self
 import pytest
 
 import consumers
-from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact
+from consumers.engine.effects import CloseCall, Effect, PublishScore
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from consumers.evaluator.writing.outbox import Outbox
+from consumers.evaluator.writing.outbox import Decision, Outbox
 from consumers.evaluator.writing.outgoing import Addresses
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.topics import TOPIC_BY_SOURCE
@@ -207,7 +207,7 @@ async def test_a_tick(shell: Shell) -> None:
 def _scores(effects: Iterable[Effect]) -> Sequence[Any]:
     scores: list[Any] = []
     for effect in effects:
-        if isinstance(effect, PublishScore | RecordFact):
+        if isinstance(effect, PublishScore):
             scores.append(effect.record)
         elif isinstance(effect, CloseCall):
             scores += effect.records
@@ -221,10 +221,11 @@ def test_a_record_that_is_written() -> None:
     outbox, addresses = Outbox(), Addresses(0, KafkaSettings())
     with _Lines() as lines:
         for score in scores:
-            outbox.put((score,))
-        while groups := outbox.first():
-            for group in groups:
-                for record in group:
+            outbox.put(Decision((score,), b"step", "1", {}, 0))
+        while decisions := outbox.first():
+            for decision in decisions:
+                for record in decision.records:
                     addresses.of(record)
-            outbox.written(len(groups))
+            addresses.of_order(b"".join(decision.steps for decision in decisions), None)
+            outbox.written(len(decisions))
     _within("writing, a record of scores", lines.count / len(scores))

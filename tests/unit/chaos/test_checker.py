@@ -27,6 +27,7 @@ from schemas.scores.all_records import (
     VoiceToVoiceLatency,
 )
 from schemas.scores.newest_scores import is_withdrawn
+from schemas.scores.record import GENERATION
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.sources.replay.playback import renamed, shifted
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call
@@ -127,25 +128,77 @@ def test_an_intermediate_record_may_differ(peaceful: Undisturbed) -> None:
     """A replay may pass through other values on its way to the same end."""
     last = one_of(peaceful, TurnValues)
     passing = last.model_copy(update={"input_hash": "of another value", "voice_to_voice_ms": UNKNOWN})
-    later = {"revision": 90, "is_first": False, "first_known": ()}
+    later = {"revision": last.revision + 1, "is_first": False, "first_known": ()}
     assert changed(peaceful, last, passing, last.model_copy(update=later)).is_clean
     assert not changed(peaceful, last, last, passing.model_copy(update=later)).is_clean
 
 
-def test_the_highest_revision_counts(peaceful: Undisturbed) -> None:
+def test_revisions_grow_one_by_one(peaceful: Undisturbed) -> None:
     last = one_of(peaceful, VoiceToVoiceLatency)
-    newer = last.model_copy(update={"revision": 93, "is_first": False})
-    older = last.model_copy(update={"revision": 92, "input_hash": "x", "result": Scored(value=-1), "is_first": False})
-    assert changed(peaceful, last, newer, older).is_clean
-    assert zeros(changed(peaceful, last, older, newer.model_copy(update={"result": Scored(value=-1)}))) == (0, 0, 1)
+    more = [
+        last.model_copy(update={"revision": last.revision + step, "input_hash": f"{step}", "is_first": False})
+        for step in range(3)
+    ]
+    more.append(last.model_copy(update={"revision": last.revision + 3, "is_first": False}))
+    assert changed(peaceful, last, *more).is_clean
+    assert zeros(changed(peaceful, last, more[0], more[1], more[3])) == (0, 0, 1)
+    findings = changed(peaceful, last, more[0], more[1], more[3], more[2])
+    assert zeros(findings) == (0, 0, 2)
+    text = "".join(findings.examples)
+    first = last.revision
+    assert f"revision {first + 3} follows {first + 1}" in text
+    assert f"revision {first + 2} comes after {first + 3}" in text
+    assert zeros(changed(peaceful, last, more[3])) == (0, 0, 1), "the first ones are missing"
+
+
+@pytest.mark.parametrize("kind", [ClosedFact, CallValues, TurnValues])
+def test_a_final_record_with_a_number_too_high_or_too_low_is_found(peaceful: Undisturbed, kind: type[Any]) -> None:
+    final = one_of(peaceful, kind)
+    earlier = [record for record in peaceful.records if about(record) == about(final) and record is not final]
+    for wrong in (final.revision + 1, final.revision - 1):
+        other = final.model_copy(update={"revision": wrong})
+        others = [other if record is final else record for record in peaceful.records]
+        findings = compared(peaceful.records, written(others))
+        assert not findings.is_clean, (wrong, len(earlier))
+
+
+def test_another_version_says_everything_again_with_the_revisions_of_a_later_generation(peaceful: Undisturbed) -> None:
+    last: VoiceToVoiceLatency = one_of(peaceful, VoiceToVoiceLatency)
+
+    def numbered(revision: int, value: float | None = None) -> VoiceToVoiceLatency:
+        how: dict[str, Any] = {"revision": revision, "is_first": False}
+        if value is not None:
+            how |= {"result": Scored(value=value), "input_hash": f"{value}"}
+        return last.model_copy(update=how)
+
+    again = numbered(GENERATION)
+    findings = changed(peaceful, last, last, again)
+    assert (zeros(findings), findings.again) == ((0, 0, 0), 1)
+    there = (last, again, numbered(GENERATION + 1, 1))
+    assert changed(peaceful, last, *there, numbered(2 * GENERATION, 1), numbered(2 * GENERATION + 1)).is_clean
+    assert zeros(changed(peaceful, last, *there)) == (0, 0, 1), "its value is another one in the end"
+    assert zeros(changed(peaceful, last, last, again, again)) == (0, 1, 0), "twice"
+    assert zeros(changed(peaceful, last, last, again, numbered(GENERATION + 1))) == (0, 1, 0), "nothing new"
+    assert zeros(changed(peaceful, last, *there, numbered(GENERATION + 3))) == (0, 0, 1), "a gap"
+    assert zeros(changed(peaceful, last, again, last)) == (0, 1, 1), "back to the generation before"
+
+
+def test_nothing_comes_after_the_end_of_a_call(peaceful: Undisturbed) -> None:
+    closed = one_of(peaceful, ClosedFact)
+    of_the_call = [record for record in newest(peaceful) if record.conversation_id == closed.conversation_id]
+    score = next(record for record in of_the_call if isinstance(record, VoiceToVoiceLatency))
+    late = score.model_copy(update={"revision": score.revision + 1, "input_hash": "another", "is_first": False})
+    findings = compared(peaceful.records, written([*peaceful.records, late]))
+    assert zeros(findings) == (0, 0, 2), "and what it says is not what is final"
+    assert "after the end" in "".join(findings.examples)
 
 
 def test_what_was_taken_back_was_never_there(peaceful: Undisturbed) -> None:
-    last = peaceful.records[-1]
-    row = one_of(peaceful, TurnValues).model_copy(update={"turn": 77, "is_withdrawn": True})
-    latency = one_of(peaceful, VoiceToVoiceLatency).model_copy(update={"turn": 77, "result": UNKNOWN})
-    tool = one_of(peaceful, ToolUseFact).model_copy(update={"turn": 77, "is_withdrawn": True})
-    assert changed(peaceful, last, last, row, latency, tool).is_clean
+    gone = {"turn": 77, "revision": 1}
+    row = one_of(peaceful, TurnValues).model_copy(update={**gone, "is_withdrawn": True})
+    latency = one_of(peaceful, VoiceToVoiceLatency).model_copy(update={**gone, "result": UNKNOWN})
+    tool = one_of(peaceful, ToolUseFact).model_copy(update={**gone, "is_withdrawn": True})
+    assert compared(peaceful.records, written([row, latency, tool, *peaceful.records])).is_clean
     with_them = Undisturbed((*peaceful.records, row, latency, tool), peaceful.refused)
     assert compared(with_them.records, written(peaceful.records)).is_clean
 
@@ -186,7 +239,7 @@ def test_a_revision_is_there_once_whatever_its_status(peaceful: Undisturbed) -> 
 
 def test_what_counters_would_count_twice_is_a_duplicate(peaceful: Undisturbed) -> None:
     first = next(r for r in newest(peaceful) if isinstance(r, TurnValues) and r.is_first and len(r.first_known) > 1)
-    again = first.model_copy(update={"revision": first.revision + 50})
+    again = first.model_copy(update={"revision": first.revision + 1})
     before = first.model_copy(update={"input_hash": "another", "first_known": ()})
     findings = changed(peaceful, first, before, again)
     assert zeros(findings) == (0, 1, 0)
@@ -208,7 +261,7 @@ def test_another_value_is_wrong_and_the_example_says_what(peaceful: Undisturbed)
 
 def test_how_and_when_it_was_said_is_not_what_it_says(peaceful: Undisturbed) -> None:
     final = one_of(peaceful, VoiceToVoiceLatency)
-    how = {"revision": 7, "offsets": {"audit.events": 9}, "caused_at_ms": 1, "code_version": "9"}
+    how = {"revision": GENERATION, "offsets": {"audit.events": 9}, "caused_at_ms": 1, "code_version": "9"}
     how |= {"status": TurnStatus.FINAL, "labels": CallLabels(agent="unknown"), "event_time_ms": 5}
     assert changed(peaceful, final, final.model_copy(update=how)).is_clean
 
@@ -288,7 +341,7 @@ def test_findings_add_up_and_examples_of_one_kind_do_not_hide_the_others(peacefu
     findings.add(compared(peaceful.records, []))
     held = newest(peaceful)
     assert zeros(findings) == (len(held), 0, 0)
-    findings.add(compared([], written(held)))
+    findings.add(compared([], written(peaceful.records)))
     assert zeros(findings) == (len(held), 0, len(held))
     assert len(findings.examples) == MOST_EXAMPLES
     assert findings.by_name["missing", "closed"] == findings.by_name["wrong", "closed"] == 8

@@ -2,29 +2,27 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
 
 from consumers.evaluator import service
-from consumers.evaluator.partition.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
-from consumers.evaluator.recall.commit_note import CommitNote
-from consumers.evaluator.writing.partition_writer import WriteError
-from tests.support.fakes.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, START, Record, Shell, until_idle
+from consumers.evaluator.recovery import replay
+from schemas.closed_sets import InputSource
+from schemas.order import TimePassed
+from schemas.topics import INPUT_TOPICS
+from tests.support.fakes.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, START, Record, Shell, WrittenOrder, until_idle
 from tests.support.patience import patient
 
 
 @pytest.fixture
-async def make_shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shell]:
-    return lambda **settings: Shell(monkeypatch, **settings)
+async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(monkeypatch)
 
 
 # Ticks.
 
 
-async def test_a_tick_lets_time_pass_and_writes_what_silence_means(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_a_tick_lets_time_pass_and_writes_what_silence_means(shell: Shell) -> None:
     await shell.assigned(0)
     await shell.broker_answers()
     shell.evaluators[0].wakeup_ms = NOW_MS
@@ -38,8 +36,7 @@ async def test_a_tick_lets_time_pass_and_writes_what_silence_means(make_shell: C
     assert shell.role.stalled() == ()
 
 
-async def test_time_passes_between_records_as_far_as_the_inputs_are_known(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_time_passes_between_records_as_far_as_the_inputs_are_known(shell: Shell) -> None:
     await shell.assigned(0)
     await shell.broker_answers()
     shell.evaluators[0].wakeup_ms = 0
@@ -48,8 +45,7 @@ async def test_time_passes_between_records_as_far_as_the_inputs_are_known(make_s
     assert shell.evaluators[0].advanced_to_ms == [NOW_MS - 5, NOW_MS, NOW_MS]  # the last one is the poll's own
 
 
-async def test_where_a_poll_brings_nothing_time_passes_by_ticks(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_where_a_poll_brings_nothing_time_passes_by_ticks(shell: Shell) -> None:
     await shell.assigned(0, 1)
     await shell.broker_answers()
     for evaluator in shell.evaluators:
@@ -63,8 +59,34 @@ async def test_where_a_poll_brings_nothing_time_passes_by_ticks(make_shell: Call
     ticking.cancel()
 
 
-async def test_it_is_well_while_it_ticks(make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch) -> None:
-    role = make_shell().role
+async def test_a_replay_goes_on_without_a_wait_between_its_steps(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "MAX_STEPS_AT_A_TIME", 2)
+    await shell.assigned(0)
+    order = WrittenOrder()
+    order.owner(version="1")
+    order.write(*(TimePassed(NOW_MS + step) for step in range(5)))
+    positions = dict.fromkeys(InputSource, START)
+    shell.evaluators[0].open_calls = ()
+    partition = shell.role._assignment.owned[0].partition
+    taken = replay.Replay(order.read(), positions, positions, "1", shell.evaluators[0], partition.admitted)
+    partition.start(dict.fromkeys(INPUT_TOPICS, START), replay=taken)
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) > 4:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await shell.role._tick_for_ever()
+    assert [seconds > 0 for seconds in waits] == [False] * 4 + [True]
+    assert shell.evaluators[0].advanced_to_ms == [NOW_MS + step for step in range(5)]
+    assert not partition.is_recovering
+
+
+async def test_it_is_well_while_it_ticks(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    role = shell.role
     assert role.problems() == ("evaluator: not reading the inputs",)
     assert role.stalled() == ()
     role.ready.set()
@@ -80,8 +102,7 @@ async def test_it_is_well_while_it_ticks(make_shell: Callable[..., Shell], monke
     assert role.stalled() == ("evaluator: no tick for 31 s",)
 
 
-async def test_polls_that_fail_make_it_stall(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_polls_that_fail_make_it_stall(shell: Shell) -> None:
     shell.role._ticked_at = time.monotonic()
     shell.subscription.stalls = ("evaluator: its polls fail",)
     assert shell.role.stalled() == ("evaluator: its polls fail",)
@@ -100,9 +121,8 @@ async def run(shell: Shell, monkeypatch: pytest.MonkeyPatch, stop: asyncio.Event
     await shell.role.run(stop)
 
 
-async def test_the_end_waits_for_nobody(make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_waits_for_nobody(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.01)
-    shell = make_shell()
     await shell.assigned(0)
     shell.may_write.clear()
     waiting = shell.polled(*range(4, 9))
@@ -115,9 +135,8 @@ async def test_the_end_waits_for_nobody(make_shell: Callable[..., Shell], monkey
 
 
 async def test_at_the_end_all_is_written_and_committed_and_everyone_disconnects(
-    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shell = make_shell()
     await shell.assigned(0)
     shell.takeover.gate.clear()
     await shell.rebalanced(0, 1)  # so that leaving takes a moment longer
@@ -141,10 +160,7 @@ async def test_at_the_end_all_is_written_and_committed_and_everyone_disconnects(
     assert shell.takeover.stopped
 
 
-async def test_a_failure_ends_the_role_without_a_commit(
-    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shell = make_shell()
+async def test_a_failure_ends_the_role_without_a_commit(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     await shell.assigned(0)
     await shell.folds(4)
     shell.subscription.fail(ZeroDivisionError("boom"))
@@ -158,9 +174,8 @@ async def test_a_failure_ends_the_role_without_a_commit(
 
 
 async def test_an_end_in_the_middle_of_a_takeover_leaves_nothing_behind(
-    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shell = make_shell()
     shell.takeover.gate.clear()
     await shell.assigned(0)
     stop = asyncio.Event()
@@ -172,78 +187,3 @@ async def test_an_end_in_the_middle_of_a_takeover_leaves_nothing_behind(
     assert not shell.role._assignment.owned
     assert not shell.subscription.failures
     assert shell.commits == []
-
-
-def takeovers_noted(shell: Shell) -> set[int]:
-    return {CommitNote.parse(at.metadata).takeovers for at in shell.consumer.noted.values()}
-
-
-async def test_an_owner_that_hands_over_does_not_count_and_one_that_goes_on_does(
-    make_shell: Callable[..., Shell],
-) -> None:
-    shell = make_shell()
-    shell.takeover.takeovers = 3
-    await shell.assigned(0)
-    await shell.revoked()
-    assert takeovers_noted(shell) == {2}
-    await shell.assigned(0)
-    await shell.role._commit()
-    assert takeovers_noted(shell) == {3}
-
-
-@pytest.mark.parametrize(
-    ("error", "noted"),
-    [
-        pytest.param(WriteError("refused"), {2}, id="the broker takes no scores"),
-        pytest.param(KafkaConnectionError("gone"), {2}, id="the broker is gone"),
-        pytest.param(MemoryError(), set(), id="a step fails"),
-    ],
-)
-async def test_an_owner_that_ends_because_of_the_broker_does_not_count(
-    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch, error: Exception, noted: set[int]
-) -> None:
-    shell = make_shell()
-    shell.takeover.takeovers = 3
-    await shell.assigned(0)
-    await shell.folds(4)
-    shell.consumer.noted.clear()
-    shell.subscription.fail(error)
-    with pytest.raises(type(error)):
-        await run(shell, monkeypatch, asyncio.Event())
-    assert takeovers_noted(shell) == noted
-    assert {at.offset for at in shell.consumer.noted.values()} <= {
-        START
-    }  # nothing that may not be written is committed
-
-
-async def test_a_broker_that_is_gone_keeps_nobody_from_ending(
-    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "CLOSE_SECONDS", 0.01)
-    shell = make_shell()
-    shell.takeover.takeovers = 3
-    await shell.assigned(0)
-
-    async def never(_: object) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(shell.consumer, "commit", never)
-    shell.subscription.fail(WriteError("refused"))
-    with pytest.raises(WriteError):
-        await run(shell, monkeypatch, asyncio.Event())
-
-
-async def test_each_tick_looks_after_stuck_partitions(
-    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shell = make_shell()
-    shell.takeover.takeovers = MAX_TAKEOVERS_WITHOUT_PROGRESS + 1
-    await shell.assigned(0)
-    shell.evaluators[0].heaviest = (900_000, 3, "poison")
-    await shell.broker_answers()
-    ticking = asyncio.create_task(shell.role._tick_for_ever())
-    async with asyncio.timeout(patient(5)):
-        while shell.role._assignment.owned[0].partition.stops is not None:  # noqa: ASYNC110  # an attribute
-            await asyncio.sleep(0)
-    ticking.cancel()
-    assert (shell.evaluators[0].cuts, shell.journal[0]) == ([("poison", True)], "write poison to 0")

@@ -69,12 +69,18 @@ def test_an_hour_is_one_of_the_clock_and_a_call_s_budget_outlives_it() -> None:
     assert bound.promise("c-1", "ben", 0.1, NOON_MS + HOUR_MS) is None
 
 
-def test_what_is_read_back_of_an_earlier_hour_counts_for_the_call_only() -> None:
-    bound = budget(per_call=1.0, per_hour=1.0)
-    bound.left(NOON_MS)
-    bound.spend("c-1", "ava", 1.0, NOON_MS - 1)
-    assert bound.left(NOON_MS)["hour"] == 1.0
-    assert bound.promise("c-1", "ava", 0.1, NOON_MS) is None
+def test_a_successor_has_spent_what_its_predecessors_had() -> None:
+    first, second, new = budget(), budget(), budget(per_hour=10, per_agent_hour=4)
+    first.spend("c-1", "ava", 3.0, NOON_MS)
+    first.spend("c-1", "ben", 1.0, NOON_MS)
+    second.spend("c-2", "ava", 2.0, NOON_MS)
+    for _ in range(2):  # it takes several partitions over from each
+        new.recall(*first.spent(NOON_MS), NOON_MS)
+        new.recall(*second.spent(NOON_MS), NOON_MS)
+    assert new.left(NOON_MS) == {"hour": 6.0, "agent": 1.0}
+    assert new.left(NOON_MS + HOUR_MS) == {"hour": 10.0, "agent": 4.0}
+    new.recall(*first.spent(NOON_MS), NOON_MS + HOUR_MS)
+    assert new.left(NOON_MS + HOUR_MS) == {"hour": 10.0, "agent": 4.0}, "that hour is over"
 
 
 def test_the_least_that_an_agent_has_left() -> None:

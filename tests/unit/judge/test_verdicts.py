@@ -23,6 +23,7 @@ from schemas.judging import (
     UnjudgedReason,
     Votes,
 )
+from schemas.units import HOUR_MS
 from tests.support.calls.judge_questions import (
     ScriptedEndpoint,
     answer,
@@ -379,11 +380,12 @@ async def test_who_waits_no_more_does_no_harm() -> None:
 
 async def test_what_an_earlier_judge_spent_counts() -> None:
     endpoint = ScriptedEndpoint(lambda _: C)
-    async with running_judge(judge_settings(budget_per_call=1.0), endpoint) as (judge, _):
-        spent = (await judge.ask(question(subgoal_id="earlier"))).model_copy(update={"cost": 0.99})
-        judge.recall(spent)
+    async with running_judge(judge_settings(budget_per_agent_hour=1.0), endpoint) as (judge, _):
+        now_ms = wall_clock_ms()
+        judge.budget.recall(now_ms // HOUR_MS - 1, {"other": 0.999}, now_ms)
+        judge.budget.recall(now_ms // HOUR_MS, {"ava": 0.999}, now_ms)
         assert (await judge.ask(question(subgoal_id="later"))).result == unjudged("over_budget")
-        assert (await judge.ask(question(conversation_id="other"))).result == Judged(is_completed=True)
+        assert (await judge.ask(question(agent="other"))).result == Judged(is_completed=True)
 
 
 async def test_finishing_answers_what_was_begun_and_begins_nothing() -> None:

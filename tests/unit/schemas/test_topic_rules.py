@@ -46,9 +46,9 @@ def test_what_is_not_known_is_not_judged() -> None:
     assert topic_faults({topic.name: {} for topic in TOPICS}, NEEDS) == ()
 
 
-@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "scores"])
+@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "scores", "order"])
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
-def test_inputs_and_scores_must_never_be_compacted(topic: str, policy: str) -> None:
+def test_inputs_and_what_is_read_back_must_never_be_compacted(topic: str, policy: str) -> None:
     (fault,) = faults(topic, cleanup_policy=policy)
     assert fault.severity is Severity.REFUSED
     assert policy in fault.seen
@@ -61,7 +61,7 @@ def test_elsewhere_the_wrong_cleanup_is_wrong_and_stops_no_start(topic: str, pol
     assert fault.severity is Severity.WRONG
 
 
-@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "scores"])
+@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "scores", "order"])
 @pytest.mark.parametrize(
     ("kept_ms", "severity"),
     [
@@ -85,6 +85,10 @@ def test_an_input_may_be_kept_for_just_a_call_and_an_outage_and_for_ever_when_sc
     assert topic_faults(both, NEEDS) == ()
 
 
+def test_the_order_may_be_kept_for_just_a_call_and_an_outage() -> None:
+    assert faults("order", retention_ms=str(LEAST_MS + OUTAGE_MS)) == []
+
+
 @pytest.mark.parametrize(("kept_ms", "said"), [(15 * DAY_MS, "15 days"), (-1, "for ever")])
 def test_scores_are_kept_as_long_as_what_they_were_made_from(kept_ms: int, said: str) -> None:
     settings = right()
@@ -95,7 +99,7 @@ def test_scores_are_kept_as_long_as_what_they_were_made_from(kept_ms: int, said:
     assert fault.setting == f"retention.ms={kept_ms}"
 
 
-@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "scores"])
+@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "scores", "order"])
 def test_a_bound_on_bytes_is_a_warning(topic: str) -> None:
     (fault,) = faults(topic, retention_bytes="1000000000")
     assert (fault.severity, fault.setting) == (Severity.WARNING, "retention.bytes=-1")
@@ -114,7 +118,7 @@ def test_inputs_take_the_brokers_time(topic: str) -> None:
         *((topic, 1_000_000, Severity.WARNING) for topic in INPUT_TOPICS),
         *(
             (topic, MAX_BATCH_BYTES, Severity.REFUSED)
-            for topic in ("scores", "transcripts", "judge.requests", "quarantine")
+            for topic in ("scores", "transcripts", "judge.requests", "quarantine", "order")
         ),
         ("goals", MAX_BATCH_BYTES, Severity.WARNING),
     ],

@@ -3,8 +3,6 @@ events of an ElevenLabs agent.
 """
 
 from math import inf
-from operator import attrgetter
-from typing import Any
 
 from consumers.engine.turns.bot.bot_turn import SAME_MOMENT_SECONDS, SpeechMoment, Words
 from consumers.engine.turns.bot.spoken_text import SpokenText, TextPiece
@@ -48,9 +46,6 @@ _AGENT_PLACES = {
 }
 """Order of an agent's events that a bridge receives in the same millisecond: the usual course of a turn."""
 _MAX_ORDERED_ID = 0xFFFF
-_FACTS = ("hears_transcripts", "has_rulings", "hears_detector", "reports_answers", "is_mute", "is_over")
-_facts_of = attrgetter(*_FACTS)
-"""The facts of the call that the machine has, in every state of it."""
 
 
 class BotHistory:
@@ -205,22 +200,3 @@ class BotHistory:
         for first_key, _, _ in self.timeline:
             self.timeline.reread(first_key)
             break
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["machine"], state["timeline"]
-        state["elements"] = list(self.timeline)
-        state["facts"] = _facts_of(self.machine)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        elements, facts = state.pop("elements"), state.pop("facts")
-        self.__dict__.update(state)
-        self.machine = machine = BotTurnMachine()
-        for name, fact in zip(_FACTS, facts, strict=True):
-            setattr(machine, name, fact)
-        self.timeline = Timeline(self.machine, TIME_SHIFT, self._replays)
-        for key, kind, payload in elements:
-            self.timeline.insert(key, kind, payload)
-        self.machine.drain_touched()
-        self.machine.have_words_changed = False  # at a snapshot, all words have been followed

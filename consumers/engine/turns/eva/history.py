@@ -1,7 +1,7 @@
 """EVA's history of a call: its events by EVA's loading rules, the merged timeline, and the context at any moment."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from consumers.engine.turns.eva.labels import EMPTY_UTTERANCES
 from consumers.engine.turns.eva.metric_context import metric_context
@@ -176,23 +176,6 @@ class EvaHistory:
     def session_end_s(self) -> float:
         """End of sound without an end (E1): the session's end, otherwise the last event; epoch seconds."""
         return (self.machine.session_ended_ms or self.last_time_ms() or 0) / 1000
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["machine"], state["timeline"]
-        state["elements"] = list(self.timeline)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        elements = state.pop("elements")
-        self.__dict__.update(state)
-        replayed = self.replays.elements
-        self.machine = EvaTurnMachine(self.pipeline_type, self.replays)
-        self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
-        for key, kind, payload in elements:
-            self.timeline.insert(key, kind, payload)
-        self.machine.drain_touched()
-        self.replays.elements = replayed
 
     def last_time_ms(self) -> int | None:
         """Time of the last event of the merged history; None while it is empty."""

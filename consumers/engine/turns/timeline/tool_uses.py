@@ -4,7 +4,6 @@ of it, in the order of the timeline.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from consumers.engine.turns.timeline.elements import ToolUse
 from schemas.closed_sets import InputSource
@@ -35,7 +34,7 @@ class ToolEntry:
 
     def is_as(self, other: "ToolEntry") -> bool:
         """Whether the other entry, at the same place of another chain, is of the same event."""
-        # An event keeps its payload through replays and snapshots; only its turn can change.
+        # An event keeps its payload through replays; only its turn can change.
         return self.use is other.use and self.turn == other.turn and self.is_response is other.is_response
 
 
@@ -79,11 +78,6 @@ class ToolUses:
         self._uses: list[PairedUse] = []
         self._waiting: dict[_Pairing, list[PairedUse]] = {}  # one or two: an empty deque is ten times as large
         self._by_turn: dict[int, list[PairedUse]] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Flat, because a chain is pickled as deep as it is long. The machine builds a chain of new objects, which the next
-        # follow recognises as the same events.
-        return _restored, ([(entry.turn, entry.use, entry.time_ms, entry.is_response) for entry in self._entries],)
 
     def __iter__(self) -> Iterator[PairedUse]:
         """Every use, in the order in which they began."""
@@ -160,15 +154,6 @@ class ToolUses:
             self._waiting[pairing].pop()
         self._by_turn[use.turn].pop()
         changed[use.turn, use.index] = None
-
-
-def _restored(entries: list[tuple[int, ToolUse, int, bool]]) -> ToolUses:
-    last: ToolEntry | None = None
-    for turn, use, time_ms, is_response in entries:
-        last = ToolEntry(last, turn, use, time_ms, is_response=is_response)
-    uses = ToolUses()
-    uses.follow(last)
-    return uses
 
 
 def _outcome(response: ToolUse) -> ToolOutcome:

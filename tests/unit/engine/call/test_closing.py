@@ -2,10 +2,10 @@
 
 import pytest
 
-from consumers.engine.effects import CloseCall
+from consumers.engine.effects import CloseCall, OpenCall
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
-from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed, closings_of
+from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed, closings_of, opening_of
 
 LIMITS = Limits(closing_grace_ms=10_000, idle_ms=60_000, max_call_duration_ms=600_000)
 ENDED = {"type": "call_ended", "reason": "goodbye"}
@@ -78,7 +78,9 @@ def test_the_events_limit() -> None:
     feed.heard("two", 100)
     assert _closed(feed) == []
     feed.heard("three", 200)
-    assert [reason for reason, _ in _closed(feed)] == ["limit_events"]
+    assert (_closed(feed), feed.evaluator.closing_calls) == ([], 1), "a record does no closing work"
+    feed.close_all()
+    assert _closed(feed) == [("limit_events", 200)]
     assert feed.records("closed")[0].events == 3
     assert feed.counts("callgauge_limits_hit_total") == {("events",): 1}
     feed.heard("four", 300)
@@ -90,6 +92,7 @@ def test_the_turns_limit() -> None:
     for turn in range(4):
         feed.user_audio(10_000 * turn, 10_000 * turn + 1_000)
         feed.assistant_audio(10_000 * turn + 2_000, 10_000 * turn + 3_000)
+    feed.close_all()
     assert [record.turns for record in feed.records("closed")] == [3]
     assert [reason for reason, _ in _closed(feed)] == ["limit_turns"]
     assert feed.counts("callgauge_limits_hit_total") == {("turns",): 1}
@@ -99,10 +102,13 @@ def test_beyond_the_open_calls_the_quietest_is_closed() -> None:
     feed = Feed(Limits(max_open_calls=2))
     for at_ms, key in ((0, "one"), (100, "two"), (200, "one"), (300, "three")):
         feed.send("audit", {"message_type": "user", "value": "Hello"}, at_ms, key=key)
+    assert [opening_of(feed.latest), closings_of(feed.latest)] == [OpenCall("two"), []], "a record does no closing work"
+    assert [*feed.evaluator.open_calls] == ["one", "two", "three"]
+    feed.close_all()
     assert [(c.conversation_id, c.records[-1].reason.value) for c in closings_of(feed.effects)] == [  # type: ignore[union-attr]  # the last record of a closing is the closed fact
         ("two", "limit_open_calls")
     ]
-    assert feed.evaluator.open_calls == 2
+    assert [*feed.evaluator.open_calls] == ["one", "three"]
     assert feed.counts("callgauge_limits_hit_total") == {("open_calls",): 1}
 
 
@@ -181,6 +187,7 @@ def test_only_so_many_closed_calls_are_remembered() -> None:
     feed = Feed(Limits(max_closed_calls_remembered=1, max_events_per_call=1))
     for key in ("one", "two", "two", "one"):
         feed.send("audit", {"message_type": "user", "value": "Hello"}, 0, key=key)
+        feed.close_all()
     assert [closing.conversation_id for closing in closings_of(feed.effects)] == ["one", "two", "one"]
 
 
@@ -217,7 +224,7 @@ def test_calls_that_end_together_close_a_few_at_a_time() -> None:
             each.send("audit", {"message_type": "user", "value": "Hello"}, 0, key=f"call-{number}")
             each.send("audit", ENDED, 1_000, key=f"call-{number}")
     assert closings_of(feed.evaluator.pass_time(T0_MS + 11_000)) == []
-    assert feed.evaluator.open_calls == feed.evaluator.closing_calls == 200
+    assert len(feed.evaluator.open_calls) == feed.evaluator.closing_calls == 200
     closings: list[list[CloseCall]] = []
     while feed.evaluator.closing_calls:
         closings.append(closings_of(feed.evaluator.close_some()))
@@ -235,6 +242,7 @@ def test_calls_that_wait_for_their_close_need_no_room() -> None:
     feed.evaluator.pass_time(T0_MS + 10_000)
     for number in range(4):
         feed.send("audit", {"message_type": "user", "value": "Hello"}, 11_000 + number, key=f"new-{number}")
+    feed.close_all()
     reasons = {each.conversation_id: each.records[-1].reason.value for each in closings_of(feed.effects)}  # type: ignore[union-attr]  # the fact
     assert reasons == {"over-0": "ended", "over-1": "ended", "over-2": "ended", "new-0": "limit_open_calls"}
 

@@ -22,6 +22,7 @@ def _say(feed: Feed, key: str, at_ms: int) -> None:
 
 
 def _evicted(feed: Feed) -> list[str]:
+    feed.close_all()
     return [closing.conversation_id for closing in closings_of(feed.effects)]
 
 
@@ -49,11 +50,17 @@ def test_of_real_calls_the_quietest_goes() -> None:
     assert _evicted(feed) == ["b", "c"]
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50)), max_size=120), st.integers(1, 5), st.booleans())
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50)), max_size=120),
+    st.integers(1, 5),
+    st.booleans(),
+    st.sampled_from([0, 1, 5]),
+)
 def test_the_call_that_goes_is_the_first_by_events_then_time_then_name(
-    arrivals: list[tuple[int, int]], most: int, is_moved: bool
+    arrivals: list[tuple[int, int]], most: int, is_moved: bool, closes_every: int
 ) -> None:
-    feed = Feed(Limits(max_open_calls=most))
+    limits = Limits(max_open_calls=most)
+    feed = Feed(limits)
     open_calls: dict[str, tuple[int, int]] = {}
     expected: list[str] = []
     closed: set[str] = set()
@@ -70,8 +77,10 @@ def test_the_call_that_goes_is_the_first_by_events_then_time_then_name(
             events, last_ms = open_calls.get(key, (0, at_ms))
             open_calls[key] = events + 1, max(last_ms, at_ms)
         _say(feed, key, at_ms)
+        if closes_every and place % closes_every == 0:
+            feed.close_all()
         if is_moved and place % 7 == 6:
-            feed.evaluator = PartitionEvaluator.restore(feed.evaluator.snapshot())
+            feed.hand_over(PartitionEvaluator(limits, "test"))
     assert _evicted(feed) == expected
 
 
@@ -90,6 +99,7 @@ def test_ten_times_as_many_ids_as_fit_cost_no_more_for_each(monkeypatch: pytest.
     for number in range(10 * most):
         _say(feed, f"made-up-{number}", number)
         _say(feed, "real", number)
+        feed.close_all()
     assert len(_evicted(feed)) == 10 * most + 1 - most
     assert "real" not in _evicted(feed)
     assert looks <= 3 * 10 * most, "one when it opens, one when it goes, and those of places that are old"
@@ -102,6 +112,6 @@ def test_calls_that_close_by_themselves_leave_no_places_behind() -> None:
     for number in range(2_000):
         _say(feed, f"short-{number}", 100 * number)
         feed.advance(100 * number + 50)
-    assert feed.evaluator.open_calls == 0
+    assert feed.evaluator.open_calls == ()
     assert len(feed.evaluator._eviction._places) <= eviction._SPARE + 3
     assert all(isinstance(closing, CloseCall) for closing in closings_of(feed.effects))

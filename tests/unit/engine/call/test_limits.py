@@ -50,6 +50,7 @@ def test_sound_that_runs_backwards_closes_the_call_at_the_replay_limit() -> None
     feed = Feed(Limits(max_replayed_elements_per_call=10_000))
     for place in range(LOOP_EVENTS):
         feed.user_audio(10_000_000 - 100 * place, text=None)
+    feed.close_all()
     assert _close_reasons(feed) == ["limit_replays"]
     assert feed.counts("callgauge_limits_hit_total") == {("replays",): 1}
     assert 10_000 < feed.evaluator.replayed_elements < 10_200, "it stops at the first event over the limit"
@@ -70,6 +71,7 @@ def test_pipeline_types_that_flip_close_the_call_at_the_replay_limit() -> None:
         feed.tool_call("look", place)
     for place in range(LOOP_EVENTS):
         feed.send("pipecat", {"type": "call_started", "pipeline_type": ("s2s", "cascade")[place % 2]}, 300)
+    feed.close_all()
     assert _close_reasons(feed) == ["limit_replays"]
 
 
@@ -81,6 +83,7 @@ def test_a_normal_call_that_arrives_shuffled_is_far_from_the_limit() -> None:
         random.Random(place).shuffle(few)  # noqa: S311  # an order, not a secret
         for time_ms in few:
             feed.heard("Hello", time_ms)
+    feed.close_all()
     assert _close_reasons(feed) == []
     assert 0 < feed.evaluator.replayed_elements < 0.01 * Limits().max_replayed_elements_per_call
 
@@ -89,6 +92,7 @@ def test_texts_without_end_close_the_call_at_the_bytes_limit() -> None:
     feed = Feed(Limits(max_kept_bytes_per_call=100_000))
     for place in range(20):
         feed.user_audio(1_000 * place, text="hello you " * 1_000)
+    feed.close_all()
     assert _close_reasons(feed) == ["limit_kept_bytes"]
     assert feed.counts("callgauge_limits_hit_total") == {("kept_bytes",): 1}
 
@@ -97,4 +101,5 @@ def test_prompts_of_the_agent_are_not_kept_and_do_not_count() -> None:
     feed = Feed(Limits(max_kept_bytes_per_call=100_000))
     for place in range(20):
         feed.send("audit", {"message_type": "llm_call", "value": {"prompt": "x" * 20_000}}, place)
+    feed.close_all()
     assert _close_reasons(feed) == []

@@ -52,7 +52,7 @@ class Steps:
             monkeypatch, word_errors, "normalised", "compared characters", lambda text, _: min(len(text), 5_000)
         )
         self._count(monkeypatch, jiwer, "process_words", "compared characters", lambda one, two: len(one) + len(two))
-        self._count(monkeypatch, Revisions, "_made", "records", lambda *_: 1)
+        self._count_records(monkeypatch)
 
     def _count(
         self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, unit: str, size: Callable[..., int]
@@ -64,6 +64,16 @@ class Steps:
             return counted(*arguments, **more) if counted is not None else None
 
         monkeypatch.setattr(owner, name, counting, raising=False)
+
+    def _count_records(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        make = Revisions.make
+
+        def counting(*arguments: Any, **more: Any) -> Any:
+            record = make(*arguments, **more)
+            self.work["records"] += record is not None
+            return record
+
+        monkeypatch.setattr(Revisions, "make", counting)
 
     def take(self, what: str, evaluator: PartitionEvaluator, step: Callable[[], Sequence[Effect]]) -> Sequence[Effect]:
         """One step."""

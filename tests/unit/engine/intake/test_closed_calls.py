@@ -1,80 +1,34 @@
-"""Closed calls are recognised for as long as something of them may be read, and no longer than that without a bound."""
+"""Closed calls are recognised by their ids, the ones that closed last, so that a late record of one opens no other."""
+
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.effects import CloseCall
 from consumers.engine.intake.closed_calls import ClosedCalls
-from consumers.engine.partition import PartitionEvaluator
-from schemas.closed_sets import InputSource
-from tests.support.fakes.engine_feed import Feed, closings_of
+from consumers.engine.limits import Limits
+from tests.support.fakes.engine_feed import Feed
 
-AUDIT, PIPECAT = InputSource.AUDIT, InputSource.PIPECAT
-MOST = 10
+WORD = {"message_type": "user", "value": "hello"}
 
 
-def _recalled(number: int, starts: dict[InputSource, int] | None) -> ClosedCalls:
-    closed = ClosedCalls(MOST)
-    if starts is not None:
-        closed.reading_starts_at(starts)
-    for place in range(number):
-        closed.recall(f"call-{place}", {AUDIT: 10 * place + 9, PIPECAT: 10 * place + 9})
-    return closed
+@given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 5))
+def test_the_calls_that_closed_last_are_known_and_no_other(closings: list[int], most: int) -> None:
+    closed = ClosedCalls(most)
+    for number in closings:
+        closed.close(f"call-{number}")
+    newest = list(dict.fromkeys(reversed(closings)))[:most]
+    assert {number for number in range(10) if f"call-{number}" in closed} == set(newest)
+    assert len(closed) == len(newest)
 
 
-def test_calls_that_the_replay_cannot_meet_are_remembered_up_to_the_bound() -> None:
-    closed = _recalled(1_000, {AUDIT: 9_950, PIPECAT: 9_950})
-    assert len(closed) == MOST + 5
-    assert all(f"call-{place}" in closed for place in range(985, 1_000))
-    assert closed.was_folded("call-995", AUDIT, 9_955) is True
-    assert closed.was_folded("call-995", AUDIT, 9_960) is False
-    assert closed.was_folded("call-3", AUDIT, 39) is None
-
-
-def test_one_input_that_is_read_from_further_back_is_enough_to_remember() -> None:
-    assert len(_recalled(1_000, {AUDIT: 0, PIPECAT: 9_950})) == 1_000
-    assert len(_recalled(1_000, None)) == 1_000, "where reading starts is not known"
-
-
-def test_behind_the_replay_the_bound_counts_again() -> None:
-    closed = _recalled(1_000, {AUDIT: 0, PIPECAT: 0})
-    closed.close("here", {AUDIT: 9_999, PIPECAT: 9_000})
-    assert len(closed) == 1_001, "pipecat's input is not there yet"
-    closed.close("there", {AUDIT: 9_999, PIPECAT: 9_999})
-    assert len(closed) == MOST
-    assert "there" in closed
-    assert "here" in closed
-    assert closed.was_folded("here", AUDIT, 5) is False
-
-
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=60), st.integers(0, 60), st.integers(0, 60))
-def test_no_call_that_is_read_again_is_forgotten(
-    throughs: list[tuple[int, int]], audit_start: int, pipecat_start: int
-) -> None:
-    closed = ClosedCalls(3)
-    closed.reading_starts_at({AUDIT: audit_start, PIPECAT: pipecat_start})
-    for number, (audit, pipecat) in enumerate(throughs):
-        closed.recall(f"call-{number}", {AUDIT: audit, PIPECAT: pipecat})
-    for number, (audit, pipecat) in enumerate(throughs):
-        for source, through, start in ((AUDIT, audit, audit_start), (PIPECAT, pipecat, pipecat_start)):
-            if through >= start:
-                assert closed.was_folded(f"call-{number}", source, through) is True
-    assert len(closed) <= 3 + sum(audit >= audit_start or pipecat >= pipecat_start for audit, pipecat in throughs)
-
-
-def test_a_replay_recognises_closed_calls_when_it_is_known_where_it_starts() -> None:
-    before = Feed()
+def test_late_records_of_calls_that_an_earlier_owner_closed_are_only_counted() -> None:
+    feed = Feed(Limits(max_closed_calls_remembered=2))
     for number in range(3):
-        before.send("audit", {"message_type": "user", "value": "hello"}, number, key=f"call-{number}")
-    before.advance(10_000_000)
-    (first, *_) = closings_of(before.effects)
-    assert isinstance(first, CloseCall)
-    after = Feed()
-    evaluator: PartitionEvaluator = after.evaluator
-    evaluator.reading_starts_at(dict.fromkeys(InputSource, 1))
-    for record in before.records():
-        evaluator.recall(record)
+        feed.evaluator.has_closed(f"call-{number}")
     for number in (1, 2):
-        after.send("audit", {"message_type": "user", "value": "hello"}, number, key=f"call-{number}", offset=number)
-    assert evaluator.open_calls == 0
-    assert after.counts("callgauge_events_total") == {("audit", "replayed"): 2}
+        feed.send("audit", WORD, number, key=f"call-{number}")
+    assert (feed.evaluator.open_calls, feed.records()) == ((), [])
+    assert feed.counts("callgauge_events_total") == Counter({("audit", "after_close"): 2})
+    feed.send("audit", WORD, 3, key="call-0")
+    assert feed.evaluator.open_calls == ("call-0",), "more have closed since than are remembered"

@@ -136,6 +136,7 @@ def test_the_call_as_a_whole_is_judged_before_it_closes() -> None:
     assert feed.records("closed") == []
     assert feed.asked()[1:] == [("conversation_progression", 1)]
     feed.rate(feed.requests[1], 2)
+    feed.close_all()
     assert len(feed.records("closed")) == 1
     assert of_call(feed, "conversation_progression") == [(0, 1.0), (1, 0.5)]  # while it waits, and at its close
     assert feed.call_values().status == "final"

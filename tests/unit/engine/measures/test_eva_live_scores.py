@@ -50,7 +50,7 @@ def ended(feed: Feed, at_ms: int = 60_000, *, event: dict[str, Any] = ENDED) -> 
     """The call is over."""
     feed.send("judge", event, at_ms)
     feed.advance(at_ms + 10_000)
-    assert feed.evaluator.open_calls == 0
+    assert feed.evaluator.open_calls == ()
     return feed
 
 
@@ -336,7 +336,7 @@ def agent_ended(feed: Feed) -> Feed:
     """The call is over, and no record of it comes."""
     feed.send("judge", ENDED, 60_000)
     feed.advance(3_600_000)
-    assert feed.evaluator.open_calls == 0
+    assert feed.evaluator.open_calls == ()
     return feed
 
 

@@ -1,17 +1,17 @@
 """When the values of turns and calls are published: once, again if they change, over a restart too, and how many records that is."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from consumers.engine.effects import OpenCall
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
-from consumers.engine.measures import measures, turn_records
 from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.records.revisions import Revisions
+from consumers.engine.records.revisions import Fields, Revisions
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.scores.all_records import AnyScoreRecord, CallValues, TurnValues, Unscored, UnscoredReason
@@ -42,14 +42,6 @@ def spoken(feed: Feed, *starts_ms: int) -> None:
         feed.speech("bot_speech_stopped", at_ms + 3_000)
 
 
-def successor_of(written: Sequence[AnyScoreRecord], limits: Limits | None = None) -> Feed:
-    """The evaluator that takes the partition over."""
-    feed = Feed(limits)
-    for record in written:
-        feed.evaluator.recall(record)
-    return feed
-
-
 Events = Sequence[tuple[int, InputSource, bytes]]
 
 
@@ -62,15 +54,14 @@ def arrivals_of(events: Events) -> list[Arrival]:
     return arrivals
 
 
-def written_by(events: Events, recalled: Sequence[AnyScoreRecord] = (), *, closes: bool = True) -> list[AnyScoreRecord]:
-    """The records of a call from an evaluator, which may have taken it over."""
+def written_by(events: Events, *, taken_over: int = 0) -> list[AnyScoreRecord]:
+    """The records of a call from an evaluator, which may have taken it over after so many events."""
     evaluator = PartitionEvaluator(Limits(), "test")
-    for record in recalled:
-        evaluator.recall(record)
-    records = records_of(effect for arrival in arrivals_of(events) for effect in evaluator.receive(arrival))
-    if closes:
-        records += records_of(evaluator.advance(events[-1][0] + HOUR_MS))
-    return records
+    arrivals = arrivals_of(events)
+    for place, arrival in enumerate(arrivals[:taken_over]):
+        evaluator.receive_again(arrival, None if place else OpenCall(None))
+    records = records_of(effect for arrival in arrivals[taken_over:] for effect in evaluator.receive(arrival))
+    return [*records, *records_of(evaluator.advance(events[-1][0] + HOUR_MS))]
 
 
 # The record of the call.
@@ -115,12 +106,12 @@ def test_without_another_turn_a_long_call_says_nothing_more_of_itself() -> None:
 def test_a_long_call_keeps_its_rhythm_when_it_is_taken_over() -> None:
     whole = Feed()
     talk(whole, 0, 30)
-    first = Feed()
-    talk(first, 0, 19)
-    second = successor_of(first.records())
-    talk(second, 0, 30)
-    assert times_ms(first) + times_ms(second) == times_ms(whole)
-    assert [record.revision for record in [*first.records("call"), *second.records("call")]] == [*range(1, 8)]
+    feed = Feed()
+    talk(feed, 0, 19)
+    feed.hand_over(PartitionEvaluator(Limits(), "test"))
+    talk(feed, 20, 30)
+    assert times_ms(feed) == times_ms(whole)
+    assert [record.revision for record in feed.records("call")] == [*range(1, 8)]
     assert all(later - sooner >= 30_000 for sooner, later in pairwise(times_ms(whole)))
 
 
@@ -170,55 +161,22 @@ def test_while_a_call_runs_nobody_counts_what_is_not_known() -> None:
 # Over a restart.
 
 
-def test_nothing_is_measured_while_a_call_is_replayed_and_then_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: Counter[str] = Counter()
-
-    def counted(owner: Any, name: str) -> None:
-        measure = getattr(owner, name)
-
-        def counting(*arguments: Any, **more: Any) -> Any:
-            looks[name] += 1
-            return measure(*arguments, **more)
-
-        monkeypatch.setattr(owner, name, counting)
-
-    first = Feed()
-    talk(first, 0, 20)
-    counted(turn_records, "talk_of")
-    counted(measures, "speech_of")
-    second = successor_of(first.records())
-    talk(second, 0, 19)
-    second.user_audio(200_000, 201_000)
-    assert looks == {}
-    second._audio("audio_start", "assistant", 202_000, 0)  # here was the last record of the first evaluator
-    assert looks == {"talk_of": 20}
-    second.bot_text("Certainly.", 202_000)
-    second._audio("audio_end", "assistant", 204_000, 0)
-    assert second.records() == []
-    talk(second, 21, 21)
-    assert [(record.name, record.turn) for record in second.records() if record.name in {"turn", "call"}] == [
-        ("turn", 20), ("call", None),
-    ]  # fmt: skip
-
-
-def test_a_turn_that_the_successor_does_not_find_is_withdrawn() -> None:
-    first = Feed()
-    first.speech("bot_speech_started", 0)
-    spoken(first, 2_000, 6_000, 10_000)
-    assert {record.turn for record in first.records("turn")} == {0, 1, 2}
-    second = successor_of(first.records())
-    second.assistant_audio(0, 900)  # another topic is read first: there is a simulated caller
-    second.speech("bot_speech_started", 0)
-    spoken(second, 2_000, 6_000, 10_000)
-    withdrawn = [record for record in second.records("turn") if record.is_withdrawn]
+def test_turns_that_turn_out_to_be_none_are_withdrawn_once_over_a_restart_too() -> None:
+    feed = Feed()
+    feed.speech("bot_speech_started", 0)
+    spoken(feed, 2_000, 6_000, 10_000)
+    assert {record.turn for record in feed.records("turn")} == {0, 1, 2}
+    feed.hand_over(PartitionEvaluator(Limits(), "test"))
+    feed.assistant_audio(0, 900)  # on another topic, which lags: there is a simulated caller
+    withdrawn = [record for record in feed.records("turn") if record.is_withdrawn]
     assert [(record.turn, record.revision, plain(record.voice_to_voice_ms)) for record in withdrawn] == [
         (1, 2, "withdrawn"), (2, 2, "withdrawn"),
     ]  # fmt: skip
-    third = successor_of([*first.records(), *second.records()])
-    third.assistant_audio(0, 900)
-    third.speech("bot_speech_started", 0)
-    spoken(third, 2_000, 6_000, 10_000)
-    assert [record for record in third.records("turn") if record.is_withdrawn] == []
+    feed.hand_over(PartitionEvaluator(Limits(), "test"))
+    feed.user_audio(20_000, 21_000)
+    feed.assistant_audio(22_000, 23_000)
+    feed.user_audio(30_000, 31_000)
+    assert [record for record in feed.records("turn") if record.is_withdrawn] == withdrawn
 
 
 @pytest.mark.parametrize("seed", [2, 4])
@@ -228,16 +186,13 @@ def test_each_value_of_a_turn_is_known_for_the_first_time_once_wherever_a_succes
     expected = Counter((record.turn, name) for record in whole for name in record.first_known)
     assert expected
     assert set(expected.values()) == {1}
+    records = written_by(events)
     for cut in range(1, len(events), len(events) // 9):
-        before = written_by(events[:cut], closes=False)
-        both = [*before, *written_by(events, before)]
-        turns = [record for record in both if isinstance(record, TurnValues)]
-        assert Counter((record.turn, name) for record in turns for name in record.first_known) == expected
-        assert Counter(record.turn for record in turns if record.is_first) == Counter(
-            record.turn for record in whole if record.is_first
-        )
-        ids = Counter(record.record_id for record in both)
-        assert max(ids.values()) == 1
+        after = written_by(events, taken_over=cut)
+        assert 0 < len(after) <= len(records)
+        assert after == records[-len(after) :], "what a successor publishes is the rest of what one evaluator publishes"
+    ids = Counter(record.record_id for record in records)
+    assert max(ids.values()) == 1
 
 
 def test_a_value_that_goes_and_comes_back_is_not_known_for_the_first_time_again() -> None:
@@ -289,14 +244,23 @@ def test_the_recorded_call_has_at_most_forty_five() -> None:
 
 def test_a_record_that_says_the_same_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fields are the work of a record: it is not done for a record that is not published."""
-    made = 0
-    make = Revisions._made
+    looks: Counter[str] = Counter()
+    make = Revisions.make
 
-    def counting(*arguments: Any, **more: Any) -> Any:
-        nonlocal made
-        made += 1
-        return make(*arguments, **more)
+    def counting(*arguments: Any, fields: Callable[[], Fields] | None = None, **more: Any) -> Any:
+        def counted() -> Fields:
+            assert fields is not None
+            looks["worked out"] += 1
+            return fields()
 
-    monkeypatch.setattr(Revisions, "_made", counting)
+        record = make(*arguments, fields=None if fields is None else counted, **more)
+        looks["asked"] += 1
+        looks["made"] += record is not None
+        looks["made by work"] += record is not None and fields is not None
+        return record
+
+    monkeypatch.setattr(Revisions, "make", counting)
     records = written_by(simulated_events(3))
-    assert made == len(records)
+    assert looks["made"] == len(records)
+    assert looks["asked"] > looks["made"]
+    assert looks["worked out"] == looks["made by work"] > 0

@@ -386,32 +386,24 @@ def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_i
 
 
 def test_a_successor_counts_no_stage_again() -> None:
-    """Of a turn with two stages written, a third is known when the replay is over: only that one is new."""
+    """Of a turn with two stages written, a third is known after the hand-over: only that one is new."""
     phone = Phone()
     phone.greeting()
     phone.metric(LLM, 0.4, 2800)
     phone.turn(1000)
     phone.leave(7000)
     assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN]]
-    successor = Phone()
-    successor.evaluator = PartitionEvaluator(Limits(), "test")
-    for record in phone.records():
-        successor.evaluator.recall(record)
-    successor.greeting()
-    successor.metric(LLM, 0.4, 2800)
-    successor.turn(1000)
-    successor.leave(7000)
-    assert successor.records() == []
-    successor.metric(TTS, 0.2, 3000)
-    successor.turn(7000)
-    successor.leave(13_000)
-    assert stages_in(successor.turn_values(1)) == [Stage.TTS_FIRST_BYTE]
-    assert successor.turn_values(1).revision == 2
-    successor.metric(TTS, 0.3, 2950)
-    successor.turn(13_000)
-    successor.leave(19_000)
-    assert successor.turn_values(1).revision == 3
-    assert successor.known(1) == [[Stage.TTS_FIRST_BYTE], []]
+    phone.hand_over(PartitionEvaluator(Limits(), "test"))
+    phone.metric(TTS, 0.2, 3000)
+    phone.turn(7000)
+    phone.leave(13_000)
+    assert stages_in(phone.turn_values(1)) == [Stage.TTS_FIRST_BYTE]
+    assert phone.turn_values(1).revision == 2
+    phone.metric(TTS, 0.3, 2950)
+    phone.turn(13_000)
+    phone.leave(19_000)
+    assert phone.turn_values(1).revision == 3
+    assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN], [Stage.TTS_FIRST_BYTE], []]
 
 
 def test_the_call_says_how_often_sources_disagree() -> None:

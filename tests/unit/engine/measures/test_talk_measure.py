@@ -1,7 +1,5 @@
 """The engine's measures of a call's sound and of the mutual understanding of its sides, while it runs and at its end."""
 
-import pickle
-
 import pytest
 
 from consumers.engine.limits import Limits
@@ -385,11 +383,11 @@ def test_a_caller_who_was_never_understood_has_no_rate() -> None:
     assert value_of(rate(feed)) == "no_user_speech"
 
 
-def test_a_snapshot_goes_on() -> None:
+def test_a_successor_goes_on() -> None:
     feed, moved = Feed(LIMITS), Feed(LIMITS)
     talk(feed)
     talk(moved)
-    moved.evaluator = PartitionEvaluator.restore(pickle.loads(pickle.dumps(moved.evaluator.snapshot())))  # noqa: S301  # our own bytes
+    moved.hand_over(PartitionEvaluator(LIMITS, "test"))
     for each in (feed, moved):
         each.latest = []
         each.user_audio(20_000, 21_000)

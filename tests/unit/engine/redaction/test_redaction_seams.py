@@ -17,7 +17,7 @@ from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction.redactor import Redactor
-from consumers.evaluator.partition.partition import InputStart, Partition
+from consumers.evaluator.partition.partition import Partition
 from consumers.judge.prompting.answers import read_answer
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.registry import Instruments
@@ -66,12 +66,15 @@ class PlantedFeed(GoalFeed):
         self.rules = GoalRules(
             asks_judge=True, text_judges=(JudgeKind.CONCISENESS, JudgeKind.FAITHFULNESS, JudgeKind.SPEAKABILITY)
         )
-        self.evaluator = PartitionEvaluator(
-            Limits(), "test", ChosenGoals(OneSet(self.goals), self.rules), writes_transcripts=True, redactor=redactor
-        )
+        self._redactor = redactor
+        self.evaluator = self._fresh()
         self.at_ms = 0
 
-    def run(self) -> "PlantedFeed":
+    def _fresh(self) -> PartitionEvaluator:
+        goals = ChosenGoals(OneSet(self.goals), self.rules)
+        return PartitionEvaluator(Limits(), "test", goals, writes_transcripts=True, redactor=self._redactor)
+
+    def run(self, *, hands_over: bool = False) -> "PlantedFeed":
         self.send("audit", {"type": "call_started", "agent": "desk"}, 0)
         self.greet()
         self.turn(f"It's {SAID_CARD}, I'm jane dot doe at example dot com.", answer="Thanks, I have +1 415 555 0142.")
@@ -80,6 +83,8 @@ class PlantedFeed(GoalFeed):
         answer = {"tool": "pay", "response": {"status": "success", "customer": [TOOL], "jane@example.com": "known"}}
         self.send("audit", {"message_type": "tool_response", "value": answer}, self.at_ms + 200)
         self.turn("Born 14 March 1985, yes.", answer=f"So {CARD}.")
+        if hands_over:
+            self.hand_over(self._fresh())
         self.turn("Thanks.", answer="Bye.")
         self.send("audit", {"type": "call_ended", "reason": f"card {CARD} declined"}, self.at_ms)
         while (due_ms := self.evaluator.next_wakeup()) is not None:  # no judge
@@ -126,11 +131,8 @@ def test_scores_are_those_of_what_was_said() -> None:
 
 
 def test_what_is_asked_stays_the_same_question() -> None:
-    """Another evaluator asks with the same ids, also after a snapshot: they follow from the redacted text alone."""
-    first, second = PlantedFeed(), PlantedFeed()
-    first.run()
-    second.evaluator = PartitionEvaluator.restore(second.evaluator.snapshot(), OneSet(second.goals))
-    second.run()
+    """Another evaluator asks with the same ids, also after a hand-over: they follow from the redacted text alone."""
+    first, second = PlantedFeed().run(), PlantedFeed().run(hands_over=True)
     assert [request.request_id for request in first.requests] == [request.request_id for request in second.requests]
     other = PlantedFeed(Redactor(RedactionRules(enabled=False))).run()
     assert {request.request_id for request in first.requests} != {each.request_id for each in other.requests}
@@ -206,10 +208,10 @@ def test_a_quarantine_record_and_its_log_line_repeat_nothing(
     redactor = Redactor()
     evaluator = PartitionEvaluator(Limits(), "test", redactor=redactor)
     partition = Partition(0, evaluator, Limits(), SOURCE_BY_TOPIC, Instruments(registry, ["evaluator"]), redactor)
-    partition.start({topic: InputStart(0, 0)})
+    partition.start({topic: 0})
     partition.fold([[record]], None)
     partition.count_events()
-    ((refused,),) = partition.outbox.first()
+    ((refused,),) = [decision.records for decision in partition.outbox.first()]
     assert isinstance(refused, QuarantineRecord)
     told = refused.model_dump_json() + capsys.readouterr().out
     assert "record_quarantined" in told
@@ -228,9 +230,9 @@ def test_the_rules_of_the_operator_hold_for_refused_records() -> None:
         0, StubEvaluator(), Limits(), SOURCE_BY_TOPIC, Instruments(CollectorRegistry(), ["evaluator"]),
         Redactor(RedactionRules(enabled=False)),
     )  # fmt: skip
-    partition.start({PIPECAT: InputStart(0, 0)})
+    partition.start({PIPECAT: 0})
     partition.fold([[record]], None)
-    ((refused,),) = partition.outbox.first()
+    ((refused,),) = [decision.records for decision in partition.outbox.first()]
     assert isinstance(refused, QuarantineRecord)
     assert CARD in refused.expected_and_seen
 

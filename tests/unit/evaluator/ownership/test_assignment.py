@@ -8,9 +8,9 @@ from aiokafka.structs import OffsetAndMetadata
 
 from consumers.engine.effects import PublishScore
 from consumers.evaluator.ownership.assignment import Assignment, NotCoPartitionedError, assigned_numbers
-from consumers.evaluator.partition.partition import InputStart
 from consumers.evaluator.reading import input_merge
-from consumers.evaluator.reading.partition_clock import PATIENCE_MS, LogEnd
+from consumers.evaluator.reading.partition_clock import PATIENCE_MS
+from consumers.runtime.kafka.log_ends import LogEnd
 from schemas.closed_sets import InputSource
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.fakes.evaluator_fakes import (
@@ -106,7 +106,7 @@ async def test_what_cannot_be_decoded_leaves_no_gap_and_says_nothing_of_the_time
     consumer = FakeConsumer({TopicPartition("a", 0): (4, 4, 4, NOW_MS)})
     await told_twice(assignment, consumer)
     assignment.polled({0: [[stand_in("a", 4, 9)]]})
-    assert assignment.gaps.take() == {}
+    assert assignment.gaps.gaps == {}
     assert not clock.correct()
     assert not clock._proofs
 
@@ -185,7 +185,7 @@ def test_what_is_given_up_is_dropped_and_the_rest_is_known_anew() -> None:
 def test_the_lag_of_the_watermark_is_what_a_restart_reads_again() -> None:
     evaluator = StubEvaluator()
     evaluator.watermarks = {InputSource.PIPECAT: 2}
-    partition, _ = partition_of(evaluator, 3, {PIPECAT: InputStart(2, 0), AUDIT: InputStart(0, 0)})
+    partition, _ = partition_of(evaluator, 3, {PIPECAT: 2, AUDIT: 0})
     partition.fold([[Record(PIPECAT, 2, partition=3), Record(PIPECAT, 8, partition=3)]], None)
     assignment = Assignment([PIPECAT, AUDIT], {}, trusted_clock())
     assignment.owned = {3: owned_of(partition)}

@@ -8,10 +8,12 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.evaluator.ownership.lost_records import LostRecords
-from consumers.evaluator.reading.input_gaps import MAX_GAPS, Gap, InputGaps, InputMadeAnewError, losses
+from consumers.evaluator.ownership.lost_records import MAX_GAPS, Gap, InputGaps, InputMadeAnewError, LostRecords
+from consumers.evaluator.recovery.order_log import CommitNote
+from consumers.runtime.registry import Instruments
 from tests.support.fakes.evaluator_fakes import AUDIT, PIPECAT, START, Shell
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -30,10 +32,11 @@ def test_a_loss_is_what_was_passed_over_before_the_beginning(polls: Sequence[tup
         gaps.handed_over(A, 10, offset + gap, offset + gap + records - 1)
         offset += gap + records
     lost = {each for each in passed_over if each < log_start}
-    found = losses(gaps.take(), {A: log_start})
-    assert sum(loss.records for loss in found) == len(lost)
-    assert [loss.first for loss in found] == ([min(lost)] if lost else [])
-    assert gaps.take() == {}
+    registry = CollectorRegistry()
+    with capture_logs() as logged:
+        LostRecords(gaps, dict, Instruments(registry, ["evaluator"]))._report(A, gaps.gaps.get(A, []), log_start)
+    assert registry.get_sample_value("callgauge_input_records_lost_total") == len(lost)
+    assert [line["record"] for line in logged] == ([f"a[0]@{min(lost)}"] if lost else [])
 
 
 def test_an_offset_that_comes_again_is_of_another_topic() -> None:
@@ -51,11 +54,10 @@ def test_gaps_that_nobody_answers_for_are_bounded() -> None:
     gaps = InputGaps()
     for number in range(MAX_GAPS + 5):
         gaps.handed_over(A, 0, number * 2 + 1, number * 2 + 1)
-    taken = gaps.take()
-    assert len(taken[A]) == MAX_GAPS
+    assert len(gaps.gaps[A]) == MAX_GAPS
+    del gaps.gaps[A][:10]
     gaps.handed_over(A, 0, 5_000, 5_000)
-    gaps.put_back(taken)
-    assert gaps.take()[A][-1] == Gap(2 * (MAX_GAPS + 5), 5_000)
+    assert gaps.gaps[A][-1] == Gap(2 * (MAX_GAPS + 5), 5_000)
 
 
 # Losses.
@@ -66,7 +68,7 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
     shell = Shell(monkeypatch)
     await shell.assigned(0, 1)
     for evaluator in shell.evaluators:
-        evaluator.unfinished = ["c-1", "c-2"]
+        evaluator.open_calls = ("c-2", "c-1")
     return shell
 
 
@@ -102,7 +104,7 @@ async def test_what_was_deleted_is_counted_and_the_open_calls_are_named_once(she
         await lost_by(shell).ask(client)
         await shell.folds(START + 40)
         client.start = START + 40
-        shell.evaluators[0].unfinished = ["c-2", "c-3"]
+        shell.evaluators[0].open_calls = ("c-2", "c-3")
         await lost_by(shell).ask(client)
     assert client.asked == [TopicPartition(PIPECAT, 0)] * 2
     assert counted(shell, "input_records_lost") == 23 + 9
@@ -133,6 +135,24 @@ async def test_a_broker_that_does_not_answer_is_asked_again(shell: Shell) -> Non
     with capture_logs():
         await lost_by(shell).ask(client)
     assert counted(shell, "input_records_lost") == 5
+
+
+async def test_a_gap_that_comes_while_the_broker_is_asked_waits_for_the_next_answer(shell: Shell) -> None:
+    await shell.folds(START + 5)
+
+    class Meanwhile(Starts):
+        async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+            if not self.asked:
+                await shell.folds(START + 7)
+            return await super().beginning_offsets(partitions)
+
+    client = Meanwhile(START + 7)
+    counts = []
+    with capture_logs():
+        for _ in range(3):
+            await lost_by(shell).ask(client)
+            counts.append(counted(shell, "input_records_lost"))
+    assert (counts, len(client.asked)) == ([5, 6, 6], 2)
 
 
 async def test_a_gap_is_told_though_the_partition_is_given_up(shell: Shell) -> None:
@@ -180,6 +200,7 @@ async def test_topics_made_anew_end_the_role_and_are_read_from_their_first_recor
     with capture_logs() as logged, pytest.raises(InputMadeAnewError, match="offset 7 was to come next, and 1 came"):
         await polled
     assert shell.journal == [f"commit {AUDIT}[1]@1", f"commit {PIPECAT}[0]@1"]
+    assert {CommitNote.parse(at.metadata) for at in shell.consumer.noted.values()} == {CommitNote(None, is_anew=True)}
     assert [line["event"] for line in logged] == ["input_not_where_it_was", "calls_incomplete"]
     assert shell.folded == [[START, START + 1, START + 2], []]
     await shell.role._commit()

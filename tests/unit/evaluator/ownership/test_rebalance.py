@@ -1,42 +1,37 @@
 """The evaluator in a rebalance: the work it takes, leaves and overtakes."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
 from consumers.evaluator.ownership.assignment import NotCoPartitionedError
-from consumers.evaluator.partition.owned_partition import OwnedPartition
-from consumers.evaluator.recall.commit_note import CommitNote, SnapshotPlace
 from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
 from schemas.topics import INPUT_TOPICS
 from tests.support.fakes.evaluator_fakes import PIPECAT, START, Shell, inputs_of, until_idle
 
 
 @pytest.fixture
-async def make_shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shell]:
-    return lambda **settings: Shell(monkeypatch, **settings)
+async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(monkeypatch)
 
 
-async def test_records_are_folded_and_written_to_their_own_partition_number(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_records_are_folded_and_written_to_their_own_partition_number(shell: Shell) -> None:
     await shell.assigned(0, 1)
     await shell.folds(4, 5, number=1)
     assert shell.folded == [[], [4, 5]]
     assert shell.journal == ["write c-1 to 1", "write c-1 to 1"]
 
 
-async def test_a_new_partition_is_read_only_when_it_is_taken_over(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_a_new_partition_is_read_only_when_it_is_taken_over(shell: Shell) -> None:
     shell.takeover.gate.clear()
     await shell.assigned(0)
     assert shell.consumer.paused == inputs_of(0)
     assert shell.consumer.positions == {}
     had_begun = shell.writers[0].runs
     assert not shell.role.ready.is_set()
-    assert shell.role.problems() == ("evaluator: reading the written records of partitions 0",)
+    assert shell.role.problems() == ("evaluator: taking over partitions 0",)
     await shell.folds(4)  # is dropped: it is read again
     assert shell.folded == [[]]
     shell.takeover.gate.set()
@@ -49,8 +44,7 @@ async def test_a_new_partition_is_read_only_when_it_is_taken_over(make_shell: Ca
     assert shell.folded == [[4]]
 
 
-async def test_what_stays_ours_goes_on_while_the_new_is_taken_over(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_what_stays_ours_goes_on_while_the_new_is_taken_over(shell: Shell) -> None:
     await shell.assigned(0)
     await shell.folds(4, 5)
     shell.takeover.gate.clear()
@@ -69,8 +63,7 @@ async def test_what_stays_ours_goes_on_while_the_new_is_taken_over(make_shell: C
     assert shell.folded == [[4, 5, 6], [4]]
 
 
-async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(shell: Shell) -> None:
     await shell.assigned(0, 1)
     shell.may_write.clear()
     await shell.folds(4, number=1)
@@ -86,8 +79,7 @@ async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(make_she
 
 
 @pytest.mark.parametrize("generations", [0, 2, 5, -1])
-async def test_a_rebalance_without_us_leaves_us_nothing(make_shell: Callable[..., Shell], generations: int) -> None:
-    shell = make_shell()
+async def test_a_rebalance_without_us_leaves_us_nothing(shell: Shell, generations: int) -> None:
     await shell.assigned(0)
     await shell.folds(4)
     await shell.rebalanced(0, generations=generations)
@@ -100,8 +92,7 @@ async def test_a_rebalance_without_us_leaves_us_nothing(make_shell: Callable[...
     assert len(shell.writers) == 2
 
 
-async def test_records_polled_before_a_rebalance_are_not_folded_after_it(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_records_polled_before_a_rebalance_are_not_folded_after_it(shell: Shell) -> None:
     await shell.assigned(0)
     async with shell.role._lock:  # other work is going on
         taking = shell.polled(4)
@@ -117,10 +108,7 @@ async def test_records_polled_before_a_rebalance_are_not_folded_after_it(make_sh
     assert shell.folded == [[4]]
 
 
-async def test_records_polled_in_the_middle_of_a_rebalance_are_not_folded_after_it(
-    make_shell: Callable[..., Shell],
-) -> None:
-    shell = make_shell()
+async def test_records_polled_in_the_middle_of_a_rebalance_are_not_folded_after_it(shell: Shell) -> None:
     await shell.assigned(0)
     await shell.revoked()
     async with shell.role._lock:
@@ -131,11 +119,8 @@ async def test_records_polled_in_the_middle_of_a_rebalance_are_not_folded_after_
     assert shell.folded == [[]]
 
 
-async def test_no_time_passes_until_records_that_a_rebalance_overtook_are_read_again(
-    make_shell: Callable[..., Shell],
-) -> None:
+async def test_no_time_passes_until_records_that_a_rebalance_overtook_are_read_again(shell: Shell) -> None:
     """The client counts them as read: with no more outstanding, a call would close without them."""
-    shell = make_shell()
     await shell.assigned(0)
     await shell.broker_answers()
     shell.evaluators[0].wakeup_ms = 0
@@ -156,8 +141,7 @@ async def test_no_time_passes_until_records_that_a_rebalance_overtook_are_read_a
     assert shell.evaluators[0].advanced_to_ms != []
 
 
-async def test_no_time_passes_while_records_wait_to_be_folded(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_no_time_passes_while_records_wait_to_be_folded(shell: Shell) -> None:
     await shell.assigned(0)
     await shell.broker_answers()
     shell.evaluators[0].wakeup_ms = 0
@@ -172,9 +156,8 @@ async def test_no_time_passes_while_records_wait_to_be_folded(make_shell: Callab
 
 
 async def test_calls_close_a_step_at_a_time_and_the_steps_follow_without_a_wait(
-    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shell = make_shell()
     await shell.assigned(0, 1)
     await shell.broker_answers()
     await shell.polled(START)
@@ -194,19 +177,15 @@ async def test_calls_close_a_step_at_a_time_and_the_steps_follow_without_a_wait(
     assert [shell.evaluators[number].closing_calls for number in (0, 1)] == [0, 0]
 
 
-async def test_a_poll_closes_calls_too(make_shell: Callable[..., Shell]) -> None:
+async def test_a_poll_closes_calls_too(shell: Shell) -> None:
     """Otherwise a process that always has records to fold would close no calls."""
-    shell = make_shell()
     await shell.assigned(0)
     shell.evaluators[0].closing_calls = 2
     await shell.polled(START)
     assert shell.evaluators[0].closing_calls == 1
 
 
-async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
-    make_shell: Callable[..., Shell],
-) -> None:
-    shell = make_shell()
+async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(shell: Shell) -> None:
     await shell.assigned(1)
     shell.takeover.gate.clear()
     await shell.rebalanced(0, 1)
@@ -222,8 +201,7 @@ async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
     assert shell.consumer.paused == set()
 
 
-async def test_a_takeover_that_was_cancelled_begins_anew(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_a_takeover_that_was_cancelled_begins_anew(shell: Shell) -> None:
     shell.takeover.gate.clear()
     await shell.assigned(0)
     await shell.revoked()
@@ -235,8 +213,7 @@ async def test_a_takeover_that_was_cancelled_begins_anew(make_shell: Callable[..
     assert shell.folded == [[], [4]]
 
 
-async def test_a_takeover_that_fails_ends_the_role(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_a_takeover_that_fails_ends_the_role(shell: Shell) -> None:
     shell.takeover.error = ZeroDivisionError("boom")
     await shell.assigned(0)
     assert shell.subscription.failures == [shell.takeover.error]
@@ -244,8 +221,7 @@ async def test_a_takeover_that_fails_ends_the_role(make_shell: Callable[..., She
     assert not shell.role.ready.is_set()
 
 
-async def test_a_broker_that_refuses_a_takeover_is_named(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_a_broker_that_refuses_a_takeover_is_named(shell: Shell) -> None:
     shell.takeover.error = KafkaConnectionError("gone")
     await shell.assigned(0)
     (failure,) = shell.subscription.failures
@@ -253,9 +229,8 @@ async def test_a_broker_that_refuses_a_takeover_is_named(make_shell: Callable[..
     assert "127.0.0.1:9092" in str(failure)
 
 
-async def test_what_is_given_to_us_while_we_leave_is_not_taken_over(make_shell: Callable[..., Shell]) -> None:
+async def test_what_is_given_to_us_while_we_leave_is_not_taken_over(shell: Shell) -> None:
     """Leaving the group takes a moment, in which a rebalance may end: work that begins then would never be ended."""
-    shell = make_shell()
     shell.role._is_leaving = True
     await shell.assigned(0)
     assert shell.takeover.begun == 0
@@ -264,15 +239,13 @@ async def test_what_is_given_to_us_while_we_leave_is_not_taken_over(make_shell: 
     assert not shell.role.ready.is_set()
 
 
-async def test_without_partitions_the_role_is_ready(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_without_partitions_the_role_is_ready(shell: Shell) -> None:
     await shell.assigned()
     assert shell.role.ready.is_set()
     assert shell.takeover.begun == 0
 
 
-async def test_a_torn_assignment_ends_the_role(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_a_torn_assignment_ends_the_role(shell: Shell) -> None:
     await shell.role.on_partitions_assigned(inputs_of(0) - {TopicPartition(PIPECAT, 0)})
     assert len(shell.subscription.failures) == 1
     assert shell.writers == []
@@ -285,126 +258,14 @@ async def assigned_without(shell: Shell, topic: str) -> None:
     await shell.role.on_partitions_assigned({tp for tp in inputs_of(0) if tp.topic != topic})
 
 
-async def test_an_assignment_without_one_of_the_inputs_ends_the_role(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_an_assignment_without_one_of_the_inputs_ends_the_role(shell: Shell) -> None:
     await assigned_without(shell, PIPECAT)
     (failure,) = shell.subscription.failures
     assert isinstance(failure, NotCoPartitionedError)
     assert "runs the same version" in str(failure)
 
 
-async def test_when_the_input_is_gone_that_is_the_reason(make_shell: Callable[..., Shell]) -> None:
-    shell = make_shell()
+async def test_when_the_input_is_gone_that_is_the_reason(shell: Shell) -> None:
     shell.misfit = TopicsUnfitError("pipecat.events is gone")
     await assigned_without(shell, PIPECAT)
     assert shell.subscription.failures == [shell.misfit]
-
-
-# The state, for the next owner.
-
-
-class Writing:
-    """Writes the states of partitions, as the test lets it."""
-
-    def __init__(self, shell: Shell) -> None:
-        self.may_write = asyncio.Event()
-        self.may_write.set()
-        self._shell = shell
-
-    async def write(self, leaving: list[OwnedPartition]) -> list[tuple[OwnedPartition, SnapshotPlace]]:
-        numbers = [owned.partition.number for owned in leaving]
-        self._shell.journal.append(f"state of {numbers}")
-        await self.may_write.wait()
-        return [(owned, SnapshotPlace(0, number, number + 1)) for number, owned in zip(numbers, leaving, strict=True)]
-
-
-def snapshots_noted(shell: Shell) -> dict[int, SnapshotPlace | None]:
-    return {tp.partition: CommitNote.parse(at.metadata).snapshot for tp, at in shell.consumer.noted.items()}
-
-
-@pytest.fixture
-async def writing_shell(make_shell: Callable[..., Shell]) -> Shell:
-    shell = make_shell()
-    shell.role._snapshots = Writing(shell)  # type: ignore[assignment]  # a fake
-    await shell.assigned(0, 1)
-    await shell.folds(4)
-    await shell.folds(4, number=1)
-    shell.journal.clear()
-    return shell
-
-
-async def test_only_what_others_get_is_written_for_them_and_the_commit_says_where(writing_shell: Shell) -> None:
-    shell = writing_shell
-    shell.takeover.given_away = [1]
-    await shell.revoked()
-    what = [line for line in shell.journal if line.startswith((f"commit {PIPECAT}", "state"))]
-    assert what == [f"commit {PIPECAT}[0]@5", f"commit {PIPECAT}[1]@5", "state of [1]", f"commit {PIPECAT}[1]@5"]
-    assert snapshots_noted(shell) == {0: None, 1: SnapshotPlace(0, 1, 2)}
-
-
-async def test_from_its_writing_on_a_state_stays_as_it_is_until_somebody_goes_on_with_it(writing_shell: Shell) -> None:
-    """Otherwise it would be stale at once: between the two halves of a rebalance time goes on, and calls close."""
-    shell = writing_shell
-    shell.takeover.given_away = [1]
-    shell.role._snapshots.may_write.clear()  # type: ignore[union-attr]  # the fake
-    revoking = asyncio.create_task(shell.revoked())
-    await until_idle()
-    taking = shell.polled(5, number=1)
-    await until_idle()
-    assert shell.folded == [[4], [4]]
-    shell.role._snapshots.may_write.set()  # type: ignore[union-attr]  # the fake
-    await revoking
-    await taking
-    await shell.folds(5)
-    shell.evaluators[1].wakeup_ms = 0
-    shell.role._assignment.advance()
-    noted = snapshots_noted(shell)
-    await shell.role._commit()
-    assert shell.folded == [[4, 5], [4]]
-    assert shell.evaluators[1].advanced_to_ms == []
-    assert snapshots_noted(shell) == noted == {0: None, 1: SnapshotPlace(0, 1, 2)}
-    await shell.assigned(0, 1)  # and it is ours again
-    assert shell.consumer.positions[TopicPartition(PIPECAT, 1)] == 5
-    await shell.folds(5, number=1)
-    assert shell.folded == [[4, 5], [4, 5]]
-    assert len(shell.writers) == 2
-
-
-async def test_the_writing_has_a_bound_of_its_own(writing_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it were broken off in the middle, a thread would read a state that folding changes."""
-    shell = writing_shell
-    bounds: list[asyncio.Timeout] = []
-    real = asyncio.timeout
-
-    def kept(seconds: float | None) -> asyncio.Timeout:
-        bounds.append(real(seconds))
-        return bounds[-1]
-
-    monkeypatch.setattr(asyncio, "timeout", kept)
-    shell.takeover.given_away = [0]
-    shell.role._snapshots.may_write.clear()  # type: ignore[union-attr]  # the fake
-    revoking = asyncio.create_task(shell.revoked())
-    await until_idle()
-    assert "state of [0]" in shell.journal
-    assert not revoking.done()
-    assert bounds[0].when() is None  # the rest of the time for committing is not the limit for writing
-    shell.role._snapshots.may_write.set()  # type: ignore[union-attr]  # the fake
-    await revoking
-    assert snapshots_noted(shell)[0] == SnapshotPlace(0, 0, 1)
-
-
-async def test_a_partition_that_stayed_ours_offers_its_state_no_more(writing_shell: Shell) -> None:
-    shell = writing_shell
-    shell.takeover.given_away = [0]
-    await shell.rebalanced(0, 1)
-    await shell.folds(5)
-    await shell.role._commit()
-    assert snapshots_noted(shell)[0] is None
-
-
-async def test_who_stops_writes_the_state_of_all(writing_shell: Shell) -> None:
-    shell = writing_shell
-    shell.role._is_leaving = True
-    await shell.role._hand_over()
-    assert "state of [0, 1]" in shell.journal
-    assert snapshots_noted(shell) == {0: SnapshotPlace(0, 0, 1), 1: SnapshotPlace(0, 1, 2)}

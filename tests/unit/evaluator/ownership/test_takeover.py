@@ -1,473 +1,462 @@
-"""Taking a partition over: other owners are fenced off, then commits and scores are read, then it begins."""
+"""Taking a partition over: other owners are fenced off, then what they wrote is read, then it begins where they were."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
-from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.engine.limits import Limits
-from consumers.evaluator.ownership.takeover import Takeover
-from consumers.evaluator.partition.owned_partition import OwnedPartition
-from consumers.evaluator.partition.partition import Partition
-from consumers.evaluator.partition.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
-from consumers.evaluator.recall.commit_note import CommitNote, SnapshotPlace
-from consumers.evaluator.recall.ledger import LedgerError
+from consumers.evaluator.recovery import read_back
+from consumers.evaluator.recovery.order_log import CommitNote
+from consumers.evaluator.recovery.read_back import ReadBackError
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.snapshots.restoring import NotedSnapshot, Restored
-from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.registry import Instruments
-from schemas.topics import SOURCE_BY_TOPIC
-from tests.support.fakes.evaluator_fakes import (
-    AUDIT,
-    NOW_MS,
-    PIPECAT,
-    Record,
-    StubEvaluator,
-    fact,
-    trusted_clock,
-    until_idle,
-)
+from consumers.evaluator.writing.partition_writer import Mark
+from schemas.goals.goal_set import GoalSet
+from schemas.topics import INPUT_TOPICS
+from tests.support.fakes.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, goal_set, until_idle
+from tests.unit.evaluator.little_broker import LittleBroker, LittleConsumer, Owner, published
 
-TOPICS = (PIPECAT, AUDIT)
-FIRST, END = 10, 900
-MARK = 1_000
-"""A fence ends in `scores` at this offset plus the number of its partition."""
+ORDER = TopicPartition("order", 0)
+GENERATION = 1_000_000
+STARTED = json.dumps({"type": "call_started", "timestamp": NOW_MS, "agent": "desk"}).encode()
+SAID = json.dumps({"type": "user_text_updated", "timestamp": NOW_MS, "text": "Hello"}).encode()
 
 
-class FakeWriter:
-    """Fences when it is let."""
-
-    def __init__(self, number: int, journal: list[str]) -> None:
-        self.scores_end: int | None = None
-        self.may_fence = asyncio.Event()
-        self.may_fence.set()
-        self._number = number
-        self._journal = journal
-
-    async def fence(self) -> int:
-        await self.may_fence.wait()
-        self._journal.append(f"fence {self._number}")
-        return MARK + self._number
+def commit(broker: LittleBroker, offset: int, text: str, *topics: str) -> None:
+    """These inputs are committed at this offset, with this note."""
+    broker.committed |= {TopicPartition(topic, 0): OffsetAndMetadata(offset, text) for topic in topics or INPUT_TOPICS}
 
 
-class Taking:
-    """Partitions to be taken over, with everything around them made up; `journal` lists the requests in order."""
+def noted(broker: LittleBroker) -> int | None:
+    """Where the committed notes say that the order must be read from."""
+    (order,) = {note.order for at in broker.committed.values() if (note := CommitNote.parse(at.metadata)) is not None}
+    return order
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *numbers: int, is_embedded: bool = False) -> None:
-        self.journal: list[str] = []
-        self.registry = CollectorRegistry()
-        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
-        self.asked: tuple[str, list[TopicPartition]] | None = None
-        self.ledger_starts: Mapping[int, int] = {}
-        self.ledger_at_least: Mapping[int, int] = {}
-        self.ledger_error: Exception | None = None
-        self.closed = 0
-        self.noted: dict[TopicPartition, OffsetAndMetadata] = {}
-        self.commit_error: Exception | None = None
-        instruments = Instruments(self.registry, ["evaluator"])
-        monkeypatch.setattr(KafkaSettings, "admin", lambda *_: self)
-        monkeypatch.setattr("consumers.evaluator.ownership.takeover.read_ledger", self._read_ledger)
-        settings = EvaluatorSettings(group_id="g", ledger_overlap_ms=0)
-        self.takeover = Takeover(KafkaSettings(is_embedded=is_embedded), settings, instruments, TOPICS, trusted_clock())
-        self.evaluators = {number: StubEvaluator() for number in numbers}
-        self.writers = {number: FakeWriter(number, self.journal) for number in numbers}
-        self.owned = [
-            OwnedPartition(Partition(number, self.evaluators[number], Limits(), SOURCE_BY_TOPIC, instruments), writer)  # type: ignore[arg-type]  # a fake writer
-            for number, writer in self.writers.items()
-        ]
 
-    def commit(self, topic: str, number: int, offset: int, text: str) -> None:
-        self.committed[TopicPartition(topic, number)] = OffsetAndMetadata(offset, text)
+async def took_over(broker: LittleBroker, **options: Any) -> Owner:
+    owner = Owner(broker, **options)
+    broker.journal.clear()
+    await owner.take_over()
+    return owner
 
-    async def take(self) -> None:
-        consumer: Any = SimpleNamespace(
-            beginning_offsets=self.beginning_offsets, end_offsets=self.end_offsets, commit=self.commit_offsets
-        )
-        await self.takeover.start()
-        await self.takeover.take(self.owned, consumer)
 
-    def commits(self, number: int) -> dict[str, tuple[int, CommitNote]]:
-        """The offsets that would be committed now, by topic."""
-        (owned,) = (each for each in self.owned if each.partition.number == number)
-        return {tp.topic: (at.offset, CommitNote.parse(at.metadata)) for tp, at in owned.to_commit(0).items()}
-
-    # As the administrative client.
-
-    async def start(self) -> None:
-        self.journal.append("connect")
-
-    async def close(self) -> None:
-        self.closed += 1
-
-    async def list_consumer_group_offsets(
-        self, group_id: str, partitions: list[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        self.journal.append("committed")
-        self.asked = (group_id, partitions)
-        return self.committed
-
-    # As the consumer.
-
-    async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, FIRST)
-
-    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        self.journal.append("ends")
-        return dict.fromkeys(partitions, END)
-
-    async def commit_offsets(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        assert not any(owned.partition.is_active for owned in self.owned)
-        self.journal.append("note")
-        if self.commit_error is not None:
-            raise self.commit_error
-        self.noted = offsets
-
-    # As the ledger.
-
-    async def _read_ledger(
-        self,
-        _: KafkaSettings,
-        starts: Mapping[int, int],
-        at_least: Mapping[int, int],
-        recalls: Mapping[int, Callable[[Any], None]],
-        _instruments: Instruments,
-    ) -> dict[int, int]:
-        assert not any(owned.partition.is_active for owned in self.owned)
-        self.journal.append("ledger")
-        self.ledger_starts = starts
-        self.ledger_at_least = at_least
-        if self.ledger_error is not None:
-            raise self.ledger_error
-        for number, recall in recalls.items():
-            recall(fact(f"of {number}"))
-        return {number: start + 1 for number, start in starts.items()}
-
-    @property
-    def lost(self) -> float | None:
-        return self.registry.get_sample_value("callgauge_input_records_lost_total")
+async def read_all(owner: Owner) -> None:
+    """Reads, writes and commits everything."""
+    for _ in range(4):
+        owner.read(20)
+    await owner.write()
+    for _ in range(2):
+        owner.commit()
 
 
 @pytest.fixture
-def taking_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Taking]:
-    return lambda *numbers, **options: Taking(monkeypatch, *numbers, **options)
+def broker() -> LittleBroker:
+    return LittleBroker()
 
 
-async def test_first_nobody_else_can_write_then_what_was_written_is_read(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0, 2)
-    await taking.take()
-    assert taking.journal == ["connect", "fence 0", "fence 2", "committed", "ends", "ledger", "note"]
-    assert taking.ledger_at_least == {0: MARK, 2: MARK + 2}
-    assert all(owned.partition.is_active for owned in taking.owned)
-    assert {number: evaluator.recalled for number, evaluator in taking.evaluators.items()} == {
-        0: [fact("of 0")],
-        2: [fact("of 2")],
-    }
-    inputs = {TopicPartition(topic, number) for topic in TOPICS for number in (0, 2)}
-    assert taking.asked is not None
-    assert (taking.asked[0], set(taking.asked[1])) == ("g", inputs)
+@pytest.fixture
+async def handed_over(broker: LittleBroker) -> LittleBroker:
+    """An owner has folded two open calls and committed; then a record came that it has not read."""
+    broker.put(PIPECAT, STARTED, b"a")
+    broker.put(AUDIT, STARTED, b"b")
+    await read_all(await took_over(broker))
+    broker.put(PIPECAT, SAID, b"a")
+    return broker
 
 
-async def test_nothing_is_read_before_the_last_former_owner_is_fenced_off(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0, 2)
-    taking.writers[2].may_fence.clear()
-    task = asyncio.create_task(taking.take())
+def revisions(broker: LittleBroker, call: str) -> list[int]:
+    return [record["revision"] for record in published(broker)[call] if record["name"] == "call_started"]
+
+
+# Who was there before.
+
+
+async def test_first_nobody_else_can_write_then_what_was_written_is_read(handed_over: LittleBroker) -> None:
+    order = noted(handed_over)
+    former = handed_over.epochs["g-0"]
+    await took_over(handed_over)
+    assert handed_over.epochs["g-0"] == former + 1
+    assert handed_over.journal == [
+        "mark order[0]", "mark scores[0]", "ends", "committed by g", f"read order[0] from {order}",
+    ]  # fmt: skip
+
+
+async def test_nothing_is_read_before_the_last_former_owner_is_fenced_off(
+    broker: LittleBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Owner(broker), Owner(broker, number=2)
+    may_fence, fence = asyncio.Event(), other.writer.fence
+
+    async def late() -> Mark | None:
+        await may_fence.wait()
+        return await fence()
+
+    monkeypatch.setattr(other.writer, "fence", late)
+    await one.takeover.start()
+    task = asyncio.create_task(one.takeover.take([one.owned, other.owned], one.consumer))
     await until_idle()
-    assert taking.journal == ["connect", "fence 0"]
-    taking.writers[2].may_fence.set()
+    assert broker.journal == ["mark order[0]", "mark scores[0]"]
+    may_fence.set()
     await task
-    assert taking.journal[2:4] == ["fence 2", "committed"]
+    assert broker.journal[2:6] == ["mark order[2]", "mark scores[2]", "ends", "committed by g"]
+    assert (one.partition.is_active, other.partition.is_active) == (True, True)
 
 
-async def test_reading_begins_where_the_commits_say(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0, 2)
-    for number in (0, 2):
-        taking.commit(PIPECAT, number, 20 + number, CommitNote(70 + number, 30).text())
-        taking.commit(AUDIT, number, 40, CommitNote(60 + number, 55).text())
-    await taking.take()
-    # The earlier of the starts that the notes of the two inputs ask for.
-    assert taking.ledger_starts == {0: 60, 2: 62}
-    for number, owned in zip((0, 2), taking.owned, strict=True):
-        assert owned.partition.next_offsets == {PIPECAT: 20 + number, AUDIT: 40}
-        assert owned.partition._seen_before == {PIPECAT: 30, AUDIT: 55}
-    # And a successor that comes at once needs the same.
-    assert taking.commits(2) == {PIPECAT: (22, CommitNote(62, 30, 1)), AUDIT: (40, CommitNote(62, 55, 1))}
+async def test_who_was_fenced_off_writes_no_more(handed_over: LittleBroker) -> None:
+    former = await took_over(handed_over)
+    former.read(20)
+    former.read(20)
+    handed_over.put(PIPECAT, STARTED, b"c")
+    former.read(20)
+    await took_over(handed_over)
+    with pytest.raises(ProducerFenced):
+        await former.write()
+    assert "c" not in published(handed_over)
 
 
-@pytest.mark.parametrize("text", [None, "", "theirs", '{"scores": "7", "read": 3}'])
-async def test_without_our_note_everything_that_was_written_is_read(
-    taking_of: Callable[..., Taking], text: str
+async def test_what_a_former_owner_was_writing_is_not_read(broker: LittleBroker) -> None:
+    broker.put(PIPECAT, STARTED, b"a")
+    former = await took_over(broker)
+    former.read(20)
+    (decision,) = former.partition.outbox.first()
+    await former.writer._producer.begin_transaction()  # type: ignore[union-attr]  # it is started
+    for each in (former.writer._addresses.of(decision.records[0]), former.writer._addresses.of_order(b"\x09", None)):
+        await former.writer._producer.send(each.topic, each.value, key=each.key, partition=0)  # type: ignore[union-attr]
+    successor = await took_over(broker)
+    await read_all(successor)
+    assert revisions(broker, "a") == [1]
+
+
+# Where it begins.
+
+
+async def test_it_goes_on_where_its_former_owner_was_silently(handed_over: LittleBroker) -> None:
+    before = {topic: list(handed_over.values(topic)) for topic in ("scores", "order")}
+    owner = await took_over(handed_over)
+    assert owner.partition.next_offsets == {**dict.fromkeys(INPUT_TOPICS, 0)}, "where the open calls began"
+    owner.read({AUDIT: 20})
+    owner.read({PIPECAT: 1})
+    assert owner.partition.open_calls == ("a", "b")
+    assert owner.partition.next_offsets[PIPECAT] == 1, "behind what the former owner had folded"
+    assert {topic: handed_over.values(topic) for topic in before} == before
+    await read_all(owner)
+    assert [revisions(handed_over, call) for call in "ab"] == [[1], [1]]
+    assert owner.counted("events", source="pipecat", outcome="replayed") == 1
+    assert owner.counted("order_unusable") == 0
+
+
+async def test_a_successor_that_comes_at_once_reads_the_same(handed_over: LittleBroker) -> None:
+    orders = [noted(handed_over)]
+    for _ in range(3):
+        owner = await took_over(handed_over)
+        await read_all(owner)
+        orders.append(noted(handed_over))
+    assert len(set(orders)) == 1
+    assert owner.partition.open_calls == ("a", "b")
+
+
+async def test_where_nobody_was_it_begins_with_the_first_record(broker: LittleBroker) -> None:
+    for _ in range(3):
+        broker.put(PIPECAT, STARTED, b"a")
+    broker.delete_before(PIPECAT, 2)
+    broker.committed[TopicPartition(AUDIT, 0)] = OffsetAndMetadata(-1, "")  # as the broker says it
+    with capture_logs() as logged:
+        owner = await took_over(broker)
+    assert owner.partition.next_offsets == dict.fromkeys(INPUT_TOPICS, 0) | {PIPECAT: 2}
+    assert not owner.partition.is_recovering
+    assert (owner.counted("input_records_lost"), owner.counted("order_unusable"), logged) == (0, 0, [])
+    await read_all(owner)
+    assert noted(broker) == broker.logs[ORDER][-1].offset, "its first record of the order, behind its mark"
+
+
+async def test_an_owner_that_wrote_nothing_leaves_nothing_to_do(broker: LittleBroker) -> None:
+    first = await took_over(broker)
+    await read_all(first)
+    second = await took_over(broker)
+    assert broker.journal[-1] == f"read order[0] from {noted(broker)}"
+    second.read(1)
+    assert (second.partition.is_recovering, second.counted("order_unusable")) == (False, 0)
+
+
+@pytest.mark.parametrize("text", ["", "theirs", '{"order": "7"}'])
+async def test_an_offset_that_callgauge_did_not_commit_counts_for_nothing_where_there_is_an_order(
+    handed_over: LittleBroker, text: str
 ) -> None:
-    taking = taking_of(0)
-    taking.commit(PIPECAT, 0, 20, CommitNote(70, 30).text())
-    taking.commit(AUDIT, 0, 40, text)
-    await taking.take()
-    assert taking.ledger_starts == {0: 0}
-    (owned,) = taking.owned
-    assert owned.partition.next_offsets == {PIPECAT: 20, AUDIT: 40}
-    assert owned.partition._seen_before == {PIPECAT: 30, AUDIT: 0}
+    commit(handed_over, 1, text)
+    owner = await took_over(handed_over)
+    assert handed_over.journal[-1] == "read order[0] from 0"
+    assert owner.partition.next_offsets == dict.fromkeys(INPUT_TOPICS, 0)
+    await read_all(owner)
+    assert owner.partition.open_calls == ("a", "b")
+    assert [revisions(handed_over, call) for call in "ab"] == [[1], [1]]
 
 
-async def test_where_nothing_was_committed_reading_begins_at_the_first_record(
-    taking_of: Callable[..., Taking],
+async def test_of_one_input_without_our_note_the_order_says_where_it_was(handed_over: LittleBroker) -> None:
+    order = noted(handed_over)
+    commit(handed_over, 2, "theirs", PIPECAT)
+    owner = await took_over(handed_over)
+    assert handed_over.journal[-1] == f"read order[0] from {order}"
+    assert owner.partition.next_offsets[PIPECAT] == 0
+
+
+async def test_a_foreign_offset_is_obeyed_where_nobody_of_ours_was(broker: LittleBroker) -> None:
+    for call in "ab":
+        broker.put(PIPECAT, STARTED, call.encode())
+    commit(broker, 1, "", PIPECAT)
+    owner = await took_over(broker)
+    assert (owner.partition.next_offsets[PIPECAT], owner.partition.is_recovering) == (1, False)
+
+
+# Orders that cannot be used.
+
+
+def trim(broker: LittleBroker) -> None:
+    """Retention has taken the order."""
+    broker.delete_before("order", broker.ends[ORDER])
+
+
+def make_order_anew(broker: LittleBroker) -> None:
+    broker.make_anew("order")
+
+
+def damage(broker: LittleBroker) -> None:
+    log = broker.logs[ORDER]
+    log[-1] = log[-1]._replace(value=b"\x07")
+
+
+def write_note_of_schema_2(broker: LittleBroker) -> None:
+    commit(broker, 0, '{"scores": 1, "read": 2, "takeovers": 1}')
+
+
+def make_input_anew(broker: LittleBroker) -> None:
+    """While nobody was there who noticed: it is shorter than what was folded."""
+    broker.make_anew(AUDIT)
+
+
+UNUSABLE: dict[str, Callable[[LittleBroker], None]] = {
+    "deleted": trim, "shorter": make_order_anew, "damaged": damage, "of schema 2": write_note_of_schema_2,
+    "beyond an input": make_input_anew,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", UNUSABLE)
+async def test_without_an_order_that_can_be_used_scores_say_what_happened(handed_over: LittleBroker, why: str) -> None:
+    UNUSABLE[why](handed_over)
+    with capture_logs() as logged:
+        owner = await took_over(handed_over)
+    events = {"damaged": ["order_unreadable"], "beyond an input": ["order_unreadable"]}
+    assert [line["event"] for line in logged] == [*events.get(why, []), "order_unusable"]
+    assert owner.counted("order_unusable") == 1
+    assert f"read scores[0] from {1 if why == 'of schema 2' else 0}" in handed_over.journal
+    owner.read({PIPECAT: 20})
+    assert owner.partition.is_recovering == (why != "beyond an input")
+    await read_all(owner)
+    assert revisions(handed_over, "a") == [1, GENERATION]
+    assert [record["is_first"] for record in published(handed_over)["a"]].count(True) == 1
+    successor = await took_over(handed_over)
+    await read_all(successor)
+    assert successor.counted("order_unusable") == 0
+    assert revisions(handed_over, "a") == [1, GENERATION], "what was published once again stays so"
+
+
+async def test_an_order_that_nobody_needs_may_be_gone(broker: LittleBroker) -> None:
+    owner = await took_over(broker)
+    await read_all(owner)
+    trim(broker)
+    with capture_logs() as logged:
+        successor = await took_over(broker)
+    assert (successor.counted("order_unusable"), logged) == (0, [])
+
+
+async def test_a_note_of_scores_that_are_gone_begins_with_the_first(handed_over: LittleBroker) -> None:
+    commit(handed_over, 0, '{"scores": 99, "read": 2}')
+    await took_over(handed_over)
+    assert "read scores[0] from 0" in handed_over.journal
+
+
+async def test_scores_that_cannot_be_read_to_their_end_leave_nothing_active(
+    handed_over: LittleBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taking = taking_of(0)
-    taking.commit(AUDIT, 0, -1, "")  # as the broker says it; of the other it says nothing at all
+    async def silent(*_: object, **__: object) -> dict[TopicPartition, Any]:
+        return {}
+
+    monkeypatch.setattr(read_back, "MAX_SILENT_SECONDS", -1.0)
+    monkeypatch.setattr(LittleConsumer, "getmany", silent)
+    owner = Owner(handed_over)
+    with pytest.raises(ReadBackError):
+        await owner.take_over()
+    assert not owner.partition.is_active
+
+
+# Goals of the past.
+
+
+class Goals:
+    """The goals that calls get now."""
+
+    def __init__(self, goals: GoalSet | None) -> None:
+        self.goals = goals
+
+    def choose(self, goals_id: str | None, agent: str | None) -> GoalSet | None:
+        return self.goals if goals_id or agent else None
+
+
+async def with_goals(broker: LittleBroker, then: GoalSet) -> None:
+    """An owner has folded an open call with these goals."""
+    for _ in range(3):
+        broker.put("scores", None)  # long ago
+    broker.now_ms += 3_600_000
+    broker.put(
+        PIPECAT, json.dumps({"type": "call_started", "timestamp": broker.now_ms, "agent": "desk"}).encode(), b"a"
+    )
+    await read_all(await took_over(broker, goals=Goals(then)))
+
+
+@pytest.mark.parametrize("now", [None, goal_set("As it is."), goal_set("As it was.")], ids=["gone", "changed", "same"])
+async def test_a_call_keeps_its_goals_whatever_became_of_them(broker: LittleBroker, now: GoalSet | None) -> None:
+    then = goal_set("As it was.")
+    await with_goals(broker, then)
+    owner = await took_over(broker, goals=Goals(now))
+    is_known = now == then
+    assert [line for line in broker.journal if "scores" in line][1:] == ([] if is_known else ["read scores[0] from 3"])
+    await owner.to_the_end()
+    names = [record["name"] for record in published(broker)["a"]]
+    assert (names.count("goals"), names.count("subgoal")) == (1, 1)
+
+
+async def test_goals_of_calls_that_closed_are_not_looked_for(broker: LittleBroker) -> None:
+    await with_goals(broker, goal_set("As it was."))
+    await (await took_over(broker, goals=Goals(goal_set("As it was.")))).to_the_end()
+    commit(broker, 0, json.dumps({"order": 0}))
+    owner = await took_over(broker, goals=Goals(None))
+    assert [line for line in broker.journal if line.startswith("read")] == ["read order[0] from 0"]
+    await read_all(owner)
+    assert owner.partition.open_calls == ()
+
+
+# Inputs that are not as they were.
+
+
+async def test_an_input_that_was_made_anew_is_read_as_new_and_the_others_silently(handed_over: LittleBroker) -> None:
+    handed_over.make_anew(AUDIT)
+    handed_over.put(AUDIT, STARTED, b"c")
+    handed_over.put(AUDIT, STARTED, b"d")
+    commit(handed_over, 0, CommitNote(None, is_anew=True).text(), AUDIT)
+    owner = await took_over(handed_over)
+    assert owner.counted("order_unusable") == 1
+    await read_all(owner)
+    assert owner.partition.open_calls == ("a", "c", "d")
+    assert revisions(handed_over, "a") == [1, GENERATION]
+    assert [(revisions(handed_over, call), published(handed_over)[call][0]["is_first"]) for call in "cd"] == [
+        ([1], True), ([1], True),
+    ]  # fmt: skip
+
+
+async def test_where_all_inputs_were_made_anew_everything_is_new(handed_over: LittleBroker) -> None:
+    for topic in (PIPECAT, AUDIT):
+        handed_over.make_anew(topic)
+        for call in "cde":
+            handed_over.put(topic, STARTED, call.encode())
+    commit(handed_over, 0, CommitNote(None, is_anew=True).text())
+    owner = await took_over(handed_over)
+    assert (owner.partition.is_recovering, owner.counted("order_unusable")) == (False, 0)
+    await read_all(owner)
+    assert [revisions(handed_over, call) for call in "cde"] == [[1]] * 3
+
+
+async def test_what_retention_took_is_counted_and_its_calls_go_on_with_new_numbers(handed_over: LittleBroker) -> None:
+    handed_over.put(PIPECAT, STARTED, b"c")
+    await read_all(await took_over(handed_over))
+    handed_over.delete_before(PIPECAT, 1)  # the first record of `a`: its second is in the order
     with capture_logs() as logged:
-        await taking.take()
-    assert taking.ledger_starts == {0: 0}
-    assert taking.owned[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: FIRST}
-    assert taking.lost == 0
-    assert logged == []
+        owner = await took_over(handed_over)
+        await read_all(owner)
+    assert owner.counted("input_records_lost") == 1
+    assert [line["record"] for line in logged if "record" in line] == [f"{PIPECAT}[0]@0"]
+    assert sorted(owner.partition.open_calls) == ["a", "b", "c"]
+    assert "a" in [call for line in logged for call in line.get("conversation_ids", ())]
+    await owner.to_the_end()
+    for records in published(handed_over).values():
+        newest: dict[Any, int] = {}
+        for record in records:
+            subject = record["name"], record.get("turn"), record.get("index")
+            assert record["revision"] > newest.get(subject, 0), f"{subject} goes back to an older revision"
+            newest[subject] = record["revision"]
 
 
-async def test_what_retention_took_is_counted_and_told(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0)
-    taking.commit(PIPECAT, 0, FIRST - 7, CommitNote(70, FIRST - 7).text())
-    taking.commit(AUDIT, 0, FIRST, CommitNote(70, FIRST).text())
+async def test_a_commit_above_the_end_is_told_and_reading_begins_at_the_first_record(broker: LittleBroker) -> None:
+    broker.put(PIPECAT, STARTED, b"a")
+    commit(broker, 2, json.dumps({"order": 0}), PIPECAT)
     with capture_logs() as logged:
-        await taking.take()
-    assert taking.owned[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: FIRST}
-    assert taking.lost == 7
-    assert [(line["event"], line["record"]) for line in logged] == [
-        ("input_not_where_it_was", f"{PIPECAT}[0]@{FIRST - 7}")
-    ]
-
-
-@pytest.mark.parametrize("committed", [FIRST - 7, END + 1], ids=["deleted", "made anew"])
-async def test_calls_whose_records_are_gone_are_named(taking_of: Callable[..., Taking], committed: int) -> None:
-    taking = taking_of(0, 2)
-    for number, evaluator in taking.evaluators.items():
-        taking.commit(PIPECAT, number, FIRST, "")
-        taking.commit(AUDIT, number, committed if number == 2 else FIRST, "")
-        evaluator.unfinished = [f"c-{number}"]
-    with capture_logs() as logged:
-        await taking.take()
-    assert [line["conversation_ids"] for line in logged if line["event"] == "calls_incomplete"] == [["c-2"]]
-    assert taking.registry.get_sample_value("callgauge_calls_incomplete_total") == 1
-
-
-async def test_a_commit_above_the_end_is_told_and_reading_begins_at_the_first_record(
-    taking_of: Callable[..., Taking],
-) -> None:
-    taking = taking_of(0)
-    taking.commit(PIPECAT, 0, END + 1, CommitNote(70, END + 1).text())
-    taking.commit(AUDIT, 0, END, CommitNote(70, END).text())
-    with capture_logs() as logged:
-        await taking.take()
-    assert taking.owned[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: END}
-    # The scores of records read from the first one on were written long before those that the note asks for.
-    assert taking.ledger_starts == {0: 0}
-    assert taking.lost == 0  # the topic was made anew: its former records do not count as lost
+        owner = await took_over(broker)
+    assert owner.partition.next_offsets[PIPECAT] == 0
+    assert owner.counted("input_records_lost") == 0  # the topic was made anew: its former records do not count as lost
     assert [(line["event"], line["seen"]) for line in logged] == [
-        ("input_not_where_it_was", f"the topic has {FIRST} to {END}")
-    ]
+        ("input_not_where_it_was", "the topic has 0 to 1"),
+    ]  # fmt: skip
 
 
-async def test_what_an_input_made_anew_holds_was_refused_by_nobody_before(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0)
-    taking.commit(PIPECAT, 0, END + 1, CommitNote(70, END + 1).text())
-    await taking.take()
-    partition = taking.owned[0].partition
-    partition.fold([[Record(PIPECAT, FIRST, key=None)]], None)
-    assert partition.outbox.records == 1
+# What goes wrong.
 
 
-async def test_no_mark_is_noted_before_the_inputs_are_read_to_where_they_ended(
-    taking_of: Callable[..., Taking],
-) -> None:
-    taking = taking_of(0)
-    for topic in TOPICS:
-        taking.commit(topic, 0, 20, CommitNote(70, 30).text())
-    await taking.take()
-    (owned,) = taking.owned
-    long_after_ms = NOW_MS
-    notes = []
-    for position, after_ms in ((END - 1, 100_000), (END, 200_000)):
-        owned.partition.fold([[Record(topic, position - 1)] for topic in TOPICS], None)
-        owned.read_to(dict.fromkeys(TOPICS, position))
-        committed = owned.to_commit(long_after_ms + after_ms)
-        notes.append({CommitNote.parse(at.metadata).scores for at in committed.values()})
-    assert notes == [{70}, {71}]
-
-
-async def test_taking_over_without_a_connection_is_refused(taking_of: Callable[..., Taking]) -> None:
+async def test_taking_over_without_a_connection_is_refused(broker: LittleBroker) -> None:
     """Without commits everything is read again, so their absence must not be a guess."""
-    taking = taking_of(0)
-    consumer: Any = taking
+    owner = Owner(broker)
     with pytest.raises(RuntimeError, match="before it was started, or after it was stopped"):
-        await taking.takeover.take(taking.owned, consumer)
-    await taking.takeover.start()
-    await taking.takeover.stop()
+        await owner.takeover.take([owner.owned], owner.consumer)
+    await owner.takeover.start()
+    await owner.takeover.stop()
     with pytest.raises(RuntimeError, match="before it was started, or after it was stopped"):
-        await taking.takeover.take(taking.owned, consumer)
-    assert "ledger" not in taking.journal
-    assert not taking.owned[0].partition.is_active
+        await owner.takeover.take([owner.owned], owner.consumer)
+    assert not any(line.startswith("read") for line in broker.journal)
+    assert not owner.partition.is_active
 
 
-async def test_a_ledger_that_cannot_be_read_leaves_nothing_active(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0, 2)
-    taking.ledger_error = LedgerError("short")
-    with pytest.raises(LedgerError, match="short"):
-        await taking.take()
-    assert not any(owned.partition.is_active for owned in taking.owned)
-    assert taking.commits(0) == {}
+async def test_a_fence_that_fails_is_not_passed_over(broker: LittleBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = Owner(broker)
 
-
-async def test_a_fence_that_fails_is_not_passed_over(
-    taking_of: Callable[..., Taking], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taking = taking_of(0, 2)
-
-    async def fail() -> int:
+    async def fail() -> Mark | None:
         raise KafkaConnectionError("gone")
 
-    monkeypatch.setattr(taking.writers[2], "fence", fail)
+    monkeypatch.setattr(owner.writer, "fence", fail)
     with pytest.raises(KafkaConnectionError):
-        await taking.take()
-    assert "committed" not in taking.journal
-    assert not any(owned.partition.is_active for owned in taking.owned)
+        await owner.take_over()
+    assert broker.journal == []
+    assert not owner.partition.is_active
 
 
-async def test_the_embedded_broker_keeps_nothing_to_ask_for(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0, is_embedded=True)
-    await taking.take()
-    assert taking.journal == ["fence 0", "ends"]
-    assert taking.owned[0].partition.is_active
-    assert taking.owned[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: FIRST}
+async def test_without_transactions_the_ends_are_asked_for(handed_over: LittleBroker) -> None:
+    order = noted(handed_over)
+    settings = EvaluatorSettings(group_id="g", closed_overlap_ms=0, uses_transactions=False)
+    owner = await took_over(handed_over, settings=settings)
+    assert handed_over.journal == ["ends", "committed by g", "ends", f"read order[0] from {order}"]
+    await read_all(owner)
+    assert (owner.partition.open_calls, revisions(handed_over, "a")) == (("a", "b"), [1])
 
 
-async def test_it_disconnects_once(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0)
-    await taking.takeover.stop()
-    await taking.takeover.start()
-    assert taking.closed == 0
-    await taking.takeover.stop()
-    await taking.takeover.stop()
-    assert taking.closed == 1
+async def test_the_embedded_broker_keeps_nothing_to_ask_for() -> None:
+    broker = LittleBroker()
+    broker.kafka = broker._kafka(is_embedded=True)
+    broker.put(PIPECAT, STARTED, b"a")
+    broker.put(PIPECAT, STARTED, b"b")
+    broker.delete_before(PIPECAT, 1)
+    owner = await took_over(broker)
+    assert broker.journal == ["ends"]
+    assert owner.partition.next_offsets == dict.fromkeys(INPUT_TOPICS, 0) | {PIPECAT: 1}
+    owner.read(9)
+    await owner.write()
+    assert (revisions(broker, "b"), broker.values("order")) == ([1], [])
 
 
-async def test_each_owner_is_counted_before_it_folds(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0, 2)
-    taking.commit(PIPECAT, 0, 20, CommitNote(70, 30, 2).text())
-    taking.commit(AUDIT, 0, 40, CommitNote(60, 55, 2).text())
-    with capture_logs() as logged:
-        await taking.take()
-    assert taking.journal[-2:] == ["ledger", "note"]
-    assert {tp: (at.offset, CommitNote.parse(at.metadata)) for tp, at in taking.noted.items()} == {
-        TopicPartition(PIPECAT, 0): (20, CommitNote(60, 30, 3)),
-        TopicPartition(AUDIT, 0): (40, CommitNote(60, 55, 3)),
-        TopicPartition(PIPECAT, 2): (FIRST, CommitNote(0, 0, 1)),
-        TopicPartition(AUDIT, 2): (FIRST, CommitNote(0, 0, 1)),
-    }
-    assert [owned.takeovers for owned in taking.owned] == [3, 1]
-    assert [owned.partition.stops for owned in taking.owned] == [None, None]
-    assert [(line["event"], line["owners_before"]) for line in logged] == [("partitions_did_not_get_on", {0: 2})]
-
-
-async def test_after_too_many_owners_reading_stops_where_the_last_one_was(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0)
-    taking.commit(PIPECAT, 0, 20, CommitNote(70, 30, MAX_TAKEOVERS_WITHOUT_PROGRESS).text())
-    taking.commit(AUDIT, 0, 40, CommitNote(60, END + 9, MAX_TAKEOVERS_WITHOUT_PROGRESS).text())
-    await taking.take()
-    # A note that goes past the end of the input is about a topic made anew: its offset is never reached.
-    assert taking.owned[0].partition.stops == {PIPECAT: 30, AUDIT: END}
-
-
-async def test_an_owner_that_cannot_be_counted_folds_all_the_same(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0)
-    taking.commit_error = KafkaConnectionError("gone")
-    with capture_logs() as logged:
-        await taking.take()
-    assert taking.owned[0].partition.is_active
-    assert [line["event"] for line in logged] == ["commit_failed"]
-
-
-# A state that an earlier owner has handed over.
-
-PLACE = SnapshotPlace(1, 7, 9)
-
-
-class Restoring:
-    """Has the states that a test gives it."""
-
-    def __init__(self, journal: list[str], *numbers: int) -> None:
-        self.wanted: Mapping[int, NotedSnapshot] = {}
-        self.states = {number: StubEvaluator() for number in numbers}
-        self._journal = journal
-
-    async def restore(self, wanted: Mapping[int, NotedSnapshot]) -> dict[int, Restored]:
-        self._journal.append("restore")
-        self.wanted = wanted
-        states: dict[int, Any] = {number: state for number, state in self.states.items() if number in wanted}
-        return {number: Restored(state, dict.fromkeys(TOPICS, 500)) for number, state in states.items()}
-
-
-def handed_over(taking: Taking, number: int, takeovers: int = 0, place: SnapshotPlace | None = PLACE) -> None:
-    for topic in TOPICS:
-        taking.commit(topic, number, 20, CommitNote(70, 30, takeovers, place).text())
-
-
-async def test_a_state_that_was_handed_over_is_gone_on_with(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0, 2)
-    restoring = Restoring(taking.journal, 0)
-    taking.takeover._restoring = restoring  # type: ignore[assignment]  # a fake
-    for number in (0, 2):
-        handed_over(taking, number)
-    await taking.take()
-    # The other state could not be used: only that partition is recalled and replayed.
-    assert taking.journal[3:] == ["committed", "ends", "restore", "ledger", "note"]
-    assert taking.ledger_starts == {2: 70}
-    firsts, ends = dict.fromkeys(TOPICS, FIRST), dict.fromkeys(TOPICS, END)
-    assert restoring.wanted == {
-        0: NotedSnapshot(PLACE, MARK - 1, firsts, ends),
-        2: NotedSnapshot(PLACE, MARK + 1, firsts, ends),
-    }
-    one, other = (owned.partition for owned in taking.owned)
-    assert one._evaluator is restoring.states[0]
-    assert not restoring.states[0].knows_of_time, "its time goes on, and what it does in it must not be lost"
-    assert restoring.states[0].recalled == taking.evaluators[0].recalled == []
-    assert one.next_offsets == dict.fromkeys(TOPICS, 500)
-    assert other.next_offsets == dict.fromkeys(TOPICS, 20)
-    # The committed offsets stay where the oldest open call began, and the state is not offered again.
-    assert {tp: (at.offset, CommitNote.parse(at.metadata)) for tp, at in taking.noted.items()} == {
-        TopicPartition(topic, number): (20, CommitNote(70, 30, 1)) for topic in TOPICS for number in (0, 2)
-    }
-    assert taking.owned[0].scores_end == MARK
-
-
-async def test_nothing_is_lost_of_what_was_folded_before_it_was_deleted(taking_of: Callable[..., Taking]) -> None:
-    taking = taking_of(0)
-    taking.takeover._restoring = Restoring(taking.journal, 0)  # type: ignore[assignment]  # a fake
-    for topic in TOPICS:
-        taking.commit(topic, 0, FIRST - 7, CommitNote(70, 30, 0, PLACE).text())
-    with capture_logs() as logged:
-        await taking.take()
-    assert "ledger" not in taking.journal
-    assert (taking.lost, logged) == (0, [])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        CommitNote(70, 30).text(),
-        CommitNote(70, 30, 0, SnapshotPlace(1, 7, 10)).text(),
-        CommitNote(70, 30, MAX_TAKEOVERS_WITHOUT_PROGRESS, PLACE).text(),
-    ],
-    ids=["one note has none", "two places", "it does not get on"],
-)
-async def test_where_the_notes_do_not_agree_on_one_it_is_replayed(taking_of: Callable[..., Taking], text: str) -> None:
-    taking = taking_of(0)
-    restoring = Restoring(taking.journal, 0)
-    taking.takeover._restoring = restoring  # type: ignore[assignment]  # a fake
-    taking.commit(PIPECAT, 0, 20, CommitNote(70, 30, 0, PLACE).text())
-    taking.commit(AUDIT, 0, 20, text)
-    await taking.take()
-    assert restoring.wanted == {}
-    assert taking.owned[0].partition.next_offsets == dict.fromkeys(TOPICS, 20)
+async def test_it_disconnects_once(broker: LittleBroker) -> None:
+    owner = Owner(broker)
+    await owner.takeover.stop()
+    await owner.takeover.start()
+    await owner.takeover.stop()
+    await owner.takeover.stop()
+    assert broker.journal == ["disconnect"]

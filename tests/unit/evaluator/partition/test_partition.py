@@ -1,23 +1,17 @@
-"""One partition without a broker: the records made of effects, the refused ones, and the start of a successor."""
+"""One partition without a broker: what is decided of the records, the refused ones, and the order of its steps."""
 
-from typing import get_args
+from collections.abc import Sequence
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, PublishScore, RecordFact, RequestVerdict
+from consumers.engine.effects import CloseCall, Count, Effect, OpenCall, PublishScore
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from consumers.evaluator.partition.partition import MAX_QUARANTINE_LINES, InputStart, Partition
-from consumers.evaluator.writing.carry_out import carry_out
-from consumers.evaluator.writing.outbox import Outbox
-from consumers.runtime.registry import Instruments
-from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
-from schemas.events.misread import Misread
+from consumers.evaluator.partition import partition as partition_module
+from consumers.evaluator.partition.partition import MAX_QUARANTINE_LINES, Partition
+from schemas.closed_sets import InputSource, RefusalReason
 from schemas.metrics.catalogue import metric_named
-from schemas.quarantine import QuarantineRecord
-from schemas.topics import SOURCE_BY_TOPIC
-from schemas.transcript import Transcript
+from schemas.order import Closed, Evicted, Fold, GoalsChosen, OrderDecoder, OrderStart, Step, TimePassed, order_value
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.fakes.evaluator_fakes import (
     AUDIT,
@@ -26,41 +20,11 @@ from tests.support.fakes.evaluator_fakes import (
     Record,
     StubEvaluator,
     fact,
+    goal_set,
+    goals_fact,
     partition_of,
-    question,
     waiting_in,
 )
-
-EFFECTS: list[tuple[Effect, list[list[str]]]] = [
-    (PublishScore(fact("score")), [["score"]]),
-    (RecordFact(fact("fact")), [["fact"]]),
-    (CloseCall("c-1", (fact("last"), fact("closed"))), [["last", "closed"]]),
-    (Count("callgauge_late_events_total", ("audit",), 2), []),
-    (RequestVerdict(question("asked")), [["asked"]]),
-    (NotUnderstood(InputSource.AUDIT, "c-1", Misread(MisreadReason.UNKNOWN_TYPE, "x", "y")), []),
-]
-
-
-@pytest.mark.parametrize(("effect", "written"), EFFECTS, ids=[type(effect).__name__ for effect, _ in EFFECTS])
-def test_each_effect_is_carried_out(effect: Effect, written: list[list[str]]) -> None:
-    registry = CollectorRegistry()
-    outbox = Outbox()
-    outbox.put((fact("before"),))
-    carry_out([effect], outbox, Instruments(registry, ["evaluator"]))
-    assert waiting_in(outbox) == [["before"], *written]
-    late = registry.get_sample_value("callgauge_late_events_total", {"source": "audit"})
-    assert late == (2 if isinstance(effect, Count) else 0)
-
-
-def test_a_transcript_is_written_with_the_closing_and_before_it() -> None:
-    outbox = Outbox()
-    closing = CloseCall("c-1", (fact("last"), fact("closed")), b"[]")
-    carry_out([closing], outbox, Instruments(CollectorRegistry(), ["evaluator"]))
-    assert outbox.first() == [(Transcript("c-1", b"[]"), fact("last"), fact("closed"))]
-
-
-def test_every_effect_has_a_case() -> None:
-    assert {type(effect) for effect, _ in EFFECTS} == set(get_args(Effect))
 
 
 def test_records_are_folded_by_time_and_their_effects_kept_in_order() -> None:
@@ -95,7 +59,7 @@ def test_time_passes_before_each_record(known_ms: int | None, advanced_to_ms: li
 
 def test_a_successor_starts_at_the_oldest_open_call() -> None:
     evaluator = StubEvaluator()
-    partition, _ = partition_of(evaluator, starts={PIPECAT: InputStart(5, 0), AUDIT: InputStart(2, 0)})
+    partition, _ = partition_of(evaluator, offsets={PIPECAT: 5, AUDIT: 2})
     assert partition.offsets_to_commit() == {PIPECAT: 5, AUDIT: 2}  # nothing was read: where reading begins
     partition.fold([[Record(PIPECAT, 5), Record(PIPECAT, 8)], [Record(AUDIT, 9)]], None)
     assert partition.offsets_to_commit() == {PIPECAT: 9, AUDIT: 10}
@@ -135,45 +99,13 @@ def test_a_flood_of_refused_records_is_a_few_log_lines(capsys: pytest.CaptureFix
     assert partition.outbox.records == 100
 
 
-def test_what_a_former_owner_refused_is_not_refused_again() -> None:
-    partition, registry = partition_of(StubEvaluator(), starts={PIPECAT: InputStart(0, 2), AUDIT: InputStart(0, 0)})
-    partition.fold([[Record(PIPECAT, offset, key=None) for offset in range(4)]], None)
-    refused = [record for group in partition.outbox.first() for record in group]
-    assert [record.offset for record in refused if isinstance(record, QuarantineRecord)] == [2, 3]
-    for outcome in ("replayed", "quarantined"):
-        labels = {"source": "pipecat", "outcome": outcome}
-        assert registry.get_sample_value("callgauge_events_total", labels) == 2
-
-
-def test_what_was_refused_before_is_counted_for_its_own_input() -> None:
-    partition, registry = partition_of(StubEvaluator(), starts={PIPECAT: InputStart(0, 0), AUDIT: InputStart(0, 9)})
-    partition.fold([[Record(PIPECAT, 0, key=None)], [Record(AUDIT, 3, key=None)]], None)
-    counted = {
-        (source, outcome): registry.get_sample_value("callgauge_events_total", {"source": source, "outcome": outcome})
-        for source in ("pipecat", "audit")
-        for outcome in ("replayed", "quarantined")
-    }
-    assert counted == {
-        ("pipecat", "quarantined"): 1, ("pipecat", "replayed"): 0, ("audit", "quarantined"): 0, ("audit", "replayed"): 1,
-    }  # fmt: skip
-    refused = [record for group in partition.outbox.first() for record in group]
-    assert [record.topic for record in refused if isinstance(record, QuarantineRecord)] == [PIPECAT]
-
-
 def test_a_partition_begins_where_its_start_says_and_ends_when_it_is_dropped() -> None:
     evaluator = StubEvaluator([PublishScore(fact("c-1"))])
-    registry = CollectorRegistry()
-    partition = Partition(0, evaluator, Limits(), SOURCE_BY_TOPIC, Instruments(registry, ["evaluator"]))
-    activity = [partition.is_active, evaluator.knows_of_time]
-    assert partition.offsets_to_commit() == {}
-    partition.recall(fact("before"))
-    partition.start({PIPECAT: InputStart(7, 9)})
-    activity += [partition.is_active, evaluator.knows_of_time]
-    assert partition.next_offsets == {PIPECAT: 7}
-    assert evaluator.recalled == [fact("before")]
+    partition, _ = partition_of(evaluator, offsets={PIPECAT: 7})
+    assert (partition.next_offsets, partition.is_active, evaluator.knows_of_time) == ({PIPECAT: 7}, True, True)
     partition.fold([[Record(PIPECAT, 7)]], None)
     partition.drop()
-    assert [*activity, partition.is_active] == [False, False, True, True, False]
+    assert not partition.is_active
     assert partition.outbox.records == 0
 
 
@@ -187,7 +119,7 @@ def test_the_reasons_are_those_of_the_catalogue() -> None:
     ("wakeup_ms", "advanced_to_ms"), [(None, []), (NOW_MS + 1, []), (NOW_MS, [NOW_MS]), (NOW_MS - 50, [NOW_MS])]
 )
 def test_time_passes_only_when_something_waits_for_it(wakeup_ms: int | None, advanced_to_ms: list[int]) -> None:
-    evaluator = StubEvaluator([RecordFact(fact("c-1"))])
+    evaluator = StubEvaluator([PublishScore(fact("c-1"))])
     evaluator.wakeup_ms = wakeup_ms
     partition, _ = partition_of(evaluator)
     partition.advance(NOW_MS)
@@ -198,8 +130,7 @@ def test_time_passes_only_when_something_waits_for_it(wakeup_ms: int | None, adv
 def test_from_the_first_poll_on_nothing_is_taken_for_silence_that_another_input_may_fill() -> None:
     """The engine itself: the later record of a call that goes on after its idle time waits for the input that lags."""
     evaluator = PartitionEvaluator(Limits(idle_ms=60_000), "1")
-    partition = Partition(0, evaluator, Limits(), SOURCE_BY_TOPIC, Instruments(CollectorRegistry(), ["evaluator"]))
-    partition.start({PIPECAT: InputStart(0, 0), AUDIT: InputStart(0, 0)})
+    partition, _ = partition_of(evaluator, offsets={PIPECAT: 0, AUDIT: 0})
     says = b'{"message_type": "assistant", "value": "Hello", "timestamp": %d}'
     records = [Record(AUDIT, place, at_ms, value=says % at_ms) for place, at_ms in enumerate((NOW_MS, NOW_MS + 90_000))]
     partition.fold([records], None)
@@ -210,7 +141,7 @@ def test_from_the_first_poll_on_nothing_is_taken_for_silence_that_another_input_
     partition.advance(NOW_MS + 90_000)
     while partition.closing_calls:
         partition.close_some()
-    assert evaluator.open_calls == 0
+    assert evaluator.open_calls == ()
 
 
 def test_the_engines_counts_reach_the_metrics_once() -> None:
@@ -223,3 +154,91 @@ def test_the_engines_counts_reach_the_metrics_once() -> None:
     labels = {"source": "audit", "outcome": "folded"}
     assert registry.get_sample_value("callgauge_events_total", labels) == 7
     assert registry.get_sample_value("callgauge_replayed_elements_total") == 3
+
+
+# The order of its steps.
+
+
+def steps_in(partition: Partition) -> list[list[Step]]:
+    """By decision: its steps. Each begins where the one before it ended."""
+    decoder: OrderDecoder | None = None
+    steps = []
+    for each in partition.outbox.first():
+        if decoder is None:
+            start = OrderStart(version=each.version, positions=dict(each.positions), time_ms=each.time_ms)
+            decoder = OrderDecoder(start)
+        assert (decoder.positions, decoder.time_ms) == (each.positions, each.time_ms)
+        steps.append(list(decoder.steps(order_value(each.steps))))
+    return steps
+
+
+class Scripted(StubEvaluator):
+    """Has effects of its own for each record, and for a close."""
+
+    def __init__(self, *effects: Sequence[Effect], at_close: Sequence[Effect] = ()) -> None:
+        super().__init__()
+        self._scripted = iter(effects)
+        self._at_close = at_close
+
+    def receive(self, arrival: object) -> Sequence[Effect]:
+        del arrival
+        return next(self._scripted)
+
+    def close_some(self) -> Sequence[Effect]:
+        return self._at_close
+
+
+SCORE = PublishScore(fact("c-1"))
+
+
+def test_every_step_is_noted_in_its_order() -> None:
+    chosen = goals_fact("c-1", goal_set())
+    evaluator = Scripted(
+        (OpenCall(None),), (OpenCall("c-0"), PublishScore(chosen)), (),
+        at_close=[CloseCall("c-0", (fact("c-0"),)), CloseCall("c-2", (fact("c-2"),))],
+    )  # fmt: skip
+    partition, _ = partition_of(evaluator)
+    runs = [[Record(PIPECAT, 3, NOW_MS - 9), Record(PIPECAT, 5, key=None)], [Record(AUDIT, 0), Record(AUDIT, 1)]]
+    partition.fold(runs, None)
+    evaluator.wakeup_ms = 0
+    partition.advance(NOW_MS)
+    partition.close_some()
+    assert steps_in(partition) == [
+        [Fold(InputSource.PIPECAT, 3, opens=True), Fold(InputSource.PIPECAT, 5, opens=False)],
+        [
+            GoalsChosen("c-1", "goals", chosen.digest),
+            Evicted("c-0"), Fold(InputSource.AUDIT, 0, opens=True),
+        ],
+        [Fold(InputSource.AUDIT, 1, opens=False), TimePassed(NOW_MS), Closed("c-0"), Closed("c-2")],
+    ]  # fmt: skip
+    assert waiting_in(partition.outbox) == [[RefusalReason.EMPTY_KEY], ["c-1"], ["c-0", "c-2"]]
+
+
+def test_a_decision_has_all_steps_since_the_one_before() -> None:
+    evaluator = Scripted((), (Count("callgauge_late_events_total", ("audit",)),), (SCORE,), (), (SCORE, SCORE), ())
+    partition, _ = partition_of(evaluator, offsets={PIPECAT: 7})
+    partition.fold([[Record(PIPECAT, 7 + place) for place in range(6)]], None)
+    assert [len(steps) for steps in steps_in(partition)] == [3, 2]
+    first, second = partition.outbox.first()
+    assert [each.positions[InputSource.PIPECAT] for each in (first, second)] == [7, 10]
+    assert (len(first.records), len(second.records)) == (1, 2)
+
+
+def test_time_that_changed_something_is_noted_and_time_that_did_not_too() -> None:
+    """Otherwise a successor would find another silence."""
+    evaluator = StubEvaluator()
+    evaluator.wakeup_ms = 0
+    partition, _ = partition_of(evaluator)
+    partition.advance(NOW_MS)
+    evaluator._effects = (SCORE,)
+    partition.advance(NOW_MS + 5)
+    assert steps_in(partition) == [[TimePassed(NOW_MS), TimePassed(NOW_MS + 5)]]
+    assert [(each.time_ms, each.version) for each in partition.outbox.first()] == [(0, "test")]
+
+
+def test_steps_that_decide_nothing_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_module, "MAX_PENDING_STEPS_BYTES", 2)
+    partition, _ = partition_of(StubEvaluator())
+    partition.fold([[Record(PIPECAT, offset) for offset in range(7)]], None)
+    assert [len(steps) for steps in steps_in(partition)] == [3, 3]
+    assert partition.outbox.records == 0

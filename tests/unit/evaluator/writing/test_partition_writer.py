@@ -1,6 +1,8 @@
-"""Writing a partition's scores: whole groups in one transaction, counted when it is committed, and never by two at a time."""
+"""Writing a partition's scores: whole decisions and their steps in one transaction, counted when it is committed, and never by two
+at a time."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -17,18 +19,25 @@ from aiokafka.errors import (
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from consumers.evaluator.recovery.order_log import OrderStarts, PlacedStart
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writing.outbox import MAX_TRANSACTION_RECORDS, Outbox, Written
-from consumers.evaluator.writing.outgoing import LeftOut, Outgoing
-from consumers.evaluator.writing.partition_writer import FencedError, PartitionWriter, RejectedWriteError, WriteError
+from consumers.evaluator.writing.outbox import MAX_TRANSACTION_RECORDS, Decision, Outbox, Written
+from consumers.evaluator.writing.partition_writer import (
+    START_EVERY_SECONDS,
+    FencedError,
+    Mark,
+    PartitionWriter,
+    WriteError,
+)
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from schemas.closed_sets import RefusalReason
+from schemas.closed_sets import InputSource, RefusalReason
 from schemas.judging import JudgeRequest
+from schemas.order import OrderStart, order_value, start_in
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.all_records import SCORE_RECORD
 from schemas.transcript import Transcript
-from tests.support.fakes.evaluator_fakes import fact, question, until_idle
+from tests.support.fakes.evaluator_fakes import decision, fact, question, until_idle
 from tests.support.patience import patient
 
 REFUSED = QuarantineRecord(
@@ -37,20 +46,16 @@ REFUSED = QuarantineRecord(
 )  # fmt: skip
 
 
-MARK = 77
-"""The offset of a new owner's mark."""
-
-
 class Sent(NamedTuple):
     topic: str
     value: bytes
-    key: bytes
+    key: bytes | None
     partition: int | None
-    headers: object = None
+    headers: Any
 
 
 class FakeProducer:
-    """Keeps the sent records, by transaction; fails where the test says so."""
+    """Keeps the sent records, by transaction; fails where the test says so. Offsets count up, whatever the topic."""
 
     def __init__(self) -> None:
         self.journal: list[str] = []
@@ -74,28 +79,29 @@ class FakeProducer:
         await self.may_stop.wait()
         self._do("stop")
 
-    async def send_and_wait(self, topic: str, value: None, *, key: bytes, partition: int) -> SimpleNamespace:
-        self._do("mark", f"{key.decode()} in {topic}[{partition}]: {value}")
-        return SimpleNamespace(topic=topic, offset=MARK)
-
     async def begin_transaction(self) -> None:
         self._do("begin")
 
     async def send(
-        self, topic: str, value: bytes, *, key: bytes, partition: int | None, headers: object
+        self, topic: str, value: bytes | None, *, key: bytes | None, partition: int | None, headers: Any = None
     ) -> "asyncio.Future[Any]":
+        acknowledged: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        metadata = SimpleNamespace(topic=topic, offset=self.offset, timestamp=1_000 + self.offset)
+        self.offset += 1
+        if value is None:
+            self._do("mark", f"{(key or b'').decode()} in {topic}[{partition}]")
+            acknowledged.set_result(metadata)
+            return acknowledged
         if len(value) > self.sends_at_most:
             raise MessageSizeTooLargeError
-        self._do("send", key.decode())
+        self._do("send", "order" if key is None else key.decode())
         self.sent.append(Sent(topic, value, key, partition, headers))
-        acknowledged: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if (error := self.errors.get("acknowledge")) is not None:
             acknowledged.set_exception(error)
         elif len(value) > self.most_bytes.get(topic, len(value)):
             acknowledged.set_exception(MessageSizeTooLargeError())
         else:
-            acknowledged.set_result(SimpleNamespace(topic=topic, offset=self.offset))
-            self.offset += 1
+            acknowledged.set_result(metadata)
         return acknowledged
 
     async def commit_transaction(self) -> None:
@@ -125,15 +131,16 @@ class Writing:
         evaluator = EvaluatorSettings(**({"group_id": "g", "write_interval_ms": 0} | settings))
         instruments = Instruments(self.registry, ["evaluator"])
         self.writer = PartitionWriter(3, self.outbox, kafka, evaluator, instruments)
+        self.writer.starts = OrderStarts([PlacedStart(0, {}, 9)], 0)
 
     def _producer(self, role: str, **asked: Any) -> FakeProducer:
         self.asked = {"role": role, **asked}
         return self.producer
 
-    def put(self, *groups: str) -> None:
-        """Each word is a group; its letters are conversations."""
-        for group in groups:
-            self.outbox.put(tuple(fact(letter) for letter in group))
+    def put(self, *decisions: str) -> None:
+        """Each word is a decision; its letters are conversations."""
+        for each in decisions:
+            self.outbox.put(decision(*map(fact, each)))
 
     async def fence(self) -> None:
         """Fences, so that only later steps go into the journal, or fail."""
@@ -148,9 +155,26 @@ class Writing:
         await until_idle()
         return running
 
+    async def written(self, *decisions: Decision) -> None:
+        """Writes these, in a transaction."""
+        for each in decisions:
+            self.outbox.put(each)
+        running = await self.run()
+        await self.outbox.until_written()
+        await ended(running)
+
+    @property
+    def order(self) -> list[Sent]:
+        return [sent for sent in self.producer.sent if sent.topic == "t.order"]
+
     @property
     def published(self) -> float | None:
         return self.registry.get_sample_value("callgauge_scores_published_total", {"kind": "fact"})
+
+
+@pytest.fixture
+def writing(monkeypatch: pytest.MonkeyPatch) -> Writing:
+    return Writing(monkeypatch)
 
 
 @pytest.fixture
@@ -167,29 +191,25 @@ async def test_the_producer_has_the_groups_and_the_partitions_name(make: Callabl
     writing = make(transaction_timeout_ms=5_000)
     await writing.writer.fence()
     assert writing.asked == {"role": "evaluator-3", "transactional_id": "g-3", "transaction_timeout_ms": 5_000}
-    assert writing.producer.journal == ["start", "begin", "callgauge-owner in t.scores[3]: None", "commit"]
+    marks = [f"callgauge-owner in {topic}[3]" for topic in ("t.order", "t.scores")]
+    assert writing.producer.journal == ["start", "begin", *marks, "commit"]
 
 
-async def test_the_fence_ends_behind_everything_that_a_former_owner_wrote(make: Callable[..., Writing]) -> None:
-    """A transaction of our own ends there, so a reader past its mark has read everything."""
-    writing = make()
-    assert await writing.writer.fence() == MARK + 1
-    assert writing.writer.scores_end is None  # it is no score
-    assert writing.published == 0
+async def test_the_fence_ends_behind_everything_that_a_former_owner_wrote(writing: Writing) -> None:
+    """A transaction of our own ends there, so a reader past its marks has read everything."""
+    assert await writing.writer.fence() == Mark(order=101, scores=102)
+    assert writing.published == 0, "they are no scores"
 
 
 @pytest.mark.parametrize("settings", [{"is_embedded": True}, {"uses_transactions": False}])
 async def test_without_transactions_there_is_no_mark(make: Callable[..., Writing], settings: dict[str, Any]) -> None:
     writing = make(**settings)
-    assert await writing.writer.fence() == 0
+    assert await writing.writer.fence() is None
     assert writing.producer.journal == ["start"]
 
 
 @pytest.mark.parametrize("where", ["start", "begin", "mark", "commit"])
-async def test_a_fence_that_fails_leaves_a_producer_that_can_be_stopped(
-    make: Callable[..., Writing], where: str
-) -> None:
-    writing = make()
+async def test_a_fence_that_fails_leaves_a_producer_that_can_be_stopped(writing: Writing, where: str) -> None:
     writing.producer.errors[where] = KafkaConnectionError("gone")
     with pytest.raises(KafkaConnectionError):
         await writing.writer.fence()
@@ -197,8 +217,7 @@ async def test_a_fence_that_fails_leaves_a_producer_that_can_be_stopped(
     assert writing.producer.journal[-1] == "stop"
 
 
-async def test_what_gathers_goes_in_one_transaction(make: Callable[..., Writing]) -> None:
-    writing = make()
+async def test_what_gathers_goes_in_one_transaction(writing: Writing) -> None:
     await writing.fence()
     writing.producer.may_commit.clear()
     writing.put("a")
@@ -206,19 +225,18 @@ async def test_what_gathers_goes_in_one_transaction(make: Callable[..., Writing]
     writing.put("b", "cd")
     writing.put("e")
     await until_idle()
-    assert writing.producer.journal == ["begin", "a"]
+    assert writing.producer.journal == ["begin", "a", "order"]
     writing.producer.may_commit.set()
     await writing.outbox.until_written()
-    assert writing.producer.journal == ["begin", "a", "commit", "begin", "b", "c", "d", "e", "commit"]
+    assert writing.producer.journal == ["begin", "a", "order", "commit", "begin", *"bcde", "order", "commit"]
     await ended(running)
 
 
-async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(make: Callable[..., Writing]) -> None:
-    writing = make()
-    writing.outbox.put((fact("c-2"),))
-    writing.outbox.put((REFUSED,))
+async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(writing: Writing) -> None:
+    writing.outbox.put(decision(fact("c-2")))
+    writing.outbox.put(decision(REFUSED))
     running = await writing.run()
-    score, refused = writing.producer.sent
+    score, refused, _ = writing.producer.sent
     assert (score.topic, score.key, score.partition) == ("t.scores", b"c-2", 3)
     assert SCORE_RECORD.validate_json(score.value) == fact("c-2")
     assert (refused.topic, refused.key, refused.partition) == ("t.quarantine", b"c-1", None)
@@ -227,65 +245,44 @@ async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(mak
     await ended(running)
 
 
-async def test_a_transcript_goes_to_its_topic_in_the_transaction_of_the_closing(make: Callable[..., Writing]) -> None:
-    writing = make()
-    writing.outbox.put((Transcript("c-2", b'[{"role":"user"}]'), fact("c-2")))
+async def test_a_transcript_goes_to_its_topic_in_the_transaction_of_the_closing(writing: Writing) -> None:
+    writing.outbox.put(decision(Transcript("c-2", b'[{"role":"user"}]'), fact("c-2")))
     running = await writing.run()
-    assert writing.producer.journal == ["begin", "c-2", "c-2", "commit"]
-    transcript, closed = writing.producer.sent
+    assert writing.producer.journal == ["begin", "c-2", "c-2", "order", "commit"]
+    transcript, closed, _ = writing.producer.sent
     assert transcript == ("t.transcripts", b'[{"role":"user"}]', b"c-2", None, None)
     assert closed.topic == "t.scores"
     assert writing.published == 1, "it is no score"
     assert writing.registry.get_sample_value("callgauge_transcripts_published_total") == 1
-    assert writing.writer.scores_end == 102
     await ended(running)
 
 
-async def test_a_call_is_closed_in_one_transaction_however_much_goes_with_it(make: Callable[..., Writing]) -> None:
-    writing = make()
+async def test_a_call_is_closed_in_one_transaction_however_much_goes_with_it(writing: Writing) -> None:
     closing = "x" * (MAX_TRANSACTION_RECORDS + 1)
     writing.put("a", closing, "b")
     running = await writing.run()
     await writing.outbox.until_written()
-    assert writing.producer.journal == ["begin", "a", *closing, "commit", "begin", "b", "commit"]
+    assert writing.producer.journal == ["begin", "a", *closing, "order", "commit", "begin", "b", "order", "commit"]
     await ended(running)
 
 
-async def test_nothing_is_written_and_nothing_counted_before_the_commit(make: Callable[..., Writing]) -> None:
-    writing = make()
+async def test_nothing_is_written_and_nothing_counted_before_the_commit(writing: Writing) -> None:
     await writing.fence()
     writing.producer.may_commit.clear()
     writing.put("a", "b")
     running = await writing.run()
-    assert writing.producer.journal == ["begin", "a", "b"]
+    assert writing.producer.journal == ["begin", "a", "b", "order"]
     assert writing.outbox.records == 2
     assert writing.published == 0
-    ends = [writing.writer.scores_end]
     writing.producer.may_commit.set()
     await writing.outbox.until_written()
     assert writing.published == 2
-    assert [*ends, writing.writer.scores_end] == [None, 102]
-    await ended(running)
-
-
-async def test_where_scores_end_is_not_where_quarantine_ends(make: Callable[..., Writing]) -> None:
-    writing = make()
-    writing.outbox.put((REFUSED,))
-    running = await writing.run()
-    ends = [writing.writer.scores_end]
-    writing.put("a")
-    writing.outbox.put((REFUSED,))
-    await writing.outbox.until_written()
-    assert [*ends, writing.writer.scores_end] == [None, 102]  # `a` is at 101
     await ended(running)
 
 
 @pytest.mark.parametrize("where", ["begin", "send", "acknowledge", "commit"])
 @pytest.mark.parametrize("error", [ProducerFenced(), OutOfOrderSequenceNumber()])
-async def test_who_is_fenced_off_has_written_nothing(
-    make: Callable[..., Writing], where: str, error: KafkaError
-) -> None:
-    writing = make()
+async def test_who_is_fenced_off_has_written_nothing(writing: Writing, where: str, error: KafkaError) -> None:
     await writing.fence()
     writing.producer.errors[where] = error
     writing.put("ab")
@@ -294,15 +291,11 @@ async def test_who_is_fenced_off_has_written_nothing(
         await running
     assert writing.outbox.records == 2
     assert writing.published == 0
-    assert writing.writer.scores_end is None
 
 
 @pytest.mark.parametrize("where", ["begin", "send", "acknowledge", "commit"])
 @pytest.mark.parametrize("error", [MessageSizeTooLargeError("too large"), KafkaTimeoutError()])
-async def test_what_cannot_be_written_ends_the_writing(
-    make: Callable[..., Writing], where: str, error: KafkaError
-) -> None:
-    writing = make()
+async def test_what_cannot_be_written_ends_the_writing(writing: Writing, where: str, error: KafkaError) -> None:
     await writing.fence()
     writing.producer.errors[where] = error
     writing.put("ab")
@@ -330,22 +323,22 @@ LARGE: dict[str, tuple[str, Written]] = {
 @pytest.mark.parametrize("limit", LARGE)
 @pytest.mark.parametrize("refuses", ["broker", "client"])
 async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_written(
-    make: Callable[..., Writing], limit: str, refuses: str
+    writing: Writing, limit: str, refuses: str
 ) -> None:
-    writing = make()
     topic, large = LARGE[limit]
     if refuses == "broker":
         writing.producer.most_bytes[topic] = 1_000
     else:
         writing.producer.sends_at_most = 1_000
-    writing.outbox.put((fact("before"),))
-    writing.outbox.put((large, fact("closed")))
+    writing.outbox.put(decision(fact("before")))
+    writing.outbox.put(decision(large, fact("closed")))
     with capture_logs() as logged:
         running = await writing.run()
         await writing.outbox.until_written()
-    sent = [writing.producer.sent[1].key.decode()] if refuses == "broker" else []
+    sent = [(writing.producer.sent[1].key or b"").decode()] if refuses == "broker" else []
     assert writing.producer.journal == [
-        "begin", "before", *sent, "closed", "abort", "stop", "start", "begin", "before", "closed", "commit",
+        "begin", "before", *sent, "closed", "order", "abort", "stop", "start",
+        "begin", "before", "closed", "order", "commit",
     ]  # fmt: skip
     assert writing.registry.get_sample_value("callgauge_limits_hit_total", {"limit": limit}) == 1
     assert writing.published == 2
@@ -362,26 +355,34 @@ async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_wr
     await ended(running)
 
 
-async def test_what_is_taken_of_its_kind_goes_with_the_rest(make: Callable[..., Writing]) -> None:
-    writing = make()
+async def test_what_is_taken_of_its_kind_goes_with_the_rest(writing: Writing) -> None:
     writing.producer.most_bytes["t.transcripts"] = 1_000
-    writing.outbox.put((Transcript("c-1", b"[]"), fact("c-1")))
-    writing.outbox.put((LARGE_TRANSCRIPT, fact("c-2")))
+    writing.outbox.put(decision(Transcript("c-1", b"[]"), fact("c-1")))
+    writing.outbox.put(decision(LARGE_TRANSCRIPT, fact("c-2")))
     with capture_logs() as logged:
         running = await writing.run()
         await writing.outbox.until_written()
     begin = writing.producer.journal.index("abort")
-    assert writing.producer.journal[begin:] == ["abort", "stop", "start", "begin", "c-1", "c-1", "c-2", "commit"]
+    assert writing.producer.journal[begin:] == [
+        "abort",
+        "stop",
+        "start",
+        "begin",
+        "c-1",
+        "c-1",
+        "c-2",
+        "order",
+        "commit",
+    ]
     assert writing.registry.get_sample_value("callgauge_transcripts_published_total") == 1
     assert [line["conversation_id"] for line in logged] == ["c-2"]
     await ended(running)
 
 
-async def test_a_storm_of_what_is_too_large_is_one_line(make: Callable[..., Writing]) -> None:
-    writing = make()
+async def test_a_storm_of_what_is_too_large_is_one_line(writing: Writing) -> None:
     writing.producer.most_bytes["t.quarantine"] = 1_000
     for _ in range(30):
-        writing.outbox.put((LARGE_REFUSED,))
+        writing.outbox.put(decision(LARGE_REFUSED))
     with capture_logs() as logged:
         running = await writing.run()
         await writing.outbox.until_written()
@@ -391,8 +392,7 @@ async def test_a_storm_of_what_is_too_large_is_one_line(make: Callable[..., Writ
 
 
 @pytest.mark.parametrize("refuses", ["broker", "client"])
-async def test_a_score_is_never_left_out(make: Callable[..., Writing], refuses: str) -> None:
-    writing = make()
+async def test_a_score_is_never_left_out(writing: Writing, refuses: str) -> None:
     if refuses == "broker":
         writing.producer.most_bytes["t.scores"] = 10
     await writing.fence()
@@ -400,7 +400,7 @@ async def test_a_score_is_never_left_out(make: Callable[..., Writing], refuses: 
     writing.put("a")
     running = await writing.run()
     with pytest.raises(
-        WriteError, match=r"a score of \d+ bytes is too large for t\.scores\. Set max\.message\.bytes=1048576"
+        WriteError, match=r"a record of \d+ bytes is too large for t\.scores\. Set max\.message\.bytes=1048576"
     ):
         await running
     assert writing.outbox.records == 1
@@ -409,14 +409,13 @@ async def test_a_score_is_never_left_out(make: Callable[..., Writing], refuses: 
 
 
 async def test_nothing_is_written_when_the_partition_had_another_owner_while_the_producer_was_replaced(
-    make: Callable[..., Writing],
+    writing: Writing,
 ) -> None:
-    """A new producer fences off every holder of the id, also the rightful owner, which recalled records that we had not written."""
-    writing = make()
+    """A new producer fences off every holder of the id, also the rightful owner, which has read our order to its end."""
     writing.producer.most_bytes["t.transcripts"] = 1_000
     await writing.fence()
     writing.producer.epochs = 2
-    writing.outbox.put((LARGE_TRANSCRIPT, fact("c-2")))
+    writing.outbox.put(decision(LARGE_TRANSCRIPT, fact("c-2")))
     running = await writing.run()
     with pytest.raises(FencedError, match="partition 3 was written by another evaluator in between"):
         await running
@@ -427,12 +426,11 @@ async def test_nothing_is_written_when_the_partition_had_another_owner_while_the
 
 @pytest.mark.parametrize(("error", "raised"), [(ProducerFenced(), FencedError), (KafkaTimeoutError(), WriteError)])
 async def test_a_transaction_that_cannot_be_aborted_ends_the_writing(
-    make: Callable[..., Writing], error: KafkaError, raised: type[Exception]
+    writing: Writing, error: KafkaError, raised: type[Exception]
 ) -> None:
-    writing = make()
     writing.producer.most_bytes["t.transcripts"] = 1_000
     writing.producer.errors["abort"] = error
-    writing.outbox.put((LARGE_TRANSCRIPT, fact("c-2")))
+    writing.outbox.put(decision(LARGE_TRANSCRIPT, fact("c-2")))
     running = await writing.run()
     with pytest.raises(raised):
         await running
@@ -446,15 +444,14 @@ async def test_without_transactions_what_is_too_large_ends_the_writing(
     """The records written before it cannot be taken back and must not be written again."""
     writing = make(**settings)
     writing.producer.most_bytes["t.transcripts"] = 1_000
-    writing.outbox.put((LARGE_TRANSCRIPT, fact("c-2")))
+    writing.outbox.put(decision(LARGE_TRANSCRIPT, fact("c-2")))
     running = await writing.run()
     with pytest.raises(WriteError):
         await running
-    assert writing.producer.journal == ["c-2", "c-2"]
+    assert [each for each in writing.producer.journal if each != "order"] == ["c-2", "c-2"]
 
 
-async def test_it_says_since_when_it_writes(make: Callable[..., Writing]) -> None:
-    writing = make()
+async def test_it_says_since_when_it_writes(writing: Writing) -> None:
     await writing.fence()
     since = [writing.writer.writing_since]
     writing.producer.may_commit.clear()
@@ -480,8 +477,8 @@ async def test_without_transactions_records_are_written_one_by_one(
     writing.put("d")  # and nothing waits for company
     async with asyncio.timeout(patient(5)):
         await writing.outbox.until_written()
-    assert writing.producer.journal == ["a", "b", "c", "d"]
-    assert writing.writer.scores_end == 104
+    has_order = "is_embedded" not in settings
+    assert writing.producer.journal == ["a", "b", "c", *["order"] * has_order, "d", *["order"] * has_order]
     await ended(running)
 
 
@@ -503,10 +500,10 @@ async def test_the_next_transaction_waits_for_company(
     assert 0 < pauses[0] <= 0.1
     writing.put("b")
     await until_idle()
-    assert writing.producer.journal == ["begin", "a", "commit"]
+    assert writing.producer.journal == ["begin", "a", "order", "commit"]
     goes_on.set()
     await writing.outbox.until_written()
-    assert writing.producer.journal[3:] == ["begin", "b", "commit"]
+    assert writing.producer.journal[4:] == ["begin", "b", "order", "commit"]
     await ended(running)
 
 
@@ -529,8 +526,7 @@ async def test_a_whole_transaction_of_records_waits_for_nobody(
     await ended(running)
 
 
-async def test_nothing_is_written_before_the_fence_and_after_the_end(make: Callable[..., Writing]) -> None:
-    writing = make()
+async def test_nothing_is_written_before_the_fence_and_after_the_end(writing: Writing) -> None:
     writing.put("a")
     with pytest.raises(WriteError, match="not started, or stopped"):
         await writing.writer.run()
@@ -542,8 +538,7 @@ async def test_nothing_is_written_before_the_fence_and_after_the_end(make: Calla
     assert writing.producer.journal == ["stop"]
 
 
-async def test_the_end_does_not_wait_for_a_broker_for_ever(make: Callable[..., Writing]) -> None:
-    writing = make()
+async def test_the_end_does_not_wait_for_a_broker_for_ever(writing: Writing) -> None:
     await writing.writer.fence()
     writing.producer.may_stop.clear()
     with capture_logs() as logged:
@@ -552,8 +547,7 @@ async def test_the_end_does_not_wait_for_a_broker_for_ever(make: Callable[..., W
     assert [(line["event"], line["partition"]) for line in logged] == [("producer_not_stopped", 3)]
 
 
-async def test_a_producer_that_cannot_be_stopped_is_told(make: Callable[..., Writing]) -> None:
-    writing = make()
+async def test_a_producer_that_cannot_be_stopped_is_told(writing: Writing) -> None:
     await writing.writer.fence()
     writing.producer.errors["stop"] = ProducerFenced()
     with capture_logs() as logged:
@@ -561,8 +555,7 @@ async def test_a_producer_that_cannot_be_stopped_is_told(make: Callable[..., Wri
     assert [(line["event"], line["partition"]) for line in logged] == [("producer_not_stopped", 3)]
 
 
-async def test_what_is_given_up_in_the_middle_of_a_transaction_is_not_written(make: Callable[..., Writing]) -> None:
-    writing = make()
+async def test_what_is_given_up_in_the_middle_of_a_transaction_is_not_written(writing: Writing) -> None:
     await writing.fence()
     writing.producer.may_commit.clear()
     writing.put("a")
@@ -571,97 +564,92 @@ async def test_what_is_given_up_in_the_middle_of_a_transaction_is_not_written(ma
     await ended(running)
     writing.producer.may_commit.set()
     await until_idle()
-    assert writing.producer.journal == ["begin", "a"]
+    assert writing.producer.journal == ["begin", "a", "order"]
     assert writing.published == 0
 
 
-async def test_a_question_is_written_with_where_its_answer_belongs(make: Callable[..., Writing]) -> None:
-    writing = make()
-    writing.outbox.put((question("c-1"),))
+async def test_a_question_is_written_with_where_its_answer_belongs(writing: Writing) -> None:
+    writing.outbox.put(decision(question("c-1")))
     running = await writing.run()
-    (sent,) = writing.producer.sent
+    sent, _ = writing.producer.sent
     assert (sent.topic, sent.key, sent.partition) == ("t.judge.requests", b"c-1", None)
     assert sent.headers == [("callgauge_reply_partition", b"3")]
     assert JudgeRequest.model_validate_json(sent.value) == question("c-1")
-    assert writing.producer.journal == ["begin", "c-1", "commit"]
-    running.cancel()
-
-
-# Records that the partition can do without, in a transaction of their own.
-
-APART = [
-    Outgoing("t.snapshots", b"g/3", value, None, [("id", b"1")], None, LeftOut("snapshot", ""))
-    for value in (b"a", b"bb")
-]
-
-
-async def test_what_is_written_apart_goes_in_a_transaction_of_its_own(make: Callable[..., Writing]) -> None:
-    writing = make()
-    await writing.fence()
-    assert [each.offset for each in await writing.writer.write_apart(APART)] == [100, 101]
-    assert writing.producer.journal == ["begin", "g/3", "g/3", "commit"]
-    assert writing.producer.sent[0] == ("t.snapshots", b"a", b"g/3", None, [("id", b"1")])
-    assert writing.writer.scores_end is None
-
-
-async def test_scores_and_what_is_written_apart_do_not_meet(make: Callable[..., Writing]) -> None:
-    writing = make()
-    await writing.fence()
-    writing.producer.may_commit.clear()
-    apart = asyncio.create_task(writing.writer.write_apart(APART))
-    await until_idle()
-    writing.put("a")
-    running = await writing.run()
-    assert writing.producer.journal == ["begin", "g/3", "g/3"]
-    writing.producer.may_commit.set()
-    await apart
-    await writing.outbox.until_written()
-    assert writing.producer.journal == ["begin", "g/3", "g/3", "commit", "begin", "a", "commit"]
+    assert writing.producer.journal == ["begin", "c-1", "order", "commit"]
     await ended(running)
 
 
-@pytest.mark.parametrize("error", [MessageSizeTooLargeError(), KafkaTimeoutError()])
-@pytest.mark.parametrize("where", ["send", "acknowledge"])
-async def test_what_is_not_taken_apart_leaves_the_writer_as_it_was(
-    make: Callable[..., Writing], where: str, error: KafkaError
+# The order.
+
+BEFORE = {InputSource.PIPECAT: 4, InputSource.AUDIT: 0}
+
+
+def steps_of(letter: str, *, version: str = "1", record: bool = True) -> Decision:
+    records = (fact(letter),) if record else ()
+    return Decision(records, letter.encode(), version, BEFORE, 70)
+
+
+def starts_of(sent: list[Sent]) -> list[str | None]:
+    """By record of `order`: the version of its start."""
+    starts = [start_in(each.headers or []) for each in sent]
+    return [None if start is None else start.version for start in starts]
+
+
+async def test_each_transaction_ends_with_one_record_of_its_steps(writing: Writing) -> None:
+    await writing.written(steps_of("a"), steps_of("b", record=False), steps_of("c"))
+    await writing.written(steps_of("d", record=False))
+    assert writing.producer.journal == ["begin", "a", "c", "order", "commit", "begin", "order", "commit"]
+    assert [(sent.value, sent.key, sent.partition) for sent in writing.order] == [
+        (order_value(b"abc"), None, 3), (order_value(b"d"), None, 3),
+    ]  # fmt: skip
+    assert writing.published == 2
+
+
+async def test_the_first_record_says_where_its_steps_begin(writing: Writing) -> None:
+    await writing.written(steps_of("a"))
+    (first,) = writing.order
+    assert start_in(first.headers) == OrderStart(version="1", positions=BEFORE, time_ms=70)
+    # A successor finds it where the broker says that it is: behind two marks and a score.
+    assert list(writing.writer.starts._starts)[1:] == [PlacedStart(1_103, BEFORE, 103)]
+
+
+async def test_a_start_comes_now_and_then_and_with_each_version(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writing = make()
+    now_seconds = time.monotonic()
+    monkeypatch.setattr("time.monotonic", lambda: now_seconds)
+    await writing.written(steps_of("a"))
+    now_seconds += START_EVERY_SECONDS - 1
+    await writing.written(steps_of("b"), steps_of("c", version="2"), steps_of("d", version="2"), steps_of("e"))
+    now_seconds += START_EVERY_SECONDS
+    await writing.written(steps_of("f"))
+    assert [sent.value[1:] for sent in writing.order] == [b"a", b"b", b"cd", b"e", b"f"]
+    assert starts_of(writing.order) == ["1", None, "2", "1", "1"]
+    assert len(writing.writer.starts._starts) == 1 + 4
+
+
+async def test_a_start_that_was_not_written_is_written_with_the_next_attempt(writing: Writing) -> None:
+    writing.producer.most_bytes["t.transcripts"] = 1_000
+    await writing.written(Decision((LARGE_TRANSCRIPT, fact("a")), b"a", "1", BEFORE, 70))
+    assert starts_of(writing.order) == ["1", "1"], "of the transaction that was aborted, and of the next"
+    assert [start.offset for start in list(writing.writer.starts._starts)[1:]] == [106]
+
+
+@pytest.mark.parametrize("refuses", ["broker", "client"])
+async def test_the_order_is_never_left_out(writing: Writing, refuses: str) -> None:
+    if refuses == "broker":
+        writing.producer.most_bytes["t.order"] = 1_000
     await writing.fence()
-    writing.producer.errors[where] = error
-    with pytest.raises(RejectedWriteError):
-        await writing.writer.write_apart(APART)
-    assert writing.producer.journal[-3:] == ["abort", "stop", "start"]
-    writing.producer.errors.clear()
+    writing.producer.sends_at_most = 10_000 if refuses == "broker" else 1_000
+    writing.outbox.put(decision(fact("a"), steps=bytes(2_000)))
     running = await writing.run()
-    writing.put("a")
-    await writing.outbox.until_written()
-    assert writing.producer.journal[-3:] == ["begin", "a", "commit"]
-    await ended(running)
+    with pytest.raises(WriteError, match=r"a record of 2001 bytes is too large for t\.order"):
+        await running
+    assert (writing.producer.journal[-1], writing.published) == ("abort", 0)
 
 
-@pytest.mark.parametrize("where", ["begin", "send", "acknowledge", "commit"])
-async def test_who_is_fenced_off_writes_nothing_apart(make: Callable[..., Writing], where: str) -> None:
-    writing = make()
-    await writing.fence()
-    writing.producer.errors[where] = ProducerFenced()
-    with pytest.raises(FencedError):
-        await writing.writer.write_apart(APART)
-
-
-async def test_what_is_not_known_to_be_written_apart_is_no_success(make: Callable[..., Writing]) -> None:
-    writing = make()
-    await writing.fence()
-    writing.producer.errors["commit"] = KafkaTimeoutError()
-    with pytest.raises(WriteError):
-        await writing.writer.write_apart(APART)
-
-
-@pytest.mark.parametrize("settings", [{"is_embedded": True}, {"uses_transactions": False}])
-async def test_without_transactions_nothing_is_written_apart(
-    make: Callable[..., Writing], settings: dict[str, Any]
-) -> None:
-    writing = make(**settings)
-    await writing.fence()
-    with pytest.raises(RejectedWriteError):
-        await writing.writer.write_apart(APART)
-    assert writing.producer.sent == []
+async def test_the_embedded_broker_gets_no_order(make: Callable[..., Writing]) -> None:
+    writing = make(is_embedded=True)
+    await writing.written(steps_of("a"), steps_of("b", record=False))
+    assert [sent.topic for sent in writing.producer.sent] == ["t.scores"]
+    assert len(writing.writer.starts._starts) == 1

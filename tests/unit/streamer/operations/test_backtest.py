@@ -1,9 +1,9 @@
-"""Back-tests without a broker: the merged inputs, the past records, the new evaluation, and the comparison."""
+"""Back-tests without a broker: the order of the inputs, the past records, the new evaluation, and the comparison."""
 
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -15,22 +15,27 @@ from rich.console import Console
 
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.limits import Limits
+from consumers.engine.partition import PartitionEvaluator
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
-from schemas.topics import TOPIC_BY_SOURCE
+from schemas.order import Fold, OrderEncoder, OrderError, OrderStart, TimePassed, order_value
+from schemas.scores.all_records import AnyScoreRecord, GoalsFact
+from schemas.topics import ORDER_TOPIC, SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
+from schemas.undecodable import UndecodableRecord
 from streamer.operations.backtest import past as backtest_past
 from streamer.operations.backtest import rerun as backtest_rerun
 from streamer.operations.backtest.comparison import MAX_EXAMPLES, Comparison, Subject, last_words, number_in
-from streamer.operations.backtest.inputs import Logged, last_offsets, merged
+from streamer.operations.backtest.inputs import Logged, by_broker_time, in_logged_order
 from streamer.operations.backtest.past import BacktestError, PastCalls, Period
-from streamer.operations.backtest.rerun import Rerun
+from streamer.operations.backtest.rerun import InBrokerTime, InLoggedOrder, Rerun
 from streamer.operations.backtest.run import BacktestPlan, BacktestResult, topic_to_write
 from streamer.operations.backtest.summary import remarks, report, report_json
 from tests.support.fakes.engine_feed import T0_MS, Feed
+from tests.support.fakes.evaluator_fakes import partition_of
 
 AUDIT, PIPECAT, ELEVENLABS = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS
+START = OrderStart(version="1", positions={PIPECAT: 2}, time_ms=T0_MS)
 LATENCY = "voice_to_voice_latency_ms"
 
 
@@ -39,14 +44,34 @@ def record(source: InputSource, offset: int, at_ms: int, value: bytes = b"{}", k
     return ConsumerRecord(topic, 0, offset, T0_MS + at_ms, 1, key.encode(), value, None, 0, len(value), ())
 
 
+def ordered(steps: bytes | None, start: OrderStart | None = None) -> Any:
+    """A record of `order`; without steps the mark of a new owner."""
+    headers = () if start is None else (start.header(),)
+    value = None if steps is None else order_value(steps)
+    return ConsumerRecord(ORDER_TOPIC, 0, 0, T0_MS, 1, None, value, None, 0, 0, headers)
+
+
 async def handed_over(records: Sequence[Any]) -> AsyncIterator[Any]:
     for each in records:
         yield each
 
 
+def inputs_of(records: Sequence[Any]) -> dict[InputSource, AsyncIterator[Any]]:
+    by_source: dict[InputSource, list[Any]] = {source: [] for source in InputSource}
+    for each in records:
+        by_source[SOURCE_BY_TOPIC[each.topic]].append(each)
+    return {source: handed_over(some) for source, some in by_source.items()}
+
+
 async def in_order(**inputs: Sequence[Any]) -> list[tuple[int, InputSource, int]]:
-    by_source = {InputSource(name): handed_over(records) for name, records in inputs.items()}
-    return [(each.time_ms - T0_MS, each.source, each.record.offset) async for each in merged(by_source)]
+    everything = [each for records in inputs.values() for each in records]
+    return [place(each) async for each in by_broker_time(inputs_of(everything))]
+
+
+def place(logged: Logged) -> tuple[int, InputSource, int]:
+    assert isinstance(logged.step, Fold)
+    assert logged.step.offset == logged.record.offset
+    return logged.time_ms - T0_MS, logged.step.source, logged.step.offset
 
 
 async def test_inputs_are_merged_by_time_then_by_topic_then_by_offset() -> None:
@@ -71,14 +96,49 @@ async def test_no_input_is_read_further_than_the_merge_needs() -> None:
             read.append(offset)
             yield record(PIPECAT, offset, 1_000 * offset)
 
-    async for each in merged({AUDIT: handed_over([record(AUDIT, 0, 2_500)]), PIPECAT: endless()}):
-        if each.source is AUDIT:
+    async for each in by_broker_time({AUDIT: handed_over([record(AUDIT, 0, 2_500)]), PIPECAT: endless()}):
+        if place(each)[1] is AUDIT:
             break
     assert read == [0, 1, 2, 3]
 
 
-def test_the_last_offset_of_interest_is_the_highest_of_any_call() -> None:
-    assert last_offsets([{AUDIT: 3}, {AUDIT: 1, PIPECAT: 7}, {}]) == {AUDIT: 3, PIPECAT: 7}
+async def taken(order: Sequence[Any], records: Sequence[Any]) -> list[Logged]:
+    return [each async for each in in_logged_order(handed_over(order), inputs_of(records))]
+
+
+async def test_steps_come_as_they_were_taken_with_their_records() -> None:
+    steps = OrderEncoder(START.positions, START.time_ms)
+    steps.fold(PIPECAT, 2, opens=True)
+    steps.fold(AUDIT, 0, opens=False)
+    steps.pass_time(T0_MS + 7)
+    steps.fold(PIPECAT, 5, opens=False)
+    steps.fold(PIPECAT, 6, opens=False)
+    pipecat = [record(PIPECAT, offset, 0) for offset in (0, 1, 2, 5, 8)]
+    order = [ordered(b"before the first start"), ordered(None), ordered(steps.take(), START), ordered(None)]
+    assert [
+        (step, record and record.offset) for _, step, record in await taken(order, [*pipecat, record(AUDIT, 0, 0)])
+    ] == [
+        (START, None),
+        (Fold(PIPECAT, 2, opens=True), 2),
+        (Fold(AUDIT, 0, opens=False), 0),
+        (TimePassed(T0_MS + 7), None),
+        (Fold(PIPECAT, 5, opens=False), 5),
+        (Fold(PIPECAT, 6, opens=False), None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        [ordered(b"\x01", START)],
+        [ordered(b"", START), ordered(b"", START.model_copy(update={"positions": {PIPECAT: 1}}))],
+        [UndecodableRecord(ORDER_TOPIC, 0, 0, 0, T0_MS, None, "damaged", "", "")],
+    ],
+    ids=["cut off", "goes back", "undecodable"],
+)
+async def test_an_order_that_cannot_be_read_is_an_error(order: list[Any]) -> None:
+    with pytest.raises(OrderError):
+        await taken(order, [])
 
 
 # The past records.
@@ -142,7 +202,7 @@ def log(*, key: str = "call", from_ms: int = 0, first_offset: int = 0) -> list[L
         value = json.dumps({"timestamp": T0_MS + from_ms + at_ms} | stamped(event, from_ms)).encode()
         taken = record(sources[stream], offsets[stream], from_ms + at_ms, value, key)
         offsets[stream] += 1
-        records.append(Logged(taken.timestamp, sources[stream], taken))
+        records.append(Logged(taken.timestamp, Fold(sources[stream], taken.offset, opens=False), taken))
     return records
 
 
@@ -155,10 +215,11 @@ def together(*logs: Sequence[Logged]) -> list[Logged]:
     """Calls side by side: offsets of each topic in the order of time."""
     next_offset = Counter[InputSource]()
     merged_logs = []
-    for logged in sorted(chain(*logs), key=lambda logged: logged.time_ms):
-        offset = next_offset[logged.source]
-        next_offset[logged.source] += 1
-        merged_logs.append(logged._replace(record=replace(logged.record, offset=offset)))
+    for time_ms, step, taken in sorted(chain(*logs), key=lambda logged: logged.time_ms):
+        assert isinstance(step, Fold)
+        offset = next_offset[step.source]
+        next_offset[step.source] += 1
+        merged_logs.append(Logged(time_ms, step._replace(offset=offset), replace(taken, offset=offset)))
     return merged_logs
 
 
@@ -201,6 +262,8 @@ def test_a_conversation_id_used_again_is_left_out() -> None:
     assert (list(calls.by_id), calls.closed_twice) == ([], {"call"})
     calls = past(*first, *second, *first)
     assert (list(calls.by_id), calls.closed_twice) == ([], {"call"})
+    calls = past(*first, *second, within=period(25_000))
+    assert (list(calls.by_id), calls.closed_twice) == ([], {"call"}), "it closed before, too"
 
 
 def test_what_cannot_be_read_is_counted() -> None:
@@ -252,7 +315,7 @@ def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(BacktestError, match="more than 100 bytes"):
         past(*live(key="one").records())
     monkeypatch.setattr(backtest_rerun, "MAX_CALLS", 1)
-    rerun = rerun_of({}, obeys_facts=False)
+    rerun = by_time({})
     feed_in(rerun, log(key="one"))
     with pytest.raises(BacktestError, match="shorter time"):
         rerun.take(log(key="two", first_offset=100)[0])
@@ -261,8 +324,12 @@ def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -
 # The new evaluation.
 
 
-def rerun_of(calls: Any, *, obeys_facts: bool, limits: Limits | None = None, within: Period | None = None) -> Rerun:
-    return Rerun(limits or Limits(), "test", within or period(), calls, obeys_facts, Comparison())
+def by_time(calls: Any, *, limits: Limits | None = None, within: Period | None = None) -> InBrokerTime:
+    return InBrokerTime(limits or Limits(), "test", within or period(), calls, Comparison())
+
+
+def as_logged(calls: PastCalls, *, limits: Limits | None = None) -> InLoggedOrder:
+    return InLoggedOrder(limits or Limits(), "test", calls.period, calls.by_id, Comparison())
 
 
 def feed_in(rerun: Rerun, records: Sequence[Logged]) -> list[bytes]:
@@ -274,34 +341,89 @@ def finished(rerun: Rerun, now_ms: int = 60_000) -> list[bytes]:
     return [each.model_dump_json().encode() for each in rerun.finish(T0_MS + now_ms)]
 
 
-def test_with_the_facts_nothing_differs_whatever_the_settings_are() -> None:
-    then = past(*live().records()).by_id
-    for limits in (Limits(), Limits(dead_air_ms=100, closing_grace_ms=0, idle_ms=1, max_events_per_call=2)):
-        rerun = rerun_of(then, obeys_facts=True, limits=limits)
-        assert rerun.through == {AUDIT: 5, PIPECAT: 5, ELEVENLABS: 11}
-        assert not rerun.is_over(T0_MS)
-        feed_in(rerun, log())
-        assert rerun.is_over(T0_MS)
-        assert finished(rerun) == []
-        assert (rerun.comparison.equal_calls, rerun.comparison.examples) == (1, [])
-        assert rerun.comparison.tallies["dead_air"].equal == 1
-        assert rerun.comparison.tallies[LATENCY].equal == 2
+class Evaluated:
+    """What an evaluator makes of a log, until a minute after its beginning."""
+
+    def __init__(
+        self, records: Sequence[Logged], *, limits: Limits | None = None, goals: ChosenGoals | None = None
+    ) -> None:
+        self.log = [each.record for each in records]
+        partition, _ = partition_of(PartitionEvaluator(limits or Limits(), "test", goals))
+        for each in self.log:
+            partition.fold([[each]], each.timestamp)
+            partition.close_some()
+        partition.advance(T0_MS + 60_000)
+        while partition.closing_calls:
+            partition.close_some()
+        self.order: list[Any] = []
+        self.records: list[AnyScoreRecord] = []
+        while decisions := partition.outbox.first():
+            partition.outbox.written(len(decisions))
+            first = decisions[0]
+            start = OrderStart(version=first.version, positions=dict(first.positions), time_ms=first.time_ms)
+            self.order.append(ordered(b"".join(each.steps for each in decisions), start))
+            self.records += [record for each in decisions for record in each.records]  # type: ignore[misc]  # scores alone
+
+    @property
+    def past(self) -> PastCalls:
+        return past(*self.records)
+
+    async def steps(self, lost: Callable[[Any], bool] = lambda _: False) -> list[Logged]:
+        return await taken(self.order, [each for each in self.log if not lost(each)])
 
 
-def test_without_the_facts_the_settings_of_today_decide() -> None:
-    then = past(*live().records()).by_id
-    rerun = rerun_of(then, obeys_facts=False, limits=Limits(dead_air_ms=10_000))
-    feed_in(rerun, log())
-    assert not rerun.is_over(T0_MS + 60_000), "the call is open"
+async def test_in_the_logged_order_the_same_settings_give_the_same_bytes() -> None:
+    then = Evaluated(together(log(key="one"), log(key="two", from_ms=300)))
+    rerun = as_logged(then.past)
+    assert not rerun.is_over(T0_MS)
+    written = feed_in(rerun, await then.steps())
+    assert rerun.is_over(T0_MS)
+    assert finished(rerun) == []
+    assert sorted(written) == sorted(each.model_dump_json().encode() for each in then.records)
+    assert (rerun.comparison.equal_calls, rerun.comparison.examples, rerun.open_calls) == (2, [], 0)
+    assert rerun.comparison.tallies["dead_air"].equal == 2
+    assert rerun.comparison.tallies[LATENCY].equal == 4
+
+
+async def test_in_the_logged_order_the_settings_of_today_decide_about_silence() -> None:
+    then = Evaluated(log())
+    rerun = as_logged(then.past, limits=Limits(dead_air_ms=10_000))
+    feed_in(rerun, await then.steps())
     finished(rerun)
-    assert rerun.is_over(T0_MS + 60_000)
-    assert not rerun.is_over(T0_MS + 59_999), "another may begin"
-    assert rerun.comparison.changed_calls == 1
-    assert rerun.comparison.tallies["dead_air"].only_then == 1
-    assert rerun.comparison.tallies["closed"].equal == 1
     (example,) = rerun.comparison.examples
     assert (example.conversation_id, example.subject) == ("call", Subject("dead_air", 2, T0_MS + 5_000))
-    assert example.now is None
+    rerun = as_logged(then.past, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
+    feed_in(rerun, await then.steps())
+    tally = rerun.comparison.tallies["dead_air"]
+    assert (tally.equal, tally.changed, tally.only_now) == (1, 0, 1)
+
+
+async def test_a_call_ends_as_today_s_settings_say_sooner_or_later() -> None:
+    then = Evaluated(log())
+    rerun = as_logged(then.past, limits=Limits(idle_ms=2_000))
+    assert b'"reason":"idle"' in b"".join(feed_in(rerun, await then.steps()))
+    assert rerun.is_over(T0_MS), "what comes later opens no call"
+    rerun = as_logged(then.past, limits=Limits(closing_grace_ms=100_000))
+    feed_in(rerun, await then.steps())
+    assert (rerun.open_calls, rerun.is_over(T0_MS)) == (1, False)
+    assert f'"caused_at_ms":{T0_MS + 110_000}'.encode() in finished(rerun)[-1], "nothing follows"
+    assert (rerun.open_calls, rerun.comparison.equal_calls) == (0, 1)
+
+
+async def test_a_call_gives_way_to_another_as_it_did_then() -> None:
+    """Whatever the bound is today, and also if the other one is not evaluated."""
+    logs = together(log(key="one"), log(key="other", from_ms=3_100))
+    then = Evaluated(logs, limits=Limits(max_open_calls=1))
+    both = then.past
+    assert both.closed_twice == set()
+    assert both.by_id.keys() == {"one", "other"}
+    for left in ({"one", "other"}, {"one"}, {"other"}):
+        calls = PastCalls(period(), {key: call for key, call in both.by_id.items() if key in left})
+        rerun = as_logged(calls)
+        written = feed_in(rerun, await then.steps())
+        assert (b'"reason":"limit_open_calls"' in b"".join(written)) is ("one" in left)
+        assert finished(rerun) == []
+        assert (rerun.comparison.equal_calls, rerun.comparison.examples) == (len(left), [])
 
 
 ANSWERED = GoalSet.model_validate(
@@ -322,33 +444,83 @@ class OneSet:
         return ANSWERED if agent == "desk" else None
 
 
-def test_goals_are_those_of_the_log_or_without_the_facts_those_of_now() -> None:
+async def test_goals_are_those_of_the_log_or_by_broker_time_those_of_now() -> None:
     goals = ChosenGoals(OneSet())
-    rerun = replace(rerun_of({}, obeys_facts=False), goals=goals)
-    then = [SCORE_RECORD.validate_json(value) for value in (*feed_in(rerun, log()), *finished(rerun))]
-    assert rerun.comparison.only_now == 1
-    with_goals = past(*then).by_id
+    then = Evaluated(log(), goals=goals)
     for given in (ChosenGoals(), goals):
-        rerun = replace(rerun_of(with_goals, obeys_facts=True), goals=given)
-        feed_in(rerun, log())
-        finished(rerun)
+        rerun: Rerun = replace(as_logged(then.past), goals=given)
+        feed_in(rerun, await then.steps())
         assert rerun.comparison.tallies["progress"].equal == 2
         assert rerun.comparison.examples == []
-    rerun = rerun_of(with_goals, obeys_facts=False)
+    rerun = by_time(then.past.by_id)
     feed_in(rerun, log())
     finished(rerun)
     assert rerun.comparison.tallies["progress"].only_then == 2
-    without = past(*live().records()).by_id
-    rerun = replace(rerun_of(without, obeys_facts=True), goals=goals)
-    feed_in(rerun, log())
-    finished(rerun)
+    without = Evaluated(log())
+    rerun = replace(as_logged(without.past), goals=goals)
+    feed_in(rerun, await without.steps())
     assert "progress" not in rerun.comparison.tallies, "there were none, whatever there is today"
+
+
+async def test_goals_count_from_the_record_on_that_brought_them() -> None:
+    """The first `call_started` of a call may name neither goals nor an agent."""
+    nobody = Logged(
+        T0_MS, Fold(AUDIT, 0, opens=False), record(AUDIT, 0, 0, b'{"type":"call_started","timestamp":%d}' % T0_MS)
+    )
+    then = Evaluated(together([nobody], log()), goals=ChosenGoals(OneSet()))
+    rerun = as_logged(then.past)
+    written = feed_in(rerun, await then.steps())
+    assert written == [each.model_dump_json().encode() for each in then.records]
+    assert any(isinstance(each, GoalsFact) for each in then.records)
+
+
+async def test_calls_without_their_beginning_are_left_out() -> None:
+    then = Evaluated(together(log(key="one"), log(key="two", from_ms=300)))
+    rerun = as_logged(then.past)
+    steps = await then.steps(lambda each: each.topic == TOPIC_BY_SOURCE[AUDIT] and each.offset == 0)
+    feed_in(rerun, steps)
+    assert rerun.is_over(T0_MS)
+    assert (rerun.without_beginning, rerun.comparison.equal_calls, rerun.comparison.only_then) == (1, 1, 0)
+    rerun = as_logged(then.past)
+    assert feed_in(rerun, await taken([], then.log)) == finished(rerun) == []
+    assert (rerun.without_beginning, rerun.open_calls) == (2, 0)
+
+
+async def test_a_record_refused_today_is_counted_and_its_call_closes_all_the_same() -> None:
+    then = Evaluated(log())
+    rerun = as_logged(then.past, limits=Limits(max_record_bytes=110))
+    feed_in(rerun, await then.steps())
+    assert rerun.refused > 0
+    assert rerun.comparison.changed_calls == 1
+    rerun = as_logged(then.past, limits=Limits(max_record_bytes=1))
+    feed_in(rerun, await then.steps())
+    assert finished(rerun) == []
+    assert (rerun.comparison.only_then, rerun.open_calls, rerun.without_beginning) == (1, 0, 0)
+
+
+# By broker time.
+
+
+def test_by_broker_time_the_settings_of_today_decide() -> None:
+    then = past(*live().records()).by_id
+    rerun = by_time(then, limits=Limits(dead_air_ms=10_000))
+    feed_in(rerun, log())
+    assert not rerun.is_over(T0_MS + 60_000), "the call is open"
+    finished(rerun)
+    assert rerun.is_over(T0_MS + 60_000)
+    assert not rerun.is_over(T0_MS + 59_999), "another may begin"
+    assert rerun.comparison.changed_calls == 1
+    assert rerun.comparison.tallies["dead_air"].only_then == 1
+    assert rerun.comparison.tallies["closed"].equal == 1
+    (example,) = rerun.comparison.examples
+    assert (example.conversation_id, example.subject) == ("call", Subject("dead_air", 2, T0_MS + 5_000))
+    assert example.now is None
 
 
 def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:
     """The comparison ignores the number of a silence and the threshold that found it."""
     then = past(*live().records()).by_id
-    rerun = rerun_of(then, obeys_facts=False, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
+    rerun = by_time(then, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
     feed_in(rerun, log())
     finished(rerun)
     tally = rerun.comparison.tallies["dead_air"]
@@ -359,15 +531,15 @@ def test_the_same_records_give_the_same_bytes() -> None:
     """The time of the command changes nothing: a call is woken at the time that it asked for."""
     runs = []
     for now_ms in (60_000, 900_000):
-        rerun = rerun_of({}, obeys_facts=False)
+        rerun = by_time({})
         runs.append([*feed_in(rerun, log()), *finished(rerun, now_ms)])
     assert runs[0] == runs[1]
     assert any(b'"closed"' in value for value in runs[0])
 
 
-def test_without_the_facts_calls_are_those_that_began_in_the_time() -> None:
+def test_by_broker_time_calls_are_those_that_began_in_the_time() -> None:
     everything = together(log(key="early"), log(key="within", from_ms=5_000), log(key="late", from_ms=61_000))
-    rerun = rerun_of({}, obeys_facts=False, within=period(1_000, 60_000))
+    rerun = by_time({}, within=period(1_000, 60_000))
     feed_in(rerun, everything)
     finished(rerun, 200_000)
     assert rerun.comparison.only_now == 1
@@ -375,7 +547,7 @@ def test_without_the_facts_calls_are_those_that_began_in_the_time() -> None:
 
 
 def test_silence_decides_before_the_record_that_ends_it() -> None:
-    rerun = rerun_of({}, obeys_facts=False, limits=Limits(idle_ms=2_000))
+    rerun = by_time({}, limits=Limits(idle_ms=2_000))
     written = b"".join(feed_in(rerun, log()))
     assert b'"reason":"idle"' in written
     assert f'"caused_at_ms":{T0_MS + 7_000}'.encode() in written
@@ -383,7 +555,7 @@ def test_silence_decides_before_the_record_that_ends_it() -> None:
 
 
 def test_a_call_whose_id_was_used_again_is_left_out() -> None:
-    rerun = rerun_of({}, obeys_facts=False)
+    rerun = by_time({})
     rerun.left_out = frozenset({"call"})
     assert feed_in(rerun, together(log(), log(key="other")))
     finished(rerun)
@@ -391,37 +563,10 @@ def test_a_call_whose_id_was_used_again_is_left_out() -> None:
 
 
 def test_a_call_that_is_not_over_is_counted() -> None:
-    rerun = rerun_of({}, obeys_facts=False)
+    rerun = by_time({})
     feed_in(rerun, log()[:-1])
     finished(rerun, 11_000)
     assert (rerun.open_calls, rerun.comparison.only_now) == (1, 0)
-
-
-def test_a_call_of_then_that_the_inputs_have_lost_is_told() -> None:
-    then = past(*live().records(), *live(key="gone").records()).by_id
-    rerun = rerun_of(then, obeys_facts=True)
-    feed_in(rerun, log())
-    assert not rerun.is_over(T0_MS + 60_000)
-    finished(rerun)
-    assert (rerun.comparison.equal_calls, rerun.comparison.only_then) == (1, 1)
-
-
-def test_a_call_closes_though_its_last_record_is_gone() -> None:
-    then = past(*live().records()).by_id
-    rerun = rerun_of(then, obeys_facts=True)
-    feed_in(rerun, log()[:-1])
-    assert not rerun.is_over(T0_MS + 60_000)
-    assert finished(rerun)
-    assert (rerun.open_calls, rerun.comparison.changed_calls, rerun.comparison.only_then) == (0, 1, 0)
-
-
-def test_a_record_refused_today_is_counted_and_its_call_closes_all_the_same() -> None:
-    then = past(*live().records()).by_id
-    rerun = rerun_of(then, obeys_facts=True, limits=Limits(max_record_bytes=110))
-    feed_in(rerun, log())
-    finished(rerun)
-    assert rerun.refused > 0
-    assert rerun.comparison.changed_calls == 1
 
 
 # The comparison.
@@ -503,7 +648,7 @@ def shown(result: BacktestResult) -> str:
 
 
 def test_a_report_says_what_differs() -> None:
-    result = BacktestResult(written=12, refused=3, cut={"audit.events[0]": T0_MS})
+    result = BacktestResult(written=12, refused=3, without_beginning=2, cut={"audit.events[0]": T0_MS})
     result.comparison.add("equal", words(t1=1.0), words(t1=1.0))
     result.comparison.add("c\x1b[31m", words(t1=100.0), words(t1=140.5))
     text = shown(result)
@@ -512,9 +657,10 @@ def test_a_report_says_what_differs() -> None:
     assert "c\\x1b[31m" in text
     told = list(remarks(result, "x.scores.backtest", "ab12"))
     assert told[0].startswith("audit.events[0] has nothing before 2026")
+    assert any(line.startswith("2 calls left out: `order` does not have") for line in told)
     assert told[-1] == "12 records written to x.scores.backtest, each with the header callgauge_run=ab12."
     as_json = json.loads(report_json(plan(), result))
-    assert as_json["calls"]["changed"] == 1
+    assert (as_json["calls"]["changed"], as_json["calls"]["without_beginning"]) == (1, 2)
     assert as_json["scores_by_name"][LATENCY] == {
         "equal": 1, "changed": 1, "mean_absolute_difference": 40.5, "only_then": 0, "only_now": 0,
     }  # fmt: skip
@@ -559,7 +705,7 @@ async def test_the_merge_does_not_depend_on_how_records_come() -> None:
 
     runs = []
     for seed in range(5):
-        log = merged({source: in_pieces(records, seed) for source, records in inputs.items()})
-        runs.append([(each.time_ms, each.source, each.record.offset) async for each in log])
+        log = by_broker_time({source: in_pieces(records, seed) for source, records in inputs.items()})
+        runs.append([place(each) async for each in log])
     assert all(run == runs[0] for run in runs)
     assert [time_ms for time_ms, _, _ in runs[0]] == sorted(time_ms for time_ms, _, _ in runs[0])

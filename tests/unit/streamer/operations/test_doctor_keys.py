@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from consumers.evaluator.reading.placement import murmur2_place
+from consumers.runtime.polling.placement import murmur2_place
 from streamer.operations.doctor.findings import Finding, Verdict
 from streamer.operations.doctor.keys import key_findings
 

@@ -57,7 +57,7 @@ def with_secrets(tmp_path: Path) -> dict[str, str]:
     token = tmp_path / "token"
     token.write_text(SECRET)
     return {
-        "OPENAI_API_KEY": SECRET, "CALLGAUGE_HTTP_TOKEN_FILE": str(token), "CALLGAUGE_SNAPSHOTS__KEY": SECRET,
+        "OPENAI_API_KEY": SECRET, "CALLGAUGE_HTTP_TOKEN_FILE": str(token),
         "CALLGAUGE_SECURITY__PROTOCOL": "SASL_SSL", "CALLGAUGE_SECURITY__MECHANISM": "PLAIN",
         "CALLGAUGE_SECURITY__USERNAME": "ada", "CALLGAUGE_SECURITY__PASSWORD": SECRET,
         "CALLGAUGE_INGEST__TOKEN": SECRET, "CALLGAUGE_INGEST__ELEVENLABS_SECRET": SECRET,
@@ -69,7 +69,7 @@ def test_no_secret_is_shown(with_secrets: dict[str, str]) -> None:
     found = listed(with_secrets)
     hidden = {name: each.origin for name, each in found.items() if each.value == HIDDEN}
     assert hidden == {
-        "judge.api_key": "OPENAI_API_KEY", "http_token": "http_token_file", "snapshots.key": "CALLGAUGE_SNAPSHOTS__KEY",
+        "judge.api_key": "OPENAI_API_KEY", "http_token": "http_token_file",
         "security.password": "CALLGAUGE_SECURITY__PASSWORD", "ingest.token": "CALLGAUGE_INGEST__TOKEN",
         "ingest.elevenlabs_secret": "CALLGAUGE_INGEST__ELEVENLABS_SECRET",
         "monitor.api_key": "CALLGAUGE_MONITOR__API_KEY",

@@ -1,0 +1,164 @@
+"""Checks the topics before the evaluator reads the first record, and again when one of them may be gone."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import structlog
+from aiokafka.errors import KafkaError
+
+from consumers.engine.limits import needs_of
+from consumers.evaluator.partition.owned_partition import OwnedPartition
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.runtime.kafka.connection import (
+    CONNECT_SECONDS,
+    KafkaSettings,
+    KafkaUnreachableError,
+    TopicsUnfitError,
+    partition_counts,
+    require_equal_counts,
+)
+from consumers.runtime.kafka.first_contact import TopicsRequest
+from consumers.runtime.kafka.topic_settings import topic_settings
+from schemas.topic_rules import Severity, TopicFault, topic_faults
+from schemas.topics import (
+    INPUT_TOPICS,
+    JUDGE_REQUESTS_TOPIC,
+    ORDER_TOPIC,
+    QUARANTINE_TOPIC,
+    SCORES_TOPIC,
+    TRANSCRIPTS_TOPIC,
+)
+
+CO_PARTITIONED_TOPICS: Final = (*INPUT_TOPICS, SCORES_TOPIC, ORDER_TOPIC)
+"""Topics on which all records of a call have the same partition number."""
+
+SLOW_WRITE_SECONDS: Final = 15.0
+"""Duration of a write after which the role is not ready and the topics are checked. It is well within the minute after which a
+broker ends a transaction."""
+
+log = structlog.get_logger()
+
+
+async def require_fit_topics(kafka: KafkaSettings, settings: EvaluatorSettings) -> int:
+    """Checks that the topics fit exactly-once scores, before anything is read.
+
+    The embedded broker only reports partition counts. If this user may not read settings, a warning is logged and they count
+    as right. Faults that do not prevent a start are logged, one line each.
+
+    Args:
+        kafka: Where the broker is.
+        settings: Which topics are used, and how long a call may last and be silent: its records must be kept for longer.
+
+    Returns:
+        The partition count of the inputs, `scores` and `order`.
+
+    Raises:
+        KafkaUnreachableError: No broker answers.
+        TopicsUnfitError: A topic is missing, partition counts differ, an input, `scores` or `order` is compacted, its records are
+            not kept for as long as a call may take, or a topic that is written takes smaller records than are written;
+            the text names all such topics.
+    """
+    names = used_topics(settings)
+    counts = await partition_counts(kafka, names)
+    partitions = require_equal_counts({name: counts[name] for name in CO_PARTITIONED_TOPICS})
+    if kafka.is_embedded:
+        return partitions
+    found = await topic_settings(kafka, names)
+    if unknown := [kafka.topic(name) for name in names if name not in found]:
+        log.warning(
+            "topic_settings_not_known",
+            topics=unknown,
+            what_happens_now="Retention, cleanup and the largest record are taken to be right.",
+            what_to_do="Give this user the right to DescribeConfigs on them, or run `callgauge doctor` as one who has it.",
+        )
+    faults = topic_faults(found, needs_of(settings.limits))
+    if refused := [fault for fault in faults if fault.severity is Severity.REFUSED]:
+        raise TopicsUnfitError(_refusal(kafka, refused))
+    for fault in faults:
+        log.warning(
+            "topic_not_as_it_should_be", topic=kafka.topic(fault.topic), severity=fault.severity.value, seen=fault.seen,
+            what_happens_now="callgauge starts all the same.", what_to_do=f"Set {fault.setting} on it.",
+        )  # fmt: skip
+    return partitions
+
+
+def used_topics(settings: EvaluatorSettings) -> tuple[str, ...]:
+    """Returns the topics that the evaluator reads or writes, by their names in the topic table."""
+    perhaps = {TRANSCRIPTS_TOPIC: settings.writes_transcripts, JUDGE_REQUESTS_TOPIC: settings.goals.asks_judge}
+    return (*CO_PARTITIONED_TOPICS, QUARANTINE_TOPIC, *(name for name, is_used in perhaps.items() if is_used))
+
+
+def _refusal(kafka: KafkaSettings, faults: Iterable[TopicFault]) -> str:
+    lines = [f"  {kafka.topic(fault.topic)}: {fault.seen}. Set {fault.setting}." for fault in faults]
+    return "\n".join(
+        [
+            f"Topics on {kafka.bootstrap_servers} cannot hold what callgauge needs: scores would be lost, counted twice "
+            "or not written, so callgauge does not start.",
+            *lines,
+            "  `kafka-configs.sh --alter --entity-type topics --entity-name TOPIC --add-config NAME=VALUE` changes a "
+            "setting; where a call may be shorter, lower max_call_duration_ms instead.",
+        ]
+    )
+
+
+class TopicWatch:
+    """Checks the topics when one of them may be gone."""
+
+    def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings, fail: Callable[[Exception], None]) -> None:
+        self._kafka = kafka
+        self._topics = used_topics(settings)
+        self._fail = fail
+        self._asking: asyncio.Task[None] | None = None
+        self._asked_at = -SLOW_WRITE_SECONDS
+
+    def slow_writers(self, active: Mapping[int, OwnedPartition]) -> list[int]:
+        """Returns the numbers of partitions whose current write takes longer than `SLOW_WRITE_SECONDS`."""
+        latest = time.monotonic() - SLOW_WRITE_SECONDS
+        since = {number: owned.writer.writing_since for number, owned in active.items()}
+        return [number for number, began in since.items() if began is not None and began < latest]
+
+    def look(self, active: Mapping[int, OwnedPartition]) -> None:
+        """Checks the topics now and then while a write is slow. Call it often."""
+        now = time.monotonic()
+        if now - self._asked_at > SLOW_WRITE_SECONDS and self.slow_writers(active):
+            self._asked_at = now
+            self._asking = asyncio.create_task(self._ask(), name="topics")
+
+    async def misfit(self) -> TopicsUnfitError | None:
+        """Returns the fault of the topics now, to end with: one is missing, or partition counts differ. Returns None if there is none,
+        or no broker answers.
+        """
+        kafka, names = self._kafka, self._topics
+        if kafka.is_embedded:
+            return None
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS), kafka.first_contact("topics") as connection:
+                answer = await connection.send(TopicsRequest([kafka.topic(name) for name in names]))
+        except (KafkaError, KafkaUnreachableError, TimeoutError):
+            return None
+        counts = {topic["topic"]: len(topic["partitions"]) for topic in answer.to_object()["topics"]}
+        if gone := [kafka.topic(name) for name in names if not counts.get(kafka.topic(name))]:
+            return TopicsUnfitError(
+                f"Topics: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone from {kafka.bootstrap_servers}, or this "
+                "user may not see it any more. callgauge cannot work like this, so the evaluator ends. Make what is missing again with "
+                "`callgauge topics create`, with as many partitions as before, or give the right back."
+            )
+        shared = {kafka.topic(name): counts[kafka.topic(name)] for name in CO_PARTITIONED_TOPICS}
+        if len(set(shared.values())) == 1:
+            return None
+        seen = ", ".join(f"{topic} {count}" for topic, count in sorted(shared.items()))
+        return TopicsUnfitError(
+            f"Topics: partition counts must be equal, but are {seen} now. A conversation is found by its partition number, so the "
+            "evaluator ends. Add partitions to those that have fewer, while no call runs."
+        )
+
+    def stop(self) -> None:
+        """Stops the checks."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask(self) -> None:
+        if (error := await self.misfit()) is not None:
+            self._fail(error)

@@ -1,0 +1,147 @@
+"""A few calls and evaluators that a script leads event by event, so that what happens is not left to luck."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
+from confluent_kafka import Producer
+
+from schemas.closed_sets import InputSource
+from schemas.topics import ORDER_TOPIC, TOPIC_BY_SOURCE
+from tests.chaos.cluster.administration import asked
+from tests.chaos.evaluators.fleet import Evaluator
+from tests.chaos.load.call_pool import CallTemplate, EventTemplate, call_template
+from tests.chaos.stage import LIMITS, RunError, Stage
+from tests.chaos.verdict.topic_reader import extent
+from tests.support.patience import patient
+
+PARTITION: Final = 0
+"""A script has one partition, so that it knows whose it is."""
+ALONE: Final = {**LIMITS, "CALLGAUGE_EVALUATOR_INSTANCE": "the only one"}
+"""Settings of an evaluator that is alone: killed, it comes back at once, without a session timeout."""
+SEVERAL: Final = LIMITS
+WAIT_SECONDS: Final = 60.0
+CLOSE_SECONDS: Final = 30.0
+"""How long calls may take to close after their end. Those of a broken evaluator may stay open."""
+SEND_SECONDS: Final = 30.0
+
+
+class Script:
+    """What a script does."""
+
+    def __init__(self, stage: Stage) -> None:
+        """Nothing is sent yet."""
+        self.stage = stage
+        self._producer = Producer({"bootstrap.servers": stage.cluster.bootstrap, "acks": "all", "log_level": 0})
+        self._sent: Counter[str] = Counter()
+        self._scored: Counter[str] = Counter()
+        self._begin_seconds = int(time.time())
+
+    def evaluator(self, *, is_newer: bool = False) -> Evaluator:
+        """One more evaluator, that shows its metrics and reads."""
+        member = self.stage.fleet.join(is_newer=is_newer)
+        self.until(f"evaluator {member.number}", lambda: "evaluator_ready" in member.text)
+        return member
+
+    def send(self, name: str, events: Iterable[EventTemplate]) -> None:
+        """Sends events of a call; they are on the broker afterwards."""
+        self._send(name, [(event.source, event.rendered(self._begin_seconds, name.encode())) for event in events])
+
+    def tell(self, name: str, source: str, **fields: str) -> None:
+        """Sends one event of a call with the present time."""
+        self._send(name, [(source, json.dumps({"timestamp": time.time_ns() // 1_000_000, **fields}).encode())])
+
+    def _send(self, name: str, events: Iterable[tuple[str, bytes]]) -> None:
+        for source, value in events:
+            topic = self.stage.prefix + TOPIC_BY_SOURCE[InputSource(source)]
+            self._producer.produce(topic, value, name, PARTITION)
+            self._sent[topic] += 1
+        if left := self._producer.flush(patient(SEND_SECONDS)):
+            raise RunError(f"the broker did not take {left} records")
+
+    def until(self, what: str, is_so: Callable[[], Any], seconds: float = WAIT_SECONDS) -> None:
+        """Lets time pass until something is so.
+
+        Raises:
+            RunError: It is not in time.
+        """
+        if not self.perhaps(is_so, seconds):
+            tails = "\n".join(member.tail() for member in self.stage.fleet.members)
+            raise RunError(f"waited in vain for {what}; the last lines of each evaluator:\n{tails}")
+
+    def perhaps(self, is_so: Callable[[], Any], seconds: float) -> bool:
+        """Lets time pass until something is so, or for so long; whether it is so."""
+        deadline = time.monotonic() + patient(seconds)
+        while not is_so():
+            if time.monotonic() > deadline:
+                return False
+            for record in self.stage.look():
+                self._scored[(record.key or b"").decode()] += 1
+        return True
+
+    def until_scored(self, name: str) -> None:
+        """Waits for a new record of `scores` about a call, which readers of committed records see."""
+        before = self._scored[name]
+        self.until(f"a score of {name}", lambda: self._scored[name] > before)
+
+    def until_read(self) -> None:
+        """Waits until all that was sent is folded, all that follows from it is written, and a commit says so."""
+
+        def is_read() -> bool:
+            notes = self._notes()
+            return all(notes.get(topic, 0) >= count for topic, count in self._sent.items())
+
+        self.until("a commit behind the last record", is_read)
+
+    def until_closed(self, names: Iterable[str], seconds: float = WAIT_SECONDS) -> None:
+        """Waits until these calls are closed.
+
+        Raises:
+            RunError: One is not in time.
+        """
+        wanted = {name.encode() for name in names}
+        self.until(f"the end of {sorted(wanted)}", lambda: wanted <= self.stage.closed_on(PARTITION), seconds)
+
+    def finish(self, names: Iterable[str]) -> None:
+        """Waits until these calls are closed, or do not close; then the evaluators leave."""
+        wanted = {name.encode() for name in names}
+        if not self.perhaps(lambda: wanted <= self.stage.closed_on(PARTITION), CLOSE_SECONDS):
+            self.stage.note("not every call closes")
+        self.stage.part_in_peace()
+
+    def kill(self, member: Evaluator) -> None:
+        """kill -9; returns when the next process in its place reads."""
+        member.kill()
+        self.until(
+            f"the next evaluator {member.number}", lambda: member.is_running and "evaluator_ready" in member.text
+        )
+
+    def delete_order(self) -> None:
+        """Deletes all records of `order`."""
+        topic = self.stage.prefix + ORDER_TOPIC
+        _, end = extent(self.stage.cluster.bootstrap, topic, PARTITION)
+        deletion = {TopicPartition(topic, PARTITION): RecordsToDelete(end)}
+        asked(self.stage.cluster.bootstrap, lambda admin: admin.delete_records(deletion))
+
+    def _notes(self) -> Mapping[str, int]:
+        """By topic, how far its records were folded, by the newest commit."""
+        stage = self.stage
+        found = asked(stage.cluster.bootstrap, lambda admin: admin.list_consumer_group_offsets(stage.group))
+        return {tp.topic: json.loads(at.metadata).get("read", 0) for tp, at in found.items() if at.metadata}
+
+
+def call(seed: int) -> CallTemplate:
+    """A simulated call with events on each of the three topics of producers."""
+    return call_template([seed], "cascade")
+
+
+def split(template: CallTemplate, parts: int) -> Sequence[Sequence[EventTemplate]]:
+    """Its events in so many parts; the last one has what comes from its first end event on."""
+    events = template.events
+    until = next(place for place, event in enumerate(events) if event.is_end)
+    size = -(-until // (parts - 1))
+    return [*(events[place * size : min(until, (place + 1) * size)] for place in range(parts - 1)), events[until:]]

@@ -1,0 +1,306 @@
+"""The evaluator's commits and their timing, writers that are fenced off, and reading that slows down with slow writing."""
+
+import asyncio
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import CommitFailedError, KafkaConnectionError
+from structlog.testing import capture_logs
+
+from consumers.evaluator import service
+from consumers.evaluator.recovery.order_log import CommitNote, PlacedStart
+from consumers.evaluator.service import FENCED_SECONDS, SharedNameError
+from consumers.evaluator.topics import SLOW_WRITE_SECONDS
+from consumers.evaluator.writing.partition_writer import FencedError, WriteError
+from consumers.runtime.kafka.connection import TopicsUnfitError
+from schemas.closed_sets import InputSource
+from tests.support.fakes.evaluator_fakes import MAX_UNWRITTEN, PIPECAT, Shell, inputs_of, until_idle
+
+
+@pytest.fixture
+async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(monkeypatch)
+
+
+# Writers, and those that are fenced off.
+
+
+async def test_a_writer_that_fails_ends_the_role_and_nothing_is_committed(shell: Shell) -> None:
+    await shell.assigned(0)
+    shell.writers[0].error = WriteError("refused")
+    await shell.folds(4)
+    await shell.role._commit()
+    await shell.role._commit()
+    assert shell.subscription.failures == [shell.writers[0].error]
+    assert shell.commits == []
+
+
+async def test_a_fenced_partition_is_dropped_and_never_committed(shell: Shell) -> None:
+    await shell.assigned(0, 1)
+    shell.writers[0].error = FencedError("partition 0")
+    await shell.folds(4)
+    await shell.folds(5)
+    await shell.folds(4, number=1)
+    await shell.role._commit()
+    await shell.revoked()
+    assert shell.folded == [[4], [4]]
+    assert shell.commits == [f"commit {PIPECAT}[1]@5"]
+    assert not shell.subscription.failures
+    assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 1
+
+
+async def test_a_commit_overtaken_by_a_fence_leaves_that_partition_out(shell: Shell) -> None:
+    await shell.assigned(0, 1)
+    await shell.folds(4)
+    await shell.folds(4, number=1)
+    offsets = shell.role._assignment.to_commit()
+    shell.writers[0].error = FencedError("partition 0")
+    await shell.folds(5)
+    await shell.role._commit_offsets(offsets, 1)
+    assert shell.commits == [f"commit {PIPECAT}[1]@5"]
+
+
+async def test_a_fenced_partition_that_is_given_to_us_again_is_taken_over(shell: Shell) -> None:
+    await shell.assigned(0)
+    shell.writers[0].error = FencedError("partition 0")
+    await shell.folds(4)
+    await shell.rebalanced(0)
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (True, False)]
+    await shell.folds(4)
+    assert shell.folded == [[4], [4]]
+
+
+async def test_being_fenced_for_too_long_ends_the_role(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    await shell.assigned(0)
+    shell.writers[0].error = FencedError("partition 0")
+    await shell.folds(4)
+    fenced_at = shell.role._assignment.owned[0].fenced_at
+    assert fenced_at is not None
+    now = fenced_at + FENCED_SECONDS
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    shell.role._require_ours()
+    now += 1
+    with pytest.raises(SharedNameError, match=r"Partition 0: another process writes it, .* callgauge-evaluator"):
+        shell.role._require_ours()
+
+
+async def test_a_tick_looks_at_fences_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "FENCED_SECONDS", -1.0)
+    await shell.assigned(0)
+    shell.writers[0].error = FencedError("partition 0")
+    await shell.folds(4)
+    with pytest.raises(SharedNameError):
+        await shell.role._tick_for_ever()
+
+
+# Commits and their timing.
+
+
+async def test_before_partitions_go_all_is_written_and_committed(shell: Shell) -> None:
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.folds(4)
+    revoking = asyncio.create_task(shell.revoked())
+    await until_idle()
+    assert shell.journal == []
+    shell.may_write.set()
+    await revoking
+    assert shell.journal[0] == "write c-1 to 0"
+    assert shell.commits == [f"commit {PIPECAT}[0]@5"]
+
+
+async def test_a_commit_is_of_what_was_written_and_not_of_what_came_since(shell: Shell) -> None:
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.folds(4)
+    await shell.role._commit()  # it waits for nobody
+    await shell.folds(5)  # folding goes on meanwhile, and does not move the offset of this commit
+    assert shell.folded == [[4, 5]]
+    assert shell.commits == []
+    shell.may_write.set()
+    await until_idle()
+    await shell.role._commit()
+    assert shell.commits == [f"commit {PIPECAT}[0]@5"]
+
+
+async def test_only_what_changed_is_committed(shell: Shell) -> None:
+    await shell.assigned(0)
+    await shell.role._commit()
+    shell.journal.clear()
+    await shell.role._commit()
+    assert shell.journal == []
+    await shell.folds(4)
+    await shell.role._commit()
+    await shell.role._commit()
+    assert shell.journal == ["write c-1 to 0", f"commit {PIPECAT}[0]@5"]
+
+
+async def test_beside_where_an_open_call_began_stands_what_is_read_and_where_its_order_begins(shell: Shell) -> None:
+    await shell.assigned(0)
+    shell.evaluators[0].watermarks = {InputSource.PIPECAT: 4}
+    noted = []
+    for offset in (4, 5):
+        await shell.folds(offset)
+        await shell.role._commit()
+        noted.append(shell.consumer.noted[TopicPartition(PIPECAT, 0)].metadata)
+        shell.writers[0].starts.add(PlacedStart(1, {InputSource.PIPECAT: 4}, 70))
+    assert shell.commits == [f"commit {PIPECAT}[0]@4"] * 2
+    assert noted == [CommitNote(0, read=5).text(), CommitNote(70, read=6).text()]
+
+
+async def test_a_commit_overtaken_by_a_rebalance_is_not_made(shell: Shell) -> None:
+    await shell.assigned(0)
+    await shell.folds(4)
+    async with shell.role._lock:  # other work is going on
+        committing = asyncio.create_task(shell.role._commit())
+        await until_idle()
+        revoking = asyncio.create_task(shell.revoked())
+        await until_idle()
+    await asyncio.gather(committing, revoking)
+    assert shell.commits == [f"commit {PIPECAT}[0]@5"]  # the one from before the partitions went
+
+
+@pytest.mark.parametrize("error", [CommitFailedError("rebalance"), KafkaConnectionError("gone")])
+async def test_a_commit_that_fails_is_tried_again(shell: Shell, error: Exception) -> None:
+    await shell.assigned(0)
+    await shell.folds(4)
+    shell.consumer.error = error
+    await shell.role._commit()
+    shell.consumer.error = None
+    await shell.role._commit()
+    assert shell.commits == [f"commit {PIPECAT}[0]@5"] * 2
+
+
+async def test_after_a_rebalance_what_is_committed_is_not_taken_for_granted(shell: Shell) -> None:
+    await shell.assigned(0)
+    await shell.folds(4)
+    await shell.rebalanced(0)
+    await shell.role._commit()
+    assert shell.commits == [f"commit {PIPECAT}[0]@5"] * 2
+
+
+async def test_a_broker_that_takes_nothing_does_not_hold_up_a_rebalance(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.01)
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.folds(4)
+    with capture_logs() as logged:
+        await shell.revoked()
+    assert [line["scores"] for line in logged if line["event"] == "handed_over_unwritten"] == [1]
+    assert shell.journal == []
+    await shell.assigned()
+    shell.may_write.set()
+    await until_idle()
+    assert shell.journal == []  # the next owner decides
+
+
+async def test_a_writer_that_waits_holds_up_no_commit_of_another_partition(shell: Shell) -> None:
+    await shell.assigned(0, 1)
+    shell.writers[0].may_write.clear()
+    await shell.folds(4)
+    await shell.folds(4, number=1)
+    await shell.role._commit()
+    await shell.folds(5)
+    await shell.folds(5, number=1)
+    await shell.role._commit()
+    assert shell.commits == [f"commit {PIPECAT}[1]@5", f"commit {PIPECAT}[1]@6"]
+    shell.writers[0].may_write.set()
+    await until_idle()
+    await shell.role._commit()
+    assert shell.commits[2:] == [f"commit {PIPECAT}[0]@5"]  # the offset noted first; the later one comes next
+    await shell.role._commit()
+    assert shell.commits[3:] == [f"commit {PIPECAT}[0]@6"]
+
+
+async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(shell: Shell) -> None:
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.folds(4)
+    await shell.role._commit()
+    await shell.assigned()
+    shell.may_write.set()
+    await shell.assigned(0)
+    shell.journal.clear()
+    await shell.role._commit()
+    assert shell.commits == [f"commit {PIPECAT}[0]@4"]  # it begins anew where it was taken over
+
+
+async def test_before_partitions_go_what_is_written_is_committed_though_one_writer_waits(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.1)
+    await shell.assigned(0, 1)
+    shell.writers[0].may_write.clear()
+    await shell.folds(4)
+    await shell.folds(4, number=1)
+    with capture_logs() as logged:
+        await shell.revoked()
+    assert shell.commits == [f"commit {PIPECAT}[1]@5"]
+    assert [line["scores"] for line in logged if line["event"] == "handed_over_unwritten"] == [1]
+
+
+# Reading slows down when writing does.
+
+
+async def test_reading_waits_for_a_broker_that_takes_scores_slowly(shell: Shell) -> None:
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.polled(*range(4, 4 + MAX_UNWRITTEN))
+    assert shell.consumer.paused == set()
+    await shell.polled(7)
+    assert shell.consumer.paused == inputs_of(0)
+    shell.may_write.set()
+    await until_idle()
+    shell.role._pause_leading_inputs()
+    assert shell.role._assignment.unwritten_records == 0
+    assert shell.consumer.paused == set()
+
+
+async def test_a_partition_waits_for_its_own_writer_only(shell: Shell) -> None:
+    await shell.assigned(0, 1)
+    shell.writers[0].may_write.clear()
+    await shell.polled(*range(4, 4 + MAX_UNWRITTEN + 1))
+    assert shell.consumer.paused == inputs_of(0)
+    await shell.folds(4, number=1)
+    assert shell.journal == ["write c-1 to 1"]
+    assert shell.consumer.paused == inputs_of(0)
+
+
+async def test_nobody_waits_for_what_is_given_up(shell: Shell) -> None:
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.polled(*range(4, 9))
+    assert shell.consumer.paused == inputs_of(0)
+    await shell.assigned(1)
+    shell.role._pause_leading_inputs()
+    assert shell.consumer.paused == set()
+
+
+# A topic that is gone.
+
+
+async def test_a_write_that_takes_very_long_asks_whether_the_topics_are_there(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shell.assigned(0, 1)
+    now_seconds = 1_000.0
+    monkeypatch.setattr("time.monotonic", lambda: now_seconds)
+    shell.writers[1].writing_since = now_seconds - SLOW_WRITE_SECONDS
+    shell.role._topic_watch.look(shell.role._assignment.active)
+    await until_idle()
+    assert shell.role.problems() == ()
+    assert shell.asked_about_topics == 0
+    now_seconds += 1
+    assert shell.role.problems() == ("evaluator: writing to Kafka takes very long in partitions 1",)
+    shell.role._topic_watch.look(shell.role._assignment.active)
+    shell.role._topic_watch.look(shell.role._assignment.active)
+    await until_idle()
+    assert shell.asked_about_topics == 1
+    assert shell.subscription.failures == []  # a broker that is down is waited for
+    shell.misfit = TopicsUnfitError("gone")
+    now_seconds += SLOW_WRITE_SECONDS + 1
+    shell.role._topic_watch.look(shell.role._assignment.active)
+    await until_idle()
+    assert shell.subscription.failures == [shell.misfit]

@@ -1,0 +1,334 @@
+"""What is read of a partition's order, where in it a successor must begin, and the note that says so."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import consumers.engine
+import schemas
+from consumers.engine.judging.rules import GoalRules
+from consumers.engine.limits import Limits
+from consumers.evaluator.recovery import order_log
+from consumers.evaluator.recovery.order_log import (
+    MAX_NOTE_CHARS,
+    MAX_STARTS,
+    ChosenThen,
+    CommitNote,
+    OrderStarts,
+    PlacedStart,
+    code_digest,
+    order_version,
+)
+from consumers.evaluator.settings import EvaluatorSettings
+from schemas.closed_sets import InputSource
+from schemas.order import (
+    START_HEADER,
+    Closed,
+    Evicted,
+    Fold,
+    GoalsChosen,
+    OrderStart,
+    Renumbered,
+    Step,
+    TimePassed,
+    order_value,
+)
+from schemas.redaction import RedactionRules
+from tests.support.brokers.record_bytes import stand_in
+from tests.support.fakes.evaluator_fakes import NOW_MS, WrittenOrder
+
+PIPECAT, AUDIT = InputSource.PIPECAT, InputSource.AUDIT
+
+# The order.
+
+
+class Ahead(NamedTuple):
+    """A record is folded, some places behind the one before it."""
+
+    source: InputSource
+    by: int
+    opens: bool
+
+
+NAMES = st.sampled_from(["a", "b", "c-\u00e9"])
+STEPS = st.one_of(
+    st.builds(TimePassed, st.integers(0, 10**13)),
+    st.builds(Evicted, NAMES),
+    st.builds(Closed, NAMES),
+    st.builds(GoalsChosen, NAMES, st.just("goals"), st.sampled_from(["1", "2"])),
+    st.builds(Renumbered, NAMES, st.integers(1, 10**7)),
+    st.builds(Ahead, st.sampled_from(InputSource), st.integers(1, 3), st.booleans()),
+)
+
+
+@given(st.lists(st.tuples(st.none() | st.sampled_from("12"), st.booleans(), st.lists(STEPS, max_size=4)), max_size=8))
+def test_what_owners_wrote_is_read_from_the_first_start_on(drawn: list[tuple[str | None, bool, list[Any]]]) -> None:
+    order, reached = WrittenOrder(40), dict.fromkeys(InputSource, 0)
+    starts: list[PlacedStart] = []
+    useless = 0
+    for version, is_marked, steps in drawn:
+        if is_marked:
+            order.mark()
+        if version is not None:
+            order.owner(version)
+        before = dict(reached)
+        written: list[Step] = []
+        for step in steps:
+            if not isinstance(step, Ahead):
+                written.append(step)
+                continue
+            reached[step.source] += step.by
+            written.append(Fold(step.source, reached[step.source] - 1, step.opens))
+        record = order.write(*written)
+        if version is not None:
+            starts.append(PlacedStart(record.timestamp, before, record.offset))
+        elif not starts:
+            useless += len(written)
+    log, expected = order.read(), order.steps[useless:]
+    assert log.fault is None
+    assert list(log.steps()) == list(log.steps()) == expected, "as often as it is asked for"
+    assert log.starts == starts
+    assert log.positions == (reached if starts else {})
+    assert log.closings == Counter(step.conversation_id for step in expected if isinstance(step, Closed))
+    assert log.versions == {step.version for step in expected if isinstance(step, OrderStart)}
+    chosen = [step for step in expected if isinstance(step, GoalsChosen)]
+    assert log.goals == {
+        step.digest: ChosenThen(
+            step.goals_id, NOW_MS, {each.conversation_id for each in chosen if each.digest == step.digest}
+        )
+        for step in reversed(chosen)
+    }
+
+
+def written_by_two() -> WrittenOrder:
+    order = WrittenOrder()
+    order.owner()
+    order.write(Fold(PIPECAT, 0, opens=True), Closed("a"))
+    order.mark()
+    order.owner()
+    order.write(Fold(PIPECAT, 1, opens=True))
+    return order
+
+
+def test_the_time_of_a_goal_set_is_that_of_its_record() -> None:
+    order = WrittenOrder()
+    order.owner()
+    order.write(GoalsChosen("a", "goals", "1"), at_ms=70)
+    order.write(GoalsChosen("b", "goals", "1"), at_ms=90)
+    assert order.read().goals == {"1": ChosenThen("goals", 70, {"a", "b"})}, "of the first of its facts"
+
+
+def changed(order: WrittenOrder, place: int, **fields: Any) -> None:
+    order.records[place] = order.records[place]._replace(**fields)
+
+
+def undecodable(order: WrittenOrder) -> None:
+    order.records[2] = stand_in("order", 3, 4)  # type: ignore[call-overload]  # as the client hands it over
+
+
+def begin_too_early(order: WrittenOrder) -> None:
+    order.owner(positions={PIPECAT: 1})
+    order.write(Fold(PIPECAT, 1, opens=False))
+
+
+FAULTS: dict[str, tuple[Callable[[WrittenOrder], None], str]] = {
+    "cannot be decoded": (undecodable, r"order\[0\]@3 to @4: the batch cannot be unpacked"),
+    "another format": (lambda order: changed(order, 2, value=b"\x02"), r"order\[0\]@2: its format is 2"),
+    "no format": (lambda order: changed(order, 2, value=b""), r"order\[0\]@2: its format is empty"),
+    "cut off": (lambda order: changed(order, 2, value=order_value(b"\x02\x09a")), r"order\[0\]@2: .* are cut off"),
+    "another header": (lambda order: changed(order, 2, headers=[(START_HEADER, b"{}")]), r"order\[0\]@2: the header"),
+    "an owner that begins before": (begin_too_early, r"order\[0\]@3: an owner began at pipecat@1, before the end"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_order_that_cannot_be_read_says_where_and_why(fault: str) -> None:
+    spoil, told = FAULTS[fault]
+    order = written_by_two()
+    spoil(order)
+    order.write(Closed("b"))
+    log = order.read()
+    assert log.fault is not None
+    assert re.match(told, log.fault)
+    assert "b" not in log.closings, "nothing behind it counts"
+
+
+def test_what_stands_before_the_first_start_is_not_even_looked_at() -> None:
+    order = WrittenOrder(first_offset=7)
+    order.write(Closed("a"))
+    changed(order, 0, value=b"\x02")
+    order.owner(positions={PIPECAT: 5})
+    order.write(Fold(PIPECAT, 5, opens=True))
+    log = order.read()
+    assert (log.fault, [start.offset for start in log.starts], log.positions[PIPECAT]) == (None, [8], 6)
+
+
+def test_an_empty_order_has_no_start_and_no_position() -> None:
+    order = WrittenOrder()
+    order.mark()
+    log = order.read()
+    assert (log.fault, log.starts, list(log.steps()), log.positions) == (None, [], [], {})
+
+
+# Where in it a successor begins.
+
+
+def starts_at(*starts: tuple[int, int, int], overlap_ms: int = 0) -> OrderStarts:
+    """Each is its time, and the positions of two inputs before it; their offsets are 100, 101 and so on."""
+    placed = [
+        PlacedStart(at_ms, {PIPECAT: pipecat, AUDIT: audit}, 100 + place)
+        for place, (at_ms, pipecat, audit) in enumerate(starts)
+    ]
+    return OrderStarts(placed, overlap_ms)
+
+
+THREE = ((1_000, 0, 0), (2_000, 10, 5), (3_000, 20, 5))
+
+
+@pytest.mark.parametrize(
+    ("watermarks", "overlap_ms", "offset"),
+    [
+        pytest.param({PIPECAT: 20, AUDIT: 5}, 0, 102, id="no open call is older than the last start"),
+        pytest.param({PIPECAT: 19, AUDIT: 5}, 0, 101, id="one began before it"),
+        pytest.param({PIPECAT: 90, AUDIT: 4}, 0, 100, id="one began before the second, in another input"),
+        pytest.param({PIPECAT: 9, AUDIT: 4}, 0, 100, id="one began right behind the first"),
+        pytest.param({PIPECAT: 20}, 0, 102, id="an input that nobody reads"),
+        pytest.param({PIPECAT: 20, AUDIT: 5}, 1_000, 101, id="the ends of calls of the last second are needed too"),
+        pytest.param({PIPECAT: 20, AUDIT: 5}, 1_001, 100, id="and of a little more"),
+        pytest.param({PIPECAT: 19, AUDIT: 5}, 1_000, 100, id="counted from the newest start that counts"),
+    ],
+)
+def test_a_successor_reads_from_the_last_start_that_has_all_that_it_needs(
+    watermarks: dict[InputSource, int], overlap_ms: int, offset: int
+) -> None:
+    starts = starts_at(*THREE, overlap_ms=overlap_ms)
+    assert starts.offset_for(watermarks) == offset
+    assert starts.offset_for(watermarks) == offset
+
+
+GROWING = st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=12)
+
+
+@given(GROWING, GROWING, st.integers(0, 5))
+def test_the_start_that_is_named_is_the_last_one_that_is_old_enough(
+    steps: list[tuple[int, int, int]], calls: list[tuple[int, int, int]], overlap_ms: int
+) -> None:
+    """Starts come and open calls go on in any order; both only go forward."""
+    given_starts = [tuple(sum(each) for each in zip(*steps[: end + 1], strict=True)) for end in range(len(steps))]
+    placed = [
+        PlacedStart(at_ms, {PIPECAT: one, AUDIT: two}, 100 + n) for n, (at_ms, one, two) in enumerate(given_starts)
+    ]
+    starts, known = OrderStarts(placed[:1], overlap_ms), placed[:1]
+    reached = {PIPECAT: 0, AUDIT: 0}
+    for is_start, one, two in calls:
+        if is_start and len(known) < len(placed):
+            known.append(placed[len(known)])
+            starts.add(known[-1])
+        reached = {PIPECAT: reached[PIPECAT] + one, AUDIT: reached[AUDIT] + two}
+        below = [each for each in known if all(each.positions[source] <= at for source, at in reached.items())]
+        newest_ms = max((each.at_ms for each in below), default=0)
+        old_enough = [each for each in below if each.at_ms <= newest_ms - overlap_ms]
+        assert starts.offset_for(reached) == max((each.offset for each in old_enough), default=100)
+
+
+def test_starts_are_bounded_and_of_many_none_is_named_too_late() -> None:
+    starts = starts_at((0, 0, 0))
+    for number in range(1, 2 * MAX_STARTS):
+        starts.add(PlacedStart(number, {PIPECAT: number}, 100 + number))
+    assert len(starts._starts) <= MAX_STARTS
+    for watermark in (0, 7, MAX_STARTS, 2 * MAX_STARTS - 2):
+        assert 100 + watermark - 4 <= starts.offset_for({PIPECAT: watermark}) <= 100 + watermark
+
+
+# The note.
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
+def test_a_note_is_read_back_as_it_was_written(order: int, read: int) -> None:
+    text = CommitNote(order, read=read).text()
+    assert CommitNote.parse(text) == CommitNote(order)
+    assert len(text) <= MAX_NOTE_CHARS
+    anew = CommitNote.parse(CommitNote(None, is_anew=True).text())
+    assert anew == CommitNote(None, is_anew=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="none"),
+        pytest.param("{", id="no JSON"),
+        pytest.param("[" * MAX_NOTE_CHARS, id="deep"),
+        pytest.param("[7, 9]", id="no object"),
+        pytest.param("null", id="nothing"),
+        pytest.param('"order"', id="a text"),
+        pytest.param("{}", id="nothing in it"),
+        pytest.param('{"order": "7"}', id="a number as text"),
+        pytest.param('{"order": 7.5}', id="no whole number"),
+        pytest.param('{"order": NaN}', id="no number"),
+        pytest.param('{"order": -1}', id="below zero"),
+        pytest.param('{"anew": 1}', id="anew, and not so"),
+        pytest.param('{"order": 7}' + " " * MAX_NOTE_CHARS, id="too long"),
+    ],
+)
+def test_a_note_that_callgauge_did_not_write_is_none(text: str) -> None:
+    assert CommitNote.parse(text) is None
+
+
+@given(st.text(max_size=80))
+def test_no_text_at_all_is_an_error(text: str) -> None:
+    note = CommitNote.parse(text)
+    assert note is None or min(note.order or 0, note.scores) >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ('{"order": 7, "more": [1]}', CommitNote(7)),
+        ('{"scores": 70, "read": 30, "takeovers": 2}', CommitNote(None, 70)),
+        ('{"scores": 70, "read": 30, "snapshot": [0, 3, 4]}', CommitNote(None, 70)),
+    ],
+    ids=["of a later version", "of schema 2", "of schema 2 with a snapshot"],
+)
+def test_notes_of_other_versions_are_read(text: str, note: CommitNote) -> None:
+    assert CommitNote.parse(text) == note
+
+
+# The version.
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_equal"),
+    [
+        ({}, True),
+        ({"group_id": "other", "tick_ms": 1, "closed_overlap_ms": 7}, True),
+        ({"code_version": "2"}, False),
+        ({"limits": Limits(idle_ms=7)}, False),
+        ({"redaction": RedactionRules(enabled=False)}, False),
+        ({"goals": GoalRules(stall_turns=9)}, False),
+        ({"writes_transcripts": True}, False),
+    ],
+    ids=["the same", "what decides nothing", "code version", "limits", "redaction", "goals", "transcripts"],
+)
+def test_processes_that_publish_the_same_have_the_same_version(changes: dict[str, Any], *, is_equal: bool) -> None:
+    assert (order_version(EvaluatorSettings(**changes)) == order_version(EvaluatorSettings())) == is_equal
+
+
+def test_another_source_is_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = order_version(EvaluatorSettings())
+    monkeypatch.setattr(order_log, "code_digest", lambda: "another")
+    assert order_version(EvaluatorSettings()) != before
+    for package in (consumers.engine, schemas):
+        monkeypatch.setattr(package, "__file__", str(tmp_path / "__init__.py"))
+    digests = []
+    for name, content in (("a.py", "1"), ("a.py", "2"), ("b/c.py", "2"), ("b/d.so", ""), ("notes.md", "3")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+        digests.append(code_digest.__wrapped__())
+    assert len(set(digests[:4])) == 4
+    assert digests[4] == digests[3], "no source"

@@ -1,0 +1,199 @@
+"""Before the first record is read: topics that would lose scores are refused in plain words."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumers.engine.judging.rules import GoalRules
+from consumers.engine.limits import Limits
+from consumers.evaluator import topics
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.topics import CO_PARTITIONED_TOPICS, TopicWatch, require_fit_topics, used_topics
+from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError
+
+KAFKA = KafkaSettings(topic_prefix="x.")
+HOUR_MS = 3_600_000
+SETTINGS = EvaluatorSettings(limits=Limits(max_call_duration_ms=HOUR_MS, idle_ms=60_000))
+RIGHT = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * HOUR_MS), "message.timestamp.type": "LogAppendTime"}
+
+
+class Broker:
+    """The broker's answers when asked."""
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys((*CO_PARTITIONED_TOPICS, "quarantine", "transcripts", "judge.requests"), 4)
+        self.asked_for: set[str] = set()
+        self.settings: dict[str, Mapping[str, str]] = dict.fromkeys(self.counts, RIGHT)
+        self.asked_for_settings = False
+
+    async def partition_counts(self, _: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
+        self.asked_for |= set(names)
+        return {name: self.counts[name] for name in self.asked_for}
+
+    async def topic_settings(self, _: KafkaSettings, names: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+        self.asked_for_settings = True
+        return {name: self.settings[name] for name in names if name in self.settings}
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    broker = Broker()
+    monkeypatch.setattr(topics, "partition_counts", broker.partition_counts)
+    monkeypatch.setattr(topics, "topic_settings", broker.topic_settings)
+    return broker
+
+
+async def test_topics_that_fit_give_their_partition_count(broker: Broker) -> None:
+    broker.counts["quarantine"] = 1  # its number is the operator's
+    with capture_logs() as logged:
+        assert await require_fit_topics(KAFKA, SETTINGS) == 4
+    assert logged == []
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+async def test_there_must_be_a_topic_for_transcripts_where_some_are_written(broker: Broker, *, is_wanted: bool) -> None:
+    broker.counts["transcripts"] = 1  # its number is the operator's too
+    settings = SETTINGS.model_copy(update={"writes_transcripts": is_wanted})
+    assert await require_fit_topics(KAFKA, settings) == 4
+    assert ("transcripts" in broker.asked_for) is is_wanted
+
+
+@pytest.mark.parametrize("topic", CO_PARTITIONED_TOPICS)
+async def test_one_count_for_all(broker: Broker, topic: str) -> None:
+    broker.counts[topic] = 8
+    with pytest.raises(TopicsUnfitError, match=f"{topic} 8"):
+        await require_fit_topics(KAFKA, SETTINGS)
+
+
+async def test_everything_that_would_lose_scores_is_told_at_once(broker: Broker) -> None:
+    broker.settings["scores"] = {**RIGHT, "cleanup.policy": "compact"}
+    broker.settings["audit.events"] = {**RIGHT, "retention.ms": str(HOUR_MS)}
+    with pytest.raises(TopicsUnfitError) as refused:
+        await require_fit_topics(KAFKA, SETTINGS)
+    told = str(refused.value).splitlines()
+    assert "does not start" in told[0]
+    assert told[1].startswith("  x.audit.events: records are kept for 1 h (retention.ms)")
+    assert "Set retention.ms=" in told[1]
+    assert told[2].startswith("  x.scores: cleanup.policy is compact")
+    assert len(told) == 4
+
+
+async def test_records_kept_for_the_longest_call_and_its_silence_are_enough(broker: Broker) -> None:
+    settings = {**RIGHT, "retention.ms": str(HOUR_MS + 60_000)}
+    broker.settings |= dict.fromkeys(CO_PARTITIONED_TOPICS, settings)
+    assert await require_fit_topics(KAFKA, SETTINGS) == 4
+    longer = EvaluatorSettings(limits=Limits(max_call_duration_ms=HOUR_MS, idle_ms=60_001))
+    with pytest.raises(TopicsUnfitError):
+        await require_fit_topics(KAFKA, longer)
+
+
+async def test_what_is_only_wrong_or_a_warning_stops_no_start_and_is_a_line_each(broker: Broker) -> None:
+    broker.settings["audit.events"] = {
+        **RIGHT, "message.timestamp.type": "CreateTime", "retention.bytes": "5", "max.message.bytes": "9",
+    }  # fmt: skip
+    with capture_logs() as logged:
+        assert await require_fit_topics(KAFKA, SETTINGS) == 4
+    assert [(line["event"], line["topic"], line["severity"], line["what_to_do"]) for line in logged] == [
+        ("topic_not_as_it_should_be", "x.audit.events", "warning", "Set retention.bytes=-1 on it."),
+        ("topic_not_as_it_should_be", "x.audit.events", "wrong", "Set message.timestamp.type=LogAppendTime on it."),
+        ("topic_not_as_it_should_be", "x.audit.events", "warning", "Set max.message.bytes=1048576 on it."),
+    ]
+
+
+WHEN_WRITTEN = {"transcripts", "judge.requests"}
+
+
+def using(*names: str) -> EvaluatorSettings:
+    """Settings with which these topics are written too."""
+    goals = GoalRules(asks_judge="judge.requests" in names)
+    return SETTINGS.model_copy(update={"writes_transcripts": "transcripts" in names, "goals": goals})
+
+
+@pytest.mark.parametrize("topic", ["scores", "order", "quarantine", "transcripts", "judge.requests"])
+async def test_a_topic_that_takes_less_than_is_written_to_it_stops_the_start(broker: Broker, topic: str) -> None:
+    broker.settings[topic] = {**RIGHT, "max.message.bytes": "100000"}
+    with pytest.raises(
+        TopicsUnfitError, match=rf"x\.{topic}: max\.message\.bytes is 100000, .* Set max\.message\.bytes=1048576"
+    ):
+        await require_fit_topics(KAFKA, using("transcripts", "judge.requests"))
+    if topic in WHEN_WRITTEN:
+        broker.asked_for.clear()
+        with capture_logs() as logged:
+            assert await require_fit_topics(KAFKA, using(*WHEN_WRITTEN - {topic})) == 4
+        assert logged == []
+        assert topic not in broker.asked_for
+
+
+async def test_settings_that_may_not_be_seen_are_one_warning(broker: Broker) -> None:
+    del broker.settings["scores"]
+    with capture_logs() as logged:
+        assert await require_fit_topics(KAFKA, SETTINGS) == 4
+    assert [(line["event"], line["log_level"], line["topics"]) for line in logged] == [
+        ("topic_settings_not_known", "warning", ["x.scores"])
+    ]
+
+
+async def test_the_embedded_broker_is_asked_for_counts_only(broker: Broker) -> None:
+    broker.settings.clear()
+    with capture_logs() as logged:
+        assert await require_fit_topics(KafkaSettings(is_embedded=True), SETTINGS) == 4
+    assert not broker.asked_for_settings
+    assert logged == []
+
+
+# While it runs.
+
+
+class Answering(KafkaSettings):
+    """Settings whose connection gives one answer: partition counts by topic, 0 for one that is not there."""
+
+    counts: Mapping[str, int]
+
+    @asynccontextmanager
+    async def first_contact(self, _: str) -> AsyncIterator[Any]:
+        if not self.counts:
+            raise KafkaUnreachableError("gone")
+        topics = [{"topic": topic, "partitions": [None] * count} for topic, count in self.counts.items()]
+        answer = SimpleNamespace(to_object=lambda: {"topics": topics})
+        yield SimpleNamespace(send=AsyncMock(return_value=answer))
+
+
+USED = used_topics(using("transcripts"))
+
+
+def watch(kafka: KafkaSettings) -> TopicWatch:
+    return TopicWatch(kafka, using("transcripts"), list[Exception]().append)
+
+
+async def misfit(**counts: int) -> str:
+    """The problem when some topics have other counts than 4; dots of their names are underscores."""
+    changed = {name.replace("_", "."): count for name, count in counts.items()}
+    kafka = Answering(topic_prefix="x.", counts={f"x.{name}": changed.get(name, 4) for name in USED})
+    return str(await watch(kafka).misfit() or "")
+
+
+async def test_nothing_is_wrong_with_topics_that_are_there() -> None:
+    assert await misfit(transcripts=1, quarantine=2) == ""
+
+
+@pytest.mark.parametrize("topic", USED)
+async def test_a_topic_that_is_gone_is_named(topic: str) -> None:
+    assert f"Topics: x.{topic} is gone from 127.0.0.1:9092" in await misfit(**{topic.replace(".", "_"): 0})
+
+
+async def test_all_topics_that_are_gone_are_named_at_once() -> None:
+    assert "x.audit.events, x.scores are gone" in await misfit(scores=0, audit_events=0)
+
+
+async def test_counts_that_differ_now_are_told() -> None:
+    assert "x.audit.events 8, x.elevenlabs.events 4" in await misfit(audit_events=8)
+
+
+async def test_a_broker_that_does_not_answer_says_nothing_of_its_topics() -> None:
+    assert await watch(Answering(counts={})).misfit() is None
+    assert await watch(KafkaSettings(is_embedded=True)).misfit() is None
