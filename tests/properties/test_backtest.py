@@ -24,7 +24,7 @@ from schemas.topics import ORDER_TOPIC, TOPIC_BY_SOURCE
 from streamer.operations.backtest.comparison import Comparison, Said, Subject, last_words
 from streamer.operations.backtest.inputs import in_logged_order
 from streamer.operations.backtest.past import PastCalls, Period
-from streamer.operations.backtest.rerun import InLoggedOrder
+from streamer.operations.backtest.rerun import Rerun
 from tests.properties.owners import Owner, Settings, Topics
 from tests.properties.test_recovery import AgentsGoals, partitions
 from tests.support.fakes.engine_feed import T0_MS, records_of
@@ -108,7 +108,7 @@ async def _each(records: Iterable[Any]) -> AsyncIterator[Any]:
         yield record
 
 
-def _again(rerun: InLoggedOrder, topics: Topics, since: int = 0) -> dict[str, list[bytes]]:
+def _again(rerun: Rerun, topics: Topics, since: int = 0) -> dict[str, list[bytes]]:
     """All that the new evaluation writes, by call. It sees the order from one of its records on."""
 
     async def taken() -> list[AnyScoreRecord]:
@@ -141,8 +141,8 @@ def _past(effects: Iterable[Effect], period: Period) -> tuple[PastCalls, dict[st
     return past, written
 
 
-def _rerun(limits: Limits, rules: GoalRules, past: PastCalls) -> InLoggedOrder:
-    return InLoggedOrder(limits, "test", past.period, past.by_id, Comparison(), goals=ChosenGoals(None, rules))
+def _rerun(limits: Limits, rules: GoalRules, past: PastCalls) -> Rerun:
+    return Rerun(limits, "test", past.period, past.by_id, True, Comparison(), goals=ChosenGoals(None, rules))
 
 
 @examples(times=3)

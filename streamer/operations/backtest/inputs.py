@@ -10,13 +10,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
-from schemas.order import Fold, OrderDecoder, OrderError, OrderStart, Step, start_in
+from schemas.order import Fold, OrderDecoder, OrderError, OrderStart, Step, TimePassed, start_in
 from schemas.topics import ORDER_TOPIC, TOPIC_BY_SOURCE
 from schemas.undecodable import UndecodableRecord
 from streamer.cluster.onlooker import onlooker, records_so_far
 
 SOURCES: Final = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.JUDGE)
-"""In the order in which records of the same millisecond are folded by broker time."""
+"""In the order in which records of the same millisecond are folded, unless the log says another."""
 FETCH_WAIT_MS: Final = 20
 """How long the broker keeps a fetch that has nothing: a client that goes on to the next partition waits for it."""
 
@@ -33,12 +33,13 @@ class Logged(NamedTuple):
 
 
 async def by_broker_time(inputs: Inputs) -> AsyncGenerator[Logged, None]:
-    """The records as folds: by time, then by the order of the inputs, then by offset. Nothing says which of them opens a call.
+    """Steps as an evaluator takes them that reads all inputs at once: by time, then by the order of the inputs, then by offset.
 
-    It depends on the records only, not on how many of them a fetch brought.
+    They depend on the records only, not on how many of them a fetch brought. The first record of a call opens it.
     """
     order = list(inputs.items())
     heap: list[tuple[int, int, Any]] = []
+    begun: set[bytes | None] = set()
     for rank, (_, records) in enumerate(order):
         async for record in records:
             heap.append((record.timestamp, rank, record))
@@ -47,7 +48,11 @@ async def by_broker_time(inputs: Inputs) -> AsyncGenerator[Logged, None]:
     while heap:
         time_ms, rank, record = heap[0]
         source, records = order[rank]
-        yield Logged(time_ms, Fold(source, record.offset, opens=False), record)
+        opens = record.key not in begun and source is not InputSource.JUDGE
+        if opens:
+            begun.add(record.key)
+        yield Logged(time_ms, TimePassed(time_ms))
+        yield Logged(time_ms, Fold(source, record.offset, opens), record)
         async for following in records:
             # A producer's clock may step back, an offset does not.
             heapq.heapreplace(heap, (max(time_ms, following.timestamp), rank, following))

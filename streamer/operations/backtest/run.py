@@ -23,7 +23,7 @@ from streamer.cluster.onlooker import onlooker
 from streamer.operations.backtest.comparison import Comparison
 from streamer.operations.backtest.inputs import FETCH_WAIT_MS, PastInputs, past_inputs
 from streamer.operations.backtest.past import BacktestError, Period, past_calls
-from streamer.operations.backtest.rerun import InBrokerTime, InLoggedOrder, Rerun
+from streamer.operations.backtest.rerun import Rerun
 from streamer.roles.evaluator_role import goals_of_now
 from streamer.settings.all_settings import Settings
 from streamer.sources.publisher import PublishError
@@ -137,11 +137,12 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
             since_ms, until_ms = plan.period
             closing = plan.period if plan.obeys_facts else Period(since_ms, until_ms + longest_ms)
             past = await past_calls(ledger, kafka, number, closing, longest_ms)
-            rerun = (InLoggedOrder if plan.obeys_facts else InBrokerTime)(
+            rerun = Rerun(
                 limits=settings.limits,
                 code_version=installed_version(),
                 period=plan.period,
                 past=past.by_id,
+                obeys_facts=plan.obeys_facts,
                 comparison=result.comparison,
                 left_out=frozenset(past.closed_twice | past.older),
                 goals=ChosenGoals(goals, rules),

@@ -258,18 +258,6 @@ def test_an_input_ahead_of_the_order_pauses_and_later_steps_need_no_record(monke
     assert not partition.is_full(PIPECAT, is_paused=False)
 
 
-def test_a_long_replay_goes_on_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consumers.evaluator.recovery.replay.MAX_STEPS_AT_A_TIME", 2)
-    recovering = Recovering()
-    recovering.replay(order_of(opens(InputSource.PIPECAT, 0), goes_on(InputSource.PIPECAT, 1)), pipecat=2)
-    recovering.fold(said(0), said(1))
-    more = []
-    while recovering.partition.is_recovering:
-        more.append(recovering.partition.has_more_to_replay)
-        recovering.fold()
-    assert more == [True]
-
-
 @BOTH
 def test_what_a_former_owner_refused_is_not_refused_again(kind: str) -> None:
     recovering = Recovering()

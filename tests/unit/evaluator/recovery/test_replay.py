@@ -1,6 +1,6 @@
 """The order of former owners is taken once more: each record once, in the same order, and silently."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -8,16 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Count, Effect, OpenCall, PublishScore, RequestVerdict
-from consumers.engine.intake.admission import admit
+from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.evaluator.recovery import replay as replay_module
 from consumers.evaluator.recovery.order_log import UNPUBLISHED
 from consumers.evaluator.recovery.replay import MAX_KEPT_REQUESTS, MAX_WAITING_RECORDS, Replay, Withheld
 from schemas.closed_sets import InputSource
+from schemas.goals.goal_set import GoalSet
 from schemas.order import Closed, Evicted, Fold, GoalsChosen, Renumbered, Step, TimePassed
 from schemas.scores.all_records import TurnValues
 from schemas.topics import TOPIC_BY_SOURCE
-from tests.support.fakes.evaluator_fakes import NOW_MS, Record, StubEvaluator, WrittenOrder, fact, question
+from tests.support.fakes.evaluator_fakes import NOW_MS, Record, StubEvaluator, WrittenOrder, fact, goal_set, question
 
 PIPECAT, AUDIT = InputSource.PIPECAT, InputSource.AUDIT
 GENERATION = 1_000_000
@@ -46,11 +48,12 @@ class Replaying:
         starts: Mapping[InputSource, int] | None = None,
         version: str = "test",
         effects: list[Effect] | None = None,
+        **more: Any,
     ) -> None:
         self.decoded: list[tuple[str, int]] = []
         self.engine = StubEvaluator(effects or [])
         at_start = dict.fromkeys(InputSource, 0) | dict(starts or {})
-        self.replay = Replay(order.read(), at_start, at_start | dict(ends), version, self.engine, self._admit)
+        self.replay = Replay(order.read(), at_start, at_start | dict(ends), version, self.engine, self._admit, **more)
 
     def _admit(self, source: InputSource, record: Record) -> object:
         self.decoded.append((source.value, record.offset))
@@ -233,6 +236,40 @@ def test_a_call_whose_first_record_is_lost_goes_on_from_its_next_and_is_publishe
     assert replaying.put(*(said(PIPECAT, offset, call) for offset, call in ((1, "b"), (2, "a"), (3, "c"))))
     assert replaying.engine.again == [("b", 1, OpenCall(None)), ("a", 2, None)]
     assert ("a", GENERATION) in replaying.replay.of_other_versions()
+
+
+def test_what_was_deleted_before_the_first_record_that_there_is_is_not_waited_for() -> None:
+    order = order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1), opens(AUDIT, 0))
+    replaying = Replaying(order, {PIPECAT: 2, AUDIT: 1}, firsts={PIPECAT: 2})
+    assert replaying.put(said(AUDIT, 0, "b"))
+    assert (replaying.folded, replaying.replay.lost) == ([("b", 0)], 2)
+
+
+# Goals.
+
+
+def test_a_call_gets_its_goals_in_the_step_in_which_it_got_them() -> None:
+    then, goals = goal_set("As it was."), ChosenGoals()
+    order = order_of(
+        opens(PIPECAT, 0), GoalsChosen("a", "goals", then.digest), goes_on(PIPECAT, 1), goes_on(PIPECAT, 2),
+        GoalsChosen("a", "goals", "of a set that is gone"), TimePassed(NOW_MS),
+    )  # fmt: skip
+    replaying = Replaying(order, {PIPECAT: 3}, goals=goals, sets={then.digest: then})
+    seen: list[Mapping[str, GoalSet] | None] = []
+    receive, pass_time = replaying.engine.receive_again, replaying.engine.pass_time
+
+    def receive_again(arrival: Arrival, opening: OpenCall | None) -> Sequence[Effect]:
+        seen.append(goals.logged)
+        return receive(arrival, opening)
+
+    def passing(now_ms: int) -> Sequence[Effect]:
+        seen.append(goals.logged)
+        return pass_time(now_ms)
+
+    replaying.engine.receive_again = receive_again  # type: ignore[method-assign]  # it looks, and goes on
+    replaying.engine.pass_time = passing  # type: ignore[method-assign]  # as above
+    assert replaying.put(*(said(PIPECAT, offset, "a") for offset in range(3)))
+    assert seen == [{}, {}, {"a": then}, {}, {}], "the first is the time of the start"
 
 
 # Other versions.

@@ -28,7 +28,7 @@ from streamer.operations.backtest import rerun as backtest_rerun
 from streamer.operations.backtest.comparison import MAX_EXAMPLES, Comparison, Subject, last_words, number_in
 from streamer.operations.backtest.inputs import Logged, by_broker_time, in_logged_order
 from streamer.operations.backtest.past import BacktestError, PastCalls, Period
-from streamer.operations.backtest.rerun import InBrokerTime, InLoggedOrder, Rerun
+from streamer.operations.backtest.rerun import Rerun
 from streamer.operations.backtest.run import BacktestPlan, BacktestResult, topic_to_write
 from streamer.operations.backtest.summary import remarks, report, report_json
 from tests.support.fakes.engine_feed import T0_MS, Feed
@@ -63,15 +63,21 @@ def inputs_of(records: Sequence[Any]) -> dict[InputSource, AsyncIterator[Any]]:
     return {source: handed_over(some) for source, some in by_source.items()}
 
 
+async def by_time(records: Sequence[Any]) -> list[Logged]:
+    return [each async for each in by_broker_time(inputs_of(records))]
+
+
 async def in_order(**inputs: Sequence[Any]) -> list[tuple[int, InputSource, int]]:
-    everything = [each for records in inputs.values() for each in records]
-    return [place(each) async for each in by_broker_time(inputs_of(everything))]
+    return places(await by_time([each for records in inputs.values() for each in records]))
 
 
-def place(logged: Logged) -> tuple[int, InputSource, int]:
-    assert isinstance(logged.step, Fold)
-    assert logged.step.offset == logged.record.offset
-    return logged.time_ms - T0_MS, logged.step.source, logged.step.offset
+def places(steps: Sequence[Logged]) -> list[tuple[int, InputSource, int]]:
+    """Time, source and offset of the folds; time passes before each of them."""
+    for passed, fold in zip(steps[::2], steps[1::2], strict=True):
+        assert passed == (fold.time_ms, TimePassed(fold.time_ms), None)
+    return [
+        (each.time_ms - T0_MS, each.step.source, each.record.offset) for each in steps if isinstance(each.step, Fold)
+    ]
 
 
 async def test_inputs_are_merged_by_time_then_by_topic_then_by_offset() -> None:
@@ -97,9 +103,20 @@ async def test_no_input_is_read_further_than_the_merge_needs() -> None:
             yield record(PIPECAT, offset, 1_000 * offset)
 
     async for each in by_broker_time({AUDIT: handed_over([record(AUDIT, 0, 2_500)]), PIPECAT: endless()}):
-        if place(each)[1] is AUDIT:
+        if isinstance(each.step, Fold) and each.step.source is AUDIT:
             break
     assert read == [0, 1, 2, 3]
+
+
+async def test_by_broker_time_the_first_record_of_a_call_opens_it_unless_it_is_a_verdict() -> None:
+    records = [
+        record(InputSource.JUDGE, 0, 0),
+        record(AUDIT, 0, 1),
+        record(AUDIT, 1, 2, key="other"),
+        record(PIPECAT, 0, 3),
+    ]
+    folds = [each.step for each in await by_time(records) if isinstance(each.step, Fold)]
+    assert [fold.opens for fold in folds] == [False, True, True, False]
 
 
 async def taken(order: Sequence[Any], records: Sequence[Any]) -> list[Logged]:
@@ -193,16 +210,15 @@ EVENTS: list[tuple[str, dict[str, Any], int]] = [
 ]
 
 
-def log(*, key: str = "call", from_ms: int = 0, first_offset: int = 0) -> list[Logged]:
+def log(*, key: str = "call", from_ms: int = 0) -> list[Any]:
     """The same call as the input topics have it."""
     sources = {"audit": AUDIT, "pipecat": PIPECAT, "user_sim": ELEVENLABS}
-    offsets = dict.fromkeys(sources, first_offset)
+    offsets = dict.fromkeys(sources, 0)
     records = []
     for stream, event, at_ms in EVENTS:
         value = json.dumps({"timestamp": T0_MS + from_ms + at_ms} | stamped(event, from_ms)).encode()
-        taken = record(sources[stream], offsets[stream], from_ms + at_ms, value, key)
+        records.append(record(sources[stream], offsets[stream], from_ms + at_ms, value, key))
         offsets[stream] += 1
-        records.append(Logged(taken.timestamp, Fold(sources[stream], taken.offset, opens=False), taken))
     return records
 
 
@@ -211,15 +227,13 @@ def written(calls: PastCalls, records: Sequence[AnyScoreRecord]) -> None:
         calls.take(each.conversation_id.encode(), each.model_dump_json().encode())
 
 
-def together(*logs: Sequence[Logged]) -> list[Logged]:
+def together(*logs: Sequence[Any]) -> list[Any]:
     """Calls side by side: offsets of each topic in the order of time."""
-    next_offset = Counter[InputSource]()
+    next_offset = Counter[str]()
     merged_logs = []
-    for time_ms, step, taken in sorted(chain(*logs), key=lambda logged: logged.time_ms):
-        assert isinstance(step, Fold)
-        offset = next_offset[step.source]
-        next_offset[step.source] += 1
-        merged_logs.append(Logged(time_ms, step._replace(offset=offset), replace(taken, offset=offset)))
+    for each in sorted(chain(*logs), key=lambda record: record.timestamp):
+        merged_logs.append(replace(each, offset=next_offset[each.topic]))
+        next_offset[each.topic] += 1
     return merged_logs
 
 
@@ -306,7 +320,7 @@ def test_a_call_that_was_open_when_the_schema_changed_is_left_out_too() -> None:
     assert (calls.by_id, calls.older, calls.closed_twice) == ({}, set(), {"call"})
 
 
-def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backtest_past, "MAX_CALLS", 1)
     calls = past(*live(key="one").records())
     with pytest.raises(BacktestError, match="shorter time"):
@@ -315,21 +329,24 @@ def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(BacktestError, match="more than 100 bytes"):
         past(*live(key="one").records())
     monkeypatch.setattr(backtest_rerun, "MAX_CALLS", 1)
-    rerun = by_time({})
-    feed_in(rerun, log(key="one"))
+    rerun = anew({})
+    feed_in(rerun, await by_time(log(key="one")))
     with pytest.raises(BacktestError, match="shorter time"):
-        rerun.take(log(key="two", first_offset=100)[0])
+        feed_in(rerun, await by_time(log(key="two")))
 
 
 # The new evaluation.
 
 
-def by_time(calls: Any, *, limits: Limits | None = None, within: Period | None = None) -> InBrokerTime:
-    return InBrokerTime(limits or Limits(), "test", within or period(), calls, Comparison())
+def anew(calls: Any, *, limits: Limits | None = None, within: Period | None = None) -> Rerun:
+    """Without the facts of the log."""
+    return Rerun(limits or Limits(), "test", within or period(), calls, obeys_facts=False, comparison=Comparison())
 
 
-def as_logged(calls: PastCalls, *, limits: Limits | None = None) -> InLoggedOrder:
-    return InLoggedOrder(limits or Limits(), "test", calls.period, calls.by_id, Comparison())
+def as_logged(calls: PastCalls, *, limits: Limits | None = None, goals: ChosenGoals | None = None) -> Rerun:
+    return Rerun(
+        limits or Limits(), "test", calls.period, calls.by_id, True, Comparison(), goals=goals or ChosenGoals()
+    )
 
 
 def feed_in(rerun: Rerun, records: Sequence[Logged]) -> list[bytes]:
@@ -345,9 +362,9 @@ class Evaluated:
     """What an evaluator makes of a log, until a minute after its beginning."""
 
     def __init__(
-        self, records: Sequence[Logged], *, limits: Limits | None = None, goals: ChosenGoals | None = None
+        self, records: Sequence[Any], *, limits: Limits | None = None, goals: ChosenGoals | None = None
     ) -> None:
-        self.log = [each.record for each in records]
+        self.log = records
         partition, _ = partition_of(PartitionEvaluator(limits or Limits(), "test", goals))
         for each in self.log:
             partition.fold([[each]], each.timestamp)
@@ -448,25 +465,23 @@ async def test_goals_are_those_of_the_log_or_by_broker_time_those_of_now() -> No
     goals = ChosenGoals(OneSet())
     then = Evaluated(log(), goals=goals)
     for given in (ChosenGoals(), goals):
-        rerun: Rerun = replace(as_logged(then.past), goals=given)
+        rerun = as_logged(then.past, goals=given)
         feed_in(rerun, await then.steps())
         assert rerun.comparison.tallies["progress"].equal == 2
         assert rerun.comparison.examples == []
-    rerun = by_time(then.past.by_id)
-    feed_in(rerun, log())
+    rerun = anew(then.past.by_id)
+    feed_in(rerun, await by_time(log()))
     finished(rerun)
     assert rerun.comparison.tallies["progress"].only_then == 2
     without = Evaluated(log())
-    rerun = replace(as_logged(without.past), goals=goals)
+    rerun = as_logged(without.past, goals=goals)
     feed_in(rerun, await without.steps())
     assert "progress" not in rerun.comparison.tallies, "there were none, whatever there is today"
 
 
 async def test_goals_count_from_the_record_on_that_brought_them() -> None:
     """The first `call_started` of a call may name neither goals nor an agent."""
-    nobody = Logged(
-        T0_MS, Fold(AUDIT, 0, opens=False), record(AUDIT, 0, 0, b'{"type":"call_started","timestamp":%d}' % T0_MS)
-    )
+    nobody = record(AUDIT, 0, 0, b'{"type":"call_started","timestamp":%d}' % T0_MS)
     then = Evaluated(together([nobody], log()), goals=ChosenGoals(OneSet()))
     rerun = as_logged(then.past)
     written = feed_in(rerun, await then.steps())
@@ -501,10 +516,10 @@ async def test_a_record_refused_today_is_counted_and_its_call_closes_all_the_sam
 # By broker time.
 
 
-def test_by_broker_time_the_settings_of_today_decide() -> None:
+async def test_by_broker_time_the_settings_of_today_decide() -> None:
     then = past(*live().records()).by_id
-    rerun = by_time(then, limits=Limits(dead_air_ms=10_000))
-    feed_in(rerun, log())
+    rerun = anew(then, limits=Limits(dead_air_ms=10_000))
+    feed_in(rerun, await by_time(log()))
     assert not rerun.is_over(T0_MS + 60_000), "the call is open"
     finished(rerun)
     assert rerun.is_over(T0_MS + 60_000)
@@ -517,54 +532,54 @@ def test_by_broker_time_the_settings_of_today_decide() -> None:
     assert example.now is None
 
 
-def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:
+async def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:
     """The comparison ignores the number of a silence and the threshold that found it."""
     then = past(*live().records()).by_id
-    rerun = by_time(then, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
-    feed_in(rerun, log())
+    rerun = anew(then, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
+    feed_in(rerun, await by_time(log()))
     finished(rerun)
     tally = rerun.comparison.tallies["dead_air"]
     assert (tally.equal, tally.changed, tally.only_now) == (1, 0, 1)
 
 
-def test_the_same_records_give_the_same_bytes() -> None:
+async def test_the_same_records_give_the_same_bytes() -> None:
     """The time of the command changes nothing: a call is woken at the time that it asked for."""
     runs = []
     for now_ms in (60_000, 900_000):
-        rerun = by_time({})
-        runs.append([*feed_in(rerun, log()), *finished(rerun, now_ms)])
+        rerun = anew({})
+        runs.append([*feed_in(rerun, await by_time(log())), *finished(rerun, now_ms)])
     assert runs[0] == runs[1]
     assert any(b'"closed"' in value for value in runs[0])
 
 
-def test_by_broker_time_calls_are_those_that_began_in_the_time() -> None:
+async def test_by_broker_time_calls_are_those_that_began_in_the_time() -> None:
     everything = together(log(key="early"), log(key="within", from_ms=5_000), log(key="late", from_ms=61_000))
-    rerun = by_time({}, within=period(1_000, 60_000))
-    feed_in(rerun, everything)
+    rerun = anew({}, within=period(1_000, 60_000))
+    feed_in(rerun, await by_time(everything))
     finished(rerun, 200_000)
     assert rerun.comparison.only_now == 1
     assert {example.conversation_id for example in rerun.comparison.examples} == {"within"}
 
 
-def test_silence_decides_before_the_record_that_ends_it() -> None:
-    rerun = by_time({}, limits=Limits(idle_ms=2_000))
-    written = b"".join(feed_in(rerun, log()))
+async def test_silence_decides_before_the_record_that_ends_it() -> None:
+    rerun = anew({}, limits=Limits(idle_ms=2_000))
+    written = b"".join(feed_in(rerun, await by_time(log())))
     assert b'"reason":"idle"' in written
     assert f'"caused_at_ms":{T0_MS + 7_000}'.encode() in written
     assert rerun.open_calls == 0, "what comes later opens no call"
 
 
-def test_a_call_whose_id_was_used_again_is_left_out() -> None:
-    rerun = by_time({})
+async def test_a_call_whose_id_was_used_again_is_left_out() -> None:
+    rerun = anew({})
     rerun.left_out = frozenset({"call"})
-    assert feed_in(rerun, together(log(), log(key="other")))
+    assert feed_in(rerun, await by_time(together(log(), log(key="other"))))
     finished(rerun)
     assert rerun.comparison.only_now == 1
 
 
-def test_a_call_that_is_not_over_is_counted() -> None:
-    rerun = by_time({})
-    feed_in(rerun, log()[:-1])
+async def test_a_call_that_is_not_over_is_counted() -> None:
+    rerun = anew({})
+    feed_in(rerun, await by_time(log()[:-1]))
     finished(rerun, 11_000)
     assert (rerun.open_calls, rerun.comparison.only_now) == (1, 0)
 
@@ -706,6 +721,6 @@ async def test_the_merge_does_not_depend_on_how_records_come() -> None:
     runs = []
     for seed in range(5):
         log = by_broker_time({source: in_pieces(records, seed) for source, records in inputs.items()})
-        runs.append([place(each) async for each in log])
+        runs.append(places([each async for each in log]))
     assert all(run == runs[0] for run in runs)
     assert [time_ms for time_ms, _, _ in runs[0]] == sorted(time_ms for time_ms, _, _ in runs[0])
