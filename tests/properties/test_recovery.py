@@ -305,7 +305,7 @@ def test_a_successor_closes_a_call_as_the_owner_before_it_would_have(data: st.Da
 
 
 def test_the_order_of_usual_calls_costs_three_bytes_an_event_at_most() -> None:
-    """With all that is in it: openings, times, closings and goals, and a start in every transaction of a hundred decisions."""
+    """With all that is in it: openings, times, closings and goals, and a start every ten seconds."""
     calls = [simulated_events(seed, T0_MS + 4_000 * seed) for seed in range(40)]
     traffic = interleaved(calls)
     topics = Topics.of(
@@ -313,7 +313,11 @@ def test_the_order_of_usual_calls_costs_three_bytes_an_event_at_most() -> None:
         for source, each in traffic
     )
     owner = Owner(topics, Settings())
+    written_s = 0
     for source, each in traffic:
+        if each.timestamp // 1_000 > written_s:
+            written_s = each.timestamp // 1_000
+            owner.write(starts=written_s % 10 == 0)
         wakeup_ms = owner.evaluator.next_wakeup()
         if wakeup_ms is not None and wakeup_ms <= each.timestamp:
             owner.pass_time(each.timestamp)
@@ -322,5 +326,5 @@ def test_the_order_of_usual_calls_costs_three_bytes_an_event_at_most() -> None:
         owner.fold(arrival)
     owner.to_the_end()
     assert len(closings_of(topics.published)) == len(calls)
-    size = sum(len(value) for _, value in topics.order)
+    size = sum(len(value) + sum(len(start) for _, start in headers) for headers, value in topics.order)
     assert size / len(traffic) <= MOST_BYTES_AN_EVENT, f"{size / len(traffic):.2f} bytes"

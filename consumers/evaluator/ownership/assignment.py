@@ -234,6 +234,8 @@ class Assignment:
                     each.answers = _Answers(stamp, latest_ms, latest_ms if was_stepped else came_ms[stamp])
                 end = self._end(each, visible_end, consumer.last_stable_offset(tp))
                 position = await consumer.position(tp)
+                if partition.is_recovering:
+                    partition.read_to(topic, position)
                 is_paused = tp in self.paused
                 before = each.progress
                 is_stuck = (

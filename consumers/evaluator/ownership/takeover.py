@@ -154,7 +154,6 @@ class Takeover:
             for topic, source in sources.items()
         }
         offsets = {topic: self._start(inputs, topic, offset) for topic, offset in committed.items()}
-        has_lost = offsets != committed
         replay = Replay(
             order,
             {sources[topic]: max(0, offset) for topic, offset in committed.items()},
@@ -167,8 +166,6 @@ class Takeover:
             {sources[topic]: first for topic, first in inputs.firsts.items()},
         )
         self._begin(owned, offsets, order.starts, mark, replay=replay)
-        if has_lost:
-            owned.partition.records_lost()
 
     def _catch_up(self, owned: OwnedPartition, inputs: _Inputs, published: PublishedCalls, mark: Mark) -> None:
         """Begins to fold without an order: silently as far as `scores` goes, if anything was written there before."""

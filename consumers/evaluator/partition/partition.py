@@ -101,6 +101,7 @@ class Partition:
         self._written_to: tuple[dict[InputSource, int], int] = ({}, 0)
         self._replay: Replay | None = None
         self._catching_up: CatchingUp | None = None
+        self._read_to: dict[str, int] = {}
         self._replayed_counted = 0
         self._incomplete: frozenset[str] = frozenset()
 
@@ -152,8 +153,13 @@ class Partition:
         for topic in [topic for topic in self.last_record_ms if self.waits(topic)]:
             del self.last_record_ms[topic]
         self.merge.clear()
+        self._read_to.clear()
         if self._replay is not None:
             self._replay.clear()
+
+    def read_to(self, topic: str, position: int) -> None:
+        """Notes the position of the client, while it is recovering: what is not there before it will not come."""
+        self._read_to[topic] = position
 
     def waits(self, topic: str) -> bool:
         """Whether a record of this topic was read and not folded."""
@@ -313,6 +319,7 @@ class Partition:
     def _go_on_replaying(self, replay: Replay, runs: Sequence[Records]) -> None:
         for run in runs:
             replay.put(self._source_by_topic[run[0].topic], run)
+        replay.read_to = {self._source_by_topic[topic]: position for topic, position in self._read_to.items()}
         is_done = replay.go_on()
         for source, position in replay.positions.items():
             topic = self._topic_by_source[source]
@@ -337,6 +344,7 @@ class Partition:
         catching_up = self._catching_up
         if catching_up is not None and all(
             max(self.next_offsets[topic], self.merge.first_offset(topic)) >= offset
+            or (not self.merge.waits(topic) and self._read_to.get(topic, 0) >= offset)
             for topic, offset in catching_up.until.items()
         ):
             self._catching_up = None

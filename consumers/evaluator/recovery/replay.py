@@ -79,6 +79,7 @@ class Replay:
         replayed: By input, how many of them.
         time_ms: Broker time up to which silence is decided.
         lost: Records that the order has and the inputs do not have any more.
+        read_to: By input, the offset up to which it was read.
         withheld: Results of the open calls that another version published.
     """
 
@@ -111,6 +112,7 @@ class Replay:
         self.replayed = dict.fromkeys(starts, 0)
         self.time_ms = 0
         self.lost = 0
+        self.read_to: dict[InputSource, int] = {}
         self.withheld = Withheld()
         self._steps: Iterator[OrderStart | Step] = log.steps()
         self._step: Fold | None = None
@@ -126,7 +128,8 @@ class Replay:
         self._goals.logged = {}
         self._lives: dict[str, _Life] = {}
         self._evicted: str | None = None
-        self._is_of_several_versions = log.versions != {version}
+        is_cut = any(first > starts.get(source, 0) for source, first in self._firsts.items())
+        self._withholds = is_cut or log.versions != {version}
         self._has_lost_openings = False
         self._waiting: dict[InputSource, deque[Any]] = {source: deque() for source in starts}
 
@@ -136,6 +139,7 @@ class Replay:
 
     def clear(self) -> None:
         """Drops the records that wait: reading begins again at `positions`."""
+        self.read_to.clear()
         for waiting in self._waiting.values():
             waiting.clear()
 
@@ -172,11 +176,13 @@ class Replay:
         return [(source, tuple(waiting)) for source, waiting in self._waiting.items() if waiting]
 
     def of_other_versions(self) -> Sequence[tuple[str, int]]:
-        """Returns the open calls whose records another version published, with the first revision of the next generation."""
+        """Returns the open calls whose records another version published, with the first revision of the next generation; all of them
+        after a loss, because the state is not that of the former owner.
+        """
         return [
             (conversation_id, next_generation(self._lives[conversation_id].least_revision))
             for conversation_id in self._evaluator.open_calls
-            if self._lives[conversation_id].version != self._version
+            if self.lost or self._lives[conversation_id].version != self._version
         ]
 
     def _fold(self, step: Fold) -> bool:
@@ -185,7 +191,7 @@ class Replay:
         if offset < self.positions[source]:
             return True  # of a call that closed before reading begins
         record = self._record(source, offset)
-        is_gone = offset >= self._ends[source] or offset < self._firsts.get(source, 0)
+        is_gone = not self._firsts.get(source, 0) <= offset < self._ends[source] or offset < self.read_to.get(source, 0)
         if record is None and not is_gone and not self._waiting[source]:
             return False
         self.positions[source] = offset + 1
@@ -208,7 +214,7 @@ class Replay:
         return True
 
     def _withhold(self, effects: Iterable[Effect]) -> None:
-        if self._is_of_several_versions:
+        if self._withholds:
             self.withheld.take(effects)
 
     def _record(self, source: InputSource, offset: int) -> Any:
