@@ -141,7 +141,10 @@ class OrderEncoder:
         if passed < 0:
             raise ValueError(f"{source}@{offset} comes after {self.positions[source] - 1}")
         self.positions[source] = offset + 1
-        _put(self._steps, _FIRST_FOLD + 2 * _NUMBERS[source] + opens + _FOLDS * passed)
+        if passed:
+            _put(self._steps, _FIRST_FOLD + 2 * _NUMBERS[source] + opens + _FOLDS * passed)
+        else:
+            self._steps.append(_FIRST_FOLD + 2 * _NUMBERS[source] + opens)
 
     def pass_time(self, now_ms: int) -> None:
         """Notes that silence was decided up to this time."""

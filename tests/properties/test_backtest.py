@@ -277,6 +277,7 @@ def test_other_settings_decide_as_if_they_had_been_there_then(
     past = Past(_never_late(topics))
     owner = Owner(past, Limits(**then), rules, NoGoals())
     other = PartitionEvaluator(Limits(**today), "test", ChosenGoals(None, rules))
+    other.pass_time(0)
     expected: list[Effect] = []
     for place in count():
         if not (unread := owner.unread):

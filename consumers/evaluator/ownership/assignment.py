@@ -218,6 +218,7 @@ class Assignment:
         # After a step of the wall clock all are updated: later, the time of answers from before it could not be computed.
         for number in self.active if numbers is None or was_stepped else numbers:
             partition = self.owned[number].partition
+            is_recovering = partition.is_recovering
             for topic, each in self._inputs_of(number).items():
                 tp = each.tp
                 # Without an answer there may be no position yet, and asking for it would wait.
@@ -234,7 +235,7 @@ class Assignment:
                     each.answers = _Answers(stamp, latest_ms, latest_ms if was_stepped else came_ms[stamp])
                 end = self._end(each, visible_end, consumer.last_stable_offset(tp))
                 position = await consumer.position(tp)
-                if partition.is_recovering:
+                if is_recovering:
                     partition.read_to(topic, position)
                 is_paused = tp in self.paused
                 before = each.progress

@@ -65,6 +65,7 @@ class Partition:
         last_record_ms: By topic, the latest broker timestamp of the records that were read.
         merge: Records that were read and wait for an input that lags.
         time_ms: Broker time up to which the state has advanced; 0 before the first advance.
+        is_recovering: Whether it still folds what a former owner had folded. Until then nothing is committed, and no time passes.
         evaluator: The engine's state.
         goals: The goals that its calls choose from.
     """
@@ -88,6 +89,7 @@ class Partition:
         self.last_record_ms: dict[str, int] = {}
         self.merge = InputMerge()
         self.time_ms = 0
+        self.is_recovering = False
         self.evaluator = evaluator
         self._limits = limits
         self._source_by_topic = source_by_topic
@@ -111,11 +113,6 @@ class Partition:
         return self.evaluator.open_calls
 
     @property
-    def is_recovering(self) -> bool:
-        """Whether it still folds what a former owner had folded. Nothing is committed, and no time passes by itself, until then."""
-        return self._replay is not None or self._catching_up is not None
-
-    @property
     def has_more_to_replay(self) -> bool:
         """Whether the next steps of a replay can be taken now."""
         return self._replay is not None and self._replay.can_go_on
@@ -135,6 +132,7 @@ class Partition:
         self.evaluator.pass_time(0)  # the broker's time is not known yet; everything that depends on it waits
         self._replay = replay
         self._catching_up = catching_up
+        self.is_recovering = replay is not None or catching_up is not None
         if catching_up is not None:
             self._version = UNPUBLISHED
             for conversation_id in catching_up.closed:
@@ -212,24 +210,21 @@ class Partition:
                 continue
             arrival = admit(source, record, limits, redactor)
             if isinstance(arrival, Arrival):
-                effects = receive(arrival)
-                opening = effects[0] if effects and type(effects[0]) is OpenCall else None
-                decided = self._carry_out(effects) if effects else ()
-                if opening is not None and opening.evicted is not None:
-                    order.evict(opening.evicted)
-                order.fold(source, record.offset, opens=opening is not None)
-                if decided:
-                    self._put(decided)
+                if effects := receive(arrival):
+                    self._decide(effects, source, record.offset)
+                else:
+                    order.fold(source, record.offset, opens=False)
             else:
                 order.fold(source, record.offset, opens=False)
                 if catching_up is None:
                     quarantined += 1
                     self._quarantine(arrival, is_logged=quarantined <= MAX_QUARANTINE_LINES)
-            if len(order) > MAX_PENDING_STEPS_BYTES:
-                self._put(())
+        if len(order) > MAX_PENDING_STEPS_BYTES:
+            self._put(())
         if quarantined > MAX_QUARANTINE_LINES:
             log.warning("more_records_quarantined", partition=self.number, records=quarantined - MAX_QUARANTINE_LINES)
-        self._end_catching_up()
+        if catching_up is not None:
+            self._end_catching_up()
 
     def advance(self, now_ms: int) -> None:
         """Lets broker time pass, unless the partition is recovering."""
@@ -287,6 +282,15 @@ class Partition:
                 self._put(decided)
         if now_ms > self.time_ms:
             self.time_ms = now_ms
+
+    def _decide(self, effects: Sequence[Effect], source: InputSource, offset: int) -> None:
+        opening = effects[0] if type(effects[0]) is OpenCall else None
+        decided = self._carry_out(effects)
+        if opening is not None and opening.evicted is not None:
+            self._order.evict(opening.evicted)
+        self._order.fold(source, offset, opens=opening is not None)
+        if decided:
+            self._put(decided)
 
     def _carry_out(self, effects: Sequence[Effect]) -> Sequence[Written]:
         """Returns the records to write. Call it before the step is noted, because the goal sets that it gave come before it."""
@@ -357,6 +361,7 @@ class Partition:
         if len(self._order):  # steps whose results are not published
             self._put(())
         self._version = self._own_version
+        self.is_recovering = False
         for conversation_id, least_revision in again:
             self.evaluator.renumber(conversation_id, least_revision)
             self._order.renumber(conversation_id, least_revision)
