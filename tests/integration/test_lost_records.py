@@ -34,7 +34,8 @@ class Reading:
         instruments = Instruments(self.registry, ["evaluator"])
         self.evaluator = StubEvaluator()
         self.evaluator.open_calls = ("c-1",)
-        partition, _ = partition_of(self.evaluator, offsets={topic: 0})
+        partition, _ = partition_of(self.evaluator)
+        partition.next_offsets = {topic: 0}
         self.assignment = Assignment([topic], {}, BrokerClock(instruments))
         self.assignment.owned = {0: owned_of(partition)}
         self.lost_records = LostRecords(self.assignment.gaps, lambda: self.assignment.active, instruments)

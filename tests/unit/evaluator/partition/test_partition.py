@@ -239,6 +239,7 @@ def test_time_that_changed_something_is_noted_and_time_that_did_not_too() -> Non
 def test_steps_that_decide_nothing_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_module, "MAX_PENDING_STEPS_BYTES", 2)
     partition, _ = partition_of(StubEvaluator())
-    partition.fold([[Record(PIPECAT, offset) for offset in range(7)]], None)
+    for offset in range(7):
+        partition.fold([[Record(PIPECAT, offset)]], None)
     assert [len(steps) for steps in steps_in(partition)] == [3, 3]
     assert partition.outbox.records == 0
