@@ -353,6 +353,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._assignment.count_events()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_SECONDS), self._lock:
+                for owned in self._assignment.active.values():
+                    owned.partition.write_steps()
                 outboxes = [owned.partition.outbox for owned in self._assignment.active.values()]
                 writing = [asyncio.ensure_future(outbox.until_written()) for outbox in outboxes]
                 if writing:

@@ -159,12 +159,14 @@ class Owner:
         opening = opening_of(effects)
         if opening is not None and opening.evicted is not None:
             self._order.evict(opening.evicted)
+        self._note_goals(effects)
         self._order.fold(arrival.source, arrival.offset, opens=opening is not None)
         self._decide(effects)
 
     def pass_time(self, now_ms: int) -> None:
         """Lets broker time pass."""
         effects = self.evaluator.pass_time(now_ms)
+        self._note_goals(effects)
         self._order.pass_time(now_ms)
         self._decide(effects)
 
@@ -205,14 +207,16 @@ class Owner:
                 return
         raise AssertionError("calls do not end")
 
+    def _note_goals(self, effects: Sequence[Effect]) -> None:
+        for record in records_of(effects):
+            if isinstance(record, GoalsFact):
+                self._order.choose_goals(record.conversation_id, record.goal_set.id, record.digest)
+
     def _decide(self, effects: Sequence[Effect]) -> None:
         published = [effect for effect in effects if isinstance(effect, PublishScore | RequestVerdict | CloseCall)]
         for effect in published:
             if isinstance(effect, CloseCall):
                 self._order.close(effect.conversation_id)
-            elif isinstance(effect, PublishScore) and isinstance(effect.record, GoalsFact):
-                fact = effect.record
-                self._order.choose_goals(fact.conversation_id, fact.goal_set.id, fact.digest)
         if published:
             self._put(published)
 
@@ -232,8 +236,10 @@ class Owner:
         lives: set[str] = set()
         evicted: str | None = None
         time_ms = 0
+        chosen: dict[str, GoalSet] = {}
         for place, (_, step, arrival) in enumerate(taken):
-            self._goals.logged = _chosen_by(taken[place + 1 :], goal_sets)
+            if isinstance(step, Fold | TimePassed):
+                self._goals.logged, chosen = chosen, {}
             match step:
                 case OrderStart() if place == 0:
                     time_ms = step.time_ms
@@ -243,6 +249,8 @@ class Owner:
                     self.evaluator.pass_time(now_ms)
                 case Evicted(conversation_id):
                     evicted = conversation_id
+                case GoalsChosen(conversation_id, _, digest):
+                    chosen[conversation_id] = goal_sets[digest]
                 case Closed(conversation_id):
                     closings[conversation_id] -= 1
                     self.evaluator.has_closed(conversation_id)
@@ -307,14 +315,3 @@ def written_by_call(effects: Iterable[Effect]) -> dict[str, list[bytes]]:
 
 def _positions(taken: Iterable[Taken]) -> dict[InputSource, int]:
     return {each.step.source: each.step.offset + 1 for each in taken if isinstance(each.step, Fold)}
-
-
-def _chosen_by(following: Sequence[Taken], goal_sets: Mapping[str, GoalSet]) -> dict[str, GoalSet]:
-    """By call: the goal set that it got in the step before these."""
-    chosen: dict[str, GoalSet] = {}
-    for _, step, _ in following:
-        if isinstance(step, GoalsChosen):
-            chosen[step.conversation_id] = goal_sets[step.digest]
-        elif not isinstance(step, Closed):
-            break
-    return chosen

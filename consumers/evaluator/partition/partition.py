@@ -241,6 +241,11 @@ class Partition:
         if decided := self._carry_out(self.evaluator.close_some()):
             self._put(decided)
 
+    def write_steps(self) -> None:
+        """Has all steps written, although some decided nothing, so that a successor counts none of their events again."""
+        if not self.is_recovering and len(self._order):
+            self._put(())
+
     def records_lost(self) -> None:
         """Counts and logs the calls that are incomplete because records were deleted unread, each call once."""
         unfinished = frozenset(self.evaluator.open_calls)

@@ -94,7 +94,7 @@ class Rerun:
                 self._evicted = None
                 return [] if logged.record is None else self._fold(source, logged.record, opening, logged.time_ms)
             case Evicted(conversation_id):
-                pass
+                self._evicted = conversation_id
             case GoalsChosen(conversation_id) if conversation_id in self.past:
                 for record in self.past[conversation_id].records():
                     if isinstance(record, GoalsFact):
