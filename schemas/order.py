@@ -23,8 +23,8 @@ _CLOSED: Final = 2
 _GOALS: Final = 3
 _RENUMBERED: Final = 4
 _FIRST_FOLD: Final = 5
-"""Numbers that begin a step. From the last on: twice the number of the input, plus 1 if the record opened a call, plus
-2 x the number of inputs for each offset without a record before it."""
+"""Numbers that begin a step. From the last on: twice the number of the input, plus 1 if the record opened a call, whose id follows,
+plus 2 x the number of inputs for each offset without a record before it."""
 _FOLDS: Final = 2 * len(SOURCES)
 _FORMAT: Final = 1
 
@@ -37,11 +37,11 @@ class OrderError(ValueError):
 
 
 class Fold(NamedTuple):
-    """A record was folded, or refused, or belonged to a closed call. `opens` says whether it opened a call."""
+    """A record was folded, or refused, or belonged to a closed call. `opened` is the call that it opened, if it opened one."""
 
     source: InputSource
     offset: int
-    opens: bool
+    opened: str | None = None
 
 
 class TimePassed(NamedTuple):
@@ -71,10 +71,13 @@ class GoalsChosen(NamedTuple):
 
 
 class Renumbered(NamedTuple):
-    """The revisions of an open call go on from this one, because its values were published once again."""
+    """The revisions of a call go on from this one, because its values were published once again. If records of it are lost, it
+    counts no value for the first time any more: a former owner may have.
+    """
 
     conversation_id: str
     least_revision: int
+    counts: bool = True
 
 
 Step = Fold | TimePassed | Evicted | Closed | GoalsChosen | Renumbered
@@ -135,16 +138,19 @@ class OrderEncoder:
         """Bytes of the steps that were not taken."""
         return len(self._steps)
 
-    def fold(self, source: InputSource, offset: int, *, opens: bool) -> None:
-        """Notes that a record was folded. Offsets of an input ascend."""
+    def fold(self, source: InputSource, offset: int, opened: str | None = None) -> None:
+        """Notes that a record was folded, and the call that it opened. Offsets of an input ascend."""
         passed = offset - self.positions[source]
         if passed < 0:
             raise ValueError(f"{source}@{offset} comes after {self.positions[source] - 1}")
         self.positions[source] = offset + 1
-        if passed:
-            _put(self._steps, _FIRST_FOLD + 2 * _NUMBERS[source] + opens + _FOLDS * passed)
+        number = _FIRST_FOLD + 2 * _NUMBERS[source] + _FOLDS * passed
+        if opened is not None:
+            self._put_texts(number + 1, opened)
+        elif passed:
+            _put(self._steps, number)
         else:
-            self._steps.append(_FIRST_FOLD + 2 * _NUMBERS[source] + opens)
+            self._steps.append(number)
 
     def pass_time(self, now_ms: int) -> None:
         """Notes that silence was decided up to this time."""
@@ -165,10 +171,10 @@ class OrderEncoder:
         """Notes the goal set that the next step gave to a call."""
         self._put_texts(_GOALS, conversation_id, goals_id, digest)
 
-    def renumber(self, conversation_id: str, least_revision: int) -> None:
-        """Notes that the revisions of a call go on from another number."""
-        self._put_texts(_RENUMBERED, conversation_id)
-        _put(self._steps, least_revision)
+    def renumber(self, step: Renumbered) -> None:
+        """Notes that the revisions of a call go on from another number, and whether its values still count."""
+        self._put_texts(_RENUMBERED, step.conversation_id)
+        _put(self._steps, 2 * step.least_revision + step.counts)
 
     def take(self) -> bytes:
         """Returns the steps since the last call."""
@@ -177,7 +183,7 @@ class OrderEncoder:
         return taken
 
     def _put_texts(self, number: int, *texts: str) -> None:
-        self._steps.append(number)
+        _put(self._steps, number)
         for text in texts:
             encoded = text.encode()
             _put(self._steps, len(encoded))
@@ -240,7 +246,10 @@ class OrderDecoder:
                 source = SOURCES[place >> 1]
                 offset = positions[source] + passed
                 positions[source] = offset + 1
-                yield Fold(source, offset, bool(place & 1))
+                opened = None
+                if place & 1:
+                    opened, at = _text(value, at)
+                yield Fold(source, offset, opened)
             elif number == _TIME:
                 twice, at = _number(value, at)
                 now_ms = self.time_ms + (-(twice + 1) // 2 if twice & 1 else twice // 2)
@@ -257,8 +266,8 @@ class OrderDecoder:
                     digest, at = _text(value, at)
                     yield GoalsChosen(conversation_id, goals_id, digest)
                 else:
-                    least_revision, at = _number(value, at)
-                    yield Renumbered(conversation_id, least_revision)
+                    twice, at = _number(value, at)
+                    yield Renumbered(conversation_id, twice >> 1, bool(twice & 1))
 
 
 _NUMBERS: Final = {source: number for number, source in enumerate(SOURCES)}

@@ -73,6 +73,7 @@ class PartitionEvaluator:
         self._calls: dict[str, Call] = {}
         self._closing: deque[str] = deque()
         self._closed = ClosedCalls(limits.max_closed_calls_remembered)
+        self._least_revisions: dict[str, int] = {}
         self._eviction = Eviction()
         self._wakeups = Wakeups()
         self._now_ms: int | None = None
@@ -138,9 +139,21 @@ class PartitionEvaluator:
         """Notes that an earlier owner closed this call: its later records open no other."""
         self._closed.close(conversation_id)
 
-    def renumber(self, conversation_id: str, least_revision: int) -> None:
-        """Lets the revisions of an open call go on from this one, because all its values are published once again."""
-        self._calls[conversation_id].renumber(least_revision)
+    def renumber(self, conversation_id: str, least_revision: int, *, counts: bool = True) -> None:
+        """Lets the revisions of a call go on from this one, because all its values are published once again.
+
+        Args:
+            conversation_id: The call. If it is not open, it was, and all its records are lost: its next one opens it again.
+            least_revision: The revision.
+            counts: Whether its values count when they are known for the first time. Not if records of it are lost: an
+                earlier owner may have counted them.
+        """
+        if (call := self._calls.get(conversation_id)) is not None:
+            call.renumber(least_revision, counts=counts)
+            return
+        self._least_revisions[conversation_id] = least_revision
+        if len(self._least_revisions) > self._limits.max_closed_calls_remembered:
+            del self._least_revisions[next(iter(self._least_revisions))]
 
     def _take(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
         source = arrival.source
@@ -296,6 +309,8 @@ class PartitionEvaluator:
             arrival, self._limits, self._code_version, self._goals,
             writes_transcript=self._writes_transcripts, redactor=self._redactor,
         )  # fmt: skip
+        if (least_revision := self._least_revisions.pop(arrival.conversation_id, None)) is not None:
+            call.renumber(least_revision, counts=False)
         self._eviction.add(call, self._calls)
         return call
 

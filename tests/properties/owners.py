@@ -86,13 +86,13 @@ class Topics:
         """The last record of the order with a start that no call which is not closed opened before; 0 while there is none."""
         opened: dict[str, int] = {}
         starts = [0]
-        for place, step, arrival in self.taken():
+        for place, step, _ in self.taken():
             if isinstance(step, OrderStart):
                 starts.append(place)
             elif isinstance(step, Closed):
                 del opened[step.conversation_id]
-            elif arrival is not None and isinstance(step, Fold) and step.opens:
-                opened[arrival.conversation_id] = place
+            elif isinstance(step, Fold) and step.opened is not None:
+                opened[step.opened] = place
         return max(place for place in starts if place <= min(opened.values(), default=len(self.order)))
 
 
@@ -160,7 +160,7 @@ class Owner:
         if opening is not None and opening.evicted is not None:
             self._order.evict(opening.evicted)
         self._note_goals(effects)
-        self._order.fold(arrival.source, arrival.offset, opens=opening is not None)
+        self._order.fold(arrival.source, arrival.offset, None if opening is None else arrival.conversation_id)
         self._decide(effects)
 
     def pass_time(self, now_ms: int) -> None:
@@ -254,11 +254,11 @@ class Owner:
                 case Closed(conversation_id):
                     closings[conversation_id] -= 1
                     self.evaluator.has_closed(conversation_id)
-                case Fold(_, _, opens) if arrival is not None:
-                    if opens and not closings[arrival.conversation_id]:
-                        lives.add(arrival.conversation_id)
+                case Fold(_, _, opened) if arrival is not None:
+                    if opened is not None and not closings[opened]:
+                        lives.add(opened)
                     if arrival.conversation_id in lives:
-                        self.evaluator.receive_again(arrival, OpenCall(evicted) if opens else None)
+                        self.evaluator.receive_again(arrival, None if opened is None else OpenCall(evicted))
                     evicted = None
                 case _:
                     pass
@@ -282,14 +282,14 @@ def undisturbed(topics: Topics, settings: Settings, *, obeys: bool = False) -> l
             case Closed(conversation_id):
                 while conversation_id in evaluator.open_calls:
                     evaluator._go_on_closing(effects)
-            case Fold(_, _, opens) if arrival is not None:
-                opening = OpenCall(evicted) if opens else None
+            case Fold(_, _, opened) if arrival is not None:
+                opening = None if opened is None else OpenCall(evicted)
                 evicted = None
                 if not obeys:
                     out = evaluator.receive(arrival)
                     assert opening_of(out) == opening, "the owners decided as one owner does"
                     effects += out
-                elif opens or arrival.conversation_id in evaluator.open_calls:
+                elif opened is not None or arrival.conversation_id in evaluator.open_calls:
                     effects += evaluator.receive_again(arrival, opening)
             case _:
                 pass

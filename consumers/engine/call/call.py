@@ -196,9 +196,9 @@ class Call:
         broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.waiting if each.source is source)])
         insort(self.waiting, (broker_ms, arrival), key=itemgetter(0))
 
-    def renumber(self, least_revision: int) -> None:
-        """Gives all published records this revision; later ones are higher."""
-        self._revisions.renumber(least_revision)
+    def renumber(self, least_revision: int, *, counts: bool) -> None:
+        """Gives all published records this revision; later ones are higher. Without `counts` no value counts as new any more."""
+        self._revisions.renumber(least_revision, counts=counts)
 
     def context(self) -> MetricContext:
         """EVA's context of the call so far, core and tail."""

@@ -252,7 +252,7 @@ class TurnRecords:
     def _first_known(self, turn: int, known: int) -> tuple[str, ...]:
         """Names of the values that no earlier record had."""
         counted = self._counted.get(turn, 0)
-        if not known & ~counted:
+        if not known & ~counted or not self._revisions.counts:
             return ()
         self._counted[turn] = counted | known
         return tuple(name for name, bit in _BITS.items() if known & ~counted & bit)

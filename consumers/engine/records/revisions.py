@@ -69,6 +69,7 @@ class Revisions:
     anyone could find a telephone number by trying all of them.
 
     Attributes:
+        counts: Whether values count when they are known for the first time; not after a loss of records.
         labels: Labels of the call, as known now.
         offsets: Last offset folded of each input.
         published: Newest record of each subject.
@@ -79,6 +80,7 @@ class Revisions:
     __slots__ = (
         "_code_version",
         "_conversation_id",
+        "counts",
         "labels",
         "least_revision",
         "offsets",
@@ -90,6 +92,7 @@ class Revisions:
         self._conversation_id = conversation_id
         self._code_version = code_version
         self.least_revision = 1
+        self.counts = True
         self.labels = CallLabels()
         self.offsets: dict[InputSource, int] = {}
         self.published: dict[Subject, Published] = {}
@@ -140,7 +143,7 @@ class Revisions:
             index=index,
             revision=revision,
             status=status,
-            is_first=has_value and not had_value,
+            is_first=has_value and not had_value and self.counts,
             input_hash=input_hash,
             offsets=self.offsets_by_topic(),
             event_time_ms=cause.event_time_ms,
@@ -150,9 +153,10 @@ class Revisions:
             **(more if fields is None else fields()),
         )
 
-    def renumber(self, least_revision: int) -> None:
+    def renumber(self, least_revision: int, *, counts: bool) -> None:
         """Gives every published subject this revision, because all of them are published once again: see `next_generation`."""
         self.least_revision = least_revision
+        self.counts = self.counts and counts
         for subject, last in self.published.items():
             self.published[subject] = Published.of(least_revision, last.input_hash, had_value=last.had_value)
 

@@ -174,7 +174,8 @@ class Takeover:
             topic: 0 if topic in inputs.anew else min(published.reached.get(source, 0), inputs.ends[topic])
             for topic, source in self._source_by_topic.items()
         }
-        catching_up = CatchingUp(until, published.closed, published.generation)
+        is_cut = any(offset > max(0, inputs.committed[topic]) for topic, offset in offsets.items())
+        catching_up = CatchingUp(until, published, is_cut=is_cut)
         if any(until[topic] > offset for topic, offset in offsets.items()):
             self._instruments.inc("callgauge_order_unusable_total")
             log.warning(

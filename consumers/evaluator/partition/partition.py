@@ -1,6 +1,6 @@
 """State of one partition number of the four inputs, as long as it is assigned to this process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -14,12 +14,13 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.partition.misread_records import MisreadRecords
 from consumers.evaluator.reading.input_merge import TIME_MS, InputMerge, Records, in_time_order
 from consumers.evaluator.recovery.order_log import UNPUBLISHED
+from consumers.evaluator.recovery.read_back import PublishedCalls
 from consumers.evaluator.recovery.replay import Replay, Withheld
 from consumers.evaluator.writing.carry_out import carry_out
 from consumers.evaluator.writing.outbox import Decision, Outbox, Written
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
-from schemas.order import OrderEncoder
+from schemas.order import OrderEncoder, Renumbered
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.all_records import GoalsFact
 
@@ -38,16 +39,17 @@ class CatchingUp:
 
     Attributes:
         until: By topic, the offset before which nothing is published.
-        closed: Calls that closed before, whose records are skipped.
-        generation: First revision with which values are published afterwards.
+        published: Its calls in `scores`. Records of those that closed are skipped; the others are published in a new generation,
+            also those of which no record is left.
+        is_cut: Whether records before the first one that is read are lost.
         withheld: Results of the open calls.
     """
 
-    def __init__(self, until: Mapping[str, int], closed: Mapping[str, object], generation: int) -> None:
+    def __init__(self, until: Mapping[str, int], published: PublishedCalls, *, is_cut: bool = False) -> None:
         """Starts with nothing withheld."""
         self.until = until
-        self.closed = closed
-        self.generation = generation
+        self.published = published
+        self.is_cut = is_cut
         self.withheld = Withheld()
 
 
@@ -135,7 +137,7 @@ class Partition:
         self.is_recovering = replay is not None or catching_up is not None
         if catching_up is not None:
             self._version = UNPUBLISHED
-            for conversation_id in catching_up.closed:
+            for conversation_id in catching_up.published.closed:
                 self.evaluator.has_closed(conversation_id)
         self.is_active = True
         self._end_catching_up()
@@ -204,18 +206,21 @@ class Partition:
                 self._pass_time(min(record.timestamp, known_ms))
             source = sources[record.topic]
             next_offsets[record.topic] = record.offset + 1
-            if catching_up is not None and (record.key or b"").decode("utf-8", "replace") in catching_up.closed:
-                order.fold(source, record.offset, opens=False)
+            if (
+                catching_up is not None
+                and (record.key or b"").decode("utf-8", "replace") in catching_up.published.closed
+            ):
+                order.fold(source, record.offset)
                 self._instruments.inc("callgauge_events_total", (source, "replayed"))
                 continue
             arrival = admit(source, record, limits, redactor)
             if isinstance(arrival, Arrival):
                 if effects := receive(arrival):
-                    self._decide(effects, source, record.offset)
+                    self._decide(effects, arrival)
                 else:
-                    order.fold(source, record.offset, opens=False)
+                    order.fold(source, record.offset)
             else:
-                order.fold(source, record.offset, opens=False)
+                order.fold(source, record.offset)
                 if catching_up is None:
                     quarantined += 1
                     self._quarantine(arrival, is_logged=quarantined <= MAX_QUARANTINE_LINES)
@@ -246,9 +251,13 @@ class Partition:
         if not self.is_recovering and len(self._order):
             self._put(())
 
-    def records_lost(self) -> None:
-        """Counts and logs the calls that are incomplete because records were deleted unread, each call once."""
-        unfinished = frozenset(self.evaluator.open_calls)
+    def records_lost(self, without_any: Iterable[str] = ()) -> None:
+        """Counts and logs the calls that are incomplete because records were deleted unread, each call once.
+
+        Args:
+            without_any: Calls that may have lost every record, so that they are not open here.
+        """
+        unfinished = frozenset(self.evaluator.open_calls).union(without_any)
         incomplete = sorted(unfinished - self._incomplete)
         self._incomplete = unfinished
         if incomplete:
@@ -288,12 +297,12 @@ class Partition:
         if now_ms > self.time_ms:
             self.time_ms = now_ms
 
-    def _decide(self, effects: Sequence[Effect], source: InputSource, offset: int) -> None:
+    def _decide(self, effects: Sequence[Effect], arrival: Arrival) -> None:
         opening = effects[0] if type(effects[0]) is OpenCall else None
         decided = self._carry_out(effects)
         if opening is not None and opening.evicted is not None:
             self._order.evict(opening.evicted)
-        self._order.fold(source, offset, opens=opening is not None)
+        self._order.fold(arrival.source, arrival.offset, None if opening is None else arrival.conversation_id)
         if decided:
             self._put(decided)
 
@@ -347,7 +356,7 @@ class Partition:
                 open_calls=len(self.open_calls), published_again=len(again),
             )  # fmt: skip
             if replay.lost:
-                self.records_lost()
+                self.records_lost(each.conversation_id for each in again)
 
     def _end_catching_up(self) -> None:
         catching_up = self._catching_up
@@ -357,9 +366,12 @@ class Partition:
             for topic, offset in catching_up.until.items()
         ):
             self._catching_up = None
-            self._go_on_live(catching_up.withheld, [(each, catching_up.generation) for each in self.open_calls])
+            published = catching_up.published
+            again = dict.fromkeys([*self.open_calls, *published.open])
+            has_all = not catching_up.is_cut
+            self._go_on_live(catching_up.withheld, [Renumbered(each, published.generation, has_all) for each in again])
 
-    def _go_on_live(self, withheld: Withheld, again: Sequence[tuple[str, int]]) -> None:
+    def _go_on_live(self, withheld: Withheld, again: Sequence[Renumbered]) -> None:
         """Publishes the values of these calls once again, with these revisions. From now on every decision is published."""
         self.evaluator.drain_counts()
         self._replayed_counted = self.evaluator.replayed_elements
@@ -367,9 +379,10 @@ class Partition:
             self._put(())
         self._version = self._own_version
         self.is_recovering = False
-        for conversation_id, least_revision in again:
-            self.evaluator.renumber(conversation_id, least_revision)
-            self._order.renumber(conversation_id, least_revision)
+        for step in again:
+            conversation_id, least_revision, counts = step
+            self.evaluator.renumber(conversation_id, least_revision, counts=counts)
+            self._order.renumber(step)
             self._put(withheld.of(conversation_id, least_revision))
 
     def _begin_order(self, time_ms: int) -> None:

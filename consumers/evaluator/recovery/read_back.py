@@ -97,12 +97,14 @@ class PublishedCalls:
     """The calls of one partition as `scores` has them, where there is no order. It reads records of any version.
 
     Attributes:
+        open: Ids of the calls that have records and did not close.
         closed: Ids of the calls that closed, in order.
         reached: By input, the offset after the last record that any score covers.
         generation: First revision of a generation that no record has.
     """
 
     def __init__(self) -> None:
+        self.open: dict[str, None] = {}
         self.closed: dict[str, None] = {}
         self.reached: dict[InputSource, int] = {}
         self.generation = next_generation(0)
@@ -128,7 +130,9 @@ class PublishedCalls:
             source = SOURCE_BY_TOPIC.get(topic)
             if source is not None and isinstance(offset, int):
                 self.reached[source] = max(self.reached.get(source, 0), offset + 1)
+        self.open[conversation_id] = None
         if fields.get("name") == "closed":
+            del self.open[conversation_id]
             self.closed.pop(conversation_id, None)
             self.closed[conversation_id] = None
 

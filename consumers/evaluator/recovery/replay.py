@@ -9,7 +9,7 @@ from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator.reading.input_merge import Records
-from consumers.evaluator.recovery.order_log import UNPUBLISHED, OrderLog
+from consumers.evaluator.recovery.order_log import OrderLog
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest
@@ -61,16 +61,6 @@ class Withheld:
         return tuple(again)
 
 
-class _Life:
-    """An open call: the version that published its records, and the first revision of their generation."""
-
-    __slots__ = ("least_revision", "version")
-
-    def __init__(self, version: str) -> None:
-        self.version = version
-        self.least_revision = 1
-
-
 class Replay:
     """Takes the steps of a partition's order once more. Records of calls that the order closes are skipped, undecoded.
 
@@ -120,17 +110,17 @@ class Replay:
         self._ends = ends
         self._firsts = firsts or {}
         self._version = version
-        self._written_by = version
+        self._written_by: str | None = None  # until the first start
         self._evaluator = evaluator
         self._admits = admits
         self._goals = goals or ChosenGoals()
         self._sets = sets or {}
         self._goals.logged = {}
-        self._lives: dict[str, _Life] = {}
+        self._version_of: dict[str, str | None] = {}  # by call that the order leaves open: who published its records
+        self._least_revisions: dict[str, int] = {}  # of these calls, where it is not 1
         self._evicted: str | None = None
         is_cut = any(first > starts.get(source, 0) for source, first in self._firsts.items())
         self._withholds = is_cut or log.versions != {version}
-        self._has_lost_openings = False
         self._waiting: dict[InputSource, deque[Any]] = {source: deque() for source in starts}
 
     def put(self, source: InputSource, records: Records) -> None:
@@ -175,19 +165,19 @@ class Replay:
         """Returns the records behind the last step, which belong to nobody's order yet."""
         return [(source, tuple(waiting)) for source, waiting in self._waiting.items() if waiting]
 
-    def of_other_versions(self) -> Sequence[tuple[str, int]]:
+    def of_other_versions(self) -> Sequence[Renumbered]:
         """Returns the open calls whose records another version published, with the first revision of the next generation; all of them
-        after a loss, because the state is not that of the former owner.
+        after a loss, because the state is not that of the former owner, those of which no record is left included.
         """
         return [
-            (conversation_id, next_generation(self._lives[conversation_id].least_revision))
-            for conversation_id in self._evaluator.open_calls
-            if self.lost or self._lives[conversation_id].version != self._version
+            Renumbered(conversation_id, next_generation(self._least_revisions.get(conversation_id, 1)), not self.lost)
+            for conversation_id, version in self._version_of.items()
+            if self.lost or version != self._version
         ]
 
     def _fold(self, step: Fold) -> bool:
         """Folds or skips the record of a step; returns whether it did: the record may not be there yet."""
-        source, offset, opens = step
+        source, offset, opened = step
         if offset < self.positions[source]:
             return True  # of a call that closed before reading begins
         record = self._record(source, offset)
@@ -196,20 +186,17 @@ class Replay:
             return False
         self.positions[source] = offset + 1
         evicted, self._evicted = self._evicted, None
+        if opened is not None and not self._closings[opened]:
+            self._version_of[opened] = self._written_by
         if record is None:
             self.lost += 1
-            self._has_lost_openings |= opens
             return True
         self.replayed[source] += 1
-        conversation_id = (record.key or b"").decode("utf-8", "replace")
-        if opens and not self._closings[conversation_id]:
-            self._lives[conversation_id] = _Life(self._written_by)
-        elif self._has_lost_openings and conversation_id not in self._closings:
-            self._lives.setdefault(conversation_id, _Life(UNPUBLISHED))
-        if conversation_id in self._lives:
+        if (record.key or b"").decode("utf-8", "replace") in self._version_of:
             arrival = self._admits(source, record)
             if isinstance(arrival, Arrival):
-                self._withhold(self._evaluator.receive_again(arrival, OpenCall(evicted) if opens else None))
+                opening = None if opened is None else OpenCall(evicted)
+                self._withhold(self._evaluator.receive_again(arrival, opening))
                 self._goals.logged = {}
         return True
 
@@ -226,11 +213,11 @@ class Replay:
 
     def _take(self, step: OrderStart | Step) -> None:
         match step:
-            case OrderStart():
-                self._written_by = step.version
-                if not self.time_ms:
-                    self.time_ms = step.time_ms
-                    self._evaluator.pass_time(step.time_ms)
+            case OrderStart(version=version, time_ms=time_ms):
+                is_first, self._written_by = self._written_by is None, version
+                if is_first:
+                    self.time_ms = time_ms
+                    self._evaluator.pass_time(time_ms)
             case TimePassed(now_ms):
                 self.time_ms = now_ms
                 self._withhold(self._evaluator.pass_time(now_ms))
@@ -240,10 +227,11 @@ class Replay:
             case Closed(conversation_id):
                 self._closings[conversation_id] -= 1
                 self._evaluator.has_closed(conversation_id)
-            case Renumbered(conversation_id, least_revision):
-                if (life := self._lives.get(conversation_id)) is not None:
-                    life.version, life.least_revision = self._written_by, least_revision
-                    self._evaluator.renumber(conversation_id, least_revision)
+            case Renumbered(conversation_id, least_revision, counts):
+                if not self._closings[conversation_id]:
+                    self._version_of[conversation_id] = self._written_by
+                    self._least_revisions[conversation_id] = least_revision
+                    self._evaluator.renumber(conversation_id, least_revision, counts=counts)
             case GoalsChosen(conversation_id, _, digest) if digest in self._sets:
                 self._goals.logged = {**(self._goals.logged or {}), conversation_id: self._sets[digest]}
             case _:

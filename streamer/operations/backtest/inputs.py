@@ -48,11 +48,12 @@ async def by_broker_time(inputs: Inputs) -> AsyncGenerator[Logged, None]:
     while heap:
         time_ms, rank, record = heap[0]
         source, records = order[rank]
-        opens = record.key not in begun and source is not InputSource.JUDGE
-        if opens:
+        opened = None
+        if record.key not in begun and source is not InputSource.JUDGE:
             begun.add(record.key)
+            opened = (record.key or b"").decode("utf-8", "replace")
         yield Logged(time_ms, TimePassed(time_ms))
-        yield Logged(time_ms, Fold(source, record.offset, opens), record)
+        yield Logged(time_ms, Fold(source, record.offset, opened), record)
         async for following in records:
             # A producer's clock may step back, an offset does not.
             heapq.heapreplace(heap, (max(time_ms, following.timestamp), rank, following))

@@ -89,8 +89,8 @@ class Rerun:
         match logged.step:
             case OrderStart(time_ms=now_ms) | TimePassed(now_ms):
                 return self._written(self._evaluator.advance(now_ms))
-            case Fold(source, _, opens):
-                opening = OpenCall(self._evicted) if opens else None
+            case Fold(source, _, opened):
+                opening = None if opened is None else OpenCall(self._evicted)
                 self._evicted = None
                 return [] if logged.record is None else self._fold(source, logged.record, opening, logged.time_ms)
             case Evicted(conversation_id):

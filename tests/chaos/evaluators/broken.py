@@ -107,7 +107,7 @@ def _without_order() -> None:
         for source, end in ends_by_replay[self].items():
             waiting = self._waiting[source]
             while waiting and waiting[0].offset < end:
-                self._fold(Fold(source, waiting[0].offset, opens=True))
+                self._fold(Fold(source, waiting[0].offset, (waiting[0].key or b"").decode("utf-8", "replace")))
         if any(self.positions[source] < end for source, end in ends_by_replay[self].items()):
             return False
         self.time_ms = max(self.time_ms, times_ms[self])

@@ -108,7 +108,7 @@ class StubEvaluator(PartitionEvaluator):
         self.wakeup_ms: int | None = None
         self.watermarks: dict[InputSource, int] = {}
         self.closed: list[str] = []
-        self.renumbered: list[tuple[str, int]] = []
+        self.renumbered: list[Renumbered] = []
         self.counts: list[Count] = []
         self._effects = effects
 
@@ -123,8 +123,8 @@ class StubEvaluator(PartitionEvaluator):
     def has_closed(self, conversation_id: str) -> None:
         self.closed.append(conversation_id)
 
-    def renumber(self, conversation_id: str, least_revision: int) -> None:
-        self.renumbered.append((conversation_id, least_revision))
+    def renumber(self, conversation_id: str, least_revision: int, *, counts: bool = True) -> None:
+        self.renumbered.append(Renumbered(conversation_id, least_revision, counts))
 
     def pass_time(self, now_ms: int) -> Sequence[Effect]:
         if now_ms == 0:  # reading begins: it is not known yet how far time has come
@@ -193,8 +193,8 @@ class WrittenOrder:
         self.steps += steps if self._start is None else [self._start, *steps]
         for step in steps:
             match step:
-                case Fold(source, offset, opens):
-                    self._encoder.fold(source, offset, opens=opens)
+                case Fold():
+                    self._encoder.fold(*step)
                 case TimePassed(now_ms):
                     self._encoder.pass_time(now_ms)
                 case Evicted(conversation_id):
@@ -204,7 +204,7 @@ class WrittenOrder:
                 case GoalsChosen():
                     self._encoder.choose_goals(*step)
                 case Renumbered():
-                    self._encoder.renumber(*step)
+                    self._encoder.renumber(step)
         headers = [] if self._start is None else [self._start.header()]
         self._start = None
         value = order_value(self._encoder.take())

@@ -36,7 +36,7 @@ def owner(
     start = OrderStart(version="1", positions=positions, time_ms=0)
     for source, offsets in ((AUDIT, audit), (PIPECAT, pipecat)):
         for offset in offsets:
-            order.fold(source, offset, opens=False)
+            order.fold(source, offset)
     for each in closes:
         order.close(each)
     return ReadRecord(0, at, 0, None, order_value(order.take()), (start.header(),))

@@ -8,6 +8,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
+from schemas.scores.all_records import TurnValues
 from schemas.scores.record import next_generation
 from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, opening_of, records_of
 
@@ -102,3 +103,16 @@ def test_the_revisions_of_a_call_go_on_from_another_generation() -> None:
         expected = seen[subject] + 1 if subject in seen else least
         assert record.revision == expected
         seen[subject] = record.revision
+
+
+def test_a_call_of_which_every_record_is_lost_opens_again_in_the_generation_that_was_set() -> None:
+    evaluator = PartitionEvaluator(Limits(), "test")
+    evaluator.renumber("one", next_generation(1))
+    records = records_of([*evaluator.receive(word("one", 0)), *evaluator.advance(T0_MS + 10**9)])
+    assert {record.revision // next_generation(1) for record in records} == {1}
+    assert not any(record.is_first for record in records), "an earlier owner may have counted all of them"
+    assert [record.first_known for record in records if isinstance(record, TurnValues)] == [()]
+    evaluator = PartitionEvaluator(Limits(max_closed_calls_remembered=1), "test")
+    evaluator.renumber("one", next_generation(1))
+    evaluator.renumber("two", next_generation(1))
+    assert records_of(evaluator.receive(word("one", 0)))[0].revision == 1, "only so many are remembered"

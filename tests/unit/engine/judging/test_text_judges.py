@@ -1,16 +1,24 @@
 """EVA's text judges, live: questions and their times, one at a time about the call so far, and the ratings in records."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from consumers.engine.effects import RequestVerdict
+from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.judging import text_judges
+from consumers.engine.judging.ratings import Ratings
 from consumers.engine.judging.rules import GoalRules
+from consumers.engine.judging.text_judges import TextJudges
+from consumers.engine.judging.turn_facts import TurnFacts
 from consumers.engine.limits import Limits
 from consumers.engine.measures import measures
 from consumers.engine.partition import PartitionEvaluator
-from schemas.judging import JudgeRequest
+from consumers.engine.records.revisions import Revisions
+from consumers.engine.turns.live_call import NO_CHANGES
+from schemas.events.call import PipelineType
+from schemas.judging import JudgeKind, JudgeRequest, JudgeVerdict, Rated, Votes
 from schemas.scores.all_records import TextRating
 from tests.support.fakes.engine_feed import Feed
 from tests.unit.engine.goals.test_goal_progress import END_MS, GoalFeed, _value, goal_set
@@ -125,6 +133,46 @@ def test_faithfulness_is_the_lowest_rating_so_far() -> None:
         feed.rate(feed.requests[-1], rating)
     feed.turn("bye")
     assert of_call(feed, "faithfulness")[-3:] == [(0, 1.0), (1, 0.0), (2, 0.0)]
+
+
+def test_a_late_verdict_on_a_turn_that_does_not_exist_any_more_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law of recovery found it: the call goes back behind a turn twice, whose second question is still open."""
+    said = "Hello"
+    history = SimpleNamespace(replays=SimpleNamespace(elements=0), pipeline_type=PipelineType.CASCADE)
+    live: Any = SimpleNamespace(turn=0, is_simulated=False, history=history)
+    monkeypatch.setattr(text_judges, "facts_of", lambda _, turns: {turn: TurnFacts(said, "Yes.") for turn in turns})
+    rules = GoalRules(asks_judge=True, text_judges=(JudgeKind.FAITHFULNESS,))
+    judges = TextJudges("call", rules, Revisions("call", "test"), Ratings())
+    out: list[Effect] = []
+
+    def goes_to(turn: int) -> None:
+        live.turn = turn
+        history.replays.elements += 1  # a late event, so all turns are looked at again
+        judges.follow(live, NO_CHANGES, 0, 0, out)
+
+    def answered() -> None:
+        effect = out.pop(0)
+        assert isinstance(effect, RequestVerdict)
+        request = effect.request
+        verdict = JudgeVerdict(
+            timestamp=0, request_id=request.request_id, conversation_id="call", kind=request.kind, turn=request.turn,
+            input_hash=request.input_hash, prompt_version=request.prompt_version, votes=Votes(complete=1),
+            result=Rated(rating=3, normalised=1.0),
+        )  # fmt: skip
+        judges.fold(verdict, live, 0, out)
+
+    goes_to(4)
+    answered()
+    goes_to(5)
+    said = "Hi"
+    goes_to(4)
+    answered()  # on turn 4; now turn 3 is asked about again
+    goes_to(2)
+    answered()  # on turn 3, which is forgotten
+    goes_to(3)
+    assert [effect.request.turn for effect in out if isinstance(effect, RequestVerdict)] == [1]
+    answered()
+    assert [effect.request.turn for effect in out if isinstance(effect, RequestVerdict)] == [2]
 
 
 def test_the_call_as_a_whole_is_judged_before_it_closes() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from consumers.evaluator.ownership.turns import MAX_CLOSING_CALLS, ClosingTurns, until_there_is_room, without_room
 from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import CatchingUp
+from consumers.evaluator.recovery.read_back import PublishedCalls
 from consumers.evaluator.writing.outbox import Outbox
 from tests.support.fakes.evaluator_fakes import (
     PIPECAT,
@@ -55,7 +56,7 @@ def test_a_partition_that_cannot_write_waits() -> None:
 def test_nothing_closes_while_a_partition_recovers() -> None:
     evaluator = StubEvaluator()
     evaluator.closing_calls = MAX_CLOSING_CALLS + 1
-    partition, _ = partition_of(evaluator, catching_up=CatchingUp({PIPECAT: 1}, {}, 1_000_000))
+    partition, _ = partition_of(evaluator, catching_up=CatchingUp({PIPECAT: 1}, PublishedCalls()))
     turns = ClosingTurns(MOST_UNWRITTEN)
     turns.close_some({0: owned_of(partition)})
     assert (evaluator.closing_calls, turns.has_more) == (MAX_CLOSING_CALLS + 1, False)

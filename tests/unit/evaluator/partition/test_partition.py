@@ -204,12 +204,12 @@ def test_every_step_is_noted_in_its_order() -> None:
     partition.advance(NOW_MS)
     partition.close_some()
     assert steps_in(partition) == [
-        [Fold(InputSource.PIPECAT, 3, opens=True), Fold(InputSource.PIPECAT, 5, opens=False)],
+        [Fold(InputSource.PIPECAT, 3, "c-1"), Fold(InputSource.PIPECAT, 5)],
         [
             GoalsChosen("c-1", "goals", chosen.digest),
-            Evicted("c-0"), Fold(InputSource.AUDIT, 0, opens=True),
+            Evicted("c-0"), Fold(InputSource.AUDIT, 0, "c-1"),
         ],
-        [Fold(InputSource.AUDIT, 1, opens=False), TimePassed(NOW_MS), Closed("c-0"), Closed("c-2")],
+        [Fold(InputSource.AUDIT, 1), TimePassed(NOW_MS), Closed("c-0"), Closed("c-2")],
     ]  # fmt: skip
     assert waiting_in(partition.outbox) == [[RefusalReason.EMPTY_KEY], ["c-1"], ["c-0", "c-2"]]
 

@@ -13,6 +13,7 @@ from consumers.engine.limits import Limits
 from consumers.evaluator.ownership.assignment import Assignment
 from consumers.evaluator.partition import partition as partition_module
 from consumers.evaluator.partition.partition import CatchingUp, Partition
+from consumers.evaluator.recovery.read_back import PublishedCalls
 from consumers.evaluator.recovery.replay import Replay
 from consumers.evaluator.writing.outbox import Decision
 from consumers.runtime.registry import Instruments
@@ -40,12 +41,12 @@ AT_START = dict.fromkeys(INPUT_TOPICS, 0)
 VERSION = "test"
 
 
-def opens(source: InputSource, offset: int) -> Fold:
-    return Fold(source, offset, opens=True)
+def opens(source: InputSource, offset: int, call: str = "a") -> Fold:
+    return Fold(source, offset, call)
 
 
 def goes_on(source: InputSource, offset: int) -> Fold:
-    return Fold(source, offset, opens=False)
+    return Fold(source, offset)
 
 
 def said(offset: int, call: str = "a", topic: str = PIPECAT, at_ms: int = NOW_MS) -> Record:
@@ -75,10 +76,11 @@ class Recovering:
         )  # fmt: skip
         self.partition.start(AT_START, replay=replay)
 
-    def catch_up(self, until: Mapping[str, int], *closed: str) -> None:
+    def catch_up(self, until: Mapping[str, int], *closed: str, open: Sequence[str] = ()) -> None:  # noqa: A002
         """Begins without an order."""
-        catching_up = CatchingUp(AT_START | dict(until), dict.fromkeys(closed), GENERATION)
-        self.partition.start(AT_START, catching_up=catching_up)
+        published = PublishedCalls()
+        published.closed, published.open = dict.fromkeys(closed), dict.fromkeys(open)
+        self.partition.start(AT_START, catching_up=CatchingUp(AT_START | dict(until), published))
 
     def fold(self, *records: Record, known_ms: int | None = None) -> None:
         runs = [[record for record in records if record.topic == topic] for topic in INPUT_TOPICS]
@@ -148,7 +150,7 @@ def order_of(*steps: Step, version: str = VERSION, time_ms: int = 0) -> WrittenO
 
 def test_what_former_owners_had_folded_is_folded_silently_and_what_comes_behind_it_is_live() -> None:
     recovering = Recovering()
-    order = order_of(opens(InputSource.AUDIT, 0), opens(InputSource.PIPECAT, 0), TimePassed(NOW_MS - 5))
+    order = order_of(opens(InputSource.AUDIT, 0, "b"), opens(InputSource.PIPECAT, 0), TimePassed(NOW_MS - 5))
     recovering.replay(order, pipecat=2, audit=1)
     recovering.engine.counts = [Count("callgauge_late_events_total", ("audit",), 7)]
     partition = recovering.partition
@@ -232,7 +234,7 @@ def test_what_waits_is_read_again_after_a_rebalance(kind: str) -> None:
     recovering = Recovering()
     partition = recovering.partition
     if kind == "order":
-        recovering.replay(order_of(opens(InputSource.AUDIT, 0), opens(InputSource.PIPECAT, 0)), pipecat=1, audit=1)
+        recovering.replay(order_of(opens(InputSource.AUDIT, 0, "b"), opens(InputSource.PIPECAT, 0)), pipecat=1, audit=1)
     else:
         recovering.catch_up({PIPECAT: 0, AUDIT: 1})
     partition.polled([[said(0)]])
@@ -249,7 +251,7 @@ def test_what_waits_is_read_again_after_a_rebalance(kind: str) -> None:
 def test_an_input_ahead_of_the_order_pauses_and_later_steps_need_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("consumers.evaluator.recovery.replay.MAX_WAITING_RECORDS", 1)
     recovering = Recovering()
-    recovering.replay(order_of(opens(InputSource.AUDIT, 0), opens(InputSource.PIPECAT, 0)), pipecat=9, audit=1)
+    recovering.replay(order_of(opens(InputSource.AUDIT, 0, "b"), opens(InputSource.PIPECAT, 0)), pipecat=9, audit=1)
     recovering.fold(said(0), said(1))
     partition = recovering.partition
     assert [partition.is_full(topic, is_paused=False) for topic in (PIPECAT, AUDIT)] == [True, False]
@@ -283,6 +285,17 @@ def test_calls_with_lost_records_are_counted_and_named() -> None:
     assert recovering.registry.get_sample_value("callgauge_calls_incomplete_total") == 1
 
 
+def test_a_call_that_has_lost_every_record_is_named_and_would_open_in_a_new_generation() -> None:
+    recovering = Recovering()
+    recovering.replay(order_of(opens(InputSource.PIPECAT, 0)), pipecat=0)
+    with capture_logs() as logged:
+        recovering.fold()
+    assert [line["conversation_ids"] for line in logged if line["event"] == "calls_incomplete"] == [["a"]]
+    assert recovering.engine.renumbered == [Renumbered("a", GENERATION, counts=False)]
+    recovering.partition.write_steps()
+    assert recovering.steps == [(VERSION, [Renumbered("a", GENERATION, counts=False)])]
+
+
 def test_goals_are_those_of_then_until_the_order_ends() -> None:
     recovering = Recovering()
     then = recovering.goals.logged = {"a": goal_set("As it was.")}
@@ -294,12 +307,12 @@ def test_goals_are_those_of_then_until_the_order_ends() -> None:
 
 def test_what_another_version_published_is_published_once_again() -> None:
     recovering = Recovering()
-    order = order_of(opens(InputSource.PIPECAT, 0), opens(InputSource.PIPECAT, 1), version="old")
+    order = order_of(opens(InputSource.PIPECAT, 0), opens(InputSource.PIPECAT, 1, "b"), version="old")
     order.owner(VERSION)
     order.write(Renumbered("a", GENERATION))
     recovering.replay(order, pipecat=2)
     recovering.fold(said(0, "a"), said(1, "b"))
-    assert recovering.engine.renumbered == [("a", GENERATION), ("b", GENERATION)]
+    assert recovering.engine.renumbered == [Renumbered("a", GENERATION), Renumbered("b", GENERATION)]
     again = fact("b").model_copy(update={"revision": GENERATION, "is_first": False})
     assert [each.records for each in recovering.partition.outbox.first()] == [(again,)]
     assert recovering.steps == [(VERSION, [Renumbered("b", GENERATION)])]
@@ -323,9 +336,16 @@ def test_without_an_order_it_is_silent_as_far_as_scores_go_and_publishes_open_ca
     folded = [(arrival.conversation_id, arrival.offset) for arrival in engine.arrivals]
     assert folded == [("a", 0), ("b", 2), ("b", 0), ("a", 3)]
     assert recovering.replayed("pipecat") == 1, "of a closed call, undecoded"
-    assert engine.renumbered == [("a", GENERATION), ("b", GENERATION)]
+    assert engine.renumbered == [Renumbered("a", GENERATION), Renumbered("b", GENERATION)]
     again = [fact(call).model_copy(update={"revision": GENERATION, "is_first": False}) for call in "ab"]
     assert recovering.records == [*again, fact("a")]
+
+
+def test_without_an_order_a_call_of_which_only_scores_are_left_would_open_in_a_new_generation() -> None:
+    recovering = Recovering()
+    recovering.catch_up({PIPECAT: 1}, open=["gone"])
+    recovering.fold(said(0, "a"))
+    assert recovering.engine.renumbered == [Renumbered("a", GENERATION), Renumbered("gone", GENERATION)]
 
 
 def test_its_steps_are_noted_from_the_first_on() -> None:
@@ -336,7 +356,7 @@ def test_its_steps_are_noted_from_the_first_on() -> None:
     pipecat = InputSource.PIPECAT
     steps = [step for _, steps in recovering.steps for step in steps]
     assert steps == [
-        opens(pipecat, 0), goes_on(pipecat, 1), opens(pipecat, 2),
+        opens(pipecat, 0), goes_on(pipecat, 1), opens(pipecat, 2, "b"),
         Renumbered("a", GENERATION), Renumbered("b", GENERATION), goes_on(pipecat, 3),
     ]  # fmt: skip
 
@@ -359,7 +379,7 @@ def test_an_owner_that_ends_before_it_has_published_all_again_leaves_the_others_
         successor.replay(order, pipecat=3)
         successor.fold(*records)
         if again:  # otherwise it reads what comes behind the order as new
-            assert {call for call, _ in successor.engine.renumbered} == {"a", "b"}
+            assert {step.conversation_id for step in successor.engine.renumbered} == {"a", "b"}
             published = [record.conversation_id for record in successor.records]
             assert published == [call for call in "ab" if call not in again]
 

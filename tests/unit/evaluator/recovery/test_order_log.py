@@ -53,7 +53,7 @@ class Ahead(NamedTuple):
 
     source: InputSource
     by: int
-    opens: bool
+    opened: str | None
 
 
 NAMES = st.sampled_from(["a", "b", "c-\u00e9"])
@@ -62,8 +62,8 @@ STEPS = st.one_of(
     st.builds(Evicted, NAMES),
     st.builds(Closed, NAMES),
     st.builds(GoalsChosen, NAMES, st.just("goals"), st.sampled_from(["1", "2"])),
-    st.builds(Renumbered, NAMES, st.integers(1, 10**7)),
-    st.builds(Ahead, st.sampled_from(InputSource), st.integers(1, 3), st.booleans()),
+    st.builds(Renumbered, NAMES, st.integers(1, 10**7), st.booleans()),
+    st.builds(Ahead, st.sampled_from(InputSource), st.integers(1, 3), st.none() | NAMES),
 )
 
 
@@ -84,7 +84,7 @@ def test_what_owners_wrote_is_read_from_the_first_start_on(drawn: list[tuple[str
                 written.append(step)
                 continue
             reached[step.source] += step.by
-            written.append(Fold(step.source, reached[step.source] - 1, step.opens))
+            written.append(Fold(step.source, reached[step.source] - 1, step.opened))
         record = order.write(*written)
         if version is not None:
             starts.append(PlacedStart(record.timestamp, before, record.offset))
@@ -109,10 +109,10 @@ def test_what_owners_wrote_is_read_from_the_first_start_on(drawn: list[tuple[str
 def written_by_two() -> WrittenOrder:
     order = WrittenOrder()
     order.owner()
-    order.write(Fold(PIPECAT, 0, opens=True), Closed("a"))
+    order.write(Fold(PIPECAT, 0, "a"), Closed("a"))
     order.mark()
     order.owner()
-    order.write(Fold(PIPECAT, 1, opens=True))
+    order.write(Fold(PIPECAT, 1, "b"))
     return order
 
 
@@ -134,7 +134,7 @@ def undecodable(order: WrittenOrder) -> None:
 
 def begin_too_early(order: WrittenOrder) -> None:
     order.owner(positions={PIPECAT: 1})
-    order.write(Fold(PIPECAT, 1, opens=False))
+    order.write(Fold(PIPECAT, 1))
 
 
 FAULTS: dict[str, tuple[Callable[[WrittenOrder], None], str]] = {
@@ -164,7 +164,7 @@ def test_what_stands_before_the_first_start_is_not_even_looked_at() -> None:
     order.write(Closed("a"))
     changed(order, 0, value=b"\x02")
     order.owner(positions={PIPECAT: 5})
-    order.write(Fold(PIPECAT, 5, opens=True))
+    order.write(Fold(PIPECAT, 5, "a"))
     log = order.read()
     assert (log.fault, [start.offset for start in log.starts], log.positions[PIPECAT]) == (None, [8], 6)
 

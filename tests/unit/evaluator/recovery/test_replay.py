@@ -25,12 +25,12 @@ PIPECAT, AUDIT = InputSource.PIPECAT, InputSource.AUDIT
 GENERATION = 1_000_000
 
 
-def opens(source: InputSource, offset: int) -> Fold:
-    return Fold(source, offset, opens=True)
+def opens(source: InputSource, offset: int, call: str = "a") -> Fold:
+    return Fold(source, offset, call)
 
 
 def goes_on(source: InputSource, offset: int) -> Fold:
-    return Fold(source, offset, opens=False)
+    return Fold(source, offset)
 
 
 def said(source: InputSource, offset: int, call: str, **fields: Any) -> Record:
@@ -81,7 +81,7 @@ def order_of(*steps: Step, **owner: Any) -> WrittenOrder:
 
 
 def test_records_are_folded_in_the_logged_order_though_they_come_topic_by_topic() -> None:
-    order = order_of(opens(AUDIT, 0), opens(PIPECAT, 0), goes_on(AUDIT, 1), goes_on(PIPECAT, 1))
+    order = order_of(opens(AUDIT, 0, "audit"), opens(PIPECAT, 0, "pipecat"), goes_on(AUDIT, 1), goes_on(PIPECAT, 1))
     replaying = Replaying(order, {PIPECAT: 2, AUDIT: 2})
     records = [said(source, offset, f"{source}") for source in (PIPECAT, AUDIT) for offset in (0, 1)]
     assert replaying.put(*records)
@@ -91,7 +91,7 @@ def test_records_are_folded_in_the_logged_order_though_they_come_topic_by_topic(
 
 
 def test_a_record_that_was_not_read_yet_is_waited_for() -> None:
-    replaying = Replaying(order_of(opens(AUDIT, 0), opens(PIPECAT, 0)), {PIPECAT: 9, AUDIT: 9})
+    replaying = Replaying(order_of(opens(AUDIT, 0), opens(PIPECAT, 0, "b")), {PIPECAT: 9, AUDIT: 9})
     assert not replaying.put(said(PIPECAT, 0, "b"))
     assert (replaying.folded, replaying.replay.can_go_on) == ([], False)
     assert (replaying.replay.waits(PIPECAT), replaying.replay.waits(AUDIT)) == (True, False)
@@ -106,7 +106,7 @@ def test_however_they_are_read_they_are_folded_as_they_were(
     sources: list[InputSource], sizes: list[int], data: st.DataObject
 ) -> None:
     steps = [
-        Fold(source, sources[:place].count(source), opens=source not in sources[:place])
+        Fold(source, sources[:place].count(source), None if source in sources[:place] else source.value)
         for place, source in enumerate(sources)
     ]
     replaying = Replaying(order_of(*steps), {source: sources.count(source) for source in (PIPECAT, AUDIT)})
@@ -163,12 +163,28 @@ def test_time_passes_as_it_did() -> None:
     assert replaying.replay.time_ms == NOW_MS + 30
 
 
+def test_only_the_first_start_says_how_far_time_had_come() -> None:
+    """No owner passes time when it begins, whatever time it is."""
+    order = order_of(opens(PIPECAT, 0), time_ms=0)
+    order.owner(time_ms=0)
+    order.write(goes_on(PIPECAT, 1))
+    replaying, passed = Replaying(order, {PIPECAT: 2}), list[int]()
+
+    def passing(now_ms: int) -> Sequence[Effect]:
+        passed.append(now_ms)
+        return ()
+
+    replaying.engine.pass_time = passing  # type: ignore[method-assign]  # it only looks
+    assert replaying.put(said(PIPECAT, 0, "a"), said(PIPECAT, 1, "a"))
+    assert passed == [0]
+
+
 # Calls that the order closes.
 
 
 def test_records_of_calls_that_closed_are_skipped_undecoded() -> None:
     order = order_of(
-        opens(PIPECAT, 0), opens(PIPECAT, 1), goes_on(PIPECAT, 2), Closed("a"), goes_on(PIPECAT, 3), goes_on(PIPECAT, 4)
+        opens(PIPECAT, 0), opens(PIPECAT, 1, "b"), goes_on(PIPECAT, 2), Closed("a"), goes_on(PIPECAT, 3), goes_on(PIPECAT, 4)
     )  # fmt: skip
     replaying = Replaying(order, {PIPECAT: 5})
     assert replaying.put(*(said(PIPECAT, offset, call) for offset, call in enumerate("abaab")))
@@ -198,14 +214,16 @@ def test_a_refused_record_of_an_open_call_is_passed_over() -> None:
 
 
 def test_what_lies_before_the_first_record_that_is_read_is_of_closed_calls() -> None:
-    order = order_of(opens(PIPECAT, 4), opens(PIPECAT, 5), Closed("a"), positions={PIPECAT: 4})
+    order = order_of(opens(PIPECAT, 4), opens(PIPECAT, 5, "b"), Closed("a"), positions={PIPECAT: 4})
     replaying = Replaying(order, {PIPECAT: 6}, starts={PIPECAT: 5})
     assert replaying.put(said(PIPECAT, 5, "b"))
     assert (replaying.folded, replaying.replay.lost) == ([("b", 5)], 0)
 
 
 def test_a_call_that_gave_way_does_so_again() -> None:
-    order = order_of(opens(PIPECAT, 0), Evicted("a"), opens(PIPECAT, 1), goes_on(PIPECAT, 2), opens(PIPECAT, 3))
+    order = order_of(
+        opens(PIPECAT, 0), Evicted("a"), opens(PIPECAT, 1, "b"), goes_on(PIPECAT, 2), opens(PIPECAT, 3, "c")
+    )
     replaying = Replaying(order, {PIPECAT: 4})
     assert replaying.put(*(said(PIPECAT, offset, call) for offset, call in enumerate("abbc")))
     assert [opening for _, _, opening in replaying.engine.again] == [
@@ -230,16 +248,32 @@ def test_an_order_that_goes_beyond_the_end_of_an_input_ends() -> None:
 
 
 def test_a_call_whose_first_record_is_lost_goes_on_from_its_next_and_is_published_anew() -> None:
-    order = order_of(opens(PIPECAT, 0), opens(PIPECAT, 1), goes_on(PIPECAT, 2), goes_on(PIPECAT, 3), Closed("c"))
+    order = order_of(opens(PIPECAT, 0), opens(PIPECAT, 1, "b"), goes_on(PIPECAT, 2), goes_on(PIPECAT, 3), Closed("c"))
     replaying = Replaying(order, {PIPECAT: 4})
-    replaying.engine.open_calls = ("b", "a")
     assert replaying.put(*(said(PIPECAT, offset, call) for offset, call in ((1, "b"), (2, "a"), (3, "c"))))
     assert replaying.engine.again == [("b", 1, OpenCall(None)), ("a", 2, None)]
-    assert ("a", GENERATION) in replaying.replay.of_other_versions()
+    assert Renumbered("a", GENERATION, counts=False) in replaying.replay.of_other_versions()
+
+
+def test_a_call_of_which_every_record_is_lost_goes_on_in_a_new_generation_too() -> None:
+    order = order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1), opens(AUDIT, 0, "b"))
+    replaying = Replaying(order, {PIPECAT: 3, AUDIT: 1}, firsts={PIPECAT: 2})
+    assert replaying.put(said(AUDIT, 0, "b"))
+    assert replaying.replay.of_other_versions() == [
+        Renumbered("a", GENERATION, counts=False), Renumbered("b", GENERATION, counts=False)
+    ]  # fmt: skip
+    order.owner()
+    order.write(Renumbered("a", GENERATION))
+    later = Replaying(order, {PIPECAT: 3, AUDIT: 1}, firsts={PIPECAT: 2})
+    assert later.put(said(AUDIT, 0, "b"))
+    assert later.engine.renumbered == [Renumbered("a", GENERATION)], (
+        "it is not open, and the engine knows it all the same"
+    )
+    assert later.replay.of_other_versions()[0] == Renumbered("a", 2 * GENERATION, counts=False)
 
 
 def test_what_was_deleted_before_the_first_record_that_there_is_is_not_waited_for() -> None:
-    order = order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1), opens(AUDIT, 0))
+    order = order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1), opens(AUDIT, 0, "b"))
     replaying = Replaying(order, {PIPECAT: 2, AUDIT: 1}, firsts={PIPECAT: 2})
     assert replaying.put(said(AUDIT, 0, "b"))
     assert (replaying.folded, replaying.replay.lost) == ([("b", 0)], 2)
@@ -278,39 +312,35 @@ def test_a_call_gets_its_goals_in_the_step_in_which_it_got_them() -> None:
 def by_two_versions() -> WrittenOrder:
     order = order_of(opens(PIPECAT, 0), version="1")
     order.owner(version="2")
-    order.write(opens(PIPECAT, 1))
+    order.write(opens(PIPECAT, 1, "b"))
     return order
 
 
 def test_calls_that_another_version_published_are_named_with_their_next_generation() -> None:
     for version, named in (("1", ["b"]), ("2", ["a"]), ("3", ["a", "b"])):
         replaying = Replaying(by_two_versions(), {PIPECAT: 2}, version=version)
-        replaying.engine.open_calls = ("a", "b")
         assert replaying.put(said(PIPECAT, 0, "a"), said(PIPECAT, 1, "b"))
-        assert replaying.replay.of_other_versions() == [(call, GENERATION) for call in named]
+        assert replaying.replay.of_other_versions() == [Renumbered(call, GENERATION) for call in named]
 
 
 def test_what_an_owner_published_once_again_is_its_own_from_there_on() -> None:
     order = by_two_versions()
-    order.write(Renumbered("a", GENERATION), Renumbered("closed before", GENERATION))
+    order.write(Renumbered("a", GENERATION), Renumbered("closes", GENERATION), Closed("closes"))
     replaying = Replaying(order, {PIPECAT: 2}, version="2")
-    replaying.engine.open_calls = ("a", "b")
     assert replaying.put(said(PIPECAT, 0, "a"), said(PIPECAT, 1, "b"))
-    assert replaying.engine.renumbered == [("a", GENERATION)]
+    assert replaying.engine.renumbered == [Renumbered("a", GENERATION)]
     assert replaying.replay.of_other_versions() == []
     order.owner(version="3")
     order.write(Renumbered("a", 2 * GENERATION))
     later = Replaying(order, {PIPECAT: 2}, version="1")
-    later.engine.open_calls = ("a", "b")
     assert later.put(said(PIPECAT, 0, "a"), said(PIPECAT, 1, "b"))
-    assert later.replay.of_other_versions() == [("a", 3 * GENERATION), ("b", GENERATION)]
+    assert later.replay.of_other_versions() == [Renumbered("a", 3 * GENERATION), Renumbered("b", GENERATION)]
 
 
 def test_what_was_folded_to_catch_up_counts_as_published_by_nobody() -> None:
     replaying = Replaying(order_of(opens(PIPECAT, 0), version=UNPUBLISHED), {PIPECAT: 1})
-    replaying.engine.open_calls = ("a",)
     assert replaying.put(said(PIPECAT, 0, "a"))
-    assert replaying.replay.of_other_versions() == [("a", GENERATION)]
+    assert replaying.replay.of_other_versions() == [Renumbered("a", GENERATION)]
 
 
 @pytest.mark.parametrize(("version", "kept"), [("1", 0), ("2", 1)])

@@ -116,7 +116,7 @@ async def test_by_broker_time_the_first_record_of_a_call_opens_it_unless_it_is_a
         record(PIPECAT, 0, 3),
     ]
     folds = [each.step for each in await by_time(records) if isinstance(each.step, Fold)]
-    assert [fold.opens for fold in folds] == [False, True, True, False]
+    assert [fold.opened for fold in folds] == [None, "call", "other", None]
 
 
 async def taken(order: Sequence[Any], records: Sequence[Any]) -> list[Logged]:
@@ -125,22 +125,22 @@ async def taken(order: Sequence[Any], records: Sequence[Any]) -> list[Logged]:
 
 async def test_steps_come_as_they_were_taken_with_their_records() -> None:
     steps = OrderEncoder(START.positions, START.time_ms)
-    steps.fold(PIPECAT, 2, opens=True)
-    steps.fold(AUDIT, 0, opens=False)
+    steps.fold(PIPECAT, 2, "call")
+    steps.fold(AUDIT, 0)
     steps.pass_time(T0_MS + 7)
-    steps.fold(PIPECAT, 5, opens=False)
-    steps.fold(PIPECAT, 6, opens=False)
+    steps.fold(PIPECAT, 5)
+    steps.fold(PIPECAT, 6)
     pipecat = [record(PIPECAT, offset, 0) for offset in (0, 1, 2, 5, 8)]
     order = [ordered(b"before the first start"), ordered(None), ordered(steps.take(), START), ordered(None)]
     assert [
         (step, record and record.offset) for _, step, record in await taken(order, [*pipecat, record(AUDIT, 0, 0)])
     ] == [
         (START, None),
-        (Fold(PIPECAT, 2, opens=True), 2),
-        (Fold(AUDIT, 0, opens=False), 0),
+        (Fold(PIPECAT, 2, "call"), 2),
+        (Fold(AUDIT, 0), 0),
         (TimePassed(T0_MS + 7), None),
-        (Fold(PIPECAT, 5, opens=False), 5),
-        (Fold(PIPECAT, 6, opens=False), None),
+        (Fold(PIPECAT, 5), 5),
+        (Fold(PIPECAT, 6), None),
     ]
 
 
