@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import AnyScoreRecord, CallRecord

@@ -16,8 +16,8 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 from faststream import AckPolicy
 
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.gauges import read_gauges
 from consumers.evaluator.ownership.assignment import Assignment, NotCoPartitionedError, assigned_numbers

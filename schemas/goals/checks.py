@@ -2,7 +2,7 @@
 
 A check by code is a tree. Its leaves look at one turn: the words of a side, a tool call, the answer of the tool.
 `all_of`, `any_of` and `not` combine them, `within` gives them a time. What each means, and when it is decided, stands with
-the evaluation in `consumers/engine/goals/subgoal_checks.py`.
+the evaluation in `consumers/engine/goals/checks.py`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from consumers.engine.agent_inspect.traces import Argument, ExpectedCall, Required, Step, Subgoal, Turn
+from consumers.engine.agent_inspect import Argument, ExpectedCall, Required, Step, Subgoal, Turn
 from schemas.goals.formats import TOOL_KEYS, tool_calls_of
 from schemas.goals.tool_strings import ToolStringError
 from schemas.wire import MAX_NAME_CHARS

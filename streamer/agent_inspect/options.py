@@ -5,10 +5,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, RETRY_WAVES, STOPS_EARLY, TRIALS
-from consumers.engine.agent_inspect.progress import KEEPS_VALIDATIONS, MAX_TURNS
-from consumers.engine.agent_inspect.trials import K_VALUE
-from consumers.engine.agent_inspect.trials import TRIALS as NO_OF_TRIALS
+from consumers.engine.agent_inspect import (
+    K_VALUE,
+    KEEPS_COMPLETIONS,
+    KEEPS_VALIDATIONS,
+    MAX_TURNS,
+    NO_OF_TRIALS,
+    RETRY_WAVES,
+    STOPS_EARLY,
+    TRIALS,
+)
 from schemas.judge_options import TemplateError, check_template
 from streamer.recordings.files.json_files import kind_of, shape_error
 

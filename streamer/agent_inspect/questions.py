@@ -4,12 +4,11 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from consumers.engine.agent_inspect.judging import Ballot
-from consumers.engine.agent_inspect.traces import CheckedValue, Step, Turn
-from consumers.engine.goals.subgoal_questions import in_words
+from consumers.engine.agent_inspect import Ballot, CheckedValue, Step, Turn
+from consumers.engine.goals.checks import CalledTool, TurnFacts
+from consumers.engine.goals.questions import in_words
+from consumers.engine.goals.text_judges import transcript_of
 from consumers.engine.goals.tool_correctness import ToolQuestion
-from consumers.engine.judging.judged_turns import transcript_of
-from consumers.engine.judging.turn_facts import CalledTool, TurnFacts
 from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.prompting.forms import AnswerForm
 from consumers.judge.prompting.questions import question_of

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from consumers.engine.agent_inspect.judging import Ballot, Vote
+from consumers.engine.agent_inspect import Ballot, Vote
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.stopping import first_of

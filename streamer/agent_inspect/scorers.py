@@ -8,29 +8,31 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from consumers.engine.agent_inspect import observed
-from consumers.engine.agent_inspect.curves import (
+from consumers.engine import agent_inspect as observed
+from consumers.engine.agent_inspect import (
+    Asking,
+    Ballot,
+    EvaluationError,
+    InvalidInputValueError,
     Score,
+    StaticProgress,
+    ToolCorrectness,
+    TurnProgress,
+    Validation,
     auc_of,
     auc_of_conversation,
+    judge_statistics,
+    pass_at_k,
+    pass_hat_k,
     ppt_of,
     ppt_of_conversation,
     progress_of,
-    success_at_final_turn,
-    success_of,
-)
-from consumers.engine.agent_inspect.errors import EvaluationError, InvalidInputValueError
-from consumers.engine.agent_inspect.judge_statistics import judge_statistics
-from consumers.engine.agent_inspect.judging import Asking, Ballot
-from consumers.engine.agent_inspect.progress import (
-    StaticProgress,
-    TurnProgress,
-    Validation,
     progress_through_turns,
     static_progress,
+    success_at_final_turn,
+    success_of,
+    tool_correctness,
 )
-from consumers.engine.agent_inspect.tools import ToolCorrectness, tool_correctness
-from consumers.engine.agent_inspect.trials import pass_at_k, pass_hat_k
 from streamer.agent_inspect.documents import TraceDocument
 from streamer.agent_inspect.options import KEEPS_PROMPTS
 from streamer.agent_inspect.questions import NotJudgedError

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from consumers.engine.call.offline import NO_LIMITS
-from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.admission import Arrival, admit
+from consumers.engine.evaluator import NO_LIMITS
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from consumers.engine.call.call import Call
-from consumers.engine.call.offline import folded
-from consumers.engine.intake.admission import Arrival
-from consumers.engine.measures.eva.call_ends import GOODBYE
-from consumers.engine.measures.eva.final_state import state_hash
+from consumers.engine.admission import Arrival
+from consumers.engine.call import Call
+from consumers.engine.evaluator import folded
+from consumers.engine.measures.eva import GOODBYE, state_hash
 from schemas.metric_context import MetricContext
 from schemas.quarantine import QuarantineRecord
 from streamer.offline.arrivals import arrivals_of

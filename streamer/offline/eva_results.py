@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from consumers.engine.measures.eva.call_metrics import facts_of, metrics_of
+from consumers.engine.measures.eva import facts_of, metrics_of
 from schemas.quarantine import QuarantineRecord
 from streamer.offline.contexts import folded_recording, whole_context
 from streamer.recordings.eva_state import state_of_record

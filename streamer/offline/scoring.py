@@ -5,13 +5,12 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from consumers.engine.call.offline import NO_LIMITS
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import CloseCall, Effect, PublishScore, RequestVerdict
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.intake.admission import Arrival
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource
 from schemas.events.call import CallEnded

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
-from consumers.engine.measures.eva.call_metrics import DEFAULT_LANGUAGE, STAGES
+from consumers.engine.measures.eva import DEFAULT_LANGUAGE, STAGES
 from schemas.scores.latency_stages import MAX_STAGE_SECONDS
 from schemas.units import MS_PER_SECOND
 from streamer.recordings.eva_agent import RunAgent, agent_of_run

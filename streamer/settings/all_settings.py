@@ -31,7 +31,7 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as UnreadableSettingError
 
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.exporter.settings import OtlpSettings
 from consumers.judge.settings import JudgeSettings

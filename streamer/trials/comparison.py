@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from consumers.engine.agent_inspect.trials import K_VALUE, TRIALS, pass_at_k, pass_hat_k
+from consumers.engine.agent_inspect import K_VALUE, NO_OF_TRIALS, pass_at_k, pass_hat_k
 from schemas.closed_sets import UnjudgedReason
 from schemas.goals.goal_set import GoalSet
 from streamer.trials.trial import SubgoalOutcome, Trial
@@ -114,7 +114,7 @@ class GoalSetTrials:
         """The two estimates for one k, 1 or more."""
         if k > len(self.known):
             return Passes(k, None, None)
-        config = {TRIALS: len(self.known), K_VALUE: k}
+        config = {NO_OF_TRIALS: len(self.known), K_VALUE: k}
         return Passes(k, pass_at_k(self.known, config), pass_hat_k(self.known, config))
 
     @cached_property

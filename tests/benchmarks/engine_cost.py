@@ -12,10 +12,10 @@ from functools import _lru_cache_wrapper
 from statistics import linear_regression
 from typing import Final, NamedTuple
 
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import CloseCall, Effect, PublishScore
-from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from tests.benchmarks.figures import Figures, say

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.call.offline import context_of
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.admission import Arrival
+from consumers.engine.evaluator import context_of
 from tests.support.calls.wire_calls import (
     STREAMS,
     Order,

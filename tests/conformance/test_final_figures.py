@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.exporter.active_calls import CallSoFar
 from consumers.exporter.projection import Counted, Observed, project

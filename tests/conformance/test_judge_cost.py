@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import Judged, JudgeRequest, JudgeVerdict

@@ -7,28 +7,37 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.agent_inspect import observed
-from consumers.engine.agent_inspect.curves import (
+from consumers.engine import agent_inspect as observed
+from consumers.engine.agent_inspect import (
+    KEEPS_COMPLETIONS,
+    KEEPS_VALIDATIONS,
+    Argument,
+    Ballot,
+    CheckedValue,
+    EvaluationError,
+    ExpectedCall,
+    InvalidInputValueError,
+    Required,
+    Step,
+    Subgoal,
+    Turn,
+    TurnProgress,
     auc_of,
     auc_of_conversation,
+    grade_parsed,
+    judge_statistics,
+    pass_at_k,
+    pass_hat_k,
     ppt_of,
     ppt_of_conversation,
     progress_of,
-    success_at_final_turn,
-    success_of,
-)
-from consumers.engine.agent_inspect.errors import EvaluationError, InvalidInputValueError
-from consumers.engine.agent_inspect.judge_statistics import judge_statistics
-from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, Ballot, grade_parsed, voted_on_subgoal
-from consumers.engine.agent_inspect.progress import (
-    KEEPS_VALIDATIONS,
-    TurnProgress,
     progress_through_turns,
     static_progress,
+    success_at_final_turn,
+    success_of,
+    tool_correctness,
+    voted_on_subgoal,
 )
-from consumers.engine.agent_inspect.tools import tool_correctness
-from consumers.engine.agent_inspect.traces import Argument, CheckedValue, ExpectedCall, Required, Step, Subgoal, Turn
-from consumers.engine.agent_inspect.trials import pass_at_k, pass_hat_k
 from tests.support.calls.agent_inspect_votes import Judge, JudgeAnswer, driven
 from tests.support.conformance_data import CONFORMANCE, needs_conformance
 

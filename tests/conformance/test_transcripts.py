@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from elevenlabs.types import ConversationHistoryTranscriptResponseModel as SdkTurn
 
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.turns.eva.labels import ALL_LABELS
+from consumers.engine.turns.eva_text import ALL_LABELS
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import RecordedCall, read_recordings
 from streamer.sources.replay.playback import with_control_events

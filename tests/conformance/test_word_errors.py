@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.call.offline import NO_LIMITS
 from consumers.engine.effects import Effect
+from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.measures.words.word_errors import WordErrors
-from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.records.eva_result import MetricResult
+from consumers.engine.measures.words import WordErrors
+from consumers.engine.records import MetricResult
 from schemas.scores.all_records import (
     AnyScoreRecord,
     CallValues,

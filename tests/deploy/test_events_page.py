@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from docs.event_tables import SOURCES, WHEN, EventSource, kinds_of
 from schemas.closed_sets import InputSource

@@ -13,9 +13,9 @@ from typing import Final
 import yaml
 
 from consumers.engine.effects import CloseCall, Effect, PublishScore
-from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from consumers.exporter.active_calls import CallSoFar
 from consumers.exporter.projection import Counted, project
 from schemas.goals.goal_set import GoalSet

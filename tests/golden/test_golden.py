@@ -13,12 +13,12 @@ from typing import Final
 
 import pytest
 
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import CloseCall, Effect, PublishScore, RequestVerdict
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.intake.admission import Arrival
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from streamer.recordings.reader import RecordedCall, read_recordings

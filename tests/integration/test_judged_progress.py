@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.agent_inspect.curves import auc_of, ppt_of, progress_of
+from consumers.engine.agent_inspect import auc_of, ppt_of, progress_of
 from schemas.judging import Judged
 from tests.support.calls.judge_questions import judge_settings, question, running_judge, talk
 from tests.support.conformance_data import CONFORMANCE, needs_conformance

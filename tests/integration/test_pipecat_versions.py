@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 from aiokafka import AIOKafkaConsumer
 
-from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.admission import Arrival, admit
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from schemas.closed_sets import InputSource
 from schemas.scores.all_records import (
     Anchor,

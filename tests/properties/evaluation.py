@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import CloseCall, Count, Effect, OpenCall
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.intake.admission import Arrival
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from consumers.engine.measures.eva.timing.turn_values import NOT_ANSWERED
-from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.measures.eva_timing import NOT_ANSWERED
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import (
     STAGE_PREFIX,

@@ -3,36 +3,29 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from consumers.engine.call.call import Call
+from consumers.engine.call import Call
 from consumers.engine.effects import Effect
-from consumers.engine.measures.eva.live_scores import taking_fields
-from consumers.engine.measures.eva.timing.heard_times import HeardTimes, heard_times
-from consumers.engine.measures.eva.timing.turn_scores import TurnScore
-from consumers.engine.measures.eva.timing.turn_taking import turn_scores_of
-from consumers.engine.measures.eva.timing.turn_values import (
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.measures.eva import taking_fields
+from consumers.engine.measures.eva_timing import (
     NOT_ANSWERED,
+    HeardTimes,
+    TurnScore,
     TurnValue,
     final_value,
+    heard_times,
     live_score,
     live_value,
+    turn_scores_of,
 )
-from consumers.engine.measures.stages.latencies import StageLatencies
-from consumers.engine.measures.talk.talk_measure import talk_of
-from consumers.engine.measures.words.transcript_errors import TurnDifferences
-from consumers.engine.measures.words.word_differences import differences
-from consumers.engine.measures.words.word_errors import WordErrors, compare
-from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.turns.bot.turn_machine import BotTurnMachine
-from consumers.engine.turns.eva.turn_state import Pieces, joined
-from consumers.engine.turns.heard.by_the_bot import view_of_bot_turn
-from consumers.engine.turns.heard.by_the_caller import view_of_eva_turn
-from consumers.engine.turns.live_call import LiveCall
-from consumers.engine.turns.timeline.turn_view import (
-    MS_DIGITS,
-    TurnView,
-    unmeasured_reason,
-    voice_to_voice_ms,
-)
+from consumers.engine.measures.stages import StageLatencies
+from consumers.engine.measures.talk import talk_of
+from consumers.engine.measures.words import TurnDifferences, WordErrors, compare, differences
+from consumers.engine.turns.bot import BotTurnMachine
+from consumers.engine.turns.eva import Pieces, joined
+from consumers.engine.turns.heard import view_of_bot_turn, view_of_eva_turn
+from consumers.engine.turns.live import LiveCall
+from consumers.engine.turns.timeline import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
 from schemas.events.call import PipelineType
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import Anchor, CallRecord, NotApplicable, Result, TurnValues, Unscored

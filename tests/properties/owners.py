@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import CloseCall, Effect, OpenCall, PublishScore, RequestVerdict
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.intake.admission import Arrival
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.judging import JudgeRequest

@@ -13,12 +13,12 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import Effect
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.intake.admission import Arrival, admit
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator.partition.partition import Partition
 from consumers.evaluator.recovery.order_log import OrderLog
 from consumers.evaluator.recovery.replay import Replay

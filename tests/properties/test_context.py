@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.call.call import Call
-from consumers.engine.call.offline import NO_LIMITS
+from consumers.engine.call import Call
 from consumers.engine.effects import Effect
+from consumers.engine.evaluator import NO_LIMITS
 from tests.properties.steered_calls import Prefix, arrived, drawn, steered_arrivals
 from tests.reference.oracle import batch_context
 from tests.support.calls.wire_calls import arrivals_of

@@ -6,9 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.measures.talk.repeated_questions import RepeatedQuestions
-from consumers.engine.measures.talk.talk_arithmetic import SpokenTurn, ToolRun, measures_of
-from consumers.engine.turns.timeline.spans import Span, length_ms, merged
+from consumers.engine.measures.talk import RepeatedQuestions, SpokenTurn, ToolRun, measures_of
+from consumers.engine.turns.timeline import Span, length_ms, merged
 
 PAUSE_MS = 10
 TIMES = st.integers(0, 80)

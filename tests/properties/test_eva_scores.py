@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Count, Effect
-from consumers.engine.measures.eva.timing.settled_turns import ChangeCause
-from consumers.engine.measures.eva.timing.turn_taking import turn_scores_of
-from consumers.engine.measures.eva.timing.turn_values import live_value
+from consumers.engine.measures.eva_timing import ChangeCause, live_value, turn_scores_of
 from schemas.scores.all_records import AnyScoreRecord, TurnTakingScore, TurnValues
 from schemas.scores.record import Scored
 from tests.properties.evaluation import end_of, fresh, holds, newest

@@ -10,11 +10,11 @@ from dataclasses import replace
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import Effect, RequestVerdict
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.intake.admission import Arrival
-from consumers.engine.judging.rules import GoalRules
-from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.goals.questions import GoalRules
 from schemas.closed_sets import InputSource
 from schemas.judging import (
     Judged,

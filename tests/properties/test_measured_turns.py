@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.intake.admission import Arrival
-from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.admission import Arrival
+from consumers.engine.evaluator import PartitionEvaluator
 from schemas.scores.all_records import CallValues, NotApplicable, TurnValues, Unscored
 from tests.properties.evaluation import closing_of_one, end_of, fresh, holds
 from tests.properties.measured_anew import MeasuredTurns, differing, measured_at_the_close

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.admission import Arrival
 from schemas.closed_sets import InputSource
 from tests.properties.evaluation import effects_of_calls, final_state, fold, fresh, renumbered, run
 from tests.properties.steered_calls import drawn, steered_arrivals

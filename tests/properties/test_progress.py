@@ -7,22 +7,28 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.agent_inspect.curves import (
+from consumers.engine.agent_inspect import (
+    MAX_TURNS,
+    Argument,
+    Ballot,
+    CheckedValue,
+    ExpectedCall,
+    InvalidInputValueError,
+    Required,
+    Step,
+    Subgoal,
+    Turn,
     auc_of,
     auc_of_conversation,
     ppt_of_conversation,
+    progress_through_turns,
     success_at_final_turn,
+    tool_correctness,
 )
-from consumers.engine.agent_inspect.errors import InvalidInputValueError
-from consumers.engine.agent_inspect.judging import Ballot
-from consumers.engine.agent_inspect.progress import MAX_TURNS, progress_through_turns
-from consumers.engine.agent_inspect.tools import tool_correctness
-from consumers.engine.agent_inspect.traces import Argument, CheckedValue, ExpectedCall, Required, Step, Subgoal, Turn
-from consumers.engine.goals.curve_area import area_under
-from consumers.engine.goals.progress_curve import ProgressCurve
+from consumers.engine.goals.checks import CalledTool
+from consumers.engine.goals.curve import ProgressCurve, area_under
+from consumers.engine.goals.questions import Voting
 from consumers.engine.goals.tool_correctness import ToolCorrectness, ToolQuestion
-from consumers.engine.judging.turn_facts import CalledTool
-from consumers.engine.judging.votes import Voting
 from schemas.goals.goal_set import ExpectedToolCall
 from schemas.scores.all_records import UnscoredReason
 from tests.support.calls.agent_inspect_votes import Judge, JudgeAnswer, driven

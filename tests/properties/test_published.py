@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Count
-from consumers.engine.turns.timeline.tool_uses import ToolEntry, outcome_of
+from consumers.engine.turns.timeline import ToolEntry, outcome_of
 from schemas.scores.all_records import (
     SCORE_RECORD,
     AnyScoreRecord,

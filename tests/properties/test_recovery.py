@@ -12,9 +12,9 @@ from dataclasses import replace
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import Effect, RequestVerdict
-from consumers.engine.intake.admission import Arrival
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode

@@ -9,8 +9,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from stdnum import luhn
 
-from consumers.engine.redaction.personal_data.digit_runs import Digits
-from consumers.engine.redaction.personal_data.vocabulary import (
+from consumers.engine.redaction.numbers import Digits
+from consumers.engine.redaction.redactor import Redactor, possible_detectors
+from consumers.engine.redaction.words import (
     BIRTH_WORDS,
     CARD_WORDS,
     MAIL_WORDS,
@@ -22,10 +23,8 @@ from consumers.engine.redaction.personal_data.vocabulary import (
     PHONE_WORDS,
     SPELLING_WORDS,
     UNITS,
+    Words,
 )
-from consumers.engine.redaction.personal_data.words import Words
-from consumers.engine.redaction.prefilter import possible_detectors
-from consumers.engine.redaction.redactor import Redactor
 from schemas.redaction import Detector, RedactionRules, tag_of
 
 TAGS = re.compile(r"\[(?:CARD|PHONE|EMAIL|IBAN|BIRTH_DATE|MINE)\]")

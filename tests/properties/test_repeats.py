@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.admission import Arrival
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import Envelope
 from tests.properties.evaluation import LIMITS, effects_of_calls, fold, fresh, outcomes_of, renumbered

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from consumers.engine.goals.subgoal_checks import OPEN, CheckPlan, CheckResult, CheckState, SubgoalChecks
-from consumers.engine.judging.turn_facts import CalledTool, TurnFacts
+from consumers.engine.goals.checks import OPEN, CalledTool, CheckPlan, CheckResult, CheckState, SubgoalChecks, TurnFacts
 from schemas.goals.checks import CHECKS, CodeCheck, with_depths
 from schemas.goals.goal_set import GoalSet
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import Effect
-from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.quarantine import QuarantineRecord

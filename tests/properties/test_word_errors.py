@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whisper_normalizer.english import EnglishTextNormalizer
 
-from consumers.engine.measures.words.word_differences import differences
-from consumers.engine.measures.words.word_errors import WordErrors
-from consumers.engine.turns.heard import normal_text
-from consumers.engine.turns.heard.normal_text import normalised, without_bracketed
+from consumers.engine.measures.words import WordErrors, differences
+from consumers.engine.turns import normal_text
+from consumers.engine.turns.normal_text import normalised, without_bracketed
 
 PLAIN = (
     "I",

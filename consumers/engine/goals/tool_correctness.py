@@ -1,15 +1,11 @@
-"""Finds the expected tool calls of a goal set among the calls that were made, turn by turn.
-
-The rules of matching are agent-inspect's. Free comparisons come first, so a judge is asked only about calls that may still be
-right; and unknown stays apart from wrong. Turns count from 1; a goal set's `turn`, an index, from 0.
-"""
+"""Whether a call used the tools that its goals expect."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from consumers.engine.goals.curve_area import PLACES
-from consumers.engine.judging.turn_facts import CalledTool
-from consumers.engine.records.score_values import Value
+from consumers.engine.goals.checks import CalledTool
+from consumers.engine.goals.curve import PLACES
+from consumers.engine.records import Value
 from schemas.goals.goal_set import ExpectedOutput, ExpectedParameter, ExpectedToolCall
 from schemas.scores.all_records import UnscoredReason
 

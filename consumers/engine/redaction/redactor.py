@@ -1,25 +1,81 @@
-"""Removes personal data from texts before they leave the engine. Scores are computed on the original words.
-
-Each finding is replaced by its type in brackets, and no search looks into those again: redacting twice is redacting once.
-"""
+"""Takes personal data out of every text that leaves the engine."""
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
 from itertools import takewhile
 from typing import Any, Final
 
-from consumers.engine.redaction.personal_data.birth_dates import find_birth_dates
-from consumers.engine.redaction.personal_data.cards import find_cards
-from consumers.engine.redaction.personal_data.digit_runs import Digits
-from consumers.engine.redaction.personal_data.emails import find_emails
-from consumers.engine.redaction.personal_data.ibans import find_ibans
-from consumers.engine.redaction.personal_data.phones import PhoneFinder
-from consumers.engine.redaction.personal_data.span import Span
-from consumers.engine.redaction.personal_data.words import Words
-from consumers.engine.redaction.prefilter import may_hold_any, possible_detectors
+from consumers.engine.effects import Count
+from consumers.engine.redaction.dates import SAID_IN_DATES, WORDS_ABOUT_BIRTHS, find_birth_dates, has_numeric_date
+from consumers.engine.redaction.emails import find_emails
+from consumers.engine.redaction.numbers import CHECK_DIGITS, Digits, PhoneFinder, beginnings, find_cards, find_ibans
+from consumers.engine.redaction.numbers import FEWEST_CARD_DIGITS as FEWEST_OF_A_CARD
+from consumers.engine.redaction.numbers import FEWEST_PHONE_DIGITS as FEWEST_OF_A_PHONE
+from consumers.engine.redaction.words import NUMBER_WORDS, Span, Words
 from schemas.goals.patterns import compiled
 from schemas.redaction import CUSTOM, Detector, RedactionRules, tag_of
+
+# Decides from a few signs in a text which personal data it may hold, so that most texts are never read word by word.
+
+FEWEST_DIGITS: Final = 4
+
+_NUMBERS: Final = re.compile(r"\d+")
+_LETTERS: Final = re.compile(r"[a-z]+")
+_TWO_NUMBER_WORDS: Final = re.compile(
+    r"\b(?:{0})\b[\s,.;-]{{1,3}}(?:{0})\b".format("|".join(sorted(NUMBER_WORDS, key=len, reverse=True)))
+)
+_TELLING_WORDS: Final = frozenset({"dot", "point", "gmail", "yahoo", "outlook", "hotmail", "icloud", "birthday", "dob"})
+_WORDS_OF_DAYS: Final = SAID_IN_DATES | WORDS_ABOUT_BIRTHS
+_ALL: Final = frozenset(Detector)
+
+
+def may_hold_any(text: str) -> bool:
+    """Whether the text can hold a finding; nearly all speech ends here, after some microseconds."""
+    if "@" in text or sum(map(len, _NUMBERS.findall(text))) >= FEWEST_DIGITS:
+        return True
+    lower = text.lower()
+    if "at)" in lower or "at]" in lower:  # jane[at]example.com
+        return True
+    if "birth" in lower or "born" in lower or "d.o.b" in lower:
+        return True
+    said = _LETTERS.findall(lower)
+    if not _TELLING_WORDS.isdisjoint(said):
+        return True
+    return not NUMBER_WORDS.isdisjoint(said) and _TWO_NUMBER_WORDS.search(lower) is not None
+
+
+def possible_detectors(text: str) -> frozenset[Detector]:
+    """The detectors that may find something in a text for which `may_hold_any` is true. All others find nothing in it.
+
+    Example:
+        >>> possible_detectors("departure time: 08:15")
+        frozenset()
+    """
+    if not text.isascii():  # other letters and digits have more forms than these signs
+        return _ALL
+    possible = set()
+    said = frozenset(_LETTERS.findall(text.lower()))
+    if "@" in text or "at" in said:
+        possible.add(Detector.EMAIL)
+    if has_numeric_date(text) or not _WORDS_OF_DAYS.isdisjoint(said):
+        possible.add(Detector.BIRTH_DATE)
+    says_digits = not NUMBER_WORDS.isdisjoint(said)
+    digits = sum(map(len, _NUMBERS.findall(text)))
+    if says_digits or digits >= FEWEST_OF_A_CARD:
+        possible.add(Detector.CARD)
+    if says_digits or digits >= FEWEST_OF_A_PHONE:
+        possible.add(Detector.PHONE)
+    if (says_digits or digits >= CHECK_DIGITS) and not beginnings().isdisjoint(said):
+        possible.add(Detector.IBAN)
+    return frozenset(possible)
+
+
+# Removes personal data from texts before they leave the engine. Scores are computed on the original words.
+#
+# Each finding is replaced by its type in brackets, and no search looks into those again: redacting twice is redacting
+# once.
 
 MAX_ROUNDS: Final = 10
 """Most searches of a text: it is searched again after each replacement; the second search nearly always finds nothing."""
@@ -242,3 +298,98 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
             start, stop = min(start, touched[0].start), max(stop, touched[-1].end)
         end = stop
         yield Span(start, stop)
+
+
+# Redacts the texts of one call: each once, and no step of the call more than a bound.
+#
+# The same words leave the engine several times: in questions to judges, and in the transcript. The call keeps each
+# redacted text, so that the next reader does not search it again.
+
+MAX_CHARS_PER_STEP: Final = 50_000
+"""Characters that one step of a call searches closely: some 0.4 s at worst. A turn with tools has a few thousand, and most of
+its texts hold nothing and end at a glance. A transcript goes on in the next step; the rest of a question to judges is left out.
+"""
+MAX_KEPT_TEXTS: Final = 4_096
+"""Texts whose redaction is kept: two sides of 1,000 turns, and as many that have changed since."""
+_DIGEST_BYTES: Final = 16
+
+
+class CallRedactor:
+    """A redactor for one call. Texts beyond the bound of a step become `TOO_LONG`.
+
+    Attributes:
+        has_room: Whether the step may redact more.
+        texts_left_out: Number of texts left out since the last `drain_counts`.
+    """
+
+    __slots__ = (
+        "_known",
+        "_left",
+        "_redactor",
+        "texts_left_out",
+    )
+
+    def __init__(self, redactor: Redactor) -> None:
+        """Starts with nothing redacted.
+
+        Args:
+            redactor: Has the rules, and is shared by the calls of a partition.
+        """
+        self.texts_left_out = 0
+        self._redactor = redactor
+        self._left = MAX_CHARS_PER_STEP
+        self._known: dict[bytes, str] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the step may redact more. The next text may exceed the bound once."""
+        return self._left > 0
+
+    def begin_step(self) -> None:
+        """Begins a step: a record is folded, time passes, or the close goes on."""
+        self._left = MAX_CHARS_PER_STEP
+
+    def redact(self, text: str) -> str:
+        """Redacts a text, as `Redactor.redact` does."""
+        if not self._redactor.is_worth_a_look(text):
+            return text
+        digest = blake2b(text.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).digest()
+        known = self._known.get(digest)
+        if known is not None:
+            return known
+        if not self.has_room:
+            return self._left_out()
+        redacted: str = self._counted(self._redactor.redact, text)
+        # An unchanged text needs no second copy.
+        self._known[digest] = text if redacted == text else redacted
+        if len(self._known) > MAX_KEPT_TEXTS:
+            del self._known[next(iter(self._known))]
+        return redacted
+
+    def beginning(self, text: str, most: int) -> str:
+        """Redacts the beginning of a text, as `Redactor.beginning` does."""
+        if len(text) <= most:
+            return self.redact(text)[:most]
+        if self.has_room or not self._redactor.is_worth_a_look(text):
+            beginning: str = self._counted(self._redactor.beginning, text, most)
+            return beginning
+        return self._left_out()
+
+    def redact_value(self, value: Any) -> Any:
+        """Redacts a JSON value, as `Redactor.redact_value` does."""
+        return self._counted(self._redactor.redact_value, value) if self.has_room else self._left_out()
+
+    def drain_counts(self) -> list[Count]:
+        """Counts of texts left out since the last drain."""
+        left_out, self.texts_left_out = self.texts_left_out, 0
+        return [Count("callgauge_limits_hit_total", ("redaction",), left_out)] if left_out else []
+
+    def _counted(self, redact: Any, *arguments: Any) -> Any:
+        before = self._redactor.looked_at_chars
+        redacted = redact(*arguments)
+        self._left -= self._redactor.looked_at_chars - before
+        return redacted
+
+    def _left_out(self) -> str:
+        self.texts_left_out += 1
+        return TOO_LONG

@@ -12,7 +12,7 @@ while words that went to speech synthesis may be heard: the decision then waits 
 from bisect import insort
 from typing import Final, NamedTuple
 
-from consumers.engine.turns.timeline.silence import BrokerMoment, HeardBy, SilenceKind, SilenceMoment
+from consumers.engine.turns.timeline import BrokerMoment, HeardBy, SilenceKind, SilenceMoment
 from schemas.units import MS_PER_SECOND
 
 MAX_WAITING_MOMENTS: Final = 1_000

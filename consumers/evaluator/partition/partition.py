@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import structlog
 
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import Effect, OpenCall, PublishScore
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.partition.misread_records import MisreadRecords
 from consumers.evaluator.reading.input_merge import TIME_MS, InputMerge, Records, in_time_order

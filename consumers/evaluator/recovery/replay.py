@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import Effect, OpenCall, PublishScore, RequestVerdict
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.intake.admission import Arrival
-from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
 from consumers.evaluator.reading.input_merge import Records
 from consumers.evaluator.recovery.order_log import OrderLog
 from schemas.closed_sets import InputSource

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from consumers.engine.judging.votes import Voting
+from consumers.engine.goals.questions import Voting
 from consumers.judge.asking.means import Means
 from consumers.judge.asking.reply import Delivery, Reply
 from consumers.judge.limits.spending import Promise

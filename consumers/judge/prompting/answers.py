@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from consumers.engine.judging.votes import grade_of
+from consumers.engine.goals.questions import grade_of
 from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.prompting.forms import AnswerForm
 from consumers.judge.prompting.plain_text import plain

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import CloseCall, Effect, OpenCall, PublishScore
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.access import READ, WRITE, Needs, require_access
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, partition_counts, require_equal_counts

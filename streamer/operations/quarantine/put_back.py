@@ -14,7 +14,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
-from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.connection import KafkaSettings

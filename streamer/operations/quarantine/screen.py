@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.admission import Arrival
 from consumers.engine.redaction.redactor import MARGIN_CHARS, Redactor
 from schemas.quarantine import QuarantineRecord
 from streamer.cluster.coordinates import Coordinates

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple
 
-from consumers.engine.call.call import Call
-from consumers.engine.turns.heard.heard_turn import HeardSide, HeardSides, HeardTurn, answers_of
-from consumers.engine.turns.heard.turn_words import Purpose
-from consumers.engine.turns.timeline.tool_uses import PairedUse
+from consumers.engine.call import Call
+from consumers.engine.turns.heard import HeardSide, HeardSides, HeardTurn, Purpose, answers_of
+from consumers.engine.turns.timeline import PairedUse
 from schemas.metric_context import AudioSegments, MetricContext
 from schemas.scores.all_records import Speaker
 from streamer.report.call.intervals import Stretch, in_order

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from consumers.engine.turns.timeline.spans import Span
+from consumers.engine.turns.timeline import Span
 from schemas.scores.all_records import Speaker
 
 

@@ -8,9 +8,8 @@ from math import ceil
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
-from consumers.engine.measures.talk.talk_measure import LONG_SILENCE_MS
-from consumers.engine.turns.timeline.spans import Span, merged
-from consumers.engine.turns.timeline.tool_uses import PairedUse
+from consumers.engine.measures.talk import LONG_SILENCE_MS
+from consumers.engine.turns.timeline import PairedUse, Span, merged
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import (
     Anchor,

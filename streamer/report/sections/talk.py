@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from consumers.engine.measures.talk.talk_measure import LONG_SILENCE_MS
+from consumers.engine.measures.talk import LONG_SILENCE_MS
 from schemas.scores.record import Result
 from schemas.scores.talk import SideSpeech
 from streamer.report.call.reported_call import ReportedCall

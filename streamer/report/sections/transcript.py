@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from consumers.engine.turns.timeline.tool_uses import PairedUse
+from consumers.engine.turns.timeline import PairedUse
 from schemas.scores.all_records import InterruptionFact, Speaker, ToolOutcome
 from streamer.report.call.hearing import Said, TurnHeard
 from streamer.report.call.reported_call import ReportedCall

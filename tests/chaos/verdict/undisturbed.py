@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import CloseCall, Effect, PublishScore
-from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from schemas.closed_sets import InputSource
 from schemas.scores.all_records import AnyScoreRecord
 

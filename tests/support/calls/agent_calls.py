@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.admission import Arrival
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.events.envelope import AGENT_RECORD_TYPE, AGENT_TYPE_PREFIX, Envelope

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from consumers.engine.agent_inspect.judging import Asking, Ballot, Vote
-from consumers.engine.judging.votes import Voting, grade_of
+from consumers.engine.agent_inspect import Asking, Ballot, Vote
+from consumers.engine.goals.questions import Voting, grade_of
 
 Result = TypeVar("Result")
 

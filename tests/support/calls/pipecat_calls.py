@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import Effect
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.scores.all_records import DeadAirFact, InterruptionFact, Scored, ToolUseFact, TurnValues

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.admission import Arrival
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import CloseCall, Count, Effect, OpenCall, PublishScore
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.events.envelope import Envelope

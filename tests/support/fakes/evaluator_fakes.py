@@ -9,10 +9,10 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 from prometheus_client import CollectorRegistry
 
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import Count, Effect, OpenCall, PublishScore
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator import service
 from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import Partition

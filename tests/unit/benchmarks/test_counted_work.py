@@ -16,10 +16,10 @@ from typing import Any, Final, Self
 import pytest
 
 import consumers
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import CloseCall, Effect, PublishScore
-from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator.writing.outbox import Decision, Outbox
 from consumers.evaluator.writing.outgoing import Addresses
 from consumers.runtime.kafka.connection import KafkaSettings

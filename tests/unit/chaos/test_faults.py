@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
-from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from tests.chaos.cluster.proxy import Door, Way

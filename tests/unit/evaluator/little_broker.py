@@ -12,8 +12,8 @@ from aiokafka.errors import ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 from prometheus_client import CollectorRegistry
 
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
 from consumers.evaluator.ownership.assignment import Assignment
 from consumers.evaluator.ownership.takeover import Takeover
 from consumers.evaluator.partition.owned_partition import OwnedPartition

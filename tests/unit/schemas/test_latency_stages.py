@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.measures.stages.reading import Findings, findings_of
-from consumers.engine.turns.bot.usage import TokenUsage
+from consumers.engine.measures.stages import Findings, findings_of
+from consumers.engine.turns.bot import TokenUsage
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.events.pipecat_metrics import PipecatMetric

@@ -3,7 +3,7 @@
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from consumers.engine.call.transcripts.from_turns import MAX_TRANSCRIPT_BYTES
+from consumers.engine.transcripts import MAX_TRANSCRIPT_BYTES
 from schemas.judging import MAX_QUESTION_BYTES
 from schemas.topic_rules import MAX_BATCH_BYTES, OUTAGE_MS, Severity, TopicFault, TopicNeeds, topic_faults
 from schemas.topics import INPUT_TOPICS, TOPICS

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from consumers.engine.intake.admission import admit
+from consumers.engine.admission import admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import RefusalReason

@@ -5,13 +5,29 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.agent_inspect.curves import auc_of, ppt_of, success_of
-from consumers.engine.agent_inspect.errors import EvaluationError, InvalidInputValueError
-from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, voted_on_subgoal, voted_on_value
-from consumers.engine.agent_inspect.observed import input_tokens, total_latency_ms
-from consumers.engine.agent_inspect.progress import KEEPS_VALIDATIONS, progress_through_turns, static_progress
-from consumers.engine.agent_inspect.tools import tool_correctness
-from consumers.engine.agent_inspect.traces import Argument, CheckedValue, ExpectedCall, Required, Step, Subgoal, Turn
+from consumers.engine.agent_inspect import (
+    KEEPS_COMPLETIONS,
+    KEEPS_VALIDATIONS,
+    Argument,
+    CheckedValue,
+    EvaluationError,
+    ExpectedCall,
+    InvalidInputValueError,
+    Required,
+    Step,
+    Subgoal,
+    Turn,
+    auc_of,
+    input_tokens,
+    ppt_of,
+    progress_through_turns,
+    static_progress,
+    success_of,
+    tool_correctness,
+    total_latency_ms,
+    voted_on_subgoal,
+    voted_on_value,
+)
 from tests.support.calls.agent_inspect_votes import JudgeAnswer, driven
 
 TURN = Turn("A question.", "An answer.")

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.intake.elevenlabs import MAX_REPLIES_OF_AN_ID
-from consumers.engine.measures.eva import live_scores as eva_scores
-from consumers.engine.measures.eva.timing.heard_times import MAX_LIVE_SOUNDS, heard_times
-from consumers.engine.turns.bot.turn_machine import BotTurnMachine
+from consumers.engine.measures import eva as eva_scores
+from consumers.engine.measures.eva_timing import MAX_LIVE_SOUNDS, heard_times
+from consumers.engine.sources import MAX_REPLIES_OF_AN_ID
+from consumers.engine.turns.bot import BotTurnMachine
 from schemas.scores.all_records import Scored
 from schemas.wire import MAX_NAME_CHARS
 from tests.support.calls.agent_calls import corrected, envelope_of, said

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.call import eviction
-from consumers.engine.call.eviction import FEWEST_EVENTS
+from consumers.engine import evaluator as eviction
 from consumers.engine.effects import CloseCall
+from consumers.engine.evaluator import FEWEST_EVENTS, PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from tests.support.fakes.engine_feed import Feed, closings_of
 
 LIMITS = Limits(max_open_calls=4)

@@ -3,8 +3,7 @@
 import random
 
 from consumers.engine.limits import Limits
-from consumers.engine.turns.timeline.elements import ToolUse
-from consumers.engine.turns.timeline.tool_uses import ToolEntry, ToolUses
+from consumers.engine.turns.timeline import ToolEntry, ToolUse, ToolUses
 from tests.support.fakes.engine_feed import Feed
 
 LOOP_EVENTS = 2_000

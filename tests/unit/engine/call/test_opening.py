@@ -2,10 +2,10 @@
 
 import pytest
 
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import CloseCall, Effect, OpenCall
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.scores.all_records import TurnValues

@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 from elevenlabs.types import ConversationHistoryTranscriptResponseModel as SdkTurn
 
-from consumers.engine.call.transcripts import from_record
-from consumers.engine.call.transcripts.from_record import RecordedTranscript
-from consumers.engine.call.transcripts.from_turns import transcript_bytes
+from consumers.engine import transcripts as from_record
 from consumers.engine.effects import Effect
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.transcripts import RecordedTranscript, transcript_bytes
 from schemas.events.elevenlabs_record import ConversationRecord
 from tests.support.calls.agent_calls import arrivals_of, entry, heard, metrics, record, said
 from tests.support.fakes.engine_feed import Json, closings_of

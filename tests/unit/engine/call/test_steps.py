@@ -10,12 +10,12 @@ import jiwer
 import pytest
 
 from consumers.engine.effects import CloseCall, Effect, RequestVerdict
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from consumers.engine.measures.words import word_errors
-from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.records.revisions import Revisions
+from consumers.engine.measures import words as word_errors
+from consumers.engine.records import Revisions
 from consumers.engine.redaction import redactor as redaction
 from schemas import judging
 from schemas.goals.goal_set import GoalSet

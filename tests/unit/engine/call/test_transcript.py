@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.call.transcripts import from_turns as transcript_module
-from consumers.engine.call.transcripts.from_turns import transcript_bytes, transcript_of
+from consumers.engine import transcripts as transcript_module
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.turns.bot.bot_turn import BotTurn
-from consumers.engine.turns.bot.turn_machine import BotTurnMachine
-from consumers.engine.turns.bot.usage import TokenUsage, TurnMetrics
-from consumers.engine.turns.eva.history import EvaHistory
-from consumers.engine.turns.heard.by_the_bot import HeardByTheBot
-from consumers.engine.turns.heard.heard_turn import cut_off_turns
-from consumers.engine.turns.timeline.tool_uses import ToolUses
+from consumers.engine.transcripts import transcript_bytes, transcript_of
+from consumers.engine.turns.bot import BotTurn, BotTurnMachine, TokenUsage, TurnMetrics
+from consumers.engine.turns.eva import EvaHistory
+from consumers.engine.turns.heard import HeardByTheBot, cut_off_turns
+from consumers.engine.turns.timeline import ToolUses
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from tests.support.fakes.engine_feed import Feed, Json, closings_of
 

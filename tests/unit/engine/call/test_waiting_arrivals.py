@@ -8,11 +8,11 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from consumers.engine import partition
+from consumers.engine import evaluator as partition
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import Effect
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.scores.all_records import ClosedFact, CloseReason, DeadAirFact

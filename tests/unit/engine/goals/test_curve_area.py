@@ -2,8 +2,7 @@
 
 import pytest
 
-from consumers.engine.goals.curve_area import area_under, sum_in_numpy_order
-from consumers.engine.goals.progress_curve import ProgressCurve
+from consumers.engine.goals.curve import ProgressCurve, area_under, sum_in_numpy_order
 
 TERMS = [(place * 37 % 101) / 101 for place in range(300)]
 

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from consumers.engine.effects import RequestVerdict
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.judging.rules import GoalRules
-from consumers.engine.judging.steady_words import MAX_HELD_MS, SteadyWords
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.goals.questions import MAX_HELD_MS, GoalRules, SteadyWords
 from consumers.engine.limits import Limits
-from consumers.engine.measures import measures
-from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.measures import rows as measures
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest
 from schemas.scores.all_records import Scored, Unscored

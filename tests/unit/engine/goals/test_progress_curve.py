@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from consumers.engine.goals import progress_curve
-from consumers.engine.goals.curve_area import area_under
-from consumers.engine.goals.progress_curve import ProgressCurve, TurnScores
-from consumers.engine.goals.subgoal_checks import Undecided
-from consumers.engine.records.score_values import result_of
+from consumers.engine.goals import curve as progress_curve
+from consumers.engine.goals.checks import Undecided
+from consumers.engine.goals.curve import ProgressCurve, TurnScores, area_under
+from consumers.engine.records import result_of
 from schemas.scores.all_records import Scored, Unscored, UnscoredReason
 
 LATE = UnscoredReason.USER_STILL_SPEAKING  # any two reasons: the curve only passes them on

@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.goals.subgoal_checks import OPEN, CheckPlan, CheckResult, CheckState, SubgoalChecks, Undecided
-from consumers.engine.judging.turn_facts import MAX_SEARCHED_CALLS, CalledTool, TurnFacts
+from consumers.engine.goals.checks import (
+    MAX_SEARCHED_CALLS,
+    OPEN,
+    CalledTool,
+    CheckPlan,
+    CheckResult,
+    CheckState,
+    SubgoalChecks,
+    TurnFacts,
+    Undecided,
+)
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import UnscoredReason
 

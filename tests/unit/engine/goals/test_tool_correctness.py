@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from consumers.engine.goals.checks import CalledTool
 from consumers.engine.goals.tool_correctness import Finding, ToolCorrectness, ToolQuestion
-from consumers.engine.judging.turn_facts import CalledTool
 from schemas.goals.goal_set import ExpectedToolCall
 from schemas.scores.all_records import UnscoredReason
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import UnscoredReason
 from tests.support.calls.agent_calls import heard, said, tool_replied, tool_requested

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from consumers.engine.intake.admission import WHAT_HAPPENS_NOW, Arrival, admit
+from consumers.engine.admission import WHAT_HAPPENS_NOW, Arrival, admit
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource, RefusalReason
 from schemas.events.envelope import Envelope

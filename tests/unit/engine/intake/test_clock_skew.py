@@ -2,7 +2,7 @@
 
 import pytest
 
-from consumers.engine.intake.clock_skew import AHEAD_MS, BEHIND_MS
+from consumers.engine.evaluator import AHEAD_MS, BEHIND_MS
 from tests.support.fakes.engine_feed import Feed
 
 SKEWED = "callgauge_skewed_events_total"

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.intake.closed_calls import ClosedCalls
+from consumers.engine.evaluator import ClosedCalls
 from consumers.engine.limits import Limits
 from tests.support.fakes.engine_feed import Feed
 

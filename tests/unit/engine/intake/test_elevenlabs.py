@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.intake.elevenlabs import AgentEvents
-from consumers.engine.judging.judged_turns import facts_of as facts_of_turns
-from consumers.engine.judging.judged_turns import transcript_of
-from consumers.engine.judging.turn_facts import TurnFacts
+from consumers.engine.goals.checks import TurnFacts
+from consumers.engine.goals.text_judges import facts_of as facts_of_turns
+from consumers.engine.goals.text_judges import transcript_of
 from consumers.engine.limits import Limits
-from consumers.engine.records.revisions import Cause, Revisions
+from consumers.engine.records import Cause, Revisions
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.turns.call_end import CallEnd
-from consumers.engine.turns.eva.history import EvaHistory
-from consumers.engine.turns.live_call import LiveCall
+from consumers.engine.sources import AgentEvents, CallEnd
+from consumers.engine.turns.eva import EvaHistory
+from consumers.engine.turns.live import LiveCall
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.redaction import RedactionRules

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from consumers.engine.call.call import _HANDLERS
-from consumers.engine.intake.event_kinds import FLEETING, STEERING, UNKNOWN, UNREAD
+from consumers.engine.call import _HANDLERS
+from consumers.engine.sources import FLEETING, STEERING, UNKNOWN, UNREAD
 from schemas.events.audit import AuditEvent
 from schemas.events.codec import ControlEvent, VerdictEvent
 from schemas.events.elevenlabs_agent import TypedAgentEvent

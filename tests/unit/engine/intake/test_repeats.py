@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from consumers.engine.intake.repeats import MAX_PRODUCERS, SeenEvents
+from consumers.engine.call import MAX_PRODUCERS, SeenEvents
 from consumers.engine.limits import Limits
 from schemas.events.envelope import Envelope
 from tests.support.fakes.engine_feed import Feed

@@ -6,17 +6,16 @@ from typing import Any
 import pytest
 
 from consumers.engine.effects import Effect, RequestVerdict
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.judging import text_judges
-from consumers.engine.judging.ratings import Ratings
-from consumers.engine.judging.rules import GoalRules
-from consumers.engine.judging.text_judges import TextJudges
-from consumers.engine.judging.turn_facts import TurnFacts
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals import text_judges
+from consumers.engine.goals.checks import TurnFacts
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.goals.questions import GoalRules
+from consumers.engine.goals.text_judges import Ratings, TextJudges
 from consumers.engine.limits import Limits
-from consumers.engine.measures import measures
-from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.records.revisions import Revisions
-from consumers.engine.turns.live_call import NO_CHANGES
+from consumers.engine.measures import rows as measures
+from consumers.engine.records import Revisions
+from consumers.engine.turns.live import NO_CHANGES
 from schemas.events.call import PipelineType
 from schemas.judging import JudgeKind, JudgeRequest, JudgeVerdict, Rated, Votes
 from schemas.scores.all_records import TextRating

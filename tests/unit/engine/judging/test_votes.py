@@ -2,7 +2,7 @@
 
 import pytest
 
-from consumers.engine.judging.votes import VoteFailure, Voting, grade_of
+from consumers.engine.goals.questions import VoteFailure, Voting, grade_of
 
 VOTE_OF = {"C": True, "I": False, "N": None}
 

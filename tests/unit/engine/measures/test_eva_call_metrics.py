@@ -4,17 +4,19 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.measures.eva.call_ends import (
+from consumers.engine.measures.eva import (
+    authentication_success,
     conversation_completed_on_time,
     conversation_correctly_finished,
     conversation_valid_end,
+    eva_x_mean,
+    eva_x_pass,
+    state_hash,
+    task_completion,
 )
-from consumers.engine.measures.eva.composites import eva_x_mean, eva_x_pass
-from consumers.engine.measures.eva.final_state import authentication_success, state_hash, task_completion
-from consumers.engine.measures.eva.timing.response_speed import response_speed, speed_of
-from consumers.engine.measures.eva.tools.schema_validity import tool_schema_validity
-from consumers.engine.measures.eva.tools.tool_call_validity import CALL_ERRORS, tool_call_validity
-from consumers.engine.turns.eva.history import CallerLine
+from consumers.engine.measures.eva_timing import response_speed, speed_of
+from consumers.engine.measures.eva_tools import CALL_ERRORS, tool_call_validity, tool_schema_validity
+from consumers.engine.turns.eva import CallerLine
 from schemas.events.call import AgentTool
 from tests.support.calls.metric_contexts import context
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from consumers.engine.limits import Limits
-from consumers.engine.measures import measures
+from consumers.engine.measures import rows as measures
 from schemas.scores.all_records import TurnTakingScore
 from schemas.scores.eva import EvaMetricScore
 from tests.support.calls.agent_calls import envelope_of, heard, tool_replied, tool_requested

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.measures.eva.timing.turn_scores import TurnReason, TurnTimes, latency_score, turn_score
+from consumers.engine.measures.eva_timing import TurnReason, TurnTimes, latency_score, turn_score
 
 USER = [(10.0, 12.0)]
 ANSWER = [(13.0, 15.0)]

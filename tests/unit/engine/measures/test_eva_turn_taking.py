@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.measures.eva.timing.turn_taking import last_speaker, missed_turn, turn_taking
-from consumers.engine.measures.eva.tools.pre_tool_speech import pre_tool_speech_rate
-from consumers.engine.turns.timeline.elements import ElementKind, ToolUse
+from consumers.engine.measures.eva_timing import last_speaker, missed_turn, turn_taking
+from consumers.engine.measures.eva_tools import pre_tool_speech_rate
+from consumers.engine.turns.timeline import ElementKind, ToolUse
 from tests.support.calls.metric_contexts import context
 
 TOOL = {"type": "tool_call", "turn_id": 2, "tool_name": "book", "parameters": {}}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types of its own
 
-from consumers.engine.measures.eva.tools.json_schema import MAX_CHECKS, MAX_SCHEMA_DEPTH, fits
+from consumers.engine.measures.eva_tools import MAX_CHECKS, MAX_SCHEMA_DEPTH, fits
 
 TYPES: tuple[Any, ...] = ("object", "array", "string", "number", "integer", "boolean", "null", ["string", "null"])
 LEAVES: tuple[Any, ...] = (None, True, False, 0, 1, 3, -1, 10**30, 0.5, 1.0, 1e300, "", "a", "abc", "A1")

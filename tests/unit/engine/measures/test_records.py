@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import OpenCall
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.records.revisions import Fields, Revisions
+from consumers.engine.records import Fields, Revisions
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.scores.all_records import AnyScoreRecord, CallValues, TurnValues, Unscored, UnscoredReason

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.measures.stages.reading import MAX_ITEMS, Findings, Measured, findings_of
-from consumers.engine.turns.bot.usage import TokenUsage
+from consumers.engine.measures.stages import MAX_ITEMS, Findings, Measured, findings_of
+from consumers.engine.turns.bot import TokenUsage
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.scores.latency_stages import Stage, StageSource

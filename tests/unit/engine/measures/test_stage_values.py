@@ -2,14 +2,11 @@
 
 import itertools
 
-from consumers.engine.measures.stages.reading import Measured
-from consumers.engine.measures.stages.turn_windows import TurnWindows
-from consumers.engine.measures.stages.values import Reported, StageValues
-from consumers.engine.turns.bot.bot_turn import BotTurn
-from consumers.engine.turns.bot.turn_machine import BotTurnMachine
-from consumers.engine.turns.eva.history import EvaHistory
-from consumers.engine.turns.heard.by_the_bot import HeardByTheBot
-from consumers.engine.turns.timeline.tool_uses import ToolUses
+from consumers.engine.measures.stages import Measured, Reported, StageValues, TurnWindows
+from consumers.engine.turns.bot import BotTurn, BotTurnMachine
+from consumers.engine.turns.eva import EvaHistory
+from consumers.engine.turns.heard import HeardByTheBot
+from consumers.engine.turns.timeline import ToolUses
 from schemas.scores.latency_stages import Stage, StageSource
 
 EVER = (float("-inf"), float("inf"))

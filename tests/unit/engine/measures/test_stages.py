@@ -4,12 +4,10 @@ from typing import Any
 
 import pytest
 
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.measures.stages.latencies import StageLatencies
-from consumers.engine.measures.stages.turn_stages import convai_seconds
-from consumers.engine.measures.stages.values import MAX_VALUES_PER_TURN, Reported
-from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.turns.bot.usage import TokenUsage
+from consumers.engine.measures.stages import MAX_VALUES_PER_TURN, Reported, StageLatencies, convai_seconds
+from consumers.engine.turns.bot import TokenUsage
 from schemas.scores.all_records import STAGE_PREFIX, Anchor, StageAgreement, StageLatency, TurnStatus, TurnValues
 from schemas.scores.latency_stages import Stage, StageSource
 from tests.support.fakes.engine_feed import T0_MS, Feed

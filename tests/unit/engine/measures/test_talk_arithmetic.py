@@ -2,9 +2,16 @@
 
 import pytest
 
-from consumers.engine.measures.talk.repeated_questions import MAX_QUESTIONS_PER_TURN, RepeatedQuestions, questions_in
-from consumers.engine.measures.talk.talk_arithmetic import CallMeasures, SpokenTurn, ToolRun, measures_of
-from consumers.engine.turns.timeline.spans import Span
+from consumers.engine.measures.talk import (
+    MAX_QUESTIONS_PER_TURN,
+    CallMeasures,
+    RepeatedQuestions,
+    SpokenTurn,
+    ToolRun,
+    measures_of,
+    questions_in,
+)
+from consumers.engine.turns.timeline import Span
 
 PAUSE_MS = 3_000
 Times = tuple[float, float]

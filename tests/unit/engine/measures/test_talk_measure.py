@@ -2,11 +2,11 @@
 
 import pytest
 
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.measures import measures
-from consumers.engine.measures.talk.talk_measure import MAX_RUNNING_WORK
-from consumers.engine.measures.words.transcript_errors import MAX_RUNNING_CHARS
-from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.measures import rows as measures
+from consumers.engine.measures.talk import MAX_RUNNING_WORK
+from consumers.engine.measures.words import MAX_RUNNING_CHARS
 from schemas.scores.all_records import (
     NotApplicable,
     SpeechScore,

@@ -4,9 +4,8 @@ import pickle
 
 import pytest
 
-from consumers.engine.measures.words.word_differences import differences
-from consumers.engine.measures.words.word_errors import NO_PAIR, ErrorSums, WordErrors, compare, stt_wer
-from consumers.engine.turns.heard.normal_text import MAX_CHARS, normalised, without_bracketed
+from consumers.engine.measures.words import NO_PAIR, ErrorSums, WordErrors, compare, differences, stt_wer
+from consumers.engine.turns.normal_text import MAX_CHARS, normalised, without_bracketed
 from tests.support.calls.metric_contexts import context
 
 SPELLINGS = [

@@ -10,12 +10,12 @@ import structlog
 from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
+from consumers.engine.admission import admit
 from consumers.engine.effects import CloseCall, RequestVerdict
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.intake.admission import admit
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.partition.partition import Partition
 from consumers.judge.prompting.answers import read_answer

@@ -3,11 +3,10 @@
 import pytest
 
 from consumers.engine.effects import Effect
-from consumers.engine.turns.bot import agent_records
-from consumers.engine.turns.bot.agent_records import MAX_RECORDS, AgentRecords
-from consumers.engine.turns.bot.bot_turn import AgentWords, SpeechMoment, Words
-from consumers.engine.turns.bot.history import BotHistory
-from consumers.engine.turns.timeline.timeline import CHECKPOINT_EVERY, Replays
+from consumers.engine.turns import reported as agent_records
+from consumers.engine.turns.bot import AgentWords, BotHistory, SpeechMoment, Words
+from consumers.engine.turns.reported import MAX_RECORDS, AgentRecords
+from consumers.engine.turns.timeline import CHECKPOINT_EVERY, Replays
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.scores.all_records import Anchor
 from tests.support.calls.agent_calls import entry, envelope_of, heard, interrupted, metrics, record, said, waited

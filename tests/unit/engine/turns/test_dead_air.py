@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
-from consumers.engine.turns.timeline.silence import BrokerMoment, HeardBy
+from consumers.engine.turns.timeline import BrokerMoment, HeardBy
 from schemas.scores.all_records import DeadAirFact
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import RecordedCall, read_recordings

@@ -6,17 +6,19 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.turns.bot.bot_turn import BotTurn, Words
-from consumers.engine.turns.bot.turn_machine import BotTurnMachine
-from consumers.engine.turns.eva.history import EvaHistory
-from consumers.engine.turns.eva.turn_state import TraceEntry, TurnState
-from consumers.engine.turns.heard.by_the_bot import HeardByTheBot
-from consumers.engine.turns.heard.by_the_caller import HeardByTheCaller
-from consumers.engine.turns.heard.heard_turn import HeardSide, HeardTurn, HeardTurns, last_end_s
-from consumers.engine.turns.heard.turn_words import WORDS_BY_PURPOSE, Purpose
-from consumers.engine.turns.timeline.elements import AUDIT_RANK, ElementKind, order_key
-from consumers.engine.turns.timeline.spans import Span
-from consumers.engine.turns.timeline.tool_uses import ToolUses
+from consumers.engine.turns.bot import BotTurn, BotTurnMachine, Words
+from consumers.engine.turns.eva import EvaHistory, TraceEntry, TurnState
+from consumers.engine.turns.heard import (
+    WORDS_BY_PURPOSE,
+    HeardByTheBot,
+    HeardByTheCaller,
+    HeardSide,
+    HeardTurn,
+    HeardTurns,
+    Purpose,
+    last_end_s,
+)
+from consumers.engine.turns.timeline import AUDIT_RANK, ElementKind, Span, ToolUses, order_key
 from schemas.scores.all_records import Anchor
 
 

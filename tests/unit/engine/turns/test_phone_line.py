@@ -3,8 +3,7 @@
 import pytest
 
 from consumers.engine.effects import NotUnderstood
-from consumers.engine.turns.bot.bot_turn import SpeechMoment
-from consumers.engine.turns.bot.turn_machine import BotTurnMachine
+from consumers.engine.turns.bot import BotTurnMachine, SpeechMoment
 from tests.support.fakes.engine_feed import LATENCY, Feed
 
 

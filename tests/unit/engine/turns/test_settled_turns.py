@@ -6,10 +6,8 @@ from typing import Any, cast
 import pytest
 
 from consumers.engine.limits import Limits
-from consumers.engine.measures.eva.timing.settled_turns import SettledTurns
-from consumers.engine.measures.eva.timing.turn_scores import TurnReason, TurnScore
-from consumers.engine.measures.eva.timing.turn_values import TurnValue
-from consumers.engine.turns.live_call import LiveCall
+from consumers.engine.measures.eva_timing import SettledTurns, TurnReason, TurnScore, TurnValue
+from consumers.engine.turns.live import LiveCall
 from schemas.events.call import PipelineType
 from schemas.scores.record import Scored
 from tests.support.fakes.engine_feed import T0_MS, Feed

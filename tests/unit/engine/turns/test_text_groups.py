@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.call.call import Call
-from consumers.engine.call.offline import NO_LIMITS
-from consumers.engine.turns.eva.spoken_prefix import normalised, spoken_prefix, without_eva_labels
+from consumers.engine.call import Call
+from consumers.engine.evaluator import NO_LIMITS
+from consumers.engine.turns.eva_text import normalised, spoken_prefix, without_eva_labels
 from tests.reference.oracle import batch_context
 from tests.support.calls.wire_calls import arrivals_of
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from consumers.engine.turns.timeline.elements import AUDIT_RANK, TIME_SHIFT, order_key
-from consumers.engine.turns.timeline.timeline import Replays, Timeline
+from consumers.engine.turns.timeline import AUDIT_RANK, TIME_SHIFT, Replays, Timeline, order_key
 
 DAY_MS = 86_400_000
 NOW_MS = 1_790_000_000_000

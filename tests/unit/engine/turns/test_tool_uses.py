@@ -2,8 +2,7 @@
 
 import pytest
 
-from consumers.engine.turns.timeline.elements import ToolUse
-from consumers.engine.turns.timeline.tool_uses import ToolEntry, ToolUses, outcome_of
+from consumers.engine.turns.timeline import ToolEntry, ToolUse, ToolUses, outcome_of
 from schemas.scores.all_records import ToolOutcome
 from tests.support.fakes.engine_feed import Feed
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from schemas.scores.all_records import Anchor, Scored, TurnValues, VoiceToVoiceLatency
 from tests.support.calls.wire_calls import Json, arrivals_of, in_time_order, record_call
 from tests.support.conformance_data import RECORD, conformance

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from consumers.engine.effects import CloseCall, Count, Effect, OpenCall, PublishScore
+from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator.partition import partition as partition_module
 from consumers.evaluator.partition.partition import MAX_QUARANTINE_LINES, Partition
 from schemas.closed_sets import InputSource, RefusalReason

@@ -6,9 +6,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from consumers.engine.admission import Arrival
 from consumers.engine.effects import Count, Effect, OpenCall, PublishScore
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.evaluator.ownership.assignment import Assignment
 from consumers.evaluator.partition import partition as partition_module

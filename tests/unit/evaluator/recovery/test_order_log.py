@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import consumers.engine
 import schemas
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.evaluator.recovery import order_log
 from consumers.evaluator.recovery.order_log import (

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import Count, Effect, OpenCall, PublishScore, RequestVerdict
-from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.evaluator.recovery import replay as replay_module
 from consumers.evaluator.recovery.order_log import UNPUBLISHED

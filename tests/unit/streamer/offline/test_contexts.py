@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.measures.eva.final_state import state_hash
+from consumers.engine.measures.eva import state_hash
 from streamer.offline.contexts import context_of
 from streamer.offline.eva_results import eva_metrics_of
 from streamer.recordings.reader import RecordingError, read_recordings

@@ -13,9 +13,9 @@ import pytest
 from aiokafka.structs import ConsumerRecord
 from rich.console import Console
 
-from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
-from consumers.engine.partition import PartitionEvaluator
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet

@@ -9,7 +9,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, MessageSizeTooLargeError
 from aiokafka.structs import ConsumerRecord, RecordMetadata, TopicPartition
 
-from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from consumers.engine.intake.admission import admit
+from consumers.engine.admission import admit
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource, RefusalReason
 from streamer.operations.quarantine.log import Entries

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from elevenlabs import GetConversationResponseModel
 
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact, StageLatency, TurnValues

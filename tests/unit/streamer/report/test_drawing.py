@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.turns.timeline.spans import Span, merged
+from consumers.engine.turns.timeline import Span, merged
 from schemas.scores.all_records import Anchor, NotApplicable, Scored, Speaker, Unscored, UnscoredReason
 from schemas.scores.latency_stages import Stage, StageSource
 from schemas.scores.stages import StageLatency

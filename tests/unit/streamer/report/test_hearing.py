@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.call.transcripts.from_turns import transcript_of
+from consumers.engine.transcripts import transcript_of
 from streamer.offline.contexts import folded_recording
 from streamer.recordings.reader import RecordedCall
 from streamer.report.call.hearing import Said, heard_in

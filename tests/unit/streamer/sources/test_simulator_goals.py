@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from pydantic import SecretStr
 
-from consumers.engine.judging.rules import GoalRules
+from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.judge.settings import JudgeSettings
 from schemas.goals.goal_set import GoalSet

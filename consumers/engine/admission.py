@@ -1,0 +1,163 @@
+"""Turns records of the input topics into arrivals, or into quarantine records with the reason."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from consumers.engine.limits import Limits
+from consumers.engine.redaction.redactor import Redactor
+from schemas.closed_sets import InputSource, RefusalReason
+from schemas.events.codec import MAX_SHOWN_CHARS, RefusedRecordError, decode
+from schemas.events.envelope import Envelope, read_envelope
+from schemas.quarantine import QuarantineRecord
+from schemas.undecodable import UndecodableRecord
+from schemas.units import MS_PER_SECOND
+from schemas.wire import MAX_NAME_CHARS
+
+MAX_TOLD_CHARS = 300
+"""Longest explanation of a refusal: it names fields, and a field's name may be anybody's text."""
+WHAT_HAPPENS_NOW = "The record is in quarantine; its conversation goes on without it."
+WHAT_HAPPENS_NOW_OF_UNDECODABLE = "Its place is in quarantine; conversations go on without its content."
+
+
+@dataclass(slots=True)
+class Arrival:
+    """One decoded input record with its place, broker time, conversation id and event."""
+
+    source: InputSource
+    offset: int
+    broker_time_ms: int
+    conversation_id: str
+    event: Any
+    value: bytes
+    envelope: Envelope | None
+
+
+class BrokerRecord(Protocol):
+    """A record as aiokafka returns it; the topic's settings decide whether `timestamp`, in ms, is the broker's or the
+    producer's.
+    """
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+
+    @property
+    def partition(self) -> int:
+        """The partition number of the record."""
+
+    @property
+    def offset(self) -> int:
+        """Place in the partition."""
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since 1970."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The conversation id."""
+
+    @property
+    def value(self) -> bytes | None:
+        """The event that the record holds."""
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """The envelope of the event."""
+
+
+def admit(
+    source: InputSource, record: BrokerRecord | UndecodableRecord, limits: Limits, redactor: Redactor | None = None
+) -> Arrival | QuarantineRecord:
+    """Decode and check one record.
+
+    Args:
+        source: The input that the record's topic is.
+        record: The record from the broker, or a stand-in for records that the client could not decode.
+        limits: Bounds on size and on the distance between an event's own time and the broker's.
+        redactor: Redacts the parts of the record that a quarantine record repeats; by default one with the default rules.
+
+    Returns:
+        The arrival, or the quarantine record to write instead. Bad input never raises.
+    """
+    if isinstance(record, UndecodableRecord):
+        return _undecodable(record)
+    value: bytes | None = record.value
+    key: bytes | None = record.key
+    if not key or len(key) > MAX_NAME_CHARS:
+        seen = "no key" if not key else f"a key of {len(key)} bytes"
+        return _refused(
+            record, RefusalReason.EMPTY_KEY, "the record has no usable key",
+            f"expected the conversation id of 1 to {MAX_NAME_CHARS} bytes, saw {seen}",
+            "Set the Kafka key to the conversation id in the producer.",
+        )  # fmt: skip
+    if value is None or len(value) > limits.max_record_bytes:
+        if value is None:
+            return _refused(record, RefusalReason.UNDECODABLE, "the record has no value", "expected one JSON object",
+                            "Input topics are not compacted: do not write tombstones to them.")  # fmt: skip
+        return _refused(
+            record, RefusalReason.RECORD_TOO_LARGE, "the record is too large",
+            f"expected at most {limits.max_record_bytes} bytes, saw {len(value)}",
+            "Leave audio and prompts out of events, or raise max_record_bytes.",
+        )  # fmt: skip
+    envelope = read_envelope(record.headers) if record.headers else None
+    try:
+        event = decode(source, value, envelope)
+    except RefusedRecordError as error:
+        shortened = (redactor or Redactor()).beginning
+        seen = shortened(error.seen, MAX_SHOWN_CHARS, error.where)
+        return _refused(
+            record, error.reason, shortened(error.what, MAX_TOLD_CHARS),
+            f"{shortened(error.expected, MAX_TOLD_CHARS)}, saw {seen}{'...' if len(error.seen) > MAX_SHOWN_CHARS else ''}",
+            "Compare with `callgauge schema`, fix the producer, then put the record back.",
+        )  # fmt: skip
+    skew_ms = limits.max_event_time_skew_ms
+    broker_time_ms: int = record.timestamp
+    time_ms = event.timestamp
+    if skew_ms and time_ms is not None and not -skew_ms <= time_ms - broker_time_ms <= skew_ms:
+        return _refused(
+            record, RefusalReason.TIME_OUT_OF_BOUNDS, "the event's time is far from the broker's",
+            f"expected within {skew_ms} ms of {broker_time_ms}, saw {time_ms} (milliseconds since 1970)",
+            _remedy_for_time(time_ms, broker_time_ms, skew_ms),
+        )  # fmt: skip
+    return Arrival(source, record.offset, broker_time_ms, key.decode("utf-8", "replace"), event, value, envelope)
+
+
+def _remedy_for_time(time_ms: float, broker_time_ms: int, skew_ms: int) -> str:
+    if abs(time_ms * MS_PER_SECOND - broker_time_ms) <= skew_ms:
+        return "This looks like seconds: send milliseconds since 1970."
+    return "Check the producer's clock and unit, or raise max_event_time_skew_ms to take recorded calls as they are."
+
+
+def _undecodable(record: UndecodableRecord) -> QuarantineRecord:
+    return QuarantineRecord(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.first_offset,
+        last_offset=record.offset if record.offset > record.first_offset else None,
+        key="",
+        reason=RefusalReason.UNDECODABLE,
+        what=record.what,
+        expected_and_seen=record.expected_and_seen,
+        what_happens_now=WHAT_HAPPENS_NOW_OF_UNDECODABLE,
+        what_to_do=record.what_to_do,
+        quarantined_at_ms=record.timestamp,
+    )
+
+
+def _refused(
+    record: BrokerRecord, reason: RefusalReason, what: str, expected_and_seen: str, what_to_do: str
+) -> QuarantineRecord:
+    return QuarantineRecord(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key=(record.key or b"")[:MAX_NAME_CHARS].decode("utf-8", "replace"),
+        reason=reason,
+        what=what,
+        expected_and_seen=expected_and_seen,
+        what_happens_now=WHAT_HAPPENS_NOW,
+        what_to_do=what_to_do,
+        quarantined_at_ms=record.timestamp,
+    )

@@ -1,0 +1,527 @@
+"""Evaluates the calls of one partition number over the four inputs. Its verbs are the only mutable front of the engine.
+
+Pure: it reads no clock, performs no I/O and draws no random numbers. Equal steps in equal order give equal effects.
+"""
+
+import heapq
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from consumers.engine.admission import Arrival
+from consumers.engine.call import Call
+from consumers.engine.effects import Count, Effect, OpenCall
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.limits import Limits
+from consumers.engine.redaction.redactor import Redactor
+from schemas.closed_sets import ClockSkew, InputSource
+from schemas.events.call import CallStarted, PipelineType
+from schemas.judging import JudgeVerdict
+from schemas.metric_context import MetricContext
+from schemas.scores.all_records import CloseReason
+
+# Chooses the call that closes when too many are open: one with few events if there is one, otherwise the quietest.
+
+FEWEST_EVENTS: Final = 3
+"""A call with fewer events goes first: an invented id has one event, a real call has more within a second."""
+_SPARE: Final = 64
+"""Places of closed calls that may remain, beside twice the number of open calls."""
+
+_Place = tuple[bool, int, str]
+
+
+class Eviction:
+    """The open calls in the order of eviction, as of the last look.
+
+    An open call only moves back in the order: it gets more and later events. So the first place that is still correct is the
+    first of all, and finding it costs no more than the events that outdated the places before it.
+    """
+
+    def __init__(self) -> None:
+        """Starts without open calls."""
+        self._places: list[_Place] = []
+
+    def add(self, call: Call, calls: Mapping[str, Call]) -> None:
+        """Adds a call that has opened. `calls` are all open calls, this one included."""
+        if len(self._places) > 2 * len(calls) + _SPARE:
+            self._places = [_place(each) for each in calls.values()]
+            heapq.heapify(self._places)
+        else:
+            heapq.heappush(self._places, _place(call))
+
+    def next(self, calls: Mapping[str, Call]) -> Call | None:
+        """The call to close next, out of the open ones; None when none may be closed."""
+        places = self._places
+        while places:
+            *_, conversation_id = first = places[0]
+            call = calls.get(conversation_id)
+            if call is None or call.is_closing:
+                heapq.heappop(places)
+            elif (place := _place(call)) != first:
+                heapq.heapreplace(places, place)
+            else:
+                heapq.heappop(places)
+                return call
+        return None
+
+
+def _place(call: Call) -> _Place:
+    return call.events >= FEWEST_EVENTS, call.last_broker_ms, call.conversation_id
+
+
+# When silence next decides about a call: a heap of times, with few entries for each call.
+
+
+class Wakeups:
+    """The next wake-up of each open call, which its `wakeup_ms` has too."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, str]] = []
+
+    @property
+    def first_ms(self) -> int | None:
+        """Broker time of the first wake-up; None without one."""
+        return self._heap[0][0] if self._heap else None
+
+    def schedule(self, call: Call, due_ms: int | None) -> None:
+        """Wakes the call at `due_ms` or sooner, unless it wakes sooner anyway.
+
+        A wake-up far ahead that a sooner one replaced stays in the heap and is used again: an idle time of ten minutes would
+        leave an entry for each turn in between.
+        """
+        soon_ms = call.wakeup_ms
+        if due_ms is None or (soon_ms is not None and soon_ms <= due_ms):
+            return
+        if soon_ms is not None and call.replaced_wakeup_ms is None:
+            call.replaced_wakeup_ms = soon_ms
+        elif call.replaced_wakeup_ms is not None and call.replaced_wakeup_ms <= due_ms:
+            call.wakeup_ms, call.replaced_wakeup_ms = call.replaced_wakeup_ms, None
+            return
+        call.wakeup_ms = due_ms
+        heapq.heappush(self._heap, (due_ms, call.conversation_id))
+
+    def next_due(self, now_ms: int, calls: Mapping[str, Call]) -> Call | None:
+        """Takes the first wake-up up to `now_ms` and returns its call; None if there is none."""
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            woken_ms, conversation_id = heapq.heappop(heap)
+            call = calls.get(conversation_id)
+            if call is None:
+                continue  # closed
+            if call.wakeup_ms == woken_ms:
+                call.wakeup_ms = None
+                return call
+            if call.replaced_wakeup_ms == woken_ms:
+                call.replaced_wakeup_ms = None
+        return None
+
+
+# Remembers closed calls, so that a late record of one opens no second call of its name.
+
+
+class ClosedCalls:
+    """The ids of the calls that closed last."""
+
+    def __init__(self, most: int) -> None:
+        """Starts without closed calls.
+
+        Args:
+            most: Closed calls that are remembered.
+        """
+        self._most = most
+        self._ids: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __contains__(self, conversation_id: str) -> bool:
+        return conversation_id in self._ids
+
+    def close(self, conversation_id: str) -> None:
+        """Notes that a call has closed."""
+        self._ids.pop(conversation_id, None)
+        self._ids[conversation_id] = None
+        if len(self._ids) > self._most:
+            self._ids.popitem(last=False)
+
+
+# Events whose own time is far from the broker's timestamp of their record: signs of a wrong clock.
+
+SkewCounts = Counter[tuple[InputSource, ClockSkew]]
+
+AHEAD_MS: Final = 1_000
+"""Lead over the broker beyond which a producer's clock is wrong: an event cannot reach the broker before it happens. Clocks that
+are kept by NTP differ by some ten milliseconds, and brokers take a timestamp to the millisecond."""
+BEHIND_MS: Final = 60_000
+"""Delay beyond which an event is not live. Producers retry for seconds, and the simulated caller sends texts up to 5 s late."""
+
+
+def skew_of(event_ms: float, broker_ms: int) -> ClockSkew | None:
+    """Returns how an event's time differs from the broker's timestamp of its record; None if they are close.
+
+    >>> skew_of(1_000_000.0, 999_500), skew_of(1_000_000.0, 998_000), skew_of(1_000_000.0, 1_100_000)
+    (None, <ClockSkew.AHEAD: 'ahead'>, <ClockSkew.BEHIND: 'behind'>)
+    """
+    if event_ms - broker_ms > AHEAD_MS:
+        return ClockSkew.AHEAD
+    return ClockSkew.BEHIND if broker_ms - event_ms > BEHIND_MS else None
+
+
+def count_skew(counts: SkewCounts, arrival: Arrival) -> None:
+    """Adds an arrival whose time is far from the broker's. Verdicts have no time of a call."""
+    event_ms = arrival.event.timestamp
+    if event_ms is not None and arrival.source is not InputSource.JUDGE:
+        skew = skew_of(event_ms, arrival.broker_time_ms)
+        if skew is not None:
+            counts[arrival.source, skew] += 1
+
+
+MAX_WAITING_PER_CALL = 1_000
+"""Arrivals of a call that may wait because another input lags: five minutes of a call. Beyond it the oldest is
+folded at once.
+"""
+CLOSING_WORK_OF_A_CALL: Final = 50
+"""Work of a close beside the events of its call, counted in events."""
+MOST_CLOSING_WORK: Final = 4_000
+"""Most events of the calls that close in one step, unless a single call has more: 70 ms, in which nothing else runs."""
+
+
+class PartitionEvaluator:
+    """The open calls of one partition. A call lives from its first record to its `closed` fact; later records are only counted.
+
+    The five verbs:
+
+    - `receive` folds a record. The first record of a call opens it.
+    - `receive_again` folds a record that an earlier owner of the partition folded, as its order says.
+    - `pass_time` lets broker time pass, and decides by silence.
+    - `close_some` closes calls that are over. Nothing depends on when it is called.
+    - `next_wakeup` returns the next time at which `pass_time` can have an effect.
+
+    Calls act on each other in two ways only: too many of them close the one that is missed least, and the id of a closed call opens
+    no other. Both are decided by `receive`, which says so (`OpenCall`), and given to `receive_again`.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        code_version: str,
+        goals: ChosenGoals | None = None,
+        *,
+        writes_transcripts: bool = False,
+        redactor: Redactor | None = None,
+    ) -> None:
+        """Starts without calls.
+
+        Args:
+            limits: Bounds of the calls.
+            code_version: Written into every record.
+            goals: Source of the calls' goal sets, and the rules of judging.
+            writes_transcripts: Whether a call that closes gets a transcript.
+            redactor: Redacts every text that leaves; by default one with the default rules.
+        """
+        self._limits = limits
+        self._goals = goals or ChosenGoals()
+        self._code_version = code_version
+        self._writes_transcripts = writes_transcripts
+        self._redactor = redactor or Redactor()
+        self._calls: dict[str, Call] = {}
+        self._closing: deque[str] = deque()
+        self._closed = ClosedCalls(limits.max_closed_calls_remembered)
+        self._least_revisions: dict[str, int] = {}
+        self._eviction = Eviction()
+        self._wakeups = Wakeups()
+        self._now_ms: int | None = None
+        self._last_offsets: dict[InputSource, int] = {}
+        self._folded = dict.fromkeys(InputSource, 0)
+        self._outcomes: Counter[tuple[InputSource, str]] = Counter()
+        self._skewed: SkewCounts = Counter()
+        self._replayed_by_closed = 0
+
+    @property
+    def open_calls(self) -> Sequence[str]:
+        """Ids of the calls that are not closed, in the order in which they opened."""
+        return tuple(self._calls)
+
+    @property
+    def closing_calls(self) -> int:
+        """Number of calls that are over and not closed yet."""
+        return len(self._closing)
+
+    @property
+    def replayed_elements(self) -> int:
+        """Elements folded again because of late events, since the start."""
+        return self._replayed_by_closed + sum(call.replayed_elements for call in self._calls.values())
+
+    def receive(self, arrival: Arrival) -> Sequence[Effect]:
+        """Folds one record into its call; its first record opens the call, with `OpenCall` as the first effect."""
+        source, conversation_id = arrival.source, arrival.conversation_id
+        if arrival.offset <= self._last_offsets.get(source, -1):
+            self._outcomes[source, "repeated"] += 1
+            return ()
+        self._last_offsets[source] = arrival.offset
+        call = self._calls.get(conversation_id)
+        out: list[Effect] = []
+        if call is None:
+            # A verdict opens no call: nobody here has asked for it.
+            if conversation_id in self._closed or isinstance(arrival.event, JudgeVerdict):
+                self._outcomes[source, "after_close"] += 1
+                return ()
+            is_full = len(self._calls) - len(self._closing) >= self._limits.max_open_calls
+            evicted = self._eviction.next(self._calls) if is_full else None
+            opening = OpenCall(None if evicted is None else evicted.conversation_id)
+            out.append(opening)
+            call = self._opened(arrival, opening, out)
+        self._take(call, arrival, out)
+        return out
+
+    def receive_again(self, arrival: Arrival, opening: OpenCall | None) -> Sequence[Effect]:
+        """Folds one record of a call that the order of an earlier owner leaves open at its end.
+
+        Args:
+            arrival: The record.
+            opening: The effect with which the record opened its call then; None if it opened none.
+        """
+        self._last_offsets[arrival.source] = arrival.offset
+        out: list[Effect] = []
+        call = self._calls.get(arrival.conversation_id)
+        if call is None:
+            call = self._opened(arrival, opening or OpenCall(None), out)
+        self._take(call, arrival, out)
+        return out
+
+    def has_closed(self, conversation_id: str) -> None:
+        """Notes that an earlier owner closed this call: its later records open no other."""
+        self._closed.close(conversation_id)
+
+    def renumber(self, conversation_id: str, least_revision: int, *, counts: bool = True) -> None:
+        """Lets the revisions of a call go on from this one, because all its values are published once again.
+
+        Args:
+            conversation_id: The call. If it is not open, it was, and all its records are lost: its next one opens it again.
+            least_revision: The revision.
+            counts: Whether its values count when they are known for the first time. Not if records of it are lost: an
+                earlier owner may have counted them.
+        """
+        if (call := self._calls.get(conversation_id)) is not None:
+            call.renumber(least_revision, counts=counts)
+            return
+        self._least_revisions[conversation_id] = least_revision
+        if len(self._least_revisions) > self._limits.max_closed_calls_remembered:
+            del self._least_revisions[next(iter(self._least_revisions))]
+
+    def _take(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
+        source = arrival.source
+        if call.is_closing:
+            self._outcomes[source, "after_close"] += 1
+            return
+        if type(arrival.event) is not JudgeVerdict:  # a verdict counts by its own time, whenever it is read
+            if call.is_over:
+                self._outcomes[source, "after_close"] += 1
+                return
+            # Later arrivals of an input wait behind an earlier one that waits.
+            broker_ms, wakeup_ms = arrival.broker_time_ms, call.wakeup_ms
+            if (wakeup_ms is not None and broker_ms >= wakeup_ms and self._is_ahead(call, broker_ms)) or (
+                call.waiting and any(each.source is source for _, each in call.waiting)
+            ):
+                self._let_wait(call, arrival, out)
+                return
+        self._fold(call, arrival, out)
+        if call.waiting and self._now_ms is not None:
+            self._pass_time(call, self._now_ms, out)
+
+    def advance(self, now_ms: int) -> Sequence[Effect]:
+        """Lets broker time pass and closes all calls that are over, for readers that wait for nothing else."""
+        out = [*self.pass_time(now_ms)]
+        while self._closing:
+            self._go_on_closing(out)
+        return out
+
+    def pass_time(self, now_ms: int) -> Sequence[Effect]:
+        """Decides by silence up to broker time `now_ms`, oldest first; calls that are over wait for `close_some`."""
+        out: list[Effect] = []
+        if self._now_ms is None or now_ms > self._now_ms:
+            self._now_ms = now_ms
+        while (call := self._wakeups.next_due(now_ms, self._calls)) is not None:
+            self._pass_time(call, now_ms, out)
+            if not call.is_closing and (due_ms := call.next_wakeup()) is not None:
+                self._wakeups.schedule(call, max(due_ms, now_ms + 1))
+        return out
+
+    def close_some(self) -> Sequence[Effect]:
+        """Closes calls that are over, in the order of their ends: as many as fit into a step, or one step of a large one."""
+        out: list[Effect] = []
+        work, is_whole = 0, True
+        while self._closing and is_whole and work < MOST_CLOSING_WORK:
+            work += CLOSING_WORK_OF_A_CALL + self._calls[self._closing[0]].events
+            is_whole = self._go_on_closing(out)
+        return out
+
+    def next_wakeup(self) -> int | None:
+        """Broker time in ms at which `advance` can have an effect; None while no call is open. While a call is closing, now."""
+        return (self._now_ms or 0) if self._closing else self._wakeups.first_ms
+
+    @property
+    def redactor(self) -> Redactor:
+        """Redacts every text that leaves."""
+        return self._redactor
+
+    def context(self, conversation_id: str) -> MetricContext | None:
+        """EVA's context of an open call; None when it is not open."""
+        return None if (call := self._calls.get(conversation_id)) is None else call.context()
+
+    def low_watermarks(self) -> dict[InputSource, int]:
+        """First offset of the oldest open call on each input that has one: a replay must start there."""
+        lowest: dict[InputSource, int] = {}
+        for call in self._calls.values():
+            for source, offset in call.first_offsets.items():
+                if offset < lowest.get(source, offset + 1):
+                    lowest[source] = offset
+        return lowest
+
+    def drain_counts(self) -> list[Count]:
+        """Counts since the last drain: records by outcome, events of a wrong time, and redactions."""
+        for source, number in self._folded.items():
+            if number:
+                self._outcomes[source, "folded"] = number
+                self._folded[source] = 0
+        counts = [
+            Count("callgauge_events_total", (source.value, outcome), number)
+            for (source, outcome), number in self._outcomes.items()
+        ]
+        self._outcomes.clear()
+        counts += [Count("callgauge_skewed_events_total", key, number) for key, number in self._skewed.items()]
+        self._skewed.clear()
+        found = self._redactor.counts
+        counts += [Count("callgauge_redactions_total", (kind,), number) for kind, number in sorted(found.items())]
+        found.clear()
+        return counts
+
+    def _fold(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
+        source = arrival.source
+        outcome = call.receive(arrival, out)
+        if outcome == "folded":
+            self._folded[source] += 1
+        else:
+            self._outcomes[source, outcome] += 1
+        count_skew(self._skewed, arrival)
+        if call.redactor.texts_left_out:
+            out += call.redactor.drain_counts()
+        if call.is_closing:
+            self._closing.append(call.conversation_id)
+        else:
+            self._wakeups.schedule(call, call.next_wakeup())
+
+    def _is_ahead(self, call: Call, broker_ms: int) -> bool:
+        """Whether the call may be over before this record, and broker time has not reached the call's end yet.
+
+        Another input may still hold an earlier record. The end of a call must not depend on the order in which inputs are read.
+        """
+        return self._now_ms is not None and self._now_ms < call.ends_at() <= broker_ms
+
+    def _let_wait(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
+        """Keeps the arrival until broker time reaches it, so that every input was read that far."""
+        call.keep_waiting(arrival)
+        if len(call.waiting) > MAX_WAITING_PER_CALL:
+            out.append(Count("callgauge_limits_hit_total", ("held",)))
+            self._fold(call, call.waiting.pop(0)[1], out)
+
+    def _pass_time(self, call: Call, now_ms: int, out: list[Effect]) -> None:
+        """Advances the call to `now_ms`, and folds its waiting arrivals at their times."""
+        waiting = call.waiting
+        while self._is_open(call):
+            until_ms = min(now_ms, waiting[0][0]) if waiting else now_ms
+            due_ms = call.next_wakeup()
+            if due_ms is not None and due_ms <= until_ms:
+                call.advance(until_ms, out)
+                out += call.redactor.drain_counts()
+                if call.is_closing:
+                    self._closing.append(call.conversation_id)
+                elif call.is_over:
+                    self._refuse_waiting(call)
+            elif waiting and (now_ms >= waiting[0][0] or call.ends_at() > waiting[0][0]):
+                self._fold(call, waiting.pop(0)[1], out)
+            else:
+                return
+        self._refuse_waiting(call)
+
+    def _is_open(self, call: Call) -> bool:
+        return not call.is_closing
+
+    def _refuse_waiting(self, call: Call) -> None:
+        """Drops the waiting arrivals: the call was over before them."""
+        for _, arrival in call.waiting:
+            self._outcomes[arrival.source, "after_close"] += 1
+        call.waiting.clear()
+
+    def _opened(self, arrival: Arrival, opening: OpenCall, out: list[Effect]) -> Call:
+        evicted = None if opening.evicted is None else self._calls.get(opening.evicted)
+        if evicted is not None and not evicted.is_closing:
+            out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
+            evicted.close(CloseReason.LIMIT_OPEN_CALLS, arrival.broker_time_ms)
+            self._closing.append(evicted.conversation_id)
+        call = self._calls[arrival.conversation_id] = Call(
+            arrival, self._limits, self._code_version, self._goals,
+            writes_transcript=self._writes_transcripts, redactor=self._redactor,
+        )  # fmt: skip
+        if (least_revision := self._least_revisions.pop(arrival.conversation_id, None)) is not None:
+            call.renumber(least_revision, counts=False)
+        self._eviction.add(call, self._calls)
+        return call
+
+    def _go_on_closing(self, out: list[Effect]) -> bool:
+        """Takes one step of the close that was due first; returns whether it was its last."""
+        call = self._calls[self._closing[0]]
+        call.go_on_closing(out)
+        if call.is_closed:
+            self._closing.popleft()
+            del self._calls[call.conversation_id]
+            self._replayed_by_closed += call.replayed_elements
+            call.release()
+            self._closed.close(call.conversation_id)
+        return call.is_closed
+
+
+# Folds recorded calls through the live engine without a broker, for the `context` command and for tests of laws.
+
+NO_LIMITS = Limits(
+    max_events_per_call=2**31,
+    max_kept_bytes_per_call=2**62,
+    max_replayed_elements_per_call=2**62,
+    max_turns_per_call=2**31,
+    max_stage_values_per_call=2**31,
+    max_event_time_skew_ms=0,
+)
+"""A recording is complete, so no limit may cut it off."""
+
+
+def folded(
+    arrivals: Iterable[Arrival], pipeline_type: PipelineType | str, ended_reason: str | None, limits: Limits = NO_LIMITS
+) -> Call:
+    """One call, folded event by event in the given order and not closed.
+
+    Args:
+        arrivals: The call's events; each source in its own order.
+        pipeline_type: Type of the agent's pipeline, as in a `call_started` event.
+        ended_reason: Why the call ended, unless a `call_ended` among the events has a reason.
+        limits: Bounds; by default none that a recording can reach.
+    """
+    started = CallStarted(type="call_started", timestamp=0, pipeline_type=PipelineType(pipeline_type))
+    first = Arrival(InputSource.JUDGE, 0, 0, "", started, b"", None)
+    call = Call(first, limits, "offline")
+    call.history.set_pipeline_type(PipelineType(pipeline_type))
+    effects: list[Effect] = []
+    for arrival in arrivals:
+        call.receive(arrival, effects)
+        effects.clear()
+    if call.ended_reason is None:
+        call.ended_reason = ended_reason
+    return call
+
+
+def context_of(
+    arrivals: Iterable[Arrival], pipeline_type: PipelineType | str, ended_reason: str | None, limits: Limits = NO_LIMITS
+) -> dict[str, Any]:
+    """EVA's context of one call in the conformance encoding; the arguments are those of `folded`."""
+    return folded(arrivals, pipeline_type, ended_reason, limits).context().to_dict()

@@ -1,0 +1,369 @@
+"""The curve of progress over turns: AUC, PPT and success, in O(1) a turn."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from consumers.engine.goals.checks import Undecided
+from consumers.engine.records import Value
+from schemas.goals.goal_set import DEFAULT_MAX_TURNS, MAX_SUBGOALS, MAX_TURNS
+from schemas.scores.all_records import UnscoredReason
+
+# The area under a progress curve, equal to agent-inspect's to the last bit: numpy's trapezoid rule rounded to 4
+# places.
+#
+# At rounding ties the order of summation decides the last digit, so this adds in numpy's order, without numpy.
+
+PLACES = 4
+"""Decimal places of every progress, AUC and success value of agent-inspect."""
+
+_BLOCK = 128  # numpy sums up to so many terms with eight accumulators, and halves longer sums
+_LANES = 8
+
+
+def sum_in_numpy_order(terms: Sequence[float]) -> float:
+    """The sum in the order of numpy's pairwise summation, equal to the last bit.
+
+    Added from left to right it would be 0.9999999999999999:
+
+    >>> sum_in_numpy_order([0.1] * 10)
+    1.0
+    """
+    count = len(terms)
+    if count > _BLOCK:
+        half = count // 2
+        half -= half % _LANES
+        return sum_in_numpy_order(terms[:half]) + sum_in_numpy_order(terms[half:])
+    if count < _LANES:
+        return _added(0.0, terms)
+    whole = count - count % _LANES
+    lanes = [_added(terms[lane], terms[lane + _LANES : whole : _LANES]) for lane in range(_LANES)]
+    quarters = [lanes[lane] + lanes[lane + 1] for lane in range(0, _LANES, 2)]
+    return _added((quarters[0] + quarters[1]) + (quarters[2] + quarters[3]), terms[whole:])
+
+
+def area_under(heights: Sequence[float]) -> float:
+    """Area under the polygon through `heights` at equal distances from 0 to 1; not rounded.
+
+    Raises:
+        ValueError: There are fewer than two heights.
+    """
+    if len(heights) < 2:
+        raise ValueError(f"The area under a curve needs two points or more; there were {len(heights)}.")
+    last = len(heights) - 1
+    places = [index / last for index in range(last + 1)]
+    return sum_in_numpy_order([(places[i + 1] - places[i]) * (heights[i + 1] + heights[i]) / 2.0 for i in range(last)])
+
+
+def _added(start: float, terms: Sequence[float]) -> float:
+    # Not sum(): from Python 3.12 on it corrects for lost bits, and numpy does not.
+    total = start
+    for term in terms:
+        total += term
+    return total
+
+
+# Progress of one call turn by turn, the area under its curve, progress per turn and success, as verdicts come in.
+#
+# After the same verdicts the numbers are agent-inspect's for the call up to that turn. The difference is the cost: a
+# verdict updates the known numbers, and the area takes a few additions per turn. Turns count from 1; the greeting is
+# no turn here.
+
+_UNIT = 10_000  # 10 to the PLACES: rounded progress is a whole number of these parts of 1, so its sums are exact
+
+
+class TurnScores(NamedTuple):
+    """Scores after one turn, of the turns up to it.
+
+    Attributes:
+        turn: The last turn that counts; 0 while there is none.
+        progress: Share of subgoals reached.
+        auc: Area under the progress curve from turn 1 to `max_turns`, with the last value repeated for missing turns:
+            agent-inspect's AUC of these turns.
+        auc_if_ended_now: Area under the progress curve of these turns alone, as if `max_turns` were the last of them.
+        ppt: Progress divided by the turn that reached it first. It can fall while progress rises.
+        success: 1 when every subgoal is reached, otherwise 0; known also when a missing verdict could not make it 1.
+        reached: Number of subgoals reached.
+        missing: Number of subgoals not reached, without a verdict of this turn.
+        last_reached_turn: Turn that reached the last of the reached subgoals; None when none is reached.
+    """
+
+    turn: int
+    progress: Value
+    auc: Value
+    auc_if_ended_now: Value
+    ppt: Value
+    success: Value
+    reached: int = 0
+    missing: int = 0
+    last_reached_turn: int | None = None
+
+
+def _without_scores(turn: int, gap: UnscoredReason) -> TurnScores:
+    return TurnScores(turn, progress=gap, auc=gap, auc_if_ended_now=gap, ppt=gap, success=gap)
+
+
+class _Prefix(NamedTuple):
+    """Turns 1 to one of them, summed up. The last three fields have a meaning only when `hole` is False."""
+
+    turn: int
+    reached: int
+    missing: int
+    last_reached_turn: int | None
+    progress: float | UnscoredReason | None
+    success: float | UnscoredReason | None
+    hole: (
+        UnscoredReason | bool | None
+    )  # False: progress is known after each of the turns; otherwise why not, None for open
+    first_units: int
+    last_units: int
+    sum_units: int
+
+
+class ProgressCurve:
+    """The verdicts of one call and the scores that follow from them.
+
+    A subgoal is known by its place in the goal set, from 0. A verdict is about one subgoal after one turn and rests on that
+    turn's input, which is everything up to it. A reached subgoal is not judged in later turns, so progress never falls,
+    except when the input of the very turn that reached it changes: then the verdict is void and asked for again. A subgoal
+    that code checks needs no verdicts: code says where it is reached, and can withdraw that.
+    """
+
+    __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_undecided", "_verdicts")
+
+    def __init__(self, subgoals: int, max_turns: int = DEFAULT_MAX_TURNS) -> None:
+        """Starts without turns.
+
+        Args:
+            subgoals: Number of subgoals in the goal set.
+            max_turns: The last turn that is judged, and the width of the AUC.
+
+        Raises:
+            ValueError: A number is out of bounds.
+        """
+        if not 0 <= subgoals <= MAX_SUBGOALS:
+            raise ValueError(f"A goal set has 0 to {MAX_SUBGOALS} subgoals; this one has {subgoals}.")
+        if not 1 <= max_turns <= MAX_TURNS:
+            raise ValueError(f"max_turns is a number from 1 to {MAX_TURNS}; it was {max_turns}.")
+        self._max_turns = max_turns
+        self._hashes: list[str | None] = []  # None: the turn was passed over
+        self._verdicts: list[dict[int, bool | UnscoredReason]] = []
+        self._reached_at: list[int | None] = [None] * subgoals
+        self._by_code: set[int] = set()
+        self._undecided: dict[int, Undecided] = {}
+        self._prefixes: list[_Prefix] = []  # as far as they are computed and current
+
+    @property
+    def turns(self) -> int:
+        """The highest turn that has an input, `max_turns` at most."""
+        return len(self._hashes)
+
+    @property
+    def reached_at(self) -> tuple[int | None, ...]:
+        """For each subgoal the first turn judged to have reached it; None without one."""
+        return tuple(self._reached_at)
+
+    def set_input(self, turn: int, input_hash: str) -> bool:
+        """Sets the input on which a turn is judged. Verdicts on another input of it become void.
+
+        A turn that is passed over leaves later scores open until its input is set.
+
+        Returns:
+            Whether that changed anything. Turns after `max_turns` are not judged and change nothing.
+
+        Raises:
+            ValueError: The turn is not positive.
+        """
+        if turn < 1:
+            raise ValueError(f"Progress is judged from turn 1 on; the turn was {turn}.")
+        if turn > self._max_turns or (turn <= self.turns and self._hashes[turn - 1] == input_hash):
+            return False
+        while self.turns < turn:
+            self._hashes.append(None)
+            self._verdicts.append({})
+        self._void(turn)
+        self._hashes[turn - 1] = input_hash
+        return True
+
+    def remove_from(self, first_gone: int) -> None:
+        """Removes this turn and all after it."""
+        for turn in range(self.turns, max(first_gone, 1) - 1, -1):
+            self._void(turn)
+            del self._hashes[turn - 1], self._verdicts[turn - 1]
+
+    def fold(self, turn: int, subgoal: int, verdict: bool | UnscoredReason, input_hash: str) -> bool:  # noqa: FBT001  # a verdict is data
+        """Folds a verdict on one subgoal after one turn, judged on that input; a reason when it could not be judged.
+
+        Returns:
+            Whether it counts. It does not when the turn has another input by now.
+
+        Raises:
+            ValueError: There is no such subgoal, or code checks it.
+        """
+        self._require_subgoal(subgoal)
+        if subgoal in self._by_code:
+            raise ValueError(f"Subgoal {subgoal} is checked by code and takes no verdicts.")
+        if not 1 <= turn <= self.turns or self._hashes[turn - 1] != input_hash:
+            return False
+        self._verdicts[turn - 1][subgoal] = verdict
+        reached_at = self._reached_at[subgoal]
+        if verdict is True:
+            self._reached_at[subgoal] = turn if reached_at is None else min(turn, reached_at)
+        elif reached_at == turn:
+            self._reached_at[subgoal] = self._first_reaching(subgoal)
+        del self._prefixes[turn - 1 :]
+        return True
+
+    def know(self, subgoal: int, reached_at: int | None, undecided: Undecided | None = None) -> bool:
+        """Sets the result of code for a subgoal, for all turns.
+
+        Args:
+            subgoal: Its place in the goal set.
+            reached_at: The turn that reached it; None for not reached.
+            undecided: First turn from which it is undecidable, and why; None if it is decidable.
+
+        Returns:
+            Whether that changed anything.
+
+        Raises:
+            ValueError: There is no such subgoal, or the turn is not positive.
+        """
+        self._require_subgoal(subgoal)
+        if reached_at is not None and reached_at < 1:
+            raise ValueError(f"A subgoal is reached from turn 1 on; the turn was {reached_at}.")
+        is_new = subgoal not in self._by_code
+        was_reached_at, was_undecided = before = (self._reached_at[subgoal], self._undecided.pop(subgoal, None))
+        if undecided is not None:
+            self._undecided[subgoal] = undecided
+        if not is_new and before == (reached_at, undecided):
+            return False
+        self._by_code.add(subgoal)
+        self._reached_at[subgoal] = reached_at
+        turns = [turn for turn in (was_reached_at, reached_at) if turn is not None]
+        turns += [each.since for each in (was_undecided, undecided) if each is not None]
+        del self._prefixes[0 if is_new else min(turns) - 1 :]
+        return True
+
+    def open_questions(self) -> Iterator[tuple[int, int]]:
+        """(turn, subgoal) pairs to be judged now: of each subgoal the first turn without a verdict.
+
+        Only the first, because the verdict may make later ones needless.
+        """
+        for subgoal, reached_at in enumerate(self._reached_at):
+            if subgoal in self._by_code:
+                continue
+            last = self.turns if reached_at is None else reached_at - 1
+            for turn in range(1, last + 1):
+                if self._hashes[turn - 1] is not None and subgoal not in self._verdicts[turn - 1]:
+                    yield turn, subgoal
+                    break
+
+    def at(self, turn: int) -> TurnScores:
+        """The scores of the call up to this turn; after `max_turns` they do not change.
+
+        Raises:
+            ValueError: The turn is not positive, or no input of it or of a later turn is known.
+        """
+        turn = min(turn, self._max_turns)
+        if not 1 <= turn <= self.turns:
+            raise ValueError(f"There are scores of turns 1 to {self.turns}; the turn was {turn}.")
+        if not self._reached_at:
+            return _without_scores(turn, UnscoredReason.NO_SUBGOALS)
+        while len(self._prefixes) < turn:
+            self._prefixes.append(self._next_prefix())
+        last = self._prefixes[turn - 1]
+        counts = (last.reached, last.missing, last.last_reached_turn)
+        if not isinstance(last.hole, bool):
+            return TurnScores(turn, last.progress, last.hole, last.hole, last.hole, last.success, *counts)
+        return TurnScores(
+            turn,
+            last.progress,
+            self._area(last, self._max_turns),
+            self._area(last, turn),
+            self._progress_per_turn(last),
+            last.success,
+            *counts,
+        )
+
+    @property
+    def now(self) -> TurnScores:
+        """The scores of the call so far."""
+        return self.at(self.turns) if self.turns else _without_scores(0, UnscoredReason.NO_TURN_JUDGED)
+
+    def _next_prefix(self) -> _Prefix:
+        """The prefix that is one turn longer than the longest known one."""
+        before = self._prefixes[-1] if self._prefixes else None
+        turn = len(self._prefixes) + 1
+        reached, last_reached_turn = 0, None
+        causes: list[UnscoredReason | None] = []
+        for subgoal, reached_at in enumerate(self._reached_at):
+            if reached_at is not None and reached_at <= turn:
+                reached += 1
+                last_reached_turn = max(reached_at, last_reached_turn or 0)
+                continue
+            verdict = (
+                self._by_code_after(turn, subgoal)
+                if subgoal in self._by_code
+                else self._verdicts[turn - 1].get(subgoal)
+            )
+            if verdict is not False:
+                causes.append(verdict if isinstance(verdict, UnscoredReason) else None)
+        progress = round(reached / len(self._reached_at), PLACES)
+        at_most = round((reached + len(causes)) / len(self._reached_at), PLACES)
+        cause = None if None in causes else next(iter(causes), None)
+        hole: UnscoredReason | bool | None = cause if causes else False
+        if before is not None and not isinstance(before.hole, bool):
+            hole = None if hole is None else before.hole
+        units = round(progress * _UNIT)
+        return _Prefix(
+            turn,
+            reached,
+            len(causes),
+            last_reached_turn,
+            cause if causes else progress,
+            cause if causes and at_most == 1 else float(at_most == 1),
+            hole,
+            before.first_units if before else units,
+            units,
+            units + (before.sum_units if before else 0),
+        )
+
+    def _by_code_after(self, turn: int, subgoal: int) -> bool | UnscoredReason:
+        """Code's result after a turn for a subgoal that it does not find reached."""
+        undecided = self._undecided.get(subgoal)
+        return undecided.reason if undecided is not None and turn >= undecided.since else False
+
+    def _area(self, last: _Prefix, width: int) -> Value:
+        """Area of the curve up to that turn, its last value repeated up to the turn `width`; rounded as
+        agent-inspect rounds.
+        """
+        if width == 1:
+            return UnscoredReason.ONE_TURN_HAS_NO_AREA
+        doubled = 2 * last.sum_units + 2 * (width - last.turn) * last.last_units - last.first_units - last.last_units
+        units, rest = divmod(doubled, 2 * (width - 1))
+        if rest != width - 1:
+            return (units + (rest > width - 1)) / _UNIT
+        # Exactly between two results agent-inspect's answer depends on the bits it loses when it adds. Otherwise the nearest
+        # tie is at least 1 / (2 * _UNIT * MAX_TURNS) away, thousands of times more than it can lose.
+        heights = [prefix.last_units / _UNIT for prefix in self._prefixes[: last.turn]]
+        return round(area_under(heights + heights[-1:] * (width - last.turn)), PLACES)
+
+    def _progress_per_turn(self, last: _Prefix) -> float:
+        progress = last.last_units / _UNIT
+        return round(progress / (last.last_reached_turn or 1), PLACES)
+
+    def _void(self, turn: int) -> None:
+        """Makes the verdicts of this turn void."""
+        self._verdicts[turn - 1] = {}
+        for subgoal, reached_at in enumerate(self._reached_at):
+            if reached_at == turn and subgoal not in self._by_code:
+                self._reached_at[subgoal] = self._first_reaching(subgoal)
+        del self._prefixes[turn - 1 :]
+
+    def _require_subgoal(self, subgoal: int) -> None:
+        if not 0 <= subgoal < len(self._reached_at):
+            raise ValueError(
+                f"There is no subgoal {subgoal}: the goal set has {len(self._reached_at)}, counted from 0."
+            )
+
+    def _first_reaching(self, subgoal: int) -> int | None:
+        return next((turn for turn, verdicts in enumerate(self._verdicts, 1) if verdicts.get(subgoal) is True), None)

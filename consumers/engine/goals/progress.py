@@ -1,0 +1,592 @@
+"""Progress of a call towards its goals: subgoals as verdicts and checks reach them, and stalls."""
+
+import hashlib
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from consumers.engine.effects import Effect, PublishScore, RequestVerdict
+from consumers.engine.goals.checks import CheckPlan, CheckState, SubgoalChecks, TurnFacts
+from consumers.engine.goals.curve import ProgressCurve, TurnScores
+from consumers.engine.goals.questions import (
+    AT_RISK,
+    MAX_KEPT_VERDICTS,
+    Answer,
+    AskedAbout,
+    AskingBudget,
+    GoalRules,
+    OpenQuestions,
+    SteadyWords,
+    SubgoalQuestions,
+    turn_of,
+)
+from consumers.engine.goals.text_judges import Ratings, TextJudges, facts_of, transcript_of
+from consumers.engine.goals.tool_correctness import ToolCorrectness, ToolQuestion
+from consumers.engine.records import Cause, GoalValues, Revisions, Value, result_of
+from consumers.engine.turns.live import LiveCall, LiveChanges
+from schemas.goals.goal_set import ChoosesGoals, GoalSet
+from schemas.judging import JudgeRequest, JudgeVerdict, TranscriptItem, TrialAnswer, Votes
+from schemas.scores.all_records import (
+    WITHDRAWN,
+    AnyScoreRecord,
+    GoalsFact,
+    ProgressScore,
+    Result,
+    StallFact,
+    SubgoalScore,
+    TurnStatus,
+    Unscored,
+    UnscoredReason,
+)
+
+# Finds stalls: no further subgoal for too many turns or too long, while some are open. Each stall is published once.
+
+
+class Stalls:
+    """Follows one call. A stall is named by the turn of the last progress, 0 without any.
+
+    Attributes:
+        is_stuck: Whether no subgoal was reached since the last published stall.
+    """
+
+    def __init__(self, rules: GoalRules, revisions: Revisions) -> None:
+        self.is_stuck = False
+        self._rules = rules
+        self._revisions = revisions
+        self._moved_ms: int | None = None
+        self._numbers: dict[int, int] = {}
+
+    def begins(self, broker_ms: int) -> None:
+        """Starts the clock: there is a turn to judge."""
+        if self._moved_ms is None:
+            self._moved_ms = broker_ms
+
+    def moved(self, broker_ms: int) -> None:
+        """Starts the clock again: a subgoal was reached, or is not reached any more."""
+        self._moved_ms = broker_ms
+        self.is_stuck = False
+
+    def due_at_ms(self, since_turn: int) -> int | None:
+        """Broker time at which the call is stuck if no subgoal is reached; None when this stall is published already."""
+        if self._moved_ms is None or since_turn in self._numbers:
+            return None
+        return self._moved_ms + self._rules.stall_ms
+
+    def by_turns(self, since_turn: int, last_turn: int, cause: Cause) -> StallFact | None:
+        """The stall, if too many turns have passed."""
+        return self._fact(since_turn, "turns", cause) if last_turn - since_turn >= self._rules.stall_turns else None
+
+    def by_time(self, since_turn: int, now_ms: int) -> StallFact | None:
+        """The stall, if too much time has passed."""
+        due_at_ms = self.due_at_ms(since_turn)
+        if due_at_ms is None or due_at_ms > now_ms:
+            return None
+        return self._fact(since_turn, "seconds", Cause(None, due_at_ms))
+
+    def _fact(self, since_turn: int, by: str, cause: Cause) -> StallFact | None:
+        if since_turn in self._numbers:
+            return None
+        self._numbers[since_turn] = len(self._numbers) + 1
+        self.is_stuck = True
+        return self._revisions.make(
+            StallFact, ("stall", None, self._numbers[since_turn]), TurnStatus.FINAL, (since_turn,), cause,
+            since_turn=since_turn, by=by,
+        )  # fmt: skip
+
+
+# Judges a call against its goals, turn by turn while it runs: subgoals reached, speed of progress, stalls.
+#
+# A turn is judged when the call has left it, and again only if its words or tools, or those of a turn before, change.
+# Code makes the checks by code; for the others the call asks the judges, once the words are steady, and goes on.
+
+LOOKED_AT_AGAIN = 3
+"""Turns before the newest whose texts may come late. Older turns change only by a replay, which is noticed."""
+
+
+class _Verdict(NamedTuple):
+    input_hash: str
+    finding: bool | UnscoredReason
+    votes: Votes
+    trials: tuple[TrialAnswer, ...]
+
+
+class GoalProgress:
+    """Judges one call against its goal set."""
+
+    def __init__(
+        self, conversation_id: str, goal_set: GoalSet, plan: CheckPlan, rules: GoalRules, revisions: Revisions
+    ) -> None:
+        self.goal_set = goal_set
+        self._plan = plan
+        self._rules = rules = rules.of(goal_set)
+        self._revisions = revisions
+        self._checks = SubgoalChecks(plan)
+        self._curve = ProgressCurve(len(goal_set.subgoals), goal_set.max_turns)
+        self._tools = ToolCorrectness(goal_set.expected_tool_calls)
+        self._asking = SubgoalQuestions(conversation_id, goal_set, rules, revisions.redactor)
+        self._questions: OpenQuestions[AskedAbout] = OpenQuestions(keeps_trials=rules.include_judge_explanation)
+        self._places = {subgoal.id: place for place, subgoal in enumerate(goal_set.subgoals)}
+        self._facts: dict[int, TurnFacts] = {}
+        self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
+        self._inputs: dict[int, str] = {0: goal_set.digest}
+        self._verdicts: dict[int, dict[int, _Verdict]] = {}
+        self._undecidable: dict[int, UnscoredReason] = {}
+        self._words = SteadyWords(rules)
+        self._published_scores: dict[int, TurnScores] = {}
+        self._last = 0
+        self._seen_turn = 0
+        self._seen: tuple[bool | None, int] = (None, 0)
+        self._is_over, self._asks = False, True
+        self._stalls = Stalls(rules, revisions)
+
+    @property
+    def next_wakeup_ms(self) -> int | None:
+        """Broker time of the next deadline of a verdict, question or stall; None without any."""
+        stall_ms = self._stalls.due_at_ms(self._since()) if self._is_open else None
+        times_ms = [self._questions.next_deadline_ms, self._words.ask_at_ms, stall_ms]
+        return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
+
+    @property
+    def awaits_verdicts(self) -> bool:
+        """Whether a question is open."""
+        return self._questions.next_deadline_ms is not None
+
+    def announce(self, broker_ms: int, out: list[Effect]) -> None:
+        """Records the goal set: from now on it is the call's."""
+        fact = self._revisions.make(
+            GoalsFact, ("goals", None, 0), TurnStatus.OPEN, (self.goal_set.digest,), Cause(None, broker_ms),
+            goal_set=self.goal_set, digest=self.goal_set.digest,
+        )  # fmt: skip
+        if fact is not None:
+            out.append(PublishScore(fact))
+
+    def follow(
+        self, live: LiveCall, changes: LiveChanges | None, time_ms: int | None, broker_ms: int, out: list[Effect]
+    ) -> None:
+        """Judges the turns that were left, and those that changed. Texts are compared when a turn is left, or
+        without `changes`.
+        """
+        current = live.turn
+        seen = (live.is_simulated, live.history.replays.elements)
+        others = () if changes is None else changes.with_tools
+        has_moved = changes is None or current != self._seen_turn or any(1 <= turn < current for turn in others)
+        if self._is_over or not has_moved:
+            return
+        first = min([self._last + 1 - LOOKED_AT_AGAIN, *others]) if seen == self._seen else 0
+        self._seen_turn, self._seen = current, seen
+        self._look(live, max(0, first), max(0, current - 1), time_ms, broker_ms, out)
+
+    def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
+        """Judges every turn of a call that is over, the last one too. `asks` says whether judges can still answer."""
+        self._is_over = True
+        self._asks = asks
+        last = live.turn
+        while last > 0 and not self._says_anything(live, last):
+            last -= 1
+        self._look(live, 0, last, time_ms, broker_ms, out)
+
+    def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+        """Applies a verdict. The next questions are about the turns as they are now."""
+        self.follow(live, None, None, broker_ms, out)
+        answer = self._questions.fold(verdict, broker_ms)
+        if answer is not None:
+            self._settle([answer], None, broker_ms, out)
+
+    def reached(self, live: LiveCall, now_ms: int, out: list[Effect]) -> None:
+        """Expires the verdicts whose deadline broker time `now_ms` has reached, asks about turns whose words are steady by then,
+        and finds a stall.
+        """
+        late = self._questions.expire(now_ms)
+        is_due = self._words.ask_at_ms is not None and self._words.ask_at_ms <= now_ms
+        if is_due:  # words may have come since the turn was left
+            self.follow(live, None, None, now_ms, out)
+        if late or is_due:
+            self._settle(late, None, now_ms, out)
+        if self._is_open:
+            self._record_stall(self._stalls.by_time(self._since(), now_ms), out)
+
+    def set_agent(self, agent: str) -> None:
+        """Sets the agent whose budget pays for the judges' work."""
+        self._asking.agent = agent
+
+    def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
+        """Scores that change at the end of the call; subgoals without a verdict by now get a reason instead."""
+        self._apply(self._questions.give_up())
+        self._asks = False
+        self._ask(0)
+        curve = self._curve
+        records: list[AnyScoreRecord | None] = [
+            self._progress(turn, curve.at(turn), TurnStatus.FINAL, cause) for turn in range(1, curve.turns + 1)
+        ]
+        records += [self._subgoal(place, TurnStatus.FINAL, cause) for place in range(len(self.goal_set.subgoals))]
+        return [record for record in records if record is not None]
+
+    def values(self, *, is_over: bool) -> GoalValues:
+        """The values of the whole call, so far or at its end."""
+        tools: Value = None
+        if self.goal_set.expected_tool_calls:
+            tools = self._tools.at_end(self._last) if is_over else self._tools.at(self._last) if self._last else None
+        if not is_over:
+            return GoalValues(tools, None, ())
+        unknown = [
+            result.reason
+            for place in range(len(self.goal_set.subgoals))
+            if isinstance(result := self._subgoal_result(place), Unscored)
+        ]
+        return GoalValues(tools, self._curve.now.success, tuple(sorted(Counter(unknown).items())))
+
+    # Turns.
+
+    def _look(
+        self, live: LiveCall, first: int, last: int, time_ms: int | None, broker_ms: int, out: list[Effect]
+    ) -> None:
+        if last >= 1:
+            self._stalls.begins(broker_ms)
+        if 0 not in self._transcripts:
+            first = 0
+        changed = [
+            turn
+            for turn, facts in facts_of(live, range(min(first, last + 1), last + 1)).items()
+            if self._is_news(turn, facts)
+        ]
+        self._words.changed(changed, broker_ms)
+        for turn in range(last + 1, self._last + 1):
+            self._drop(turn, Cause(time_ms, broker_ms), out)
+        if not changed and last == self._last and not self._is_over:
+            return
+        self._curve.remove_from(last + 1)
+        self._tools.forget_from(last + 1)
+        self._last = last
+        if 0 in changed:
+            self._inputs[0] = self.goal_set.digest + self._facts[0].content_hash
+        for turn in range(max(1, min(changed, default=last + 1)), last + 1):
+            digest = hashlib.blake2b(self._inputs[turn - 1].encode(), digest_size=16)
+            digest.update(self._facts[turn].content_hash.encode())
+            self._inputs[turn] = digest.hexdigest()
+            self._curve.set_input(turn, self._inputs[turn])
+        results = self._checks.results(is_over=self._is_over)
+        undecidable = self._checks.undecidable()
+        self._undecidable = {self._places[subgoal]: each.reason for subgoal, each in undecidable.items()}
+        for subgoal, result in results.items():
+            reached_at = result.turn if result.state is CheckState.REACHED else None
+            self._curve.know(self._places[subgoal], reached_at, undecidable.get(subgoal))
+        self._questions.forget_unless(lambda about, input_hash: self._inputs.get(turn_of(about)) == input_hash)
+        self._settle([], time_ms, broker_ms, out)
+
+    def _is_news(self, turn: int, facts: TurnFacts) -> bool:
+        known = self._facts.get(turn)
+        if known is not None and known.content_hash == facts.content_hash:
+            if turn >= 1 and (known.start_ms, known.end_ms) != (facts.start_ms, facts.end_ms):
+                self._facts[turn] = facts
+                return self._checks.set_turn(turn, facts)
+            return False
+        self._facts[turn] = facts
+        self._transcripts[turn] = transcript_of(turn, facts, self._revisions.redactor)
+        if turn >= 1:
+            self._checks.set_turn(turn, facts)
+            self._tools.look(turn, facts.calls, self._asking.found)
+        return True
+
+    def _drop(self, turn: int, cause: Cause, out: list[Effect]) -> None:
+        """Drops a turn that does not exist any more."""
+        if self._facts.pop(turn, None) is None:
+            return
+        del self._transcripts[turn]
+        self._inputs.pop(turn, None)
+        self._checks.drop_turn(turn)
+        if self._published_scores.pop(turn, None) is not None:
+            self._publish(self._withdrawn(turn, cause), out)
+
+    def _says_anything(self, live: LiveCall, turn: int) -> bool:
+        facts = facts_of(live, range(turn, turn + 1))[turn]
+        return bool(facts.user_words or facts.assistant_words or facts.calls)
+
+    # Questions.
+
+    def _settle(
+        self, answers: list[Answer[AskedAbout]], time_ms: int | None, broker_ms: int, out: list[Effect]
+    ) -> None:
+        """Applies answers, asks the next questions, and publishes the changed scores."""
+        before = self._curve.reached_at
+        self._apply(answers)
+        requests = self._ask(broker_ms)
+        out.extend([RequestVerdict(request) for request in requests])
+        if self._curve.reached_at != before:
+            self._stalls.moved(broker_ms)
+        self._publish_changes(Cause(time_ms, broker_ms), out)
+
+    def _apply(self, answers: list[Answer[AskedAbout]]) -> None:
+        looked_at = set()
+        for answer in answers:
+            finding = self._asking.find(answer)
+            if isinstance(answer.about, ToolQuestion):
+                looked_at.add(answer.about.turn)
+                continue
+            turn, place = answer.about
+            if not self._curve.fold(turn, place, finding, answer.input_hash):
+                continue
+            self._verdicts.setdefault(place, {})[turn] = _Verdict(
+                answer.input_hash, finding, answer.votes, answer.trials
+            )
+        for turn in looked_at & self._facts.keys():
+            self._tools.look(turn, self._facts[turn].calls, self._asking.found)
+
+    def _ask(self, broker_ms: int) -> list[JudgeRequest]:
+        """Asks all open questions; known answers may open further ones. Returns the requests to send."""
+        requests: list[JudgeRequest] = []
+        budget = AskingBudget()
+        now_ms = None if self._is_over or not self._asks else broker_ms
+        while True:
+            abouts: list[AskedAbout] = [*self._curve.open_questions(), *self._tools.open_questions()]
+            abouts = self._words.steady(abouts, turn_of, now_ms)
+            asked = [self._put(about, broker_ms, budget) for about in abouts]
+            requests += [each for each in asked if isinstance(each, JudgeRequest)]
+            answers = [each for each in asked if isinstance(each, Answer)]
+            if not answers:
+                return requests
+            self._apply(answers)
+
+    def _put(self, about: AskedAbout, broker_ms: int, budget: AskingBudget) -> JudgeRequest | Answer[AskedAbout] | None:
+        turn = turn_of(about)
+        self._asking.priority = AT_RISK if self._stalls.is_stuck else 0
+        input_hash = self._inputs[turn]
+        if not self._rules.asks_judge:
+            return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
+        if self._questions.is_open(about, input_hash):
+            return None
+        if budget.is_spent:  # the next turn or answer considers it again, if one comes
+            return None if self._asks else Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
+        transcript = budget.transcript(self._transcripts.get(number, ()) for number in range(turn + 1))
+        request = self._asking.request(about, transcript, broker_ms)
+        return self._questions.ask(about, input_hash, request, is_late=not self._asks)
+
+    def _current_verdict(self, place: int) -> "_Verdict | None":
+        """The newest verdict on a subgoal whose input is current."""
+        verdicts = self._verdicts.get(place, {})
+        current = [turn for turn, verdict in verdicts.items() if verdict.input_hash == self._inputs.get(turn)]
+        return verdicts[max(current)] if current else None
+
+    def _unknown(self, place: int) -> UnscoredReason | None:
+        if place in self._undecidable:
+            return self._undecidable[place]
+        standing = self._current_verdict(place)
+        return standing.finding if standing is not None and isinstance(standing.finding, UnscoredReason) else None
+
+    # Records.
+
+    def _publish_changes(self, cause: Cause, out: list[Effect]) -> None:
+        curve = self._curve
+        for turn in range(1, curve.turns + 1):
+            scores = curve.at(turn)
+            if scores != self._published_scores.get(turn):
+                record = self._progress(turn, scores, TurnStatus.PROVISIONAL, cause)
+                if record is not None:
+                    self._published_scores[turn] = scores
+                self._publish(record, out)
+        for place, reached_turn in enumerate(curve.reached_at):
+            if reached_turn is not None or ("subgoal", None, place) in self._revisions.published:
+                self._publish(self._subgoal(place, TurnStatus.PROVISIONAL, cause), out)
+        if self._is_open:
+            self._record_stall(self._stalls.by_turns(self._since(), self._last, cause), out)
+
+    def _progress(self, turn: int, scores: TurnScores, status: TurnStatus, cause: Cause) -> ProgressScore | None:
+        values = [scores.progress, scores.auc, scores.auc_if_ended_now, scores.ppt, scores.success]
+        results = [None if value is None else result_of(value) for value in values]
+        progress, auc, auc_now, ppt, success = results
+        if progress is None or auc is None or auc_now is None or ppt is None or success is None:
+            return None  # a verdict is open
+        return self._revisions.make(
+            ProgressScore, ("progress", turn, 0), status, (*values, scores.reached, scores.missing), cause,
+            result=progress, auc=auc, auc_if_ended_now=auc_now, ppt=ppt, success=success,
+            reached=scores.reached, missing=scores.missing, subgoals=len(self.goal_set.subgoals),
+        )  # fmt: skip
+
+    def _withdrawn(self, turn: int, cause: Cause) -> ProgressScore | None:
+        return self._revisions.make(
+            ProgressScore, ("progress", turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
+            result=WITHDRAWN, auc=WITHDRAWN, auc_if_ended_now=WITHDRAWN, ppt=WITHDRAWN, success=WITHDRAWN,
+            reached=0, missing=0, subgoals=len(self.goal_set.subgoals),
+        )  # fmt: skip
+
+    def _subgoal_result(self, place: int) -> Result:
+        if self._curve.reached_at[place] is not None:
+            return result_of(1.0)
+        if reason := self._unknown(place):
+            return Unscored(reason=reason)
+        return result_of(0.0 if self._last else UnscoredReason.NO_USER_SPEECH)
+
+    def _subgoal(self, place: int, status: TurnStatus, cause: Cause) -> SubgoalScore | None:
+        subgoal = self.goal_set.subgoals[place]
+        reached_turn = self._curve.reached_at[place]
+        result = self._subgoal_result(place)
+        standing = self._current_verdict(place)
+        votes, trials = (Votes(), ()) if standing is None else (standing.votes, standing.trials)
+        inputs = (result, reached_turn, votes.complete, votes.incomplete, *trials)
+        return self._revisions.make(
+            SubgoalScore, ("subgoal", None, place), status, inputs, cause, has_value=reached_turn is not None,
+            result=result, subgoal_id=subgoal.id, checked_by="judge" if subgoal.is_judged else "code", reached_turn=reached_turn,
+            votes_complete=votes.complete, votes_incomplete=votes.incomplete, trials=self._asking.redacted(trials),
+        )  # fmt: skip
+
+    def _publish(self, record: AnyScoreRecord | None, out: list[Effect]) -> None:
+        if record is not None:
+            out.append(PublishScore(record))
+
+    # Stalls.
+
+    @property
+    def _is_open(self) -> bool:
+        reached_at = enumerate(self._curve.reached_at)  # a subgoal that nobody can judge may have been reached
+        return not self._is_over and any(turn is None and not self._unknown(place) for place, turn in reached_at)
+
+    def _since(self) -> int:
+        return max((turn for turn in self._curve.reached_at if turn is not None), default=0)
+
+    def _record_stall(self, fact: StallFact | None, out: list[Effect]) -> None:
+        if fact is not None:
+            out.append(PublishScore(fact))
+
+
+# Chooses the goal set of a call, and makes the part that judges the call against it.
+
+MAX_PLANS: Final = 200
+"""Goal sets whose checks are kept ready; a fleet of agents has some tens. Checks of any other set are made again
+when needed.
+"""
+
+
+class ChosenGoals:
+    """Goals of the calls of one partition number.
+
+    Attributes:
+        rules: Rules of judging.
+        source: Gives goal sets.
+        logged: By call, the goal set that it got in the past; then the source is not asked. None where calls choose.
+    """
+
+    def __init__(self, source: ChoosesGoals | None = None, rules: GoalRules | None = None) -> None:
+        """Without a source no call has goals."""
+        self.rules = rules or GoalRules()
+        self.source = source
+        self.logged: Mapping[str, GoalSet] | None = None
+        self._plans: OrderedDict[str, CheckPlan] = OrderedDict()
+
+    def choose(self, conversation_id: str, goals_id: str | None, agent: str | None) -> GoalSet | None:
+        """The goal set for a call of this agent, or the one that the call names; None without any."""
+        if self.logged is not None:
+            return self.logged.get(conversation_id)
+        return None if self.source is None else self.source.choose(goals_id, agent)
+
+    def progress(self, conversation_id: str, goal_set: GoalSet, revisions: Revisions) -> GoalProgress:
+        """The part that judges a call against a goal set."""
+        plan = self._plans.get(goal_set.digest)
+        if plan is None:
+            plan = self._plans[goal_set.digest] = CheckPlan(goal_set)
+            if len(self._plans) > MAX_PLANS:
+                self._plans.popitem(last=False)
+        return GoalProgress(conversation_id, goal_set, plan, self.rules, revisions)
+
+
+# The judged scores of one call: its goal progress, and the ratings of its texts.
+
+
+class JudgedScores:
+    """Passes the events of a call on to its goal progress and its text judges; a call may have neither. Effects are appended to
+    `out`.
+
+    Attributes:
+        is_any: Whether the call has goals or text judges.
+    """
+
+    __slots__ = (
+        "_chosen",
+        "_conversation_id",
+        "_early_verdicts",
+        "_goals",
+        "_parts",
+        "_revisions",
+        "_texts",
+        "is_any",
+    )
+
+    def __init__(self, conversation_id: str, chosen: ChosenGoals, revisions: Revisions, ratings: Ratings) -> None:
+        self._conversation_id = conversation_id
+        self._chosen = chosen
+        self._revisions = revisions
+        self._goals: GoalProgress | None = None
+        self._early_verdicts: list[tuple[JudgeVerdict, int]] = []
+        self._parts: list[GoalProgress | TextJudges] = []
+        self._texts: TextJudges | None = None
+        if chosen.rules.text_judges:
+            self._texts = TextJudges(conversation_id, chosen.rules, revisions, ratings)
+            self._parts.append(self._texts)
+        self.is_any = bool(self._parts)
+
+    @property
+    def awaits_verdicts(self) -> bool:
+        """Whether a question is open."""
+        return any(part.awaits_verdicts for part in self._parts)
+
+    def started(self, goals_id: str | None, agent: str, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+        """Folds a `call_started`: the first one with a goal set decides the set of the call.
+
+        Args:
+            goals_id: Id of the goal set it names.
+            agent: The agent of the call as known now.
+            live: The call's turns.
+            broker_ms: Broker time of its record.
+            out: Effects.
+        """
+        if self._goals is None:
+            goal_set = self._chosen.choose(self._conversation_id, goals_id, agent)
+            if goal_set is not None:
+                self._goals = self._chosen.progress(self._conversation_id, goal_set, self._revisions)
+                self._parts.append(self._goals)
+                self.is_any = True
+                self._goals.announce(broker_ms, out)
+                for verdict, came_ms in self._early_verdicts:
+                    self._goals.fold(verdict, live, came_ms, out)
+                self._early_verdicts.clear()
+        for part in self._parts:
+            part.set_agent(agent)
+
+    def follow(self, live: LiveCall, changes: LiveChanges, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+        """Judges the turns that were left or changed."""
+        for part in self._parts:
+            part.follow(live, changes, time_ms, broker_ms, out)
+
+    def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+        """Folds a verdict. A reader that is behind may read it before the event that names the goals."""
+        if self._goals is None and len(self._early_verdicts) < MAX_KEPT_VERDICTS:
+            self._early_verdicts.append((verdict, broker_ms))
+        for part in self._parts:
+            part.fold(verdict, live, broker_ms, out)
+
+    def reached(self, live: LiveCall, now_ms: int, out: list[Effect]) -> None:
+        """Expires the verdicts whose deadline broker time `now_ms` has reached, asks the questions that waited until then, and finds a
+        stall.
+        """
+        for part in self._parts:
+            part.reached(live, now_ms, out)
+
+    def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
+        """Judges every turn of a call that is over. `asks` says whether judges can still answer."""
+        for part in self._parts:
+            part.finish(live, time_ms, broker_ms, out, asks=asks)
+
+    def next_wakeup(self, due_ms: int, *, is_over: bool) -> int:
+        """Broker time of the next decision that silence can make; `due_ms` is the call's own, which no longer counts if it
+        `is_over`.
+        """
+        times_ms = [time_ms for part in self._parts if (time_ms := part.next_wakeup_ms)]
+        return min(times_ms if is_over and times_ms else [due_ms, *times_ms])
+
+    def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
+        """Scores that change at the end of the call."""
+        if self._texts is not None:
+            self._texts.give_up()
+        return [] if self._goals is None else self._goals.final_records(cause)
+
+    def goal_values(self, *, is_over: bool) -> GoalValues | None:
+        """The goals' values of the whole call, so far or at its end; None without goals."""
+        return None if self._goals is None else self._goals.values(is_over=is_over)

@@ -1,0 +1,364 @@
+"""EVA's text judges, live: one question at a time about the call so far, and the ratings."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from json import dumps
+from typing import Any, Final
+
+from consumers.engine.effects import Effect, RequestVerdict
+from consumers.engine.goals.checks import CalledTool, TurnFacts
+from consumers.engine.goals.questions import Answer, AskingBudget, GoalRules, OpenQuestions
+from consumers.engine.records import Revisions
+from consumers.engine.redaction.redactor import CallRedactor, Redactor
+from consumers.engine.turns.heard import MS_PER_SECOND, HeardTurn, Purpose
+from consumers.engine.turns.live import LiveCall, LiveChanges
+from consumers.engine.turns.timeline import PairedUse, outcome_of
+from schemas.events.call import PipelineType
+from schemas.judging import (
+    PROMPT_VERSIONS,
+    JudgeKind,
+    JudgeRequest,
+    JudgeVerdict,
+    NotRateable,
+    Rated,
+    TranscriptItem,
+)
+from schemas.scores.all_records import NotApplicable, Result, Scored, ToolOutcome, Unscored, UnscoredReason
+from schemas.wire import MAX_TEXT_CHARS
+
+# The turns of a conversation as goals are judged on them: words, tools, and times.
+
+MAX_ITEM_CHARS = 20_000
+"""Longest arguments or answer of one tool in a judge's transcript; the longest recorded ones have 6,000."""
+
+
+def facts_of(live: LiveCall, turns: range) -> dict[int, TurnFacts]:
+    """The facts of these turns as known now. A turn that does not exist has empty facts."""
+    heard = live.heard(since=turns.start)
+    return {number: _facts(heard.turn(number)) for number in turns}
+
+
+def _facts(turn: HeardTurn | None) -> TurnFacts:
+    if turn is None:
+        return TurnFacts("", "")
+    times_ms = [*turn.words.logged_times_ms]
+    times_ms += (int(time_s * MS_PER_SECOND) for times_s in turn.times_s for time_s in times_s)
+    for use in turn.tools:
+        if use.called_at_ms is not None:
+            times_ms += (use.called_at_ms, use.called_at_ms + (use.duration_ms or 0))
+    return TurnFacts(
+        turn.user.said(Purpose.JUDGED),
+        turn.assistant.said(Purpose.JUDGED),
+        tuple(map(_called, turn.tools)),
+        min(times_ms, default=None),
+        max(times_ms, default=None),
+    )
+
+
+def transcript_of(turn: int, facts: TurnFacts, redactor: Redactor | CallRedactor) -> tuple[TranscriptItem, ...]:
+    """The turn as a judge reads it, without personal data."""
+    items = []
+    if facts.user_words:
+        items.append(TranscriptItem(turn=turn, kind="user", text=redactor.beginning(facts.user_words, MAX_TEXT_CHARS)))
+    for call in facts.calls:
+        items.append(TranscriptItem(turn=turn, kind="tool_call", text=_json(call.arguments, redactor), tool=call.tool))
+        if call.is_success is not None:
+            items.append(
+                TranscriptItem(turn=turn, kind="tool_response", text=_json(_answer(call), redactor), tool=call.tool)
+            )
+    if facts.assistant_words:
+        items.append(
+            TranscriptItem(turn=turn, kind="assistant", text=redactor.beginning(facts.assistant_words, MAX_TEXT_CHARS))
+        )
+    return tuple(items)
+
+
+def _answer(call: CalledTool) -> object:
+    """The answer, marked as failed where the tool failed: a judge sees no other sign of it."""
+    says_enough = call.is_success or outcome_of(call.answer) is ToolOutcome.ERROR
+    return call.answer if says_enough else {"status": "error", "result": call.answer}
+
+
+def _called(use: PairedUse) -> CalledTool:
+    arguments: Mapping[str, Any] = use.arguments if isinstance(use.arguments, Mapping) else {}
+    is_known = use.outcome not in (None, ToolOutcome.UNKNOWN)
+    is_success = use.outcome is ToolOutcome.SUCCESS if is_known else None
+    return CalledTool(use.tool, arguments, use.answer, is_success, use.is_withheld, use.lacks_arguments)
+
+
+def _json(value: object, redactor: Redactor | CallRedactor) -> str:
+    text = _dumped(value)
+    # A cut value is no JSON any more, so it is redacted as text.
+    if len(text) > MAX_ITEM_CHARS:
+        return redactor.beginning(text, MAX_ITEM_CHARS)
+    redacted = redactor.redact_value(value)
+    return text if redacted == value else _dumped(redacted)[:MAX_ITEM_CHARS]
+
+
+def _dumped(value: object) -> str:
+    return dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+# The ratings that judges gave to a call's texts so far: by turn, and of the call.
+
+Outcome = Rated | NotRateable | UnscoredReason
+
+OF_TURNS: Final = (JudgeKind.CONCISENESS, JudgeKind.SPEAKABILITY)
+OF_THE_CALL: Final = (JudgeKind.FAITHFULNESS, JudgeKind.CONVERSATION_PROGRESSION)
+
+
+class Ratings:
+    """The newest outcome of each kind, with the turn up to which it counts.
+
+    Attributes:
+        changed_turns: Turns whose ratings changed; the publisher clears it.
+    """
+
+    __slots__ = (
+        "_of_call",
+        "_of_turns",
+        "changed_turns",
+    )
+
+    def __init__(self) -> None:
+        self.changed_turns: set[int] = set()
+        self._of_turns: dict[tuple[JudgeKind, int], Outcome] = {}
+        self._of_call: dict[JudgeKind, tuple[Outcome, int]] = {}
+
+    def rate_turn(self, kind: JudgeKind, turn: int, outcome: Outcome | None) -> None:
+        """Keeps the outcome of a turn; None drops it."""
+        if self._of_turns.get((kind, turn)) == outcome:
+            return
+        self.changed_turns.add(turn)
+        if outcome is None:
+            del self._of_turns[kind, turn]
+        else:
+            self._of_turns[kind, turn] = outcome
+
+    def rate_call(self, kind: JudgeKind, outcome: Outcome | None, through_turn: int) -> None:
+        """Keeps the outcome of the call up to a turn; None drops it."""
+        if outcome is None:
+            self._of_call.pop(kind, None)
+        else:
+            self._of_call[kind] = (outcome, through_turn)
+
+    def of_turn(self, turn: int) -> dict[JudgeKind, Outcome]:
+        """The outcomes of a turn by kind."""
+        if not self._of_turns:
+            return {}
+        return {kind: self._of_turns[kind, turn] for kind in OF_TURNS if (kind, turn) in self._of_turns}
+
+    def of_call(self) -> dict[JudgeKind, tuple[Outcome, int]]:
+        """The outcomes of the call by kind, each with the turn up to which it counts."""
+        return {kind: self._of_call[kind] for kind in OF_THE_CALL if kind in self._of_call}
+
+    def known_of_turns(self, kind: JudgeKind) -> list[float]:
+        """Ratings from 0 to 1 of all turns that have one, in the order of the turns."""
+        rated = sorted((turn, outcome) for (each, turn), outcome in self._of_turns.items() if each is kind)
+        return [outcome.normalised for _, outcome in rated if isinstance(outcome, Rated)]
+
+
+def rating_result(outcome: Outcome) -> Result:
+    """The outcome as the result of a record."""
+    match outcome:
+        case Rated(normalised=normalised):
+            return Scored(value=normalised)
+        case NotRateable(reason=reason):
+            return NotApplicable(reason=reason)
+        case UnscoredReason():
+            return Unscored(reason=outcome)
+
+
+def rating_fields(outcome: Outcome, through_turn: int) -> dict[str, Any]:
+    """The fields of a `TextRating`."""
+    fields: dict[str, Any] = {"result": rating_result(outcome), "through_turn": through_turn}
+    if isinstance(outcome, Rated):
+        fields |= {
+            "rating": outcome.rating, "dimensions": outcome.dimensions, "failure_modes": outcome.failure_modes
+        }  # fmt: skip
+    return fields
+
+
+# EVA's text judges, live: each turn when the call leaves it, and the call so far with at most one open question.
+#
+# A turn's rating rests on the call up to it, and is asked again when that part changes. Faithfulness is the lowest
+# rating of all judged versions of the call, conversation progression the rating of the newest. Nothing here waits.
+
+LOOKED_AT_AGAIN: Final = 3
+"""Turns before the newest that are compared again: their texts may come late."""
+
+_About = tuple[JudgeKind, int]
+
+
+class TextJudges:
+    """Judges the text of one call. Effects are appended to `out`."""
+
+    def __init__(self, conversation_id: str, rules: GoalRules, revisions: Revisions, ratings: Ratings) -> None:
+        self._agent = "unknown"
+        self._conversation_id = conversation_id
+        self._rules = rules
+        self._revisions = revisions
+        self._ratings = ratings
+        self._questions: OpenQuestions[_About] = OpenQuestions()
+        self._facts: dict[int, TurnFacts] = {}
+        self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
+        self._inputs: dict[int, str] = {-1: ""}
+        self._found: dict[_About, Outcome] = {}
+        self._asked: dict[_About, str] = {}
+        self._last = -1
+        self._seen: tuple[int, bool | None, int] = (0, None, 0)
+        self._is_over = False
+        self._is_late = False
+
+    @property
+    def next_wakeup_ms(self) -> int | None:
+        """Broker time of the next deadline of a verdict; None without an open question."""
+        return self._questions.next_deadline_ms
+
+    def follow(self, live: LiveCall, _changes: LiveChanges, _time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+        """Judges the turns that the call has left, and those that changed."""
+        seen = (live.turn, live.is_simulated, live.history.replays.elements)
+        if self._is_over or seen[0] == self._seen[0]:
+            return
+        first = 0 if seen[1:] != self._seen[1:] else self._last + 1 - LOOKED_AT_AGAIN
+        self._seen = seen
+        self._look(live, first, seen[0] - 1, broker_ms, out)
+
+    def finish(self, live: LiveCall, _time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
+        """Judges the whole call at its end; `asks` says whether judges can still answer."""
+        self._is_over, self._is_late = True, not asks
+        self._look(live, 0, live.turn, broker_ms, out)
+
+    def fold(self, verdict: JudgeVerdict, _live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+        """Applies a verdict."""
+        answer = self._questions.fold(verdict, broker_ms)
+        if answer is not None:
+            self._settle([answer], broker_ms, out)
+
+    def reached(self, _live: LiveCall, now_ms: int, out: list[Effect]) -> None:
+        """Expires verdicts whose deadline broker time `now_ms` has reached."""
+        late = self._questions.expire(now_ms)
+        if late:
+            self._settle(late, now_ms, out)
+
+    @property
+    def awaits_verdicts(self) -> bool:
+        """Whether a question is open."""
+        return self._questions.next_deadline_ms is not None
+
+    def set_agent(self, agent: str) -> None:
+        """Sets the agent whose budget pays for the judges' work."""
+        self._agent = agent
+
+    def give_up(self) -> None:
+        """Closes the open questions at the end of the call: they become ratings with a reason."""
+        self._is_late = True
+        self._apply(self._questions.give_up())
+        self._ask(0)
+        self._rate()
+
+    # Questions.
+
+    def _look(self, live: LiveCall, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
+        last = max(-1, last)  # a call can return to before its greeting
+        for turn in range(last + 1, self._last + 1):
+            for known in (self._facts, self._transcripts, self._inputs):
+                known.pop(turn, None)  # the turn does not exist any more
+            for kind in OF_TURNS:
+                if self._found.pop((kind, turn), None) is not None:
+                    self._ratings.rate_turn(kind, turn, None)
+                self._asked.pop((kind, turn), None)
+        self._last = last
+        for kind in OF_THE_CALL:
+            judged = [turn for each, turn in self._found if each is kind]
+            for turn in judged:
+                if turn > last:
+                    del self._found[kind, turn]
+                    self._asked.pop((kind, turn), None)
+            if judged and min(judged) > last:
+                self._ratings.rate_call(kind, None, 0)
+        first = max(0, min(first, last + 1))
+        for turn, facts in facts_of(live, range(first, last + 1)).items():
+            before = self._facts.get(turn)
+            self._facts[turn] = facts
+            if before is None or before.content_hash != facts.content_hash:
+                self._transcripts[turn] = transcript_of(turn, facts, self._revisions.redactor)
+        self._inputs[-1] = live.history.pipeline_type.value
+        for turn in range(first, last + 1):
+            digest = hashlib.blake2b(self._inputs[turn - 1].encode(), digest_size=16)
+            digest.update(self._facts[turn].content_hash.encode())
+            self._inputs[turn] = digest.hexdigest()
+        self._settle([], broker_ms, out)
+
+    def _settle(self, answers: list[Answer[_About]], broker_ms: int, out: list[Effect]) -> None:
+        self._apply(answers)
+        requests = self._ask(broker_ms)
+        out.extend([RequestVerdict(request) for request in requests])
+        self._rate()
+
+    def _ask(self, broker_ms: int) -> list[JudgeRequest]:
+        requests = []
+        budget = AskingBudget()
+        for kind in self._rules.text_judges:
+            turns = range(self._last + 1) if kind in OF_TURNS else self._newest(kind)
+            for turn in turns:
+                asked = self._put((kind, turn), broker_ms, budget)
+                if isinstance(asked, JudgeRequest):
+                    requests.append(asked)
+                elif asked is not None:
+                    self._apply([asked])
+        return requests
+
+    def _newest(self, kind: JudgeKind) -> list[int]:
+        """The newest version of the call, unless a question about it is open; then the next version waits for the answer."""
+        is_under_way = any(about[0] is kind for about in self._questions.abouts)
+        return [] if self._last < 0 or is_under_way else [self._last]
+
+    def _put(self, about: _About, broker_ms: int, budget: AskingBudget) -> JudgeRequest | Answer[_About] | None:
+        kind, turn = about
+        input_hash = self._inputs[turn]
+        if self._asked.get(about) == input_hash or (budget.is_spent and not self._is_late):
+            return None  # a question that must wait is considered again with the next one
+        self._asked[about] = input_hash
+        self._questions.forget_unless(lambda open_about, open_hash: open_about != about or open_hash == input_hash)
+        if not self._rules.asks_judge:
+            return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
+        if kind is JudgeKind.SPEAKABILITY and self._inputs[-1] == PipelineType.S2S:
+            return Answer(about, input_hash, NotRateable(reason="the agent speaks without a text of its own"))
+        if kind in OF_TURNS and not self._facts[turn].assistant_words:
+            return Answer(about, input_hash, NotRateable(reason="the assistant said nothing"))
+        if budget.is_spent:
+            return Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
+        said: Iterable[tuple[TranscriptItem, ...]] = map(self._transcripts.__getitem__, range(turn + 1))
+        if kind is JudgeKind.SPEAKABILITY:
+            said = [tuple(item for item in self._transcripts[turn] if item.kind == "assistant")]
+        transcript = budget.transcript(said)
+        request = JudgeRequest(
+            conversation_id=self._conversation_id, kind=kind, turn=turn, transcript=transcript,
+            trials=1, prompt_version=PROMPT_VERSIONS[kind], asked_at_ms=broker_ms,
+            deadline_ms=broker_ms + self._rules.verdict_deadline_ms, agent=self._agent,
+        )  # fmt: skip
+        return self._questions.ask(about, input_hash, request, is_late=self._is_late)
+
+    def _apply(self, answers: list[Answer[_About]]) -> None:
+        for answer in answers:
+            if self._inputs.get(answer.about[1]) != answer.input_hash and answer.about[0] in OF_TURNS:
+                continue
+            result: Any = answer.result
+            self._found[answer.about] = result if isinstance(result, Outcome) else UnscoredReason.INVALID_ANSWERS
+
+    def _rate(self) -> None:
+        """Passes on the known ratings: of turns, and of the call so far."""
+        for (kind, turn), outcome in self._found.items():
+            if kind in OF_TURNS and turn <= self._last:
+                self._ratings.rate_turn(kind, turn, outcome)
+        for kind in OF_THE_CALL:
+            judged = [turn for each, turn in self._found if each is kind]
+            if judged:
+                self._ratings.rate_call(kind, self._outcome(kind, max(judged)), max(judged))
+
+    def _outcome(self, kind: JudgeKind, turn: int) -> Outcome:
+        if kind is not JudgeKind.FAITHFULNESS:
+            return self._found[kind, turn]
+        ratings = [found for (each, _), found in self._found.items() if each is kind and isinstance(found, Rated)]
+        return min(ratings, key=lambda rated: rated.rating, default=self._found[kind, turn])

@@ -1,0 +1,813 @@
+"""Stages of a turn's latency: read from events, joined to turns, and reported by source."""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeGuard
+
+from consumers.engine.effects import Count
+from consumers.engine.limits import Limits
+from consumers.engine.turns.bot import TokenUsage, TurnMetrics
+from consumers.engine.turns.heard import HeardTurn, HeardTurns
+from consumers.engine.turns.reported import AgentRecord
+from consumers.engine.turns.timeline import MS_DIGITS, Span, length_ms, merged
+from schemas.closed_sets import InputSource
+from schemas.events.audit import AuditLlmCall
+from schemas.events.pipecat import FunctionCallRecord, ObserverRecord
+from schemas.events.pipecat_metrics import PipecatMetric
+from schemas.scores.all_records import Anchor
+from schemas.scores.latency_stages import (
+    BUSY_TIMES,
+    CONTRIBUTIONS,
+    CONVAI_METRICS,
+    CONVAI_NAMES,
+    FIRST_BYTE_STAGES,
+    FROM_USER_SILENCE,
+    LATENCY_METRIC,
+    LATENCY_METRIC_STAGES,
+    MAX_STAGE_SECONDS,
+    MS,
+    PIPECAT_METRICS,
+    SEVERAL,
+    TOKEN_METRICS,
+    Several,
+    Stage,
+    StageSource,
+    service_kind,
+)
+from schemas.wire import MAX_NAME_CHARS, MAX_TIME_MS
+
+# Reads stage latencies and token counts from events, by the tables of `schemas.scores.latency_stages`.
+#
+# Readers are lenient: a value that is no number, or not positive, or has an unknown name is left out. A zero is a
+# service's first report, before it did anything. Every other omission is named in `Findings.unknown`.
+
+MAX_ITEMS = 64
+"""Entries of one list in one event that are read. A breakdown has about a dozen."""
+MAX_TOKENS = 10**9
+"""Largest plausible number of tokens; a larger one is a fault."""
+
+RANKS = (0, 1)
+"""Ranks of one source's values for a turn; only the lowest present counts. Pipecat reports some values in two ways, one of
+which has more detail.
+"""
+
+Json = Mapping[str, Any]
+
+
+class Measured(NamedTuple):
+    """A stage took `seconds` from `begin_s` (epoch); `rank` is one of `RANKS`."""
+
+    begin_s: float
+    stage: Stage
+    source: StageSource
+    seconds: float
+    rank: int = 0
+    model: str = ""
+
+
+class Used(NamedTuple):
+    """Tokens that a model used. All sources count the same ones, and those of the lowest `rank` win: 0, 1 or 2."""
+
+    at_s: float
+    rank: int
+    model: str
+    usage: TokenUsage
+
+
+class Findings:
+    """The values in one event. `unknown` has the names and values that are left out."""
+
+    __slots__ = ("measured", "unknown", "used")
+
+    def __init__(self) -> None:
+        self.measured: list[Measured] = []
+        self.used: list[Used] = []
+        self.unknown: list[str] = []
+
+    def took(
+        self,
+        key: str,
+        stage: Stage | None,
+        source: StageSource,
+        seconds: Any,
+        *,
+        begin_s: float | None = None,
+        end_s: float = 0.0,
+        rank: int = 0,
+        model: Any = None,
+    ) -> None:
+        """Adds a number under `key`, with its start or its end."""
+        if seconds == 0 and not isinstance(seconds, bool):
+            return
+        if stage is None or not _is_number(seconds) or not 0 < seconds <= MAX_STAGE_SECONDS:
+            self.unknown.append(key)
+            return
+        begun_s = end_s - seconds if begin_s is None else begin_s
+        self.measured.append(Measured(begun_s, stage, source, float(seconds), rank, _text(model)))
+
+    def used_tokens(self, key: str, at_s: float, rank: int, model: Any, counts: Any) -> None:
+        """Adds counts of tokens under `key`."""
+        usage = _token_usage(counts)
+        if usage is None:
+            self.unknown.append(key)
+        elif any(usage):
+            self.used.append(Used(at_s, rank, _text(model), usage))
+
+
+def findings_of(event: Any, time_ms: int) -> Findings | None:
+    """The findings in `event`; None for an event of another subject."""
+    kind = type(event)
+    reader = _RECORD_READERS.get(event.type) if kind is ObserverRecord else _READERS.get(kind)
+    if reader is None:
+        return None
+    findings = Findings()
+    reader(event.data if kind is ObserverRecord else event, time_ms / 1000, findings)
+    return findings
+
+
+def _metric(event: PipecatMetric, at_s: float, findings: Findings) -> None:
+    """Reads a number of a MetricsFrame, as EVA logs it."""
+    kind = event.type
+    reading = PIPECAT_METRICS.get(kind)
+    if reading is not None:
+        service = service_kind(event.processor or "")
+        stage = reading.any_processor or (None if service is None else reading.stages.get(service))
+        if stage is None and kind in BUSY_TIMES:
+            return
+        value = event.value
+        if reading.field is not None:
+            value = value.get(reading.field) if isinstance(value, Mapping) else None
+        seconds = value * reading.seconds if _is_number(value) else value
+        key = f"{kind} of {event.processor}"
+        findings.took(key, stage, StageSource.PIPECAT, seconds, end_s=at_s, rank=_rank(stage), model=event.model)
+    elif kind == LATENCY_METRIC:
+        stage = LATENCY_METRIC_STAGES.get(event.stage or "")
+        key = f"{kind} {event.stage}"
+        findings.took(key, stage, StageSource.PIPECAT, event.value, end_s=at_s, model=event.model)
+    elif kind in TOKEN_METRICS:
+        findings.used_tokens(kind, at_s, 1, event.model, event.value)
+
+
+# Records of pipecat's observers.
+
+
+def _service_latency(data: Any, at_s: float, findings: Findings) -> None:
+    record: Json = data if isinstance(data, Mapping) else {}
+    kind, processor = record.get("kind"), _text(record.get("processor"))
+    if kind in ("ttfa", "ttfat"):
+        return  # repeats a time to first byte that has a record of its own
+    service = service_kind(processor)
+    stage = FIRST_BYTE_STAGES[service] if kind == "ttfb" and service is not None else None
+    end_s = _moment(record.get("timestamp"), at_s)
+    key = f"service_latency {_named(kind)} of {processor}"
+    findings.took(key, stage, StageSource.PIPECAT, record.get("seconds"), end_s=end_s, model=record.get("model"))
+
+
+def _service_usage(data: Any, at_s: float, findings: Findings) -> None:
+    if isinstance(data, Mapping) and data.get("kind") == "llm":
+        at_s = _moment(data.get("timestamp"), at_s)
+        findings.used_tokens("service_usage llm", at_s, 0, data.get("model"), data)
+
+
+def _user_bot_latency(data: Any, at_s: float, findings: Findings) -> None:
+    _whole(data, Stage.VOICE_TO_VOICE, at_s, findings)
+
+
+def _first_bot_speech(data: Any, at_s: float, findings: Findings) -> None:
+    _whole(data, Stage.FIRST_SPEECH, at_s, findings)
+
+
+def _whole(data: Any, stage: Stage, at_s: float, findings: Findings) -> None:
+    seconds = data.get("latency_seconds") if isinstance(data, Mapping) else data
+    findings.took(stage, stage, StageSource.PIPECAT, seconds, end_s=at_s)
+
+
+def _breakdown(data: Any, at_s: float, findings: Findings) -> None:
+    """Reads a breakdown. Its parts are also reported one by one, except the contributions; so they are the second choice."""
+    record: Json = data if isinstance(data, Mapping) else {}
+    source = StageSource.PIPECAT
+    contributions = _items(record.get("contributions"))
+    _contributions(contributions, at_s, findings)
+    if record.get("measured_from") == "user_silence":
+        findings.took("total_secs", Stage.VOICE_TO_VOICE, source, record.get("total_secs"), end_s=at_s, rank=1)
+    turn_secs = record.get("user_turn_secs")
+    if turn_secs is not None:
+        begin_s = _moment(record.get("user_turn_start_time"), at_s)
+        findings.took("user_turn_secs", Stage.ENDPOINTING, source, turn_secs, begin_s=begin_s)
+    for item in _items(record.get("ttfb")):
+        service = service_kind(_text(item.get("processor")))
+        stage = None if service is None else FIRST_BYTE_STAGES[service]
+        _part(f"ttfb of {_named(item.get('processor'))}", stage, item, at_s, findings, rank=1)
+    aggregation = record.get("text_aggregation")
+    if isinstance(aggregation, Mapping):
+        _part("text_aggregation", Stage.SENTENCE_AGGREGATION, aggregation, at_s, findings, rank=1)
+    for item in _items(record.get("function_calls")):
+        _part("function_calls", Stage.TOOL_RUN, item, at_s, findings, rank=1)
+
+
+def _contributions(items: list[Json], at_s: float, findings: Findings) -> None:
+    """Reads one value for each key, the sum of its parts. The model's time to its first tool call is two parts together."""
+    sums: dict[Stage, tuple[float, float]] = {}
+    inference: tuple[float, float] | None = None
+    has_request = False
+    for item in items:
+        stage = CONTRIBUTIONS.get(_text(item.get("key")))
+        seconds, begin_s = item.get("duration_secs"), _moment(item.get("start_time"), at_s)
+        if stage is None or not _is_number(seconds) or seconds < 0:
+            findings.unknown.append(f"contribution {_named(item.get('key'))}")
+            continue
+        first_s, sum_s = sums.get(stage, (begin_s, 0.0))
+        sums[stage] = (min(first_s, begin_s), sum_s + seconds)
+        if stage is Stage.LLM_TOOL_CALL and inference is not None and not has_request:
+            has_request = True
+            asked_s, thought_s = inference
+            findings.took(
+                "llm_tool_call", Stage.TOOL_REQUEST, StageSource.PIPECAT, thought_s + seconds, begin_s=asked_s, rank=1
+            )
+        inference = (begin_s, seconds) if stage is Stage.LLM_INFERENCE else None
+    for stage, (begin_s, seconds) in sums.items():
+        findings.took(stage, stage, StageSource.PIPECAT, seconds, begin_s=begin_s)
+
+
+def _part(key: str, stage: Stage | None, item: Json, at_s: float, findings: Findings, *, rank: int) -> None:
+    begin_s = _moment(item.get("start_time"), at_s)
+    findings.took(
+        key, stage, StageSource.PIPECAT, item.get("duration_secs"), begin_s=begin_s, rank=rank, model=item.get("model")
+    )
+
+
+def _function_call(event: FunctionCallRecord, at_s: float, findings: Findings) -> None:
+    """Reads a tool that has answered, failed, or run into its time limit; a running tool has no value yet."""
+    call = event.data
+    begin_s, end_s = call.in_progress_at, _moment(call.timestamp, at_s)
+    if call.has_answered and begin_s is not None:
+        seconds = round(end_s - begin_s, 6)
+        findings.took("function_call_event", Stage.TOOL_RUN, StageSource.PIPECAT, seconds, begin_s=begin_s)
+
+
+def _llm_call(event: AuditLlmCall, at_s: float, findings: Findings) -> None:
+    """Reads one step of the model: the agent waits for all of it. A step without words in its answer was a tool call."""
+    if event.latency_ms is not None:
+        said = event.value.get("response") if isinstance(event.value, Mapping) else event.value
+        stage = Stage.LLM_LAST_SENTENCE if said else Stage.TOOL_REQUEST
+        seconds = event.latency_ms * MS if _is_number(event.latency_ms) else event.latency_ms
+        findings.took("llm_call latency_ms", stage, StageSource.AUDIT, seconds, end_s=at_s, model=event.model)
+    if event.usage is not None:
+        findings.used_tokens("llm_call usage", at_s, 2, event.model, event.usage)
+
+
+_READERS: Mapping[type, Callable[[Any, float, Findings], None]] = {
+    PipecatMetric: _metric,
+    AuditLlmCall: _llm_call,
+    FunctionCallRecord: _function_call,
+}
+_RECORD_READERS: Mapping[str, Callable[[Any, float, Findings], None]] = {
+    "service_latency": _service_latency,
+    "service_usage": _service_usage,
+    "latency_breakdown": _breakdown,
+    "user_bot_latency": _user_bot_latency,
+    "first_bot_speech_latency": _first_bot_speech,
+}
+
+
+def _rank(stage: Stage | None) -> int:
+    """The rank of a contribution: a text aggregation has two reports, and the contribution is the one that adds up."""
+    return 1 if stage is Stage.SENTENCE_AGGREGATION else 0
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """Whether arithmetic on it is safe: JSON has integers that are no float, and non-finite numbers compare with nothing."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_TIME_MS
+
+
+def _moment(value: Any, otherwise_s: float) -> float:
+    return float(value) if _is_number(value) else otherwise_s
+
+
+def _text(value: object) -> str:
+    return value[:MAX_NAME_CHARS] if isinstance(value, str) else ""
+
+
+def _named(value: object) -> str:
+    """A name for messages; for anything that is no name only its type, because it may be large."""
+    return value[:MAX_NAME_CHARS] if isinstance(value, str) else type(value).__name__
+
+
+def _items(value: object) -> list[Json]:
+    return [item for item in value[:MAX_ITEMS] if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _token_usage(counts: Any) -> TokenUsage | None:
+    """Tokens by kind. Services count input with or without the cache; the total has all of it, so the input follows from it."""
+    if not isinstance(counts, Mapping):
+        return None
+
+    def count(name: str) -> int:
+        value = counts.get(name)
+        return int(value) if _is_number(value) and 0 <= value <= MAX_TOKENS else 0
+
+    read, written = count("cache_read_input_tokens"), count("cache_creation_input_tokens")
+    output, total = count("completion_tokens"), count("total_tokens")
+    sent = total - output - read - written if total else count("prompt_tokens")
+    return TokenUsage(max(0, sent), read, written, output)
+
+
+# The window of each turn of a call, to find the turn of a time.
+
+
+class TurnWindows:
+    """A turn's window reaches from its user's first sound to the next turn's; the first turn has no earlier end.
+    Epoch seconds.
+    """
+
+    __slots__ = (
+        "_begins_s",
+        "_order",
+    )
+
+    def __init__(self) -> None:
+        self._begins_s: dict[int, float] = {}
+        self._order: list[tuple[float, int]] = []
+
+    def update(self, heard: HeardTurns, touched: Iterable[int]) -> set[int]:
+        """Updates the windows of turns that may have changed; returns the turns with a new window, neighbours included."""
+        moved: set[int] = set()
+        # The start of a turn of transcripts depends on the speech before it.
+        for turn in {turn for first in touched for turn in (first, first + 1)}:
+            there = heard.turn(turn)
+            begin_s = None if there is None else there.begin_s
+            if begin_s != self._begins_s.get(turn):
+                self._move(turn, begin_s, moved)
+        return moved
+
+    def window(self, turn: int) -> tuple[float, float]:
+        """Start and end of the window, end excluded; equal for a turn without sound."""
+        begin_s = self._begins_s.get(turn)
+        if begin_s is None:
+            return inf, inf
+        place = bisect_left(self._order, (begin_s, turn))
+        end_s = self._order[place + 1][0] if place + 1 < len(self._order) else inf
+        return begin_s if place else -inf, end_s
+
+    def turn_at(self, at_s: float) -> int | None:
+        """The turn at that time; None before the first turn."""
+        if not self._order:
+            return None
+        place = bisect_right(self._order, at_s, key=lambda begun: begun[0])
+        return self._order[max(0, place - 1)][1]
+
+    def _move(self, turn: int, begin_s: float | None, moved: set[int]) -> None:
+        order = self._order
+        moved.add(turn)
+        old_s = self._begins_s.pop(turn, None)
+        if old_s is not None:
+            place = bisect_left(order, (old_s, turn))
+            del order[place]
+            moved.update(each for _, each in order[max(0, place - 1) : place + 1])
+        if begin_s is not None:
+            self._begins_s[turn] = begin_s
+            place = bisect_left(order, (begin_s, turn))
+            moved.update(each for _, each in order[max(0, place - 1) : place + 1])
+            order.insert(place, (begin_s, turn))
+
+
+# The reported stage latencies of one call, in the order in which the stages began, and their reports for one turn.
+
+MAX_VALUES_PER_TURN = 256
+"""Values of one turn that count, the earliest ones. A turn with tools has about thirty; more is a loop in the producer."""
+
+PRECISION_SECONDS = 0.005
+"""Error of a start that is computed from a whole millisecond and a length."""
+OF_A_REQUEST = frozenset(
+    {Stage.LLM_FIRST_TOKEN, Stage.LLM_FIRST_SENTENCE, Stage.SENTENCE_AGGREGATION, Stage.TTS_FIRST_BYTE}
+)
+"""Stages of one request to the model of which the first counts."""
+_FIRST_TOKEN = (Stage.LLM_FIRST_TOKEN, StageSource.PIPECAT)
+STAGES = tuple(Stage)
+SOURCES = tuple(StageSource)
+STAGE_PLACES: Mapping[Stage, int] = {stage: place for place, stage in enumerate(STAGES)}
+_CODES = [(stage, source, rank) for stage in STAGES for source in SOURCES for rank in RANKS]
+_CODE_OF = {meaning: code for code, meaning in enumerate(_CODES)}
+
+
+class Reported(NamedTuple):
+    """One source's value of one stage of a turn; `rank` is that of the values behind it."""
+
+    rank: int
+    seconds: float
+    model: str
+
+
+Reports = dict[Stage, dict[StageSource, Reported]]
+"""The reports of one turn."""
+
+
+class StageValues:
+    """Reported values sorted by start, then by content, so that the order of arrival does not matter.
+
+    They are stored as columns: a call has hundreds of them, and most are read once.
+    """
+
+    __slots__ = (
+        "_begins_s",
+        "_codes",
+        "_models",
+        "_seconds",
+    )
+
+    def __init__(self) -> None:
+        self._begins_s = array("d")
+        self._codes = array("H")
+        self._seconds = array("d")
+        self._models: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def add(self, value: Measured) -> bool:
+        """Keeps a value; false when an equal one is there already: its record came twice."""
+        begins_s = self._begins_s
+        begin_s = value.begin_s
+        code = _CODE_OF[value.stage, value.source, value.rank]
+        place = bisect_left(begins_s, begin_s)
+        last = bisect_right(begins_s, begin_s, lo=place)
+        if place < last:
+            own = (code, value.seconds, value.model)
+            place += bisect_left(range(place, last), own, key=self._says)
+            if place < last and self._says(place) == own:
+                return False
+        begins_s.insert(place, begin_s)
+        self._codes.insert(place, code)
+        self._seconds.insert(place, value.seconds)
+        self._models.insert(place, value.model)
+        return True
+
+    def _says(self, place: int) -> tuple[int, float, str]:
+        return self._codes[place], self._seconds[place], self._models[place]
+
+    def slice(self, from_s: float, until_s: float) -> tuple[int, float, float]:
+        """A key of the values in a window, for comparison: their number, and the starts of the first and the last. Values are
+        never removed.
+        """
+        begins_s = self._begins_s
+        first, last = bisect_left(begins_s, from_s), bisect_left(begins_s, until_s)
+        return (last - first, begins_s[first], begins_s[last - 1]) if first < last else (0, from_s, from_s)
+
+    def reports(self, from_s: float, until_s: float, silent_from_s: float | None = None) -> Reports:
+        """The reports of the values that began in the window of a turn.
+
+        Args:
+            from_s: Start of the window (epoch).
+            until_s: Its end, excluded.
+            silent_from_s: End of the user's last speech before the answer; None when unknown. A request to the model that was
+                replaced by one after it was not answered, so it and the rest of its values do not count.
+        """
+        found: Reports = {}
+        asked: dict[StageSource, tuple[float, str]] = {}
+        covered_s: dict[tuple[Stage, StageSource], float] = {}
+        first, last = bisect_left(self._begins_s, from_s), bisect_left(self._begins_s, until_s)
+        last = min(last, first + MAX_VALUES_PER_TURN)
+        answered_s = -inf if silent_from_s is None else self._answered_from_s(first, last, silent_from_s)
+        for place in range(first, last):
+            stage, source, rank = _CODES[self._codes[place]]
+            seconds, model = self._seconds[place], self._models[place]
+            begin_s = self._begins_s[place]
+            if begin_s < answered_s and stage in OF_A_REQUEST and source is StageSource.PIPECAT:
+                continue
+            if stage is Stage.TOOL_RUN:  # the one stage that is a union
+                begun_s = max(begin_s, covered_s.get((stage, source), -inf))
+                covered_s[stage, source] = max(begun_s, begin_s + seconds)
+                seconds = covered_s[stage, source] - begun_s
+            _take(found, stage, source, Reported(rank, seconds, model))
+            # Pipecat measures the wait for the first sentence from the first token on; others from the request on.
+            if stage is Stage.LLM_FIRST_TOKEN:
+                asked[source] = seconds, model
+            elif stage is Stage.SENTENCE_AGGREGATION and source in asked:
+                waited_s, model = asked[source]
+                _take(found, Stage.LLM_FIRST_SENTENCE, source, Reported(1, waited_s + seconds, model))
+        return found
+
+    def _answered_from_s(self, first: int, last: int, silent_from_s: float) -> float:
+        """Start of the request that was answered: the first after the user's last sound, otherwise the last before it."""
+        before_s = -inf
+        for place in range(first, last):
+            if _CODES[self._codes[place]][:2] == _FIRST_TOKEN:
+                begin_s = self._begins_s[place]
+                if begin_s >= silent_from_s - PRECISION_SECONDS:
+                    return begin_s
+                before_s = begin_s
+        return before_s
+
+
+def _take(found: Reports, stage: Stage, source: StageSource, value: Reported) -> None:
+    """Adds a value of a turn; values come in their order."""
+    by_source = found.get(stage)
+    if by_source is None:
+        found[stage] = {source: value}
+        return
+    known = by_source.get(source)
+    if known is not None and value.rank >= known.rank:
+        several = SEVERAL[stage]
+        if value.rank > known.rank or several is Several.FIRST:
+            return
+        if several is Several.UNION and value.rank == known.rank:
+            value = value._replace(seconds=known.seconds + value.seconds)
+    by_source[source] = value
+
+
+# The stages of one turn: the best source's number, the other sources' numbers, and whether they disagree.
+
+DISAGREEMENT_MS = 200
+"""Difference in ms that two sources may have: one step of a voice detector, or the way over the line."""
+DISAGREEMENT_SHARE = 0.2
+"""And share of the larger number. Beyond both they disagree: a clock is skewed, or one of them measures something else."""
+
+MS_PER_SECOND = 1000
+SECOND_DIGITS = 6
+_FROM_A_RECORD = frozenset({StageSource.ELEVENLABS, StageSource.RUN})
+_SPEECH = SOURCES.index(StageSource.SPEECH)
+
+
+def disagree(one_ms: float, other_ms: float) -> bool:
+    """Whether two numbers for the same stage differ by more than measuring it twice explains.
+
+    Example:
+        >>> disagree(300, 480), disagree(3000, 3500), disagree(300, 700)
+        (False, False, True)
+    """
+    return abs(one_ms - other_ms) > max(DISAGREEMENT_MS, DISAGREEMENT_SHARE * max(one_ms, other_ms))
+
+
+class StageReading(NamedTuple):
+    """One stage in plain values: places in the lists of stages and sources, milliseconds, the model's name."""
+
+    stage: int
+    source: int
+    latency_ms: float
+    model: str
+    others_ms: tuple[tuple[int, float], ...]
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether another source differs beyond the tolerance."""
+        return any(disagree(self.latency_ms, other_ms) for _, other_ms in self.others_ms)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a `StageLatency`; made together with its record it costs half as much."""
+        stage = STAGES[self.stage]
+        fields: dict[str, Any] = {"stage": stage, "latency_ms": self.latency_ms, "source": SOURCES[self.source]}
+        if stage in FROM_USER_SILENCE:
+            # A source that measures from the end of the user's speech has that from a detector; a record made after the call
+            # does not name its source.
+            fields["anchor"] = Anchor.RECORD if SOURCES[self.source] in _FROM_A_RECORD else Anchor.VAD
+        if self.model:
+            fields["model"] = self.model
+        if self.others_ms:
+            fields["others_ms"] = {SOURCES[place]: other_ms for place, other_ms in self.others_ms}
+            fields["is_disputed"] = self.is_disputed
+        return fields
+
+
+def stage_readings(reports: Reports, heard_ms: float | None) -> list[StageReading]:
+    """The measured stages, in the order of the list of stages.
+
+    Voice to voice has a score of its own from the times of speech, `heard_ms`; it appears here where others measured it too.
+    """
+    readings = []
+    for stage, by_source in reports.items():
+        found = [(place, by_source[source]) for place, source in enumerate(SOURCES) if source in by_source]
+        source, best = found[0]
+        others = tuple([(place, _ms(other)) for place, other in found[1:]])
+        if stage is Stage.VOICE_TO_VOICE and heard_ms is not None:
+            others = (*others, (_SPEECH, heard_ms))
+        readings.append(StageReading(STAGE_PLACES[stage], source, _ms(best), best.model, others))
+    return sorted(readings)
+
+
+def convai_seconds(reports: Reports, heard_ms: float | None) -> dict[str, float]:
+    """Seconds by ElevenLabs' name; voice to voice as heard, where no other source has it and the user waited. The run's own
+    latencies are for comparison: those as heard come before them.
+    """
+    seconds = {
+        name: round(reports[stage][_best_source(reports[stage])].seconds, SECOND_DIGITS)
+        for stage, name in CONVAI_NAMES.items()
+        if reports.get(stage) and _best_source(reports[stage]) is not StageSource.RUN
+    }
+    if heard_ms is not None and heard_ms >= 0:
+        seconds.setdefault(CONVAI_NAMES[Stage.VOICE_TO_VOICE], round(heard_ms / MS_PER_SECOND, SECOND_DIGITS))
+    return seconds
+
+
+def _best_source(by_source: Mapping[StageSource, Reported]) -> StageSource:
+    """The best source among those present."""
+    return next(source for source in SOURCES if source in by_source)
+
+
+def _ms(found: Reported) -> float:
+    return round(found.seconds * MS_PER_SECOND, MS_DIGITS)
+
+
+# Latency by stage and turn: a reported value is filed under the turn in whose time it began.
+#
+# The turn of a value follows from times alone, so it does not matter whether a number comes before or after the sound
+# that creates the turn; when a turn moves, so do its numbers. Endpointing also follows from the speech itself, and a
+# tool's run from the audit log or an ElevenLabs agent's events: these are sources beside the reports.
+
+MAX_UNKNOWN_KEYS = 32
+"""Unknown names that are kept of a call, for debugging."""
+
+_UNMAPPED = "callgauge_stage_values_unmapped_total"
+_LIMIT = "callgauge_limits_hit_total"
+
+
+class StageLatencies:
+    """The stages of one call.
+
+    Attributes:
+        unknown_keys: Reported names that no table has.
+    """
+
+    __slots__ = (
+        "_convai",
+        "_counts",
+        "_has_windows",
+        "_is_full",
+        "_max_values",
+        "_of_the_run_s",
+        "_stale",
+        "_used",
+        "_values",
+        "_windows",
+        "unknown_keys",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self.unknown_keys: set[str] = set()
+        self._max_values = limits.max_stage_values_per_call
+        self._values = StageValues()
+        self._used: list[Used] = []
+        self._windows = TurnWindows()
+        self._has_windows = False
+        self._convai: dict[int, Mapping[str, float]] = {}
+        self._of_the_run_s: dict[int, float] = {}
+        self._stale: set[int] = set()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._is_full = False
+
+    def observe(self, source: InputSource, event: Any, time_ms: int) -> None:
+        """Folds the reports of the event; an event without any costs a look at its type."""
+        findings = findings_of(event, time_ms)
+        if findings is None:
+            return
+        for value in findings.measured:
+            if self._has_room() and self._values.add(value):
+                self._is_stale_at(value.begin_s)
+        for used in findings.used:
+            place = bisect_left(self._used, used)
+            if self._has_room() and self._used[place : place + 1] != [used]:
+                self._used.insert(place, used)
+        self._unknown(source, findings.unknown)
+
+    def fold_convai(self, turn: int, seconds: Mapping[str, float]) -> None:
+        """Replaces the metrics that an ElevenLabs record has for a turn, in seconds by name."""
+        if self._convai.get(turn, {}) == seconds:
+            return
+        self._convai[turn] = seconds  # replaced, never changed: values computed from it are compared with it
+        self._stale.add(turn)
+        self._unknown(InputSource.ELEVENLABS, [name for name in seconds if name not in CONVAI_METRICS])
+
+    def fold_run(self, heard: HeardTurns, turns: Iterable[int], latencies_ms: Sequence[float]) -> None:
+        """Takes the latencies that the run measured itself, at the close: only then is it known which turns have one.
+
+        Args:
+            heard: The turns of the call.
+            turns: Their numbers, in order.
+            latencies_ms: The latencies in the order of the turns. They name no turn, so unless there is one for each turn with a
+                latency they belong to none.
+        """
+        answered = [
+            number
+            for number, turn in heard.turns(turns).items()
+            if number >= 1 and turn.view is not None and turn.view.heard_ms is not None
+        ]
+        if len(answered) == len(latencies_ms):
+            by_turn_ms = dict(zip(answered, latencies_ms, strict=True))
+            self._of_the_run_s = {turn: latency_ms / MS_PER_SECOND for turn, latency_ms in by_turn_ms.items()}
+            self._stale.update(answered)
+        else:
+            self._counts[_UNMAPPED, InputSource.AUDIT.value] += len(latencies_ms)
+
+    def drain_counts(self) -> list[Count]:
+        """Counts of reports without a stage, since the last drain."""
+        counts = [Count(metric, (label,), by) for (metric, label), by in self._counts.items()]
+        self._counts.clear()
+        return counts
+
+    def stale_turns(self, heard: HeardTurns, touched: Iterable[int]) -> set[int]:
+        """Turns whose reported values may have changed since the last call.
+
+        Args:
+            heard: The turns of the call.
+            touched: Turns that may have changed.
+        """
+        stale, self._stale = self._stale, set()
+        if self._values or self._used:
+            if not self._has_windows:  # most calls need none, and turns change often
+                self._has_windows = True
+                touched = heard.numbers()
+            stale |= self._windows.update(heard, touched)
+        return stale
+
+    def stages_of(self, heard: HeardTurns, number: int) -> list[StageReading]:
+        """The measured stages of a turn, in the order of the list of stages."""
+        turn = heard.turn(number)
+        if turn is None or turn.view is None:
+            return []
+        is_reported = self._values or number in self._convai or number in self._of_the_run_s
+        if heard.is_simulated and not is_reported and not turn.tools:
+            return []
+        return stage_readings(self._reports(turn), turn.view.heard_ms)
+
+    def agreement(self, heard: HeardTurns, turns: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """By the place of a stage: turns in which several sources measured it, and turns in which they disagree."""
+        found: dict[int, tuple[int, int]] = {}
+        for turn in turns:
+            for stage in self.stages_of(heard, turn):
+                if stage.others_ms:
+                    compared, disputed = found.get(stage.stage, (0, 0))
+                    found[stage.stage] = (compared + 1, disputed + stage.is_disputed)
+        return found
+
+    def turn_metrics(self, heard: HeardTurns, record: AgentRecord | None, number: int) -> TurnMetrics:
+        """The metrics of a turn for a transcript, as of the last `follow`."""
+        turn = heard.turn(number)
+        if turn is None or turn.view is None:
+            return TurnMetrics({}, {})
+        seconds = convai_seconds(self._reports(turn), turn.view.heard_ms)
+        recorded = None if record is None else record.usage(number)
+        return TurnMetrics(seconds, recorded or self._usage(number))
+
+    def _usage(self, turn: int) -> Mapping[str, TokenUsage]:
+        """Tokens by model. Several sources may count the same ones: the best of them wins."""
+        from_s, until_s = self._windows.window(turn)
+        first, last = (bisect_left(self._used, at_s, key=attrgetter("at_s")) for at_s in (from_s, until_s))
+        used = self._used[first:last]
+        best = min((each.rank for each in used), default=0)
+        usage: dict[str, TokenUsage] = {}
+        for each in used:
+            if each.rank == best:
+                usage[each.model] = usage.get(each.model, TokenUsage()).plus(each.usage)
+        return usage
+
+    def _has_room(self) -> bool:
+        if len(self._values) + len(self._used) < self._max_values:
+            return True
+        if not self._is_full:
+            self._is_full = True
+            self._counts[_LIMIT, "stage_values"] += 1
+        return False
+
+    def _unknown(self, source: InputSource, keys: list[str]) -> None:
+        if keys:
+            self._counts[_UNMAPPED, source.value] += len(keys)
+            room = MAX_UNKNOWN_KEYS - len(self.unknown_keys)
+            self.unknown_keys.update(key[:MAX_NAME_CHARS] for key in keys[:room])
+
+    def _is_stale_at(self, begin_s: float) -> None:
+        turn = self._windows.turn_at(begin_s)
+        if turn is not None:
+            self._stale.add(turn)
+
+    def _own(self, turn: HeardTurn) -> list[tuple[Stage, StageSource, float]]:
+        """Stages that follow from the times of speech and of tools."""
+        own = []
+        if turn.endpointing_s is not None:
+            own.append((Stage.ENDPOINTING, StageSource.SPEECH, turn.endpointing_s))
+        for teller in (StageSource.ELEVENLABS, StageSource.AUDIT):
+            # The record itself has the time of pipecat's run.
+            runs = [
+                Span(use.called_at_ms, use.called_at_ms + use.duration_ms)
+                for use in turn.tools
+                if use.duration_ms is not None and use.called_at_ms is not None and use.source.value == teller.value
+            ]
+            if runs:
+                own.append((Stage.TOOL_RUN, teller, length_ms(merged(runs)) / MS_PER_SECOND))
+        return own
+
+    def _reports(self, turn: HeardTurn) -> Reports:
+        """All reports of the turn."""
+        reports = self._values.reports(*self._windows.window(turn.number), turn.silent_from_s)
+        by_name = self._convai.get(turn.number, {})
+        # A copy follows its original, which thereby wins.
+        known = sorted(CONVAI_METRICS.keys() & by_name, key=lambda name: CONVAI_METRICS[name].is_copy)
+        found = [(CONVAI_METRICS[name].stage, StageSource.ELEVENLABS, by_name[name]) for name in known]
+        if turn.number in self._of_the_run_s:
+            found.append((Stage.VOICE_TO_VOICE, StageSource.RUN, self._of_the_run_s[turn.number]))
+        for stage, source, seconds in (*self._own(turn), *found):
+            if 0 < seconds <= MAX_STAGE_SECONDS:
+                reports.setdefault(stage, {}).setdefault(source, Reported(0, round(seconds, SECOND_DIGITS), ""))
+        return reports

@@ -1,0 +1,530 @@
+"""Word errors: of the transcripts of a call against each other, and of speech recognition against the words that were said."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from hashlib import blake2b
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+import jiwer
+
+from consumers.engine.records import MetricResult, failed
+from consumers.engine.turns.heard import HeardSide, HeardTurns, Purpose
+from consumers.engine.turns.live import LiveCall
+from consumers.engine.turns.normal_text import MAX_CHARS, normalised, without_bracketed
+from schemas.events.call import PipelineType
+from schemas.metric_context import MetricContext
+from schemas.scores.all_records import NotApplicable, Result, Scored, Unscored, UnscoredReason
+
+# EVA's `stt_wer`: how well the speech of simulated callers is understood, word by word.
+#
+# A turn counts with the caller's intended words and the agent's transcript, both in one spelling (`normal_text`). The
+# score is the errors of all turns by the words of all turns, so both sums are kept, and adding, replacing or removing
+# a turn costs only that turn.
+
+NO_PAIR: Final = "No user turns with both TTS text and transcript available"
+"""EVA's error for a call in which no turn has both texts."""
+
+_LANGUAGES_OF_CHARACTERS = frozenset({"ja", "zh", "ko"})
+"""Written without blanks between words: characters are counted."""
+_LISTED_ERRORS = 10
+_DIGITS = 3
+
+
+class ErrorSums(NamedTuple):
+    """The sums of a rate; in words, or in characters for some languages."""
+
+    substitutions: int = 0
+    deletions: int = 0
+    insertions: int = 0
+    reference_words: int = 0
+
+    @property
+    def errors(self) -> int:
+        """All errors together."""
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def rate(self) -> float:
+        """Errors by reference words; it can exceed 1. Without a reference word every error counts whole, as in jiwer."""
+        return self.errors / self.reference_words if self.reference_words else float(self.errors)
+
+    def plus(self, other: "ErrorSums", sign: int = 1) -> "ErrorSums":
+        """The sum of both, or with -1 the difference."""
+        return ErrorSums(*(own + sign * theirs for own, theirs in zip(self, other, strict=True)))
+
+
+class TurnErrors(NamedTuple):
+    """One turn compared: its sums, and each error as (intended words, understood words), one of them empty for missing or
+    surplus words.
+    """
+
+    sums: ErrorSums
+    errors: tuple[tuple[str, str], ...]
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """The errors in EVA's encoding."""
+        return {
+            "substitutions": [{"expected": meant, "actual": heard} for meant, heard in self.errors if meant and heard],
+            "deletions": [meant for meant, heard in self.errors if not heard],
+            "insertions": [heard for meant, heard in self.errors if not meant],
+        }
+
+
+Comparison = Callable[[str, str, str], TurnErrors]
+"""Takes the intended words, the understood words and the language."""
+
+
+class WordErrors:
+    """The turns of one call, by turn id, and their sums.
+
+    Args:
+        language: The spoken language, as a two-letter code.
+        comparing: Compares the two texts of a turn; they come without labels, and neither is empty.
+    """
+
+    __slots__ = (
+        "_compared",
+        "_comparing",
+        "_language",
+        "_pairs",
+        "_sums",
+    )
+
+    def __init__(self, language: str = "en", comparing: Comparison | None = None) -> None:
+        self._language = language
+        self._comparing = comparing or compare
+        self._pairs: dict[int, bytes] = {}
+        self._compared: dict[int, TurnErrors] = {}
+        self._sums = ErrorSums()
+
+    @property
+    def sums(self) -> ErrorSums:
+        """The sums of all turns that count."""
+        return self._sums
+
+    @property
+    def turns(self) -> Mapping[int, TurnErrors]:
+        """The turns that count: both texts have words."""
+        return self._compared
+
+    def knows(self, turn: int) -> bool:
+        """Whether both texts of the turn have been seen."""
+        return turn in self._pairs
+
+    def put(self, turn: int, meant: str | None, understood: str | None) -> bool:
+        """Adds or replaces a turn; a side without words removes it.
+
+        Args:
+            turn: Its id.
+            meant: The speaker's intended words, labels included; None when unknown.
+            understood: The words that the other side understood; None when unknown.
+
+        Returns:
+            Whether the sums or the turns may have changed.
+        """
+        if meant is None or understood is None:
+            return self.remove(turn)
+        pair = fingerprint(meant, understood)
+        if self._pairs.get(turn) == pair:
+            return False
+        was_there = self.remove(turn)
+        self._pairs[turn] = pair
+        reference, hypothesis = without_bracketed(meant), without_bracketed(understood)
+        if not reference or not hypothesis:
+            return was_there
+        compared = self._comparing(reference, hypothesis, self._language)
+        self._compared[turn] = compared
+        self._sums = self._sums.plus(compared.sums)
+        return True
+
+    def remove(self, turn: int) -> bool:
+        """Removes a turn; true when it counted."""
+        self._pairs.pop(turn, None)
+        compared = self._compared.pop(turn, None)
+        if compared is None:
+            return False
+        self._sums = self._sums.plus(compared.sums, -1)
+        return True
+
+    def put_all(self, meant: Mapping[int, str], understood: Mapping[int, str | None]) -> None:
+        """Replaces all turns by those of a whole call; known turns cost nothing."""
+        for turn in self._pairs.keys() - (meant.keys() & understood.keys()):
+            self.remove(turn)
+        for turn in meant.keys() & understood.keys():
+            self.put(turn, meant[turn], understood[turn])
+
+    def result(self) -> MetricResult:
+        """The call in EVA's encoding."""
+        if not self._compared:
+            return failed(NO_PAIR)
+        turns = {turn: self._compared[turn] for turn in sorted(self._compared)}
+        sums, rate = self._sums, round(self._sums.rate, _DIGITS)
+        by_character = counts_characters(self._language)
+        accuracy = round(1 - min(1.0, self._sums.rate), _DIGITS)
+        details = {
+            "cer" if by_character else "wer": rate,
+            "accuracy": accuracy,
+            "language": self._language,
+            "use_cer": by_character,
+            "num_turns": len(turns),
+            "per_turn_wer": {str(turn): round(compared.sums.rate, _DIGITS) for turn, compared in turns.items()},
+            "per_turn_errors": {str(turn): compared.to_dict() for turn, compared in turns.items()},
+            # EVA lists those of the first turn only, although it means all.
+            "error_summary": _summary(next(iter(turns.values()))),
+            "total_substitutions": sums.substitutions,
+            "total_deletions": sums.deletions,
+            "total_insertions": sums.insertions,
+            "reference_words": sums.reference_words,
+        }
+        rates: dict[str, float | None] = {}
+        if sums.reference_words:
+            rates = {
+                "substitution_rate": round(sums.substitutions / sums.reference_words, _DIGITS),
+                "deletion_rate": round(sums.deletions / sums.reference_words, _DIGITS),
+                "insertion_rate": round(sums.insertions / sums.reference_words, _DIGITS),
+            }
+        return MetricResult(rate, accuracy, details, sub_metrics=rates)
+
+
+def stt_wer(context: MetricContext, language: str = "en") -> MetricResult:
+    """EVA's metric of a whole call: the simulated caller's intended words against the agent's transcript.
+
+    Args:
+        context: EVA's context of the call.
+        language: The spoken language, as a two-letter code. Japanese, Chinese and Korean are counted by character.
+
+    Returns:
+        The score in EVA's encoding; its error when no turn has both texts.
+    """
+    errors = WordErrors(language, partial(compare, as_eva=True))
+    errors.put_all(context.intended_user_turns, context.transcribed_user_turns)
+    return errors.result()
+
+
+def counts_characters(language: str) -> bool:
+    """Whether characters are counted in place of words."""
+    return language.split("-")[0] in _LANGUAGES_OF_CHARACTERS
+
+
+def compare(meant: str, understood: str, language: str = "en", *, as_eva: bool = False) -> TurnErrors:
+    """The fewest substitutions, deletions and insertions that turn one text into the other.
+
+    Args:
+        meant: The reference, without labels.
+        understood: The hypothesis, without labels.
+        language: See `stt_wer`.
+        as_eva: Whether the spelling must be EVA's (`normalised`).
+
+    Example:
+        >>> compare("Code three foxtrot please", "code 3 fox trot")
+        TurnErrors(sums=ErrorSums(substitutions=2, deletions=0, insertions=0, reference_words=4), errors=(('foxtrot please', 'fox trot'),))
+    """
+    meant, understood = (normalised(text, language, as_eva=as_eva) for text in (meant, understood))
+    if counts_characters(language):
+        aligned: jiwer.WordOutput | jiwer.CharacterOutput = jiwer.process_characters(meant, understood)
+    elif meant == understood:
+        return TurnErrors(ErrorSums(reference_words=len(meant.split())), ())
+    else:
+        aligned = jiwer.process_words(meant, understood)
+    reference, hypothesis = aligned.references[0], aligned.hypotheses[0]
+    errors = tuple(
+        (
+            " ".join(reference[chunk.ref_start_idx : chunk.ref_end_idx]),
+            " ".join(hypothesis[chunk.hyp_start_idx : chunk.hyp_end_idx]),
+        )
+        for chunk in aligned.alignments[0]
+        if chunk.type != "equal"
+    )
+    return TurnErrors(
+        ErrorSums(aligned.substitutions, aligned.deletions, aligned.insertions, len(reference)),
+        errors,
+    )
+
+
+def fingerprint(one: str, other: str) -> bytes:
+    """Hash that recognises the same two texts again, without keeping them while the call lasts."""
+    digest = blake2b(len(one).to_bytes(4), digest_size=12)
+    digest.update((one + other).encode(errors="surrogatepass"))
+    return digest.digest()
+
+
+def _summary(turn: TurnErrors) -> dict[str, list[dict[str, Any]]]:
+    listed = turn.to_dict()
+    substitutions = [f"{each['expected']} \u2192 {each['actual']}" for each in listed["substitutions"]]
+    return {
+        "top_substitutions": _top("error", substitutions),
+        "top_deletions": _top("word", listed["deletions"]),
+        "top_insertions": _top("word", listed["insertions"]),
+    }
+
+
+def _top(name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
+    return [{name: text, "count": count} for text, count in Counter(texts).most_common(_LISTED_ERRORS)]
+
+
+# Compares two transcripts of the same speech, neither of which is known to be right.
+#
+# Both are aligned word by word as written, and only where they differ are the words brought into one spelling:
+# "twenty five" and "25", or "I'm" and "I am", are no difference. That is much cheaper than normalising everything, as
+# `stt_wer` must.
+
+_NOT_IN_WORDS = re.compile(r"[\W_]+")
+
+
+def differences(one: str, other: str, language: str = "en") -> TurnErrors:
+    """The words by which `other` differs from `one`, in the shape of word errors.
+
+    Args:
+        one: A side's intended words, without labels; they count as the reference.
+        other: The words that the other side understood, without labels.
+        language: The spoken language, as a two-letter code; languages without blanks between words are compared by character.
+
+    Example:
+        >>> differences("I'm on flight seven oh three.", "I am on the flight 703").errors
+        (('', 'the'),)
+    """
+    if counts_characters(language):
+        return compare(one, other, language)
+    ours, theirs = _Words(one), _Words(other)
+    if ours.keys == theirs.keys:
+        return TurnErrors(ErrorSums(reference_words=len(ours.keys)), ())
+    aligned = jiwer.process_words(" ".join(ours.keys), " ".join(theirs.keys))
+    sums = ErrorSums(reference_words=aligned.hits)
+    errors: tuple[tuple[str, str], ...] = ()
+    for is_same, group in groupby(aligned.alignments[0], key=lambda chunk: chunk.type == "equal"):
+        if is_same:
+            continue
+        first, *rest = group
+        last = rest[-1] if rest else first
+        part = compare(
+            ours.text(first.ref_start_idx, last.ref_end_idx),
+            theirs.text(first.hyp_start_idx, last.hyp_end_idx),
+            language,
+        )
+        sums = sums.plus(part.sums)
+        errors += part.errors
+    return TurnErrors(sums, errors)
+
+
+class _Words:
+    """The words of a text: as aligned (small letters and digits only), and as written."""
+
+    def __init__(self, text: str) -> None:
+        keyed = [(key, word) for word in text[:MAX_CHARS].split() if (key := _NOT_IN_WORDS.sub("", word.lower()))]
+        self.keys = [key for key, _ in keyed]
+        self._words = [word for _, word in keyed]
+
+    def text(self, start: int, end: int) -> str:
+        return " ".join(self._words[start:end])
+
+
+# Measures how well the sides of a call understand each other: EVA's `stt_wer`, and the disagreement of transcripts.
+#
+# Only a simulated caller reports intended and understood words, so real calls have neither measure. A turn is
+# compared when the call leaves it; at the close EVA's own context decides, because it may complete the last turn.
+
+MAX_RUNNING_CHARS: Final = 1_000_000
+"""Characters compared for the running values of one call, a second or two; beyond it turns are compared at the close. A call of
+two hours has 300,000.
+"""
+
+MAX_CHARS_PER_STEP: Final = 50_000
+"""Characters compared in one step of a call, some 0.3 s at worst; further turns wait for the next turn, or for the close."""
+_SEEN_CHARS: Final = 64
+"""Characters of unchanged texts whose recognition costs as much as comparing one character."""
+
+_NO_USER: Final = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
+_NO_CALLER: Final = NotApplicable(reason="only a simulated caller knows what it meant to say")
+_NO_TRANSCRIBER: Final = NotApplicable(reason="the agent hears sound: no transcript has the words that it understood")
+_ONE_TRANSCRIPT: Final = NotApplicable(reason="there are no two transcripts of it")
+_RATE_DIGITS = 3  # as EVA rounds
+
+
+class TurnDifferences(NamedTuple):
+    """The differences in a turn: of the user's side by EVA's `stt_wer`, and by disagreement of each side; None where one
+    transcript is unknown.
+    """
+
+    stt: ErrorSums | None
+    user: ErrorSums | None
+    assistant: ErrorSums | None
+
+    def fields(self) -> dict[str, Any]:
+        """Its fields in a turn's record."""
+        return {
+            "stt_wer": None if self.stt is None else _error_fields(self.stt, 1, None),
+            "user_disagreement": None if self.user is None else _side_fields(self.user, 1),
+            "assistant_disagreement": None if self.assistant is None else _side_fields(self.assistant, 1),
+        }
+
+
+class CallDifferences(NamedTuple):
+    """The differences in a call, in plain values, and the fields of a `WordErrorRate` and of a `TranscriptDisagreement`; either
+    is None where it is known only at the close.
+    """
+
+    inputs: tuple[Any, ...]
+    stt_wer: dict[str, Any] | None
+    disagreement: dict[str, Any] | None
+
+
+class TranscriptErrors:
+    """Compares the turns of one call.
+
+    Args:
+        language: The spoken language, as a two-letter code.
+    """
+
+    __slots__ = (
+        "_changed_at_close",
+        "_chars",
+        "_of_assistant",
+        "_of_user",
+        "_waiting",
+    )
+
+    def __init__(self, language: str = "en") -> None:
+        self._of_user = WordErrors(language, _compared)
+        self._of_assistant = WordErrors(language, _differing)
+        self._chars = 0
+        self._waiting: set[int] = set()
+        self._changed_at_close: frozenset[int] = frozenset()
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether so much has been compared that turns wait for the close."""
+        return self._chars > MAX_RUNNING_CHARS
+
+    def compare(self, heard: HeardTurns, turns: Iterable[int]) -> set[int]:
+        """Compares these turns, and those that wait, as far as one step may. Over the limit only turns that never were.
+
+        Returns:
+            The turns that were compared although they are not among `turns`.
+        """
+        if not heard.is_simulated:
+            return set()
+        asked = set(turns)
+        self._waiting |= asked
+        until = self._chars + MAX_CHARS_PER_STEP
+        compared = set()
+        for number in sorted(self._waiting):
+            if self._chars >= until:
+                break
+            self._waiting.discard(number)
+            turn = heard.turn(number) if number < heard.current else None
+            if self.is_over_limit and turn is not None and self._of_user.knows(number):
+                continue
+            is_new = self._put(self._of_user, number, turn and turn.user)
+            if self._put(self._of_assistant, number, turn and turn.assistant) or is_new:
+                compared.add(number)
+        return compared - asked
+
+    def compare_at_close(self, context: MetricContext) -> bool:
+        """Compares turns as EVA's own context has them, as many as one step may; returns whether all are."""
+        until = self._chars + MAX_CHARS_PER_STEP
+        for errors, one, other in self._pairs(context):
+            for turn in one.keys() & other.keys():
+                if self._chars >= until:
+                    return False
+                if errors.put(turn, one[turn], other[turn]):
+                    self._changed_at_close |= {turn}
+                    self._chars += _compared_chars(one[turn], other[turn])
+        return True
+
+    def finish(self, context: MetricContext) -> frozenset[int]:
+        """Replaces the turns by those of EVA's final context, after the comparison.
+
+        Returns:
+            The turns whose differences have changed by that.
+        """
+        for errors, one, other in self._pairs(context):
+            gone = errors.turns.keys() - (one.keys() & other.keys())
+            self._changed_at_close |= gone
+            errors.put_all(one, other)
+        return self._changed_at_close
+
+    def of_turn(self, live: LiveCall, turn: int) -> TurnDifferences:
+        """The differences in a turn, as far as it was compared."""
+        user, assistant = (errors.turns.get(turn) for errors in (self._of_user, self._of_assistant))
+        user_sums = None if user is None else user.sums
+        is_cascade = live.history.pipeline_type is PipelineType.CASCADE
+        return TurnDifferences(
+            user_sums if is_cascade else None, user_sums, None if assistant is None else assistant.sums
+        )
+
+    def of_call(self, live: LiveCall, context: MetricContext | None) -> CallDifferences:
+        """The differences in the call so far; at its end by EVA's context, with the reason where nothing can be compared."""
+        errors = self._of_user
+        unknown: Unscored | NotApplicable | None = None
+        if context is not None and context.is_audio_native:
+            unknown = _NO_TRANSCRIBER
+        elif context is not None and not any(context.intended_user_turns.values()):
+            unknown = _NO_CALLER
+        elif not errors.turns:
+            unknown = _NO_USER
+        has_rate = context is not None or (unknown is None and live.history.pipeline_type is PipelineType.CASCADE)
+        sums, turns = (errors.sums, len(errors.turns)) if unknown is None else (ErrorSums(), 0)
+        sides = (errors.sums, len(errors.turns)), (self._of_assistant.sums, len(self._of_assistant.turns))
+        has_sides = context is not None or any(turns for _, turns in sides)
+        inputs = (has_rate and (sums, turns, unknown and unknown.reason), has_sides and sides)
+        both = sides[0][0].plus(sides[1][0])
+        is_compared = any(turns for _, turns in sides)
+        disagreement = {
+            "result": _scored(both) if is_compared else _ONE_TRANSCRIPT,
+            "user": _side_fields(*sides[0]),
+            "assistant": _side_fields(*sides[1]),
+        }
+        rate = _error_fields(sums, turns, unknown)
+        return CallDifferences(inputs, rate if has_rate else None, disagreement if has_sides else None)
+
+    def _pairs(
+        self, context: MetricContext
+    ) -> tuple[tuple[WordErrors, Mapping[int, str], Mapping[int, str | None]], ...]:
+        return (
+            (self._of_user, context.intended_user_turns, context.transcribed_user_turns),
+            (self._of_assistant, context.intended_assistant_turns, context.transcribed_assistant_turns),
+        )
+
+    def _put(self, errors: WordErrors, turn: int, side: HeardSide | None) -> bool:
+        one, other = (side and side.wording(purpose) for purpose in (Purpose.MEANT, Purpose.UNDERSTOOD))
+        if not errors.put(turn, one, other):
+            self._chars += (len(one or "") + len(other or "")) // _SEEN_CHARS
+            return False
+        self._chars += _compared_chars(one, other)
+        return True
+
+
+def _compared(meant: str, understood: str, language: str) -> TurnErrors:
+    """Compares two texts for their sums alone: the differing words are not published, and would be kept until the close."""
+    return TurnErrors(compare(meant, understood, language).sums, ())
+
+
+def _differing(one: str, other: str, language: str) -> TurnErrors:
+    return TurnErrors(differences(one, other, language).sums, ())
+
+
+def _compared_chars(one: str | None, other: str | None) -> int:
+    return min(len(one or "") + len(other or ""), 2 * MAX_CHARS)
+
+
+def _scored(sums: ErrorSums) -> Scored:
+    return Scored(value=round(sums.rate, _RATE_DIGITS))
+
+
+def _error_fields(sums: ErrorSums, turns: int, unknown: Unscored | NotApplicable | None) -> dict[str, Any]:
+    return {
+        "result": unknown or _scored(sums),
+        "substitutions": sums.substitutions,
+        "deletions": sums.deletions,
+        "insertions": sums.insertions,
+        "reference_words": sums.reference_words,
+        "turns": turns,
+    }
+
+
+def _side_fields(sums: ErrorSums, turns: int) -> dict[str, Any]:
+    result: Result = _scored(sums) if turns else _ONE_TRANSCRIPT
+    return {"result": result, "differences": sums.errors, "words": sums.reference_words, "turns": turns}

@@ -1,0 +1,715 @@
+"""The transcript of a call in ElevenLabs' format, from its turns or from the agent's own record."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Protocol
+
+from pydantic_core import from_json, to_json
+
+from consumers.engine.turns.bot import TokenUsage, TurnMetrics
+from consumers.engine.turns.heard import HeardSide, HeardTurn, Purpose, answers_of, cut_off_turns
+from consumers.engine.turns.live import LiveCall
+from consumers.engine.turns.reported import usage_in
+from consumers.engine.turns.timeline import PairedUse
+from schemas.events.elevenlabs_record import RecordedToolCall, RecordedToolResult, RecordEntry
+from schemas.scores.all_records import ToolOutcome
+from schemas.transcript import (
+    TRANSCRIPT,
+    AgentMetadata,
+    ConversationTurnMetrics,
+    ElapsedTime,
+    LlmUsage,
+    ModelUsage,
+    TokenCount,
+    ToolCall,
+    ToolDetails,
+    ToolResult,
+    TranscriptTurn,
+    request_id,
+)
+
+# Puts the measured values of a turn on the transcript entry where ElevenLabs has them.
+
+_OF_THE_USER: Final = "convai_asr_"
+_OF_TOOL_CALLS: Final = "convai_llm_tool_request_generation_latency"
+_NO_METRICS: Final = ConversationTurnMetrics()
+_NO_TOKENS: Final = TokenCount()
+_UNMEASURED: Final = TurnMetrics({}, {})
+
+MetricsOf = Callable[[int], TurnMetrics]
+
+
+class EntryKind(IntEnum):
+    """Kinds of transcript entries."""
+
+    USER = 0
+    TOOL_CALL = 1
+    TOOL_RESULT = 2
+    AGENT = 3
+
+
+class EntryNumbers:
+    """Places each number of a turn on one entry, the first of its kind."""
+
+    def __init__(self, places: set[tuple[int, EntryKind]], metrics_of: MetricsOf | None) -> None:
+        """Starts with nothing written.
+
+        Args:
+            places: The future entries, by turn and kind.
+            metrics_of: Gives the measured values of a turn; None without any.
+        """
+        self._places = places
+        self._metrics_of = metrics_of
+        self._measured: dict[int, TurnMetrics] = {}
+        self._written: set[tuple[int, EntryKind]] = set()
+
+    def is_written(self, turn: int, kind: EntryKind) -> None:
+        """Notes that an entry of this kind is written: no later entry gets its numbers."""
+        self._written.add((turn, kind))
+
+    def metrics(self, turn: int, kind: EntryKind) -> ConversationTurnMetrics:
+        """Stage latencies for this entry."""
+        here = {
+            name: ElapsedTime(elapsed_time=seconds)
+            for name, seconds in self._of(turn).seconds.items()
+            if self._place(turn, name) is kind
+        }
+        return ConversationTurnMetrics(metrics=here) if here else _NO_METRICS
+
+    def usage(self, turn: int, kind: EntryKind) -> LlmUsage | None:
+        """Tokens for this entry; None without any."""
+        usage = self._of(turn).usage
+        if not usage or self._place(turn) is not kind:
+            return None
+        return llm_usage(usage)
+
+    def _of(self, turn: int) -> TurnMetrics:
+        if self._metrics_of is None:
+            return _UNMEASURED
+        measured = self._measured.get(turn)
+        if measured is None:
+            measured = self._measured[turn] = self._metrics_of(turn)
+        return measured
+
+    def _place(self, turn: int, name: str = "") -> EntryKind | None:
+        """The entry of the turn for a number of this name; None when there is none, or it is already written."""
+        wanted: tuple[EntryKind, ...] = (EntryKind.AGENT, EntryKind.TOOL_CALL)
+        if name.startswith(_OF_THE_USER):
+            wanted = (EntryKind.USER,)
+        elif name == _OF_TOOL_CALLS:
+            wanted = (EntryKind.TOOL_CALL, EntryKind.AGENT)
+        place = next(((turn, kind) for kind in wanted if (turn, kind) in self._places), None)
+        return None if place is None or place in self._written else place[1]
+
+
+def llm_usage(usage: Mapping[str, TokenUsage]) -> LlmUsage:
+    """Tokens by model in the format of a transcript."""
+    return LlmUsage(model_usage={model or "unknown": _model_usage(used) for model, used in usage.items()})
+
+
+def _model_usage(used: TokenUsage) -> ModelUsage:
+    return ModelUsage(
+        input=_count(used.input_tokens, used.input_price),
+        input_cache_read=_count(used.cache_read_tokens, used.cache_read_price),
+        input_cache_write=_count(used.cache_write_tokens, used.cache_write_price),
+        output_total=_count(used.output_tokens, used.output_price),
+    )
+
+
+def _count(tokens: int, price: float) -> TokenCount:
+    return TokenCount(tokens=tokens, price=price) if tokens or price else _NO_TOKENS
+
+
+# Redacts the texts and the tool values of a transcript, and leaves values out that are too long.
+
+MAX_VALUE_CHARS: Final = 100_000
+"""Longest parameters or answer of a tool in a transcript. A longer value is left out before it is redacted."""
+MAX_TOOL_TEXT_CHARS: Final = 1_000
+"""Longest parameters or answer of a tool that stay in a transcript that would be too large otherwise."""
+
+
+class Redacts(Protocol):
+    """Removes personal data from texts."""
+
+    def redact(self, text: str) -> str:
+        """The text without personal data."""
+
+    def redact_value(self, value: Any) -> Any:
+        """The JSON value without personal data in any of its texts."""
+
+
+class TranscriptTexts:
+    """The texts of one transcript.
+
+    Attributes:
+        longest_value: Characters of the longest tool value that is not left out.
+    """
+
+    def __init__(self, redactor: Redacts | None) -> None:
+        """Takes the redactor; None leaves every text unchanged."""
+        self.longest_value = MAX_VALUE_CHARS
+        self._redactor = redactor
+
+    def text(self, text: str) -> str | None:
+        """The text without personal data; None for an empty one."""
+        if not text:
+            return None
+        return text if self._redactor is None else self._redactor.redact(text)
+
+    def value(self, value: Any) -> Any:
+        """A JSON value of the same shape without personal data; None for one that is too long."""
+        if length(value) > self.longest_value:
+            return None
+        return value if self._redactor is None else self._redactor.redact_value(value)
+
+    def parameters(self, value: object, chars: int) -> str:
+        """The arguments of a tool as JSON text; `chars` is their `length`."""
+        return left_out(chars) if chars > self.longest_value else self._json(_parsed(value), value)
+
+    def answer(self, value: object, chars: int) -> str:
+        """The answer of a tool as text, other values than texts as JSON; `chars` is its `length`."""
+        if chars > self.longest_value:
+            return left_out(chars)
+        answer = _parsed(value)
+        return (self.text(answer) or "") if isinstance(answer, str) else self._json(answer, value)
+
+    def _json(self, value: object, logged: object) -> str:
+        """The value as JSON without personal data, redacted text by text, so that it stays valid JSON.
+
+        Args:
+            value: The value.
+            logged: The value as logged. A text stays as logged if nothing was redacted.
+        """
+        redacted = value if self._redactor is None else self._redactor.redact_value(value)
+        if isinstance(logged, str) and logged is not value and redacted == value:
+            return logged
+        return to_json(redacted, inf_nan_mode="null").decode()  # JSON has no word for infinity
+
+
+def length(value: object) -> int:
+    """Characters of a tool's value, as JSON if it is no text."""
+    return len(value) if isinstance(value, str) else len(to_json(value, inf_nan_mode="null"))
+
+
+def left_out(chars: int) -> str:
+    """The text in place of a value of this many characters."""
+    return f'{{"left_out_characters":{chars}}}'
+
+
+def _parsed(value: object) -> object:
+    """A tool's value, parsed where it is a text that holds a JSON object or list, so that its parts can be redacted."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return from_json(value, allow_inf_nan=False)
+        except ValueError:
+            return value
+    return value
+
+
+# Writes a call's transcript at its close, in ElevenLabs' format: words and tools with their times, and stage
+# latencies.
+#
+# `turn_words` chooses the words: of the caller those that the agent understood, of the agent those that sounded. Each
+# side of a turn is one entry. Tool calls form an entry of the agent without a message, and so do their results, as on
+# ElevenLabs' platform; neighbours in one turn share an entry. Entries are in the order of time.
+
+MAX_TRANSCRIPT_BYTES: Final = 1_000_000
+"""Largest transcript that is written: brokers and clients accept a megabyte, and two hours of talk have a third of that."""
+LEAST_ENTRY_BYTES: Final = 100
+LEAST_USE_BYTES: Final = 100
+"""Lower bounds of the bytes of an entry, and of a tool call in it, beside their texts."""
+MS_PER_SECOND: Final = 1_000
+
+
+def transcript_of(
+    conversation_id: str,
+    live: LiveCall,
+    agent: str,
+    redactor: Redacts | None = None,
+    metrics_of: MetricsOf | None = None,
+) -> tuple[TranscriptTurn, ...]:
+    """The transcript of a call as it is now.
+
+    Args:
+        conversation_id: Begins the ids of tool uses; turn and number follow.
+        live: The call.
+        agent: The agent's name, used where no conversation record has the agent's id.
+        redactor: Redacts every text and every tool value; None leaves them unchanged.
+        metrics_of: Gives the measured values of a turn; None without any.
+
+    Returns:
+        The entries; none for a call without words, sound or tools.
+    """
+    writer = TranscriptWriter(conversation_id, live, agent, redactor, metrics_of)
+    writer.go_on(lambda: True)
+    return tuple(writer.turns)
+
+
+def transcript_bytes(turns: Sequence[TranscriptTurn]) -> bytes | None:
+    """The JSON array in UTF-8. Long tool values are left out where it would be too large with them.
+
+    Returns:
+        None when it is too large even so.
+    """
+    value = TRANSCRIPT.dump_json(tuple(turns))
+    if len(value) > MAX_TRANSCRIPT_BYTES:
+        value = TRANSCRIPT.dump_json(tuple(map(_without_long_values, turns)))
+    return value if len(value) <= MAX_TRANSCRIPT_BYTES else None
+
+
+class _Words(NamedTuple):
+    """The words of a turn: the caller's; the agent's as spoken, as its model wrote them, and as shown."""
+
+    user: str
+    spoken: str
+    written: str
+    answer: str
+
+
+class _Entry(NamedTuple):
+    """An entry of one text or value. `chars` is the length of a tool's value, as JSON if it is no text."""
+
+    at_ms: int
+    turn: int
+    kind: EntryKind
+    use: PairedUse | None
+    chars: int = 0
+
+
+class _Part(NamedTuple):
+    """A part of an entry with one text or value to redact. The last part completes the entry."""
+
+    turn: int
+    kind: EntryKind
+    after_secs: int
+    use: PairedUse | None = None
+    chars: int = 0
+    is_last: bool = True
+
+
+class TranscriptWriter:
+    """Writes the entries one by one; the caller decides how far it may go at a time.
+
+    Attributes:
+        turns: The entries so far.
+    """
+
+    def __init__(
+        self,
+        conversation_id: str,
+        live: LiveCall,
+        agent: str,
+        redactor: Redacts | None,
+        metrics_of: MetricsOf | None,
+    ) -> None:
+        """Finds the entries to write; arguments as in `transcript_of`."""
+        self.turns: list[TranscriptTurn] = []
+        self._conversation_id = conversation_id
+        known_id = None if live.record is None else live.record.agent_id
+        self._metadata = AgentMetadata(agent_id=known_id or agent)
+        self._texts = TranscriptTexts(redactor)
+        heard = live.heard()
+        turns = heard.turns(sorted(heard.numbers()))
+        self._words = _words_of(turns)
+        self._cut_off = cut_off_turns(turns)
+        self._first_ms = live.first_ms
+        self._calls: list[ToolCall] = []
+        self._results: list[ToolResult] = []
+        self._original: str | None = None
+        entries = sorted(self._entries(turns), key=attrgetter("at_ms"))
+        self._numbers = EntryNumbers({(entry.turn, entry.kind) for entry in entries}, metrics_of)
+        if self._least_bytes(entries) > MAX_TRANSCRIPT_BYTES:
+            self._texts.longest_value = MAX_TOOL_TEXT_CHARS
+        self.is_too_large = self._least_bytes(entries) > MAX_TRANSCRIPT_BYTES
+        self._parts = deque(self._in_parts(entries))
+
+    def go_on(self, may_go_on: Callable[[], bool]) -> bool:
+        """Writes the next part, and more while `may_go_on` is true; returns whether all is written."""
+        parts = self._parts
+        while parts:
+            self._write(parts.popleft())
+            if not may_go_on():
+                break
+        return not parts
+
+    def _write(self, part: _Part) -> None:
+        turn, kind, after_secs, use, chars, is_last = part
+        match kind:
+            case EntryKind.USER:
+                self.turns.append(self._user(turn, after_secs))
+            case EntryKind.AGENT if is_last:
+                self.turns.append(self._agent(turn, after_secs))
+            case EntryKind.AGENT:
+                self._original = self._texts.text(self._words[turn].written)
+            case EntryKind.TOOL_CALL if use is not None:
+                self._calls.append(self._call(use, chars))
+                if is_last:
+                    self.turns.append(self._tools_called(turn, after_secs))
+            case EntryKind.TOOL_RESULT if use is not None:
+                self._results.append(self._result(use, chars))
+                if is_last:
+                    self.turns.append(self._tools_answered(after_secs))
+        if is_last:
+            self._numbers.is_written(turn, kind)
+
+    def _in_parts(self, entries: Sequence[_Entry]) -> Iterator[_Part]:
+        if not entries:
+            return
+        start_ms = entries[0].at_ms if self._first_ms is None else min(self._first_ms, entries[0].at_ms)
+        for (turn, kind), group in groupby(entries, key=attrgetter("turn", "kind")):
+            several = list(group)
+            after_secs = (several[0].at_ms - start_ms) // MS_PER_SECOND
+            if kind in {EntryKind.TOOL_CALL, EntryKind.TOOL_RESULT}:
+                for entry in several:
+                    yield _Part(turn, kind, after_secs, entry.use, entry.chars, is_last=entry is several[-1])
+                continue
+            if kind is EntryKind.AGENT and self._has_original(turn):
+                yield _Part(turn, kind, after_secs, is_last=False)
+            yield _Part(turn, kind, after_secs)
+
+    def _least_bytes(self, entries: Sequence[_Entry]) -> int:
+        """Least size of the transcript, if redaction shortens nothing."""
+        size = 0
+        for _, number, kind, use, chars in entries:
+            if kind is EntryKind.USER:
+                size += LEAST_ENTRY_BYTES + len(self._words[number].user)
+            elif kind is EntryKind.AGENT:
+                size += LEAST_ENTRY_BYTES + len(self._words[number].answer)
+            elif use is not None:
+                copies = 2 if kind is EntryKind.TOOL_CALL else 1
+                size += LEAST_USE_BYTES + (copies * chars if chars <= self._texts.longest_value else 0)
+            if size > MAX_TRANSCRIPT_BYTES:
+                break
+        return size
+
+    def _entries(self, turns: Mapping[int, HeardTurn]) -> Iterator[_Entry]:
+        """Words, tool calls and results, turn by turn. An entry without a time of its own follows the one before it."""
+        latest_ms = self._first_ms or 0
+        for number, turn in turns.items():
+            for own_ms, kind, use in self._of_turn(turn):
+                at_ms = latest_ms if own_ms is None else own_ms
+                latest_ms = max(latest_ms, at_ms)
+                chars = 0
+                if use is not None:
+                    chars = length(use.arguments if kind is EntryKind.TOOL_CALL else use.answer)
+                yield _Entry(at_ms, number, kind, use, chars)
+
+    def _of_turn(self, turn: HeardTurn) -> Iterator[tuple[int | None, EntryKind, PairedUse | None]]:
+        words = self._words[turn.number]
+        if words.user or turn.user.starts:
+            yield _at_ms(turn.user), EntryKind.USER, None
+        for use in turn.tools:
+            if use.called_at_ms is not None:
+                yield use.called_at_ms, EntryKind.TOOL_CALL, use
+            if use.outcome is not None:
+                answered_ms = None if use.called_at_ms is None else use.called_at_ms + (use.duration_ms or 0)
+                yield answered_ms, EntryKind.TOOL_RESULT, use
+        if words.answer or turn.assistant.starts:
+            yield _at_ms(turn.assistant), EntryKind.AGENT, None
+
+    def _user(self, turn: int, after_secs: int) -> TranscriptTurn:
+        return TranscriptTurn(
+            role="user",
+            message=self._texts.text(self._words[turn].user),
+            time_in_call_secs=after_secs,
+            conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.USER),
+            source_medium="audio",
+        )
+
+    def _agent(self, turn: int, after_secs: int) -> TranscriptTurn:
+        original, self._original = self._original, None
+        return TranscriptTurn(
+            role="agent",
+            agent_metadata=self._metadata,
+            message=self._texts.text(self._words[turn].answer),
+            time_in_call_secs=after_secs,
+            conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.AGENT),
+            llm_usage=self._numbers.usage(turn, EntryKind.AGENT),
+            interrupted=turn in self._cut_off,
+            original_message=original,
+        )
+
+    def _has_original(self, turn: int) -> bool:
+        """Whether the answer was cut off and the log has all of it: no less than was spoken."""
+        said = self._words[turn]
+        return turn in self._cut_off and len(said.written) >= len(said.spoken) > 0
+
+    def _tools_called(self, turn: int, after_secs: int) -> TranscriptTurn:
+        calls, self._calls = self._calls, []
+        return TranscriptTurn(
+            role="agent",
+            agent_metadata=self._metadata,
+            tool_calls=tuple(calls),
+            time_in_call_secs=after_secs,
+            conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.TOOL_CALL),
+            llm_usage=self._numbers.usage(turn, EntryKind.TOOL_CALL),
+        )
+
+    def _call(self, use: PairedUse, chars: int) -> ToolCall:
+        parameters = self._texts.parameters(use.arguments, chars)
+        return ToolCall(
+            request_id=request_id(self._conversation_id, use.turn, use.index),
+            tool_name=use.tool,
+            params_as_json=parameters,
+            tool_has_been_called=use.outcome is not None,
+            tool_details=ToolDetails(parameters=parameters),
+        )
+
+    def _tools_answered(self, after_secs: int) -> TranscriptTurn:
+        results, self._results = tuple(self._results), []
+        return TranscriptTurn(
+            role="agent", agent_metadata=self._metadata, tool_results=results, time_in_call_secs=after_secs
+        )
+
+    def _result(self, use: PairedUse, chars: int) -> ToolResult:
+        return ToolResult(
+            request_id=request_id(self._conversation_id, use.turn, use.index),
+            tool_name=use.tool,
+            result_value=self._texts.answer(use.answer, chars),
+            is_error=use.outcome is ToolOutcome.ERROR,
+            tool_latency_secs=None if use.duration_ms is None else use.duration_ms / MS_PER_SECOND,
+        )
+
+
+def _words_of(turns: Mapping[int, HeardTurn]) -> dict[int, _Words]:
+    answers = answers_of(turns)
+    return {
+        number: _Words(
+            turn.user.said(Purpose.SPOKEN),
+            turn.assistant.said(Purpose.SPOKEN),
+            turn.assistant.said(Purpose.WRITTEN),
+            answers[number],
+        )
+        for number, turn in turns.items()
+    }
+
+
+def _at_ms(side: HeardSide) -> int | None:
+    return int(min(side.starts) * MS_PER_SECOND) if side.starts else side.logged_ms
+
+
+def _without_long_values(turn: TranscriptTurn) -> TranscriptTurn:
+    calls = tuple(
+        call.model_copy(update={"params_as_json": short, "tool_details": _short_details(call, short)})
+        for call in turn.tool_calls
+        for short in (_shortened(call.params_as_json),)
+    )
+    results = tuple(
+        result.model_copy(update={"result_value": _shortened(result.result_value)}) for result in turn.tool_results
+    )
+    return turn.model_copy(update={"tool_calls": calls, "tool_results": results})
+
+
+def _short_details(call: ToolCall, parameters: str) -> ToolDetails | dict[str, Any] | None:
+    details = call.tool_details
+    if isinstance(details, ToolDetails):
+        return ToolDetails(parameters=parameters)
+    return details if details is None or length(details) <= MAX_TOOL_TEXT_CHARS else None
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_TOOL_TEXT_CHARS else left_out(len(text))
+
+
+# Writes the transcript of a call of which ElevenLabs has a record: the entries of the record itself, redacted.
+#
+# A record is in the format of a transcript already, and has more of the call than its events: nodes of a workflow,
+# feedback, retrieved documents, the kind of each tool. So nothing of it is computed again. Of an entry the fifteen
+# keys of the format are written, and of a tool the keys that the format has.
+
+ROLES: Final = frozenset({"agent", "user"})
+CLIENT: Final = "client"
+HIDDEN_HEADER: Final = "[HEADER]"
+"""In place of the value of an HTTP header that a tool was called with: it can be a password."""
+
+_TEXTS: Final = ("message", "original_message", "llm_override")
+_VALUES: Final = ("multivoice_message", "feedback", "rag_retrieval_info")
+
+
+class _RecordPart(NamedTuple):
+    """A part of an entry with at most one text or value to redact. The last part completes the entry."""
+
+    place: int
+    name: str
+    tool: int
+    value: Any
+    is_last: bool
+
+
+class RecordedTranscript:
+    """Writes the entries one by one; the caller decides how far it may go at a time.
+
+    Attributes:
+        turns: The entries so far.
+        is_too_large: Whether the transcript would be too large however much redaction shortens it.
+    """
+
+    def __init__(
+        self, conversation_id: str, entries: Sequence[RecordEntry], agent_id: str, redactor: Redacts | None
+    ) -> None:
+        """Finds the texts to redact.
+
+        Args:
+            conversation_id: Begins the ids of tool uses that have none in the record.
+            entries: The entries of the record.
+            agent_id: Id of the agent, where an entry does not name it.
+            redactor: Redacts every text and every value; None leaves them unchanged.
+        """
+        self.turns: list[TranscriptTurn] = []
+        self._entries = tuple(entry for entry in entries if entry.role in ROLES)
+        self._agent_id = agent_id
+        self._texts = TranscriptTexts(redactor)
+        self._redacted: dict[tuple[str, int], Any] = {}
+        self._ids = dict(_ids_of(self._entries, conversation_id))
+        self._answered = frozenset(each for (_, kind, _), each in self._ids.items() if kind is RecordedToolResult)
+        self._after_secs = 0
+        if self._least_bytes() > MAX_TRANSCRIPT_BYTES:
+            self._texts.longest_value = MAX_TOOL_TEXT_CHARS
+        self.is_too_large = self._least_bytes() > MAX_TRANSCRIPT_BYTES
+        self._parts = deque(part for place, entry in enumerate(self._entries) for part in _parts_of(place, entry))
+
+    def go_on(self, may_go_on: Callable[[], bool]) -> bool:
+        """Writes the next part, and more while `may_go_on` is true; returns whether all is written."""
+        parts = self._parts
+        while parts:
+            part = parts.popleft()
+            self._redacted[part.name, part.tool] = self._without_personal_data(part)
+            if part.is_last:
+                self.turns.append(self._turn(part.place, self._entries[part.place]))
+                self._redacted = {}
+            if not may_go_on():
+                break
+        return not parts
+
+    def _least_bytes(self) -> int:
+        """Least size of the transcript, if redaction shortens nothing."""
+        size = 0
+        for entry in self._entries:
+            size += LEAST_ENTRY_BYTES + len(entry.message or "") + len(entry.original_message or "")
+            values = [call.params_as_json or "" for call in entry.tool_calls]
+            values += [result.result_value for result in entry.tool_results]
+            lengths = map(length, values)
+            size += sum(LEAST_USE_BYTES + (chars if chars <= self._texts.longest_value else 0) for chars in lengths)
+        return size
+
+    def _without_personal_data(self, part: _RecordPart) -> Any:
+        texts, value = self._texts, part.value
+        match part.name:
+            case "params_as_json" | "client_parameters":
+                return texts.parameters(value, length(value))
+            case "result_value":
+                return texts.answer(value, length(value))
+            case name if name in _TEXTS:
+                return texts.text(value)
+        return texts.value(value)
+
+    def _turn(self, place: int, entry: RecordEntry) -> TranscriptTurn:
+        self._after_secs = max(self._after_secs, int(entry.time_in_call_secs or 0))
+        redacted = {name: value for (name, _), value in self._redacted.items() if name in (*_TEXTS, *_VALUES)}
+        measured = {name: ElapsedTime(elapsed_time=seconds) for name, seconds in entry.metrics.items()}
+        usage = usage_in([entry.llm_usage])
+        return TranscriptTurn(
+            role="agent" if entry.role == "agent" else "user",
+            agent_metadata=self._agent(entry.agent_metadata) if entry.role == "agent" else None,
+            tool_calls=tuple(self._call(place, number, call) for number, call in enumerate(entry.tool_calls)),
+            tool_results=tuple(self._result(place, number, result) for number, result in enumerate(entry.tool_results)),
+            time_in_call_secs=self._after_secs,
+            conversation_turn_metrics=ConversationTurnMetrics(metrics=measured),
+            llm_usage=llm_usage(usage) if usage else None,
+            interrupted=bool(entry.interrupted),
+            source_medium=_text_or_none(entry.source_medium),
+            **redacted,
+        )
+
+    def _agent(self, metadata: object) -> AgentMetadata:
+        known = metadata if isinstance(metadata, Mapping) else {}
+        return AgentMetadata(
+            agent_id=_text_or_none(known.get("agent_id")) or self._agent_id,
+            workflow_node_id=_text_or_none(known.get("workflow_node_id")),
+        )
+
+    def _call(self, place: int, number: int, call: RecordedToolCall) -> ToolCall:
+        identity = self._ids[place, RecordedToolCall, number]
+        kind = call.type or CLIENT
+        parameters: str = self._redacted["params_as_json", number]
+        details: ToolDetails | dict[str, Any] | None = self._redacted.get(("tool_details", number))
+        if kind == CLIENT:
+            details = ToolDetails(parameters=self._redacted.get(("client_parameters", number), parameters))
+        return ToolCall(
+            type=kind,
+            request_id=identity,
+            tool_name=call.tool_name,
+            params_as_json=parameters,
+            tool_has_been_called=identity in self._answered
+            if call.tool_has_been_called is None
+            else call.tool_has_been_called,
+            tool_details=details,
+        )
+
+    def _result(self, place: int, number: int, result: RecordedToolResult) -> ToolResult:
+        return ToolResult(
+            request_id=self._ids[place, RecordedToolResult, number],
+            tool_name=result.tool_name,
+            result_value=self._redacted["result_value", number],
+            is_error=bool(result.is_error),
+            tool_has_been_called=result.tool_has_been_called is not False,
+            tool_latency_secs=result.tool_latency_secs,
+            dynamic_variable_updates=tuple(self._redacted.get(("dynamic_variable_updates", number)) or ()),
+            type=result.type or CLIENT,
+        )
+
+
+def _ids_of(entries: Sequence[RecordEntry], conversation_id: str) -> Iterator[tuple[tuple[int, type, int], str]]:
+    """Ids of tool uses, by entry, kind and place in it. Without ids of the record's own, the first result of a tool belongs to its
+    first call, and so on.
+    """
+    seen: Counter[tuple[type, str]] = Counter()
+    for place, entry in enumerate(entries):
+        calls: Sequence[RecordedToolCall | RecordedToolResult] = entry.tool_calls
+        for tools in (calls, entry.tool_results):
+            for number, tool in enumerate(tools):
+                own = tool.request_id
+                if own is None:
+                    seen[type(tool), tool.tool_name] += 1
+                    own = request_id(f"{conversation_id}\x00{tool.tool_name}", seen[type(tool), tool.tool_name], 0)
+                yield (place, type(tool), number), own
+
+
+def _parts_of(place: int, entry: RecordEntry) -> Iterator[_RecordPart]:
+    """The texts and values of an entry."""
+    found: list[tuple[str, int, Any]] = [
+        *((name, 0, text) for name in _TEXTS if isinstance(text := getattr(entry, name), str)),
+        *((name, 0, value) for name in _VALUES if isinstance(value := getattr(entry, name), dict)),
+    ]
+    for number, call in enumerate(entry.tool_calls):
+        found.append(("params_as_json", number, call.params_as_json))
+        if not isinstance(call.tool_details, dict):
+            continue
+        if (call.type or CLIENT) != CLIENT:
+            found.append(("tool_details", number, _without_headers(call.tool_details)))
+        elif isinstance(parameters := call.tool_details.get("parameters"), str):
+            found.append(("client_parameters", number, parameters))
+    for number, result in enumerate(entry.tool_results):
+        found.append(("result_value", number, result.result_value))
+        if isinstance(result.dynamic_variable_updates, list):
+            found.append(("dynamic_variable_updates", number, result.dynamic_variable_updates))
+    for name, number, value in found or [("", 0, None)]:
+        yield _RecordPart(place, name, number, value, is_last=(name, number) == found[-1][:2] if found else True)
+
+
+def _without_headers(details: Mapping[str, Any]) -> dict[str, Any]:
+    """The details without the values of headers, also of a webhook inside of them."""
+    shown: dict[str, Any] = {}
+    for name, value in details.items():
+        if name == "headers" and isinstance(value, dict):
+            shown[name] = dict.fromkeys(value, HIDDEN_HEADER)
+        else:
+            shown[name] = _without_headers(value) if name == "webhook_details" and isinstance(value, dict) else value
+    return shown
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None

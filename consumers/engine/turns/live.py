@@ -1,0 +1,662 @@
+"""The call as it is now: its turn, and the moments that are published at once."""
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from math import inf
+from typing import Final, NamedTuple
+
+from consumers.engine.effects import Effect, PublishScore
+from consumers.engine.limits import Limits
+from consumers.engine.records import Cause, LabelHistory, Revisions
+from consumers.engine.turns.bot import BotHistory, BotTurn, BotTurnMachine, SpeechMoment, Words
+from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
+from consumers.engine.turns.eva import EvaHistory, EvaTurnMachine
+from consumers.engine.turns.heard import (
+    HeardByTheBot,
+    HeardByTheCaller,
+    HeardTurns,
+    views_by_the_bot,
+    views_by_the_caller,
+)
+from consumers.engine.turns.reported import AgentRecord, AgentRecords, ReportedTools
+from consumers.engine.turns.timeline import (
+    BrokerMoment,
+    HeardBy,
+    PairedUse,
+    ToolEntry,
+    ToolUse,
+    ToolUses,
+    TurnView,
+    UseKey,
+    turn_with_user_end,
+    voice_to_voice_ms,
+)
+from schemas.closed_sets import InputSource
+from schemas.events.call import PipelineType
+from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.pipecat import FunctionCall, Message, message_began_ms
+from schemas.scores.all_records import (
+    WITHDRAWN,
+    AnyScoreRecord,
+    CallLabels,
+    CallStartedFact,
+    DeadAirFact,
+    InterruptionFact,
+    Scored,
+    ToolOutcome,
+    ToolUseFact,
+    TurnStatus,
+    VoiceToVoiceLatency,
+)
+
+# Publishes the moments of a call's turns: compares turns with the published values and makes records of latencies,
+# interruptions and tools.
+
+LATENCY = "voice_to_voice_latency_ms"
+_INTERRUPTIONS = ("interruption_by_user", "interruption_by_assistant")
+
+
+class TurnMoments:
+    """The turns as last seen, and their status: open, provisional (left), settled (every stream has passed it, and none of its
+    sounds is open).
+
+    Attributes:
+        ever_settled: Turns that were settled once, whatever their status now.
+    """
+
+    __slots__ = (
+        "_current",
+        "_highest",
+        "_left_at_ms",
+        "_reopened",
+        "_revisions",
+        "_tools",
+        "_unended",
+        "_views",
+        "ever_settled",
+    )
+
+    def __init__(self, revisions: Revisions) -> None:
+        self._revisions = revisions
+        self._views: dict[int, TurnView] = {}
+        self._left_at_ms: dict[int, int] = {}
+        self.ever_settled: set[int] = set()
+        self._reopened: set[int] = set()  # settled once, and not now
+        self._unended: dict[int, int] = {}
+        self._current = 0
+        self._highest = 0
+        self._tools = ToolUses()
+
+    @property
+    def turns(self) -> set[int]:
+        """Turns that exist as last seen."""
+        return set(self._views)
+
+    def view(self, turn: int) -> TurnView | None:
+        """The turn as last seen; None when it does not exist."""
+        return self._views.get(turn)
+
+    @property
+    def tools(self) -> ToolUses:
+        """The uses of tools as last seen."""
+        return self._tools
+
+    @property
+    def highest_turn(self) -> int:
+        """Largest turn number seen; 0 before the first turn."""
+        return self._highest
+
+    @property
+    def unsettled_since_ms(self) -> int | None:
+        """Time in ms at which the oldest turn that is left but not settled was left; None without one."""
+        return min(self._left_at_ms.values(), default=None)
+
+    def update(
+        self,
+        touched: AbstractSet[int],
+        views: dict[int, TurnView],
+        last_tool: ToolEntry | None,
+        current: int,
+        cause: Cause,
+    ) -> tuple[list[AnyScoreRecord], set[int]]:
+        """Records of the changes, and the turns whose uses of tools changed.
+
+        Args:
+            touched: Turns that may have changed, in any order.
+            views: Their views; a touched turn without one does not exist any more.
+            last_tool: Newest tool event of the call's timeline.
+            current: The turn the call is in.
+            cause: When they changed.
+        """
+        if self._unended:
+            for turn in self._unended.keys() & touched:
+                self._left_at_ms[turn] = self._unended.pop(turn)
+        has_moved = current != self._current
+        self._current = current
+        records: list[AnyScoreRecord | None] = []
+        for turn in sorted(touched) if len(touched) > 1 else touched:
+            view = views.get(turn)
+            old = self._views.get(turn)
+            if view is None:
+                if old is not None:
+                    records += self._forget(turn, cause)
+                continue
+            if view == old and not has_moved:
+                continue
+            self._views[turn] = view
+            self._highest = max(self._highest, turn)
+            self._move(turn, cause)
+            if view != old:
+                records += self._turn_records(turn, view, old, cause)
+        changed = self._tools.follow(last_tool)
+        if changed:
+            records += [self._tool_record(key, changed[key], cause) for key in sorted(changed)]
+        return [record for record in records if record is not None], {turn for turn, _ in changed}
+
+    def settle(self, passed_ms: int, rests_on_open_sound: Callable[[int], bool]) -> list[int]:
+        """Settles the turns that were left at or before `passed_ms`, and returns them. A turn with an open sound waits for its
+        end.
+        """
+        settled = []
+        for turn in sorted(turn for turn, left in self._left_at_ms.items() if left <= passed_ms):
+            left_at_ms = self._left_at_ms.pop(turn)
+            if rests_on_open_sound(turn):
+                self._unended[turn] = left_at_ms
+                continue
+            self.ever_settled.add(turn)
+            self._reopened.discard(turn)
+            settled.append(turn)
+        return settled
+
+    def final_records(
+        self, views: dict[int, TurnView], last_tool: ToolEntry | None, cause: Cause
+    ) -> list[AnyScoreRecord]:
+        """Records of the latencies that change now that every sound has an end, and of unanswered tools."""
+        self._views = dict(views)
+        records: list[AnyScoreRecord | None] = []
+        records += [self._latency(turn, views[turn], TurnStatus.FINAL, cause) for turn in sorted(views) if turn >= 1]
+        self._tools.follow(last_tool)
+        records += [self._tool_record((use.turn, use.index), use, cause, is_over=True) for use in self._tools]
+        return [record for record in records if record is not None]
+
+    def status(self, turn: int) -> TurnStatus:
+        """Whether the turn is open, provisional or settled."""
+        if self._is_settled(turn):
+            return TurnStatus.SETTLED
+        return TurnStatus.PROVISIONAL if turn < self._current else TurnStatus.OPEN
+
+    def _is_settled(self, turn: int) -> bool:
+        return turn in self.ever_settled and turn not in self._reopened
+
+    def _reopen(self, turn: int) -> None:
+        if turn in self.ever_settled:
+            self._reopened.add(turn)
+
+    def _move(self, turn: int, cause: Cause) -> None:
+        """Notes when a turn was left, or that the call is in it again."""
+        if turn >= self._current:
+            self._left_at_ms.pop(turn, None)
+            self._reopen(turn)
+        elif not self._is_settled(turn):
+            self._left_at_ms.setdefault(turn, cause.event_time_ms or 0)
+
+    def _turn_records(
+        self, turn: int, view: TurnView, old: TurnView | None, cause: Cause
+    ) -> list[AnyScoreRecord | None]:
+        """Records of a changed view: the latency if its ends moved, an interruption if it appeared or vanished."""
+        records: list[AnyScoreRecord | None] = []
+        if turn >= 1 and (old is None or view.timing != old.timing):
+            records.append(self._latency(turn, view, self.status(turn), cause))
+        was = (False, False) if old is None else (old.user_interrupted, old.assistant_interrupted)
+        now = view.user_interrupted, view.assistant_interrupted
+        if now != was:
+            for name, is_so, was_so in zip(_INTERRUPTIONS, now, was, strict=True):
+                if is_so is not was_so:
+                    records.append(self._interruption(name, turn, cause, is_withdrawn=not is_so))
+        return records
+
+    def _latency(self, turn: int, view: TurnView, status: TurnStatus, cause: Cause) -> VoiceToVoiceLatency | None:
+        """Record of the latency once it is known; withdraws one that is not known any more. The turn's own record has the
+        reason.
+        """
+        result = voice_to_voice_ms(view)
+        subject = (LATENCY, turn, 0)
+        if not isinstance(result, Scored):
+            last = self._revisions.published.get(subject)
+            return None if last is None or not last.had_value else self._withdrawn_latency(turn, cause)
+        inputs = (view.user_end_s, view.assistant_start_s, view.anchor, view.recorded_ms)
+        return self._revisions.make(
+            VoiceToVoiceLatency, subject, status, inputs, cause, result=result, anchor=view.anchor, source=view.source
+        )
+
+    def _withdrawn_latency(self, turn: int, cause: Cause) -> VoiceToVoiceLatency | None:
+        return self._revisions.make(
+            VoiceToVoiceLatency, (LATENCY, turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
+            result=WITHDRAWN, anchor=None, source=None,
+        )  # fmt: skip
+
+    def _interruption(self, name: str, turn: int, cause: Cause, *, is_withdrawn: bool) -> InterruptionFact | None:
+        return self._revisions.make(
+            InterruptionFact, (name, turn, 0), self.status(turn), (is_withdrawn,), cause,
+            has_value=not is_withdrawn, is_withdrawn=is_withdrawn,
+        )  # fmt: skip
+
+    def _forget(self, turn: int, cause: Cause) -> list[AnyScoreRecord | None]:
+        """Withdraws every moment of a turn that does not exist any more."""
+        del self._views[turn]
+        self._left_at_ms.pop(turn, None)
+        self._unended.pop(turn, None)
+        self._reopen(turn)
+        if turn == self._highest:
+            self._highest = max(self._views, default=0)
+        published = self._revisions.published
+        records: list[AnyScoreRecord | None] = []
+        if (LATENCY, turn, 0) in published:
+            records.append(self._withdrawn_latency(turn, cause))
+        names = [name for name in _INTERRUPTIONS if (name, turn, 0) in published]
+        return records + [self._interruption(name, turn, cause, is_withdrawn=True) for name in names]
+
+    def _tool_record(
+        self, key: UseKey, use: PairedUse | None, cause: Cause, *, is_over: bool = False
+    ) -> ToolUseFact | None:
+        """Record of a use with a known outcome, at the end also of an unanswered one; otherwise withdraws the published one."""
+        turn, index = key
+        subject = ("tool_call", turn, index)
+        if use is None or (use.outcome is None and not is_over):
+            if subject not in self._revisions.published:
+                return None
+            return self._revisions.make(
+                ToolUseFact, subject, TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
+                tool="", outcome=ToolOutcome.UNANSWERED, duration_ms=None, is_withdrawn=True,
+            )  # fmt: skip
+        status = TurnStatus.FINAL if is_over else self.status(turn)
+        outcome = use.outcome or ToolOutcome.UNANSWERED
+        return self._revisions.make(
+            ToolUseFact, subject, status, (use.tool, outcome, use.duration_ms), cause,
+            tool=use.tool, outcome=outcome, duration_ms=use.duration_ms,
+        )  # fmt: skip
+
+
+# Tools of a call from pipecat's `FunctionCallObserver`; they count where no other source has tools.
+
+_MS_PER_SECOND: Final = 1_000
+
+
+class FunctionCalls:
+    """Follows the function calls of one call. A requested tool is not in use yet: it may wait for another, and never run. A
+    cancelled tool runs no more and has no answer.
+    """
+
+    __slots__ = ("_gave_way_at", "_heard", "_tools")
+
+    def __init__(self) -> None:
+        self._tools = ReportedTools(InputSource.PIPECAT)
+        self._heard: set[tuple[str, bool]] = set()
+        self._gave_way_at: BrokerMoment | None = None
+
+    def fold(
+        self, call: FunctionCall, logged_ms: int, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
+    ) -> None:
+        """Folds one event of a function call. `bot` is None where a simulated caller hears the call."""
+        call_id, name = call.tool_call_id, call.function_name
+        is_over = call.is_over
+        if call_id is None or name is None or not (is_over or call.is_in_progress):
+            return
+        at_ms = logged_ms if call.timestamp is None else int(call.timestamp * _MS_PER_SECOND)
+        if (call_id, is_over) not in self._heard:
+            self._heard.add((call_id, is_over))
+            dead_air.function_settled(at_ms, at) if is_over else dead_air.function_called(at_ms, at)
+        if bot is None or self._gave_way_at is not None:
+            return
+        if not is_over:
+            self._tools.called(bot, call_id, name, at_ms, call.arguments)
+        elif call.in_progress_at is not None:
+            self._tools.called(bot, call_id, name, int(call.in_progress_at * _MS_PER_SECOND), None)
+        if call.has_answered:
+            result = call.result if call.error is None else {"status": "error", "message": call.error}
+            self._tools.answered(
+                bot, call_id, name, at_ms, result, is_error=call.has_failed, is_withheld=call.withholds_result
+            )
+
+    def give_way(self, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None) -> None:
+        """Drops these tools: another source, the audit log or an ElevenLabs agent, has reported a tool at this moment.
+
+        They leave the timeline at once, the earlier ones too. A silence that one of them explains is decided in the broker's order,
+        so there they count until the first such moment in that order.
+        """
+        if self._gave_way_at is None and bot is not None:
+            self._tools.withdraw(bot)
+        if self._gave_way_at is None or at < self._gave_way_at:
+            self._gave_way_at = at
+            dead_air.functions_give_way(at)
+
+
+# The live call: turns as heard now, and their latencies, interruptions, tools and silences as records to publish.
+#
+# A call with a simulated caller is heard through the caller's audio events, which make EVA's own turns; any other
+# call through the bot's events. The first audio event switches from the bot's turns to EVA's, as a revision.
+# Estimates of an ElevenLabs agent's turns give way to the values of the conversation record, once it is there.
+
+_USER_STARTS = frozenset({SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED})
+INPUT_RANK = {source: rank for rank, source in enumerate(InputSource)}
+"""Order of two records of different topics with the same broker time."""
+
+
+class LiveChanges(NamedTuple):
+    """Turns that one event may have changed, turns that it settled, and turns with changed uses of tools."""
+
+    touched: AbstractSet[int] = frozenset()
+    settled: Sequence[int] = ()
+    with_tools: AbstractSet[int] = frozenset()
+
+
+NO_CHANGES = LiveChanges()
+
+
+class LiveCall:
+    """Follows `history` and the speech moments of one call.
+
+    Attributes:
+        history: EVA's history of the call.
+        broker_ms: Broker time of the record that is folded now.
+        input_rank: The rank of its input.
+        first_ms: When the call began: its start or its first event of any stream, whichever is earlier; None before both.
+        turns: The turns and their published moments.
+        dead_air: Watches for dead air.
+        bot: The bot's own history; None where a simulated caller hears the call.
+    """
+
+    def __init__(self, history: EvaHistory, revisions: Revisions, limits: Limits) -> None:
+        self.broker_ms = self.input_rank = self._logged_ms = 0
+        self.first_ms: int | None = None
+        self.turns = TurnMoments(revisions)
+        self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
+        self.history, self._revisions, self._limits = history, revisions, limits
+        self.bot: BotHistory | None = BotHistory(history.replays)
+        self._heard_by = HeardBy.BOT
+        self._watermarks: dict[InputSource, int] = {}
+        self._settle_at_ms, self._has_announced = inf, False
+        self._found: list[DeadAir] = []
+        self._labels = LabelHistory()
+        self._records = AgentRecords()
+        self._function_calls = FunctionCalls()
+
+    @property
+    def has_speech_events(self) -> bool:
+        """Whether any event reports who spoke when."""
+        return self.bot is None or self.bot.has_moments
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether a simulated caller hears the call."""
+        return self.bot is None
+
+    @property
+    def machine(self) -> EvaTurnMachine | BotTurnMachine:
+        """The machine whose turns count: EVA's where a simulated caller hears the call, otherwise the bot's."""
+        return self.history.machine if self.bot is None else self.bot.machine
+
+    @property
+    def turn(self) -> int:
+        """The turn that the call is in."""
+        return self.machine.turn
+
+    def heard(self, since: int | None = None) -> HeardTurns:
+        """The turns as they are now, in one shape, each built on demand; of EVA's trace only the part `since` that turn."""
+        if self.bot is None:
+            return HeardByTheCaller(self.history, self.turns.tools, since)
+        return HeardByTheBot(self.bot.machine, self.history, self.turns.tools)
+
+    @property
+    def record(self) -> AgentRecord | None:
+        """The record of a conversation with an ElevenLabs agent; None before it has come."""
+        return self._records.current
+
+    @property
+    def broker_moment(self) -> BrokerMoment:
+        """Broker time and input rank of the record that is folded now."""
+        return BrokerMoment(self.broker_ms, self.input_rank)
+
+    @property
+    def newest_ms(self) -> int:
+        """Latest event time of any stream; 0 before the first."""
+        return max(self._watermarks.values(), default=0)
+
+    def note_time(self, source: InputSource, time_ms: int) -> bool:
+        """Moves the stream's watermark; true when every stream was past this time by the allowed lateness."""
+        self._logged_ms = time_ms
+        watermarks = self._watermarks
+        own_ms = watermarks.get(source)
+        if own_ms is not None and time_ms >= own_ms:
+            if time_ms > own_ms:
+                watermarks[source] = time_ms
+            return False
+        self.began(time_ms)
+        low_ms = min(watermarks.values(), default=time_ms)
+        if own_ms is None:
+            watermarks[source] = time_ms
+        return time_ms < low_ms - self._limits.allowed_lateness_ms
+
+    def began(self, time_ms: int) -> None:
+        """Notes a start of the call, or an event; of several the earliest counts."""
+        if self.first_ms is None or time_ms < self.first_ms:
+            self.first_ms = time_ms
+
+    def moment(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> None:
+        """Folds a start or end of speech that the bot reports; an end may name its start."""
+        bot = self.bot
+        if bot is None:
+            return
+        machine, at_ms = bot.machine, int(at_s * 1000)
+        is_unseen, is_found = bot.is_start_unseen(moment), bot.spoken(moment, at_s, started_s)
+        if is_found and started_s is not None:
+            self.someone_speaks(int(started_s * 1000))
+        self.dead_air.is_heard(HeardBy.BOT if machine.has_user_events else HeardBy.TRANSCRIPT, self.broker_moment)
+        if is_unseen and not is_found:
+            self.dead_air.someone_spoke(at_ms, self.broker_moment, self._heard_by)
+        elif moment in _USER_STARTS:
+            self.dead_air.user_started(at_ms, self.broker_moment, self._heard_by)
+        elif moment is SpeechMoment.BOT_STARTED:
+            self.someone_speaks(at_ms)
+        if machine.bot_turn is None and (
+            (moment is SpeechMoment.VAD_STOPPED and machine.pending_vad is None)
+            or (moment is SpeechMoment.TURN_RELEASED and not machine.turns.get(machine.turn, BotTurn()).vad_starts)
+        ):
+            self.user_fell_silent(at_ms, machine.turn)
+
+    def audio(self, *, is_user: bool, is_start: bool, at_s: float) -> None:
+        """Folds a start or end of sound at the simulated caller; EVA's history must have it already."""
+        machine = self.history.machine
+        if self.bot is not None:
+            self.bot, self._heard_by = None, HeardBy.CALLER
+            self.dead_air.is_heard(HeardBy.CALLER, self.broker_moment)
+            machine.touch(self.turns.turns | set(machine.turns) | self._records.forget())
+        if is_start:
+            self.someone_speaks(int(at_s * 1000))
+        elif is_user and not machine.is_assistant_audio_open and machine.user_start_turn is not None:
+            self.user_fell_silent(int(at_s * 1000), machine.user_start_turn)
+
+    def user_text(self, time_ms: int, key: int) -> None:
+        """Folds the agent's transcript of a whole turn of the caller; only in a cascade does its stamp mark the turn's end."""
+        bot = self.bot
+        if bot is None:
+            return
+        bot.audited(SpeechMoment.USER_TEXT, time_ms, time_ms / 1000)
+        bot.said_in_log(time_ms, Words(is_user=True, rank=0, ref=key))
+        if bot.machine.hears_transcripts and not bot.machine.has_user_events:
+            self.user_fell_silent(time_ms, bot.machine.turn, HeardBy.TRANSCRIPT)
+
+    def assistant_text(self, time_ms: int, key: int) -> None:
+        """Folds an answer of the agent."""
+        if self.bot is not None:
+            self.bot.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
+            if self.bot.machine.is_mute:  # its words are the answer
+                self.someone_speaks(time_ms)
+
+    def fell_back(self, time_ms: int) -> None:
+        """Folds a step of the agent's turn-end timer."""
+        if self.bot is not None:
+            self.bot.fell_back(time_ms)
+
+    def message(self, time_ms: int, text: str, message: Message, *, is_user: bool) -> None:
+        """Folds pipecat's own record of an utterance, for calls whose audit log lacks it."""
+        if self.bot is None:
+            return
+        # An utterance that was cut off is logged after the caller has begun, and belongs to the turn before.
+        if not is_user:
+            time_ms = message_began_ms(message.timestamp, time_ms)
+            if message.says_what_was_heard:
+                self.bot.report_answers()
+            if self.bot.machine.is_mute:
+                self.someone_speaks(time_ms)
+        is_cut = not is_user and message.interrupted is True
+        words = Words(is_user, 1 if is_user else 2, text, is_cut=is_cut, is_turn=is_user)
+        self.bot.said_to_pipecat(time_ms, words)
+
+    def pipeline_type_set(self) -> None:
+        """Follows a change of the history's pipeline type: it decides whether transcripts mark the end of turns."""
+        if self.bot is not None:
+            self.bot.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
+
+    def tool_used(self, moment: SpeechMoment, use: ToolUse, time_ms: int) -> None:
+        """Folds the call of a tool from the audit log, or the answer of one."""
+        if self.bot is not None:
+            self.bot.audited(moment, time_ms, use)
+        self.other_tool(moment, time_ms)
+
+    def other_tool(self, moment: SpeechMoment, time_ms: int, *, is_exact: bool = True) -> None:
+        """Notes a use of a tool that another source than pipecat reports; a time that is not exact explains no silence."""
+        at = self.broker_moment
+        self._function_calls.give_way(at, self.dead_air, self.bot)
+        if is_exact:
+            used = self.dead_air.tool_called if moment is SpeechMoment.TOOL_CALL else self.dead_air.tool_answered
+            used(time_ms, at)
+
+    def function_call(self, call: FunctionCall, time_ms: int) -> None:
+        """Folds pipecat's report of a tool's progress."""
+        self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self.bot)
+
+    def bot_marked(self) -> None:
+        """Folds one of EVA's turn markers: a border of texts."""
+        if self.bot is not None:
+            self.bot.marked()
+
+    def bot_text(self, stamp: float, frame: str, *, is_reply: bool = False) -> None:
+        """Folds text that the bot hands to speech synthesis, or a reply of its model: its speech, if it does not report that."""
+        bot = self.bot
+        if bot is None:
+            return
+        time_ms = int(stamp)
+        is_new = bot.replied(time_ms, frame) if is_reply else bot.synthesised(time_ms, frame)
+        if is_new and not bot.machine.has_bot_events:
+            self.someone_speaks(time_ms)
+        elif bot.machine.has_bot_events and not is_reply:
+            self.dead_air.words_came(time_ms, len(frame), self.broker_moment, self._heard_by)
+
+    def fold_agent_record(self, record: ConversationRecord) -> None:
+        """Folds a conversation record of an ElevenLabs agent's provider; of several the most complete counts."""
+        self._records.fold(record)
+
+    def may_have_changed(self, time_ms: int) -> bool:
+        """Whether an event of this time may have changed or settled a turn. Nine of ten do not."""
+        return bool(self.machine.touched) or self._records.is_any or time_ms >= self._settle_at_ms
+
+    def refresh(self, cause: Cause, out: list[Effect]) -> LiveChanges:
+        """Publishes the changed moments, and settles the turns that every stream has passed."""
+        machine = self.machine
+        touched = machine.drain_touched()
+        with_tools: set[int] = set()
+        if self._records.is_any and self.bot is not None:
+            touched |= self._records.follow(self.bot.machine, out)
+        if touched:
+            views = self._views(touched)
+            records, with_tools = self.turns.update(touched, views, machine.last_tool, machine.turn, cause)
+            touched |= with_tools
+            self._publish(records, out)
+            if not self._has_announced:
+                self.announce(cause.broker_ms, out)  # a call is announced with its first turn, whatever is known of it
+            self._plan_settling()
+        settled: Sequence[int] = ()
+        if (cause.event_time_ms or 0) >= self._settle_at_ms:
+            low_ms = min(self._watermarks.values())
+            if low_ms >= self._settle_at_ms:
+                passed_ms = low_ms - self._limits.allowed_lateness_ms
+                settled = self.turns.settle(passed_ms, self.rests_on_open_sound)
+                self._plan_settling()
+        return LiveChanges(touched, settled, with_tools)
+
+    def reached(self, now_ms: int, out: list[Effect]) -> None:
+        """Declares the dead air that broker time `now_ms` decides."""
+        self._found += self.dead_air.reached(now_ms)
+        self._declare_dead_air(out)
+
+    def set_labels(self, labels: CallLabels, broker_ms: int, out: list[Effect]) -> None:
+        """Sets the labels of the call; a change is published at once."""
+        if labels != self._revisions.labels:
+            self._revisions.labels = labels
+            self._labels.note(self.broker_ms, labels)
+            self._has_announced = False
+        self.announce(broker_ms, out)
+
+    def announce(self, broker_ms: int, out: list[Effect]) -> None:
+        """Publishes the call itself, before its first other record and whenever its labels change."""
+        if self._has_announced:
+            return
+        self._has_announced = True
+        subject = ("call_started", None, 0)
+        inputs = (self._revisions.labels.model_dump_json(),)
+        record = self._revisions.make(CallStartedFact, subject, TurnStatus.OPEN, inputs, Cause(None, broker_ms))
+        if record is not None:
+            out.append(PublishScore(record))
+
+    def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
+        """The moments that change at the end of the call, with open sound closed as EVA closes it."""
+        if self.bot is not None:
+            self.bot.machine.is_over = True
+        self._records.finish(None if self.bot is None else self.bot.machine)
+        views = self._views(None, self.history.session_end_s())
+        return self.turns.final_records(views, self.machine.last_tool, cause)
+
+    def rests_on_open_sound(self, turn: int) -> bool:
+        """Whether an open sound hides a value of the turn."""
+        heard = self.heard().turn(turn)
+        return heard is not None and heard.rests_on_open_sound
+
+    def _views(self, numbers: set[int] | None, end_s: float | None = None) -> dict[int, TurnView]:
+        """Views of the existing turns among `numbers`, or of all; EVA's open sound ends at `end_s`."""
+        if self.bot is None:
+            return views_by_the_caller(self.history, numbers, end_s)
+        views, record = views_by_the_bot(self.bot.machine, numbers), self.record
+        return views if record is None else {turn: record.revised(turn, view) for turn, view in views.items()}
+
+    def _publish(self, records: Sequence[AnyScoreRecord], out: list[Effect]) -> None:
+        if records:
+            self.announce(records[0].caused_at_ms, out)
+            out.extend([PublishScore(record) for record in records])
+
+    def _plan_settling(self) -> None:
+        since_ms = self.turns.unsettled_since_ms
+        self._settle_at_ms = inf if since_ms is None else since_ms + self._limits.allowed_lateness_ms
+
+    def user_fell_silent(self, end_ms: int, turn: int, heard_by: HeardBy | None = None) -> None:
+        """Begins a silence: the caller has finished. `heard_by` is the better of the caller and the bot by default."""
+        self.dead_air.user_ended(end_ms, self._logged_ms, self.broker_moment, turn, heard_by or self._heard_by)
+
+    def someone_speaks(self, start_ms: int) -> None:
+        """Ends the silence."""
+        self.dead_air.speech_started(start_ms, self.broker_moment, self._heard_by)
+
+    def _declare_dead_air(self, out: list[Effect]) -> None:
+        found, self._found = self._found, []
+        for each in found:
+            turn = turn_with_user_end(self.machine.turns, each.user_end_ms, each.turn)
+            dead_air = DeadAir(each.silent_since_ms, turn, each.number, each.known_at_ms)
+            known_at_ms, threshold_ms = each.known_at_ms, self._limits.dead_air_ms
+            record = self._revisions.make(
+                DeadAirFact, ("dead_air", turn, each.number), TurnStatus.FINAL, (dead_air,),
+                Cause(each.silent_since_ms + threshold_ms, known_at_ms), labels=self._labels.at(known_at_ms),
+                silent_since_ms=each.silent_since_ms, threshold_ms=threshold_ms,
+            )  # fmt: skip
+            if record is not None:
+                self.announce(known_at_ms, out)
+                out.append(PublishScore(record))
