@@ -19,29 +19,29 @@ from faststream import AckPolicy
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
-from consumers.evaluator.gauges import read_gauges
-from consumers.evaluator.ownership.assignment import Assignment, NotCoPartitionedError, assigned_numbers
-from consumers.evaluator.ownership.lost_records import InputMadeAnewError, LostRecords
-from consumers.evaluator.ownership.takeover import Takeover
-from consumers.evaluator.ownership.turns import ClosingTurns, until_there_is_room, without_room
-from consumers.evaluator.partition.misread_records import MisreadRecords
-from consumers.evaluator.partition.owned_partition import Offsets, OwnedPartition
-from consumers.evaluator.partition.partition import Partition
-from consumers.evaluator.reading.input_merge import runs_by_partition
-from consumers.evaluator.recovery.order_log import order_version
+from consumers.evaluator.assignment import (
+    Assignment,
+    ClosingTurns,
+    NotCoPartitionedError,
+    assigned_numbers,
+    read_gauges,
+    until_there_is_room,
+    without_room,
+)
+from consumers.evaluator.lost_records import InputMadeAnewError, LostRecords
+from consumers.evaluator.partition import MisreadRecords, Offsets, OwnedPartition, Partition
+from consumers.evaluator.reading import runs_by_partition
+from consumers.evaluator.recovery import order_version
 from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.takeover import Takeover
 from consumers.evaluator.topics import TopicWatch, require_fit_topics
-from consumers.evaluator.writing.partition_writer import FencedError, PartitionWriter
-from consumers.runtime.collection import tune_collection
-from consumers.runtime.errors import OperatorError
+from consumers.evaluator.writer import FencedError, PartitionWriter
+from consumers.runtime.kafka.broker_clock import BrokerClock
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.log_ends import LogEnds
-from consumers.runtime.polling.broker_clock import BrokerClock
-from consumers.runtime.polling.commits import COMMIT_SECONDS
-from consumers.runtime.polling.placement import Placement
-from consumers.runtime.polling.subscription import Subscription
+from consumers.runtime.kafka.polling import COMMIT_SECONDS, Placement, Subscription
+from consumers.runtime.process import OperatorError, first_of, tune_collection
 from consumers.runtime.registry import Instruments
-from consumers.runtime.stopping import first_of
 from schemas.goals.goal_set import ChoosesGoals
 from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
 from schemas.units import to_seconds

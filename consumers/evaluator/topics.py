@@ -9,18 +9,18 @@ import structlog
 from aiokafka.errors import KafkaError
 
 from consumers.engine.limits import needs_of
-from consumers.evaluator.partition.owned_partition import OwnedPartition
+from consumers.evaluator.partition import OwnedPartition
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import (
     CONNECT_SECONDS,
     KafkaSettings,
     KafkaUnreachableError,
+    TopicsRequest,
     TopicsUnfitError,
     partition_counts,
     require_equal_counts,
+    topic_settings,
 )
-from consumers.runtime.kafka.first_contact import TopicsRequest
-from consumers.runtime.kafka.topic_settings import topic_settings
 from schemas.topic_rules import Severity, TopicFault, topic_faults
 from schemas.topics import (
     INPUT_TOPICS,

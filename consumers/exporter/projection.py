@@ -1,9 +1,10 @@
-"""Turns a score record into samples of metrics. Pure: what to count and observe, for the service to carry out."""
+"""What each record of `scores` adds to the metrics, and what must be known of its call before."""
 
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple, assert_never
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, assert_never
 
-from consumers.exporter.active_calls import CallSoFar
 from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import (
@@ -38,7 +39,306 @@ from schemas.scores.all_records import (
     VoiceToVoiceLatency,
     WordErrorRate,
 )
+from schemas.scores.live_view import CallGoals
 from schemas.units import to_seconds
+
+# Interruptions that may still be withdrawn: they count when the call leaves their turn.
+
+_Interruption = tuple[int, Speaker]
+
+
+class Interruptions(NamedTuple):
+    """Interruptions in turns that the call has not left, as the records so far show them.
+
+    A simulated caller reports the end of its own speech 0.6 s later, so a quick answer looks like an interruption until then.
+    Alerts count interruptions, and a counter cannot go back: so one counts with the row of its turn or of a later one, or when the
+    call closes. An exporter that starts in the middle of a turn leaves out the part that it did not read.
+
+    Attributes:
+        open: Those of now.
+        withdrawn: Those that were withdrawn and may come back.
+    """
+
+    open: frozenset[_Interruption] = frozenset()
+    withdrawn: frozenset[_Interruption] = frozenset()
+
+    def after(self, record: AnyScoreRecord) -> "Interruptions":
+        """Returns the interruptions after one more record."""
+        match record:
+            case InterruptionFact(turn=int(turn), by=by):
+                one = frozenset({(turn, by)})
+                if record.is_withdrawn:
+                    return Interruptions(self.open - one, self.withdrawn | (self.open & one))
+                # One that is neither new nor withdrawn has counted already.
+                return Interruptions(
+                    self.open | (one if record.is_first else one & self.withdrawn), self.withdrawn - one
+                )
+            case TurnValues() | ClosedFact() if self.open or self.withdrawn:
+                left = self._left(record)
+                return Interruptions(self.open - left, self.withdrawn - left)
+        return self
+
+    def counted(self, record: AnyScoreRecord) -> list[Speaker]:
+        """Returns who began each interruption that counts with this record."""
+        return sorted(by for _, by in self.open & self._left(record))
+
+    def _left(self, record: AnyScoreRecord) -> frozenset[_Interruption]:
+        """Returns those in turns that the call has left, as this record shows."""
+        match record:
+            case ClosedFact():
+                return self.open | self.withdrawn
+            case TurnValues(turn=int(number)):
+                return frozenset(each for each in self.open | self.withdrawn if each[0] <= number)
+        return frozenset()
+
+
+# User turns: after the caller has spoken, a turn waits for an answer. It is counted once, whether an answer comes or
+# not.
+
+
+class UserTurns(NamedTuple):
+    """Waits for an answer in the newest turn of a call.
+
+    An answer and a dead air of the same turn are mostly one wait, whichever record comes first. But while nobody answers, a caller
+    speaks again and again within one turn: each dead air beyond the first is a wait of its own. An exporter that starts between
+    the two records of one wait counts it twice.
+
+    Attributes:
+        turn: Number of the turn; None before the first wait.
+        answers: 1 once it was answered.
+        dead_airs: How many of its silences became dead air.
+    """
+
+    turn: int | None = None
+    answers: int = 0
+    dead_airs: int = 0
+
+    @property
+    def waits(self) -> int:
+        """How often a caller waited in this turn."""
+        return max(self.answers, self.dead_airs)
+
+    def after(self, record: AnyScoreRecord) -> "UserTurns":
+        """Returns the newest turn after one more record. A record of an earlier turn, which can come late, changes nothing."""
+        answers = isinstance(record, VoiceToVoiceLatency) and record.is_first and isinstance(record.result, Scored)
+        is_silent = isinstance(record, DeadAirFact) and record.is_first
+        if record.turn is None or not (answers or is_silent) or record.turn < (self.turn or 0):
+            return self
+        before = self if record.turn == self.turn else UserTurns(record.turn)
+        return UserTurns(record.turn, before.answers + answers, before.dead_airs + is_silent)
+
+    def new_waits(self, record: AnyScoreRecord) -> int:
+        """Returns how many waits this record shows that no record before it did: 0 or 1."""
+        after = self.after(record)
+        return after.waits - (self.waits if after.turn == self.turn else 0)
+
+
+# Sums the progress of the running calls that have goals, by agent.
+
+MAX_KNOWN_AGENTS: Final = 10_000
+"""Most agents that stay on the page at 0 after their last call with goals."""
+PROGRESS_PARTS: Final = 10_000
+"""Parts of 1 in which progress, which has four decimals, is an integer. So sums of it are exact after any removal."""
+
+
+@dataclass(slots=True)
+class _OfAgent:
+    calls_known: int = 0
+    calls_unknown: int = 0
+    progress_parts: int = 0
+    reached: int = 0
+    subgoals: int = 0
+
+
+class RunningProgress:
+    """Sums over the running calls that have goals, by agent."""
+
+    def __init__(self) -> None:
+        """Starts without calls."""
+        self._agents: defaultdict[str, _OfAgent] = defaultdict(_OfAgent)
+
+    def add(self, agent: str, goals: CallGoals) -> None:
+        """Adds the progress of a running call."""
+        self._count(agent, goals, 1)
+
+    def remove(self, agent: str, goals: CallGoals) -> None:
+        """Removes the progress of a call, exactly as it was added."""
+        self._count(agent, goals, -1)
+
+    def calls(self) -> Mapping[tuple[str, ...], float]:
+        """Returns the number of calls, by agent and by whether their progress is known."""
+        return {
+            (agent, state): calls
+            for agent, sums in self._shown()
+            for state, calls in (("known", sums.calls_known), ("unknown", sums.calls_unknown))
+        }
+
+    def progress(self) -> Mapping[tuple[str, ...], float]:
+        """Returns the sum of their progress, by agent."""
+        return {(agent,): sums.progress_parts / PROGRESS_PARTS for agent, sums in self._shown()}
+
+    def subgoals(self) -> Mapping[tuple[str, ...], float]:
+        """Returns the number of their subgoals, by agent and by whether they are reached."""
+        return {
+            (agent, state): subgoals
+            for agent, sums in self._shown()
+            for state, subgoals in (("reached", sums.reached), ("open", sums.subgoals - sums.reached))
+        }
+
+    def _shown(self) -> Iterator[tuple[str, _OfAgent]]:
+        if len(self._agents) > MAX_KNOWN_AGENTS:
+            running = {agent: sums for agent, sums in self._agents.items() if sums.calls_known or sums.calls_unknown}
+            self._agents = defaultdict(_OfAgent, running)
+        yield from self._agents.items()
+
+    def _count(self, agent: str, goals: CallGoals, calls: int) -> None:
+        sums = self._agents[agent]
+        if goals.progress is None:
+            sums.calls_unknown += calls
+        else:
+            sums.calls_known += calls
+            sums.progress_parts += calls * round(goals.progress * PROGRESS_PARTS)
+        sums.reached += calls * goals.reached
+        sums.subgoals += calls * goals.subgoals
+
+
+# The running calls as the score records show them: how many, their progress, and who waits; bounded in number and in
+# time.
+
+MAX_KNOWN_GROUPS: Final = 10_000
+"""Most combinations of agent, tenant and environment that stay on the page at 0 after their last call."""
+
+Who = tuple[str, ...]
+
+
+class CallSoFar(NamedTuple):
+    """A call as its records before the newest one show it; the default is a call without any.
+
+    Attributes:
+        goals: Its progress.
+        user_turns: Waits for an answer in its newest turn.
+        interruptions: Those in turns that it has not left.
+        is_over: Whether it only waits for verdicts.
+    """
+
+    goals: CallGoals = CallGoals()
+    user_turns: UserTurns = UserTurns()
+    interruptions: Interruptions = Interruptions()
+    is_over: bool = False
+
+    @property
+    def progress(self) -> float | None:
+        """Progress after the newest judged turn, from 0 to 1; None if it is not known or the call has no goals."""
+        return self.goals.progress
+
+    def after(self, record: AnyScoreRecord) -> "CallSoFar":
+        """Returns the call after one more record."""
+        is_over = self.is_over or (isinstance(record, CallValues) and record.is_over)
+        return CallSoFar(
+            self.goals.after(record), self.user_turns.after(record), self.interruptions.after(record), is_over
+        )
+
+
+@dataclass(slots=True)
+class _ActiveCall:
+    partition: int
+    who: Who
+    heard_at_ms: int
+    so_far: CallSoFar
+
+
+class ActiveCalls:
+    """Calls with a record, and without a closing record so far. Those that are over and wait for verdicts are kept and do not
+    count as running.
+
+    An exporter that starts in the middle of a call sees it at the call's next record. Times are of the reader's clock, in ms.
+
+    Attributes:
+        progress: Sums over the calls that have goals.
+    """
+
+    def __init__(self, max_calls: int, forget_after_ms: int) -> None:
+        """Starts empty.
+
+        Args:
+            max_calls: Most calls to remember.
+            forget_after_ms: Silence after which a call counts as lost.
+        """
+        self.progress = RunningProgress()
+        self._max_calls = max_calls
+        self._forget_after_ms = forget_after_ms
+        self._calls: OrderedDict[str, _ActiveCall] = OrderedDict()  # the quietest first
+        self._running: Counter[Who] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def take(self, record: AnyScoreRecord, partition: int, now_ms: int) -> int:
+        """Folds one record.
+
+        Returns:
+            Number of calls that were forgotten to make room: 0 or 1.
+        """
+        conversation_id = record.conversation_id
+        so_far = self._drop(conversation_id).so_far if conversation_id in self._calls else CallSoFar()
+        if isinstance(record, ClosedFact):
+            return 0
+        who = (record.labels.agent, record.labels.tenant, record.labels.environment)
+        call = _ActiveCall(partition, who, now_ms, so_far.after(record))
+        self._calls[conversation_id] = call
+        self._count(call, 1)
+        if len(self._calls) <= self._max_calls:
+            return 0
+        self._drop(next(iter(self._calls)))
+        return 1
+
+    def so_far(self, conversation_id: str) -> CallSoFar:
+        """Returns the call as its records so far show it."""
+        call = self._calls.get(conversation_id)
+        return CallSoFar() if call is None else call.so_far
+
+    def forget_silent(self, now_ms: int) -> int:
+        """Forgets the calls without a record for too long, and returns their number."""
+        forgotten = 0
+        while self._calls:
+            conversation_id, call = next(iter(self._calls.items()))
+            if now_ms - call.heard_at_ms <= self._forget_after_ms:
+                break
+            self._drop(conversation_id)
+            forgotten += 1
+        return forgotten
+
+    def keep_only(self, partitions: Collection[int]) -> None:
+        """Drops the calls of other partitions, because another exporter counts them now."""
+        for conversation_id in [key for key, call in self._calls.items() if call.partition not in partitions]:
+            self._drop(conversation_id)
+
+    def by_who(self) -> dict[Who, int]:
+        """Returns the number of running calls by agent, tenant and environment; 0 for groups of former calls, so that their lines
+        in graphs go on.
+        """
+        if len(self._running) > MAX_KNOWN_GROUPS:
+            self._running = +self._running
+        return dict(self._running)
+
+    def _drop(self, conversation_id: str) -> _ActiveCall:
+        call = self._calls.pop(conversation_id)
+        self._count(call, -1)
+        return call
+
+    def _count(self, call: _ActiveCall, sign: Literal[1, -1]) -> None:
+        """Adds a running call to the sums, or removes it exactly as it was added."""
+        goals = call.so_far.goals
+        self._running[call.who] += 0 if call.so_far.is_over else sign
+        if not goals.subgoals or call.so_far.is_over:
+            return
+        if sign > 0:
+            self.progress.add(call.who[0], goals)
+        else:
+            self.progress.remove(call.who[0], goals)
+
+
+# Turns a score record into samples of metrics. Pure: what to count and observe, for the service to carry out.
 
 EXEMPLAR_NAME: Final = "conversation_id"
 MAX_EXEMPLAR_CHARS: Final = 128 - len(EXEMPLAR_NAME)

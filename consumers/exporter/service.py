@@ -26,18 +26,14 @@ from aiokafka.structs import OffsetAndMetadata
 from faststream import AckPolicy
 from pydantic import ValidationError
 
-from consumers.exporter.active_calls import ActiveCalls
-from consumers.exporter.otlp.evaluations import Evaluation, FinalScores
-from consumers.exporter.otlp.sender import EvaluationSender
-from consumers.exporter.projection import Counted, UncountableRecordError, exemplar_of, project
+from consumers.exporter.otlp import Evaluation, EvaluationSender, FinalScores
+from consumers.exporter.projection import ActiveCalls, Counted, UncountableRecordError, exemplar_of, project
 from consumers.exporter.settings import ExporterSettings
-from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
+from consumers.runtime.kafka.polling import COMMIT_SECONDS, Subscription
 from consumers.runtime.logs import about_record
-from consumers.runtime.polling.commits import COMMIT_SECONDS
-from consumers.runtime.polling.subscription import Subscription
+from consumers.runtime.process import first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.runtime.stopping import first_of
 from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
 from schemas.scores.record import SCHEMA_VERSION, schema_version_in
 from schemas.topics import SCORES_TOPIC

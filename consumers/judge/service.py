@@ -24,14 +24,14 @@ from faststream import AckPolicy
 from pydantic import ValidationError
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.asking.judge import Judge
-from consumers.judge.partition_writer import PartitionWriter
+from consumers.judge.ask import Judge
+from consumers.judge.progress import PartitionWriter
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
+from consumers.runtime.kafka.polling import Subscription
 from consumers.runtime.logs import about_record
-from consumers.runtime.polling.subscription import Subscription
+from consumers.runtime.process import first_of
 from consumers.runtime.registry import Instruments
-from consumers.runtime.stopping import first_of
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC
 from schemas.undecodable import UndecodableRecord

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from consumers.judge.limits.spending import Allowance, Prices
-from consumers.judge.prompting.forms import AnswerForm
-from consumers.runtime.http.secret_settings import HeaderSecret, HeaderSecretFile, or_of_its_file
+from consumers.judge.limits import Allowance, Prices
+from consumers.judge.prompts import AnswerForm
+from consumers.runtime.settings import HeaderSecret, HeaderSecretFile, or_of_its_file
 from schemas.judging import TEXT_JUDGES, JudgeKind
 
 _Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]

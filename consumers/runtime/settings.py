@@ -1,10 +1,138 @@
-"""Settings of the parts that every process has: its log, its metrics page. They load none of these parts."""
+"""Settings of every process, and secrets that come from settings or files."""
 
-from typing import Final, Literal
+import base64
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo
 
-from consumers.runtime.http.secret_settings import HeaderSecret
+# Reads passwords and tokens from files.
+
+MAX_SECRET_BYTES: Final = 65_536
+"""Largest file of a secret. A token with many claims has a few thousand bytes."""
+EXPIRED_MARGIN_SECONDS: Final = 60.0
+"""Time after its expiry at which a token counts as expired, because clocks differ and the broker decides."""
+
+
+class UnusableSecretError(ValueError):
+    """A file has no usable secret. The text has the reason, but neither the file's name nor its content."""
+
+
+def secret_in(path: Path) -> SecretStr:
+    """Returns the text of a file without the line break at its end.
+
+    Raises:
+        UnusableSecretError: The file cannot be read, is empty, is too large, or is not text.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_SECRET_BYTES + 1)
+    except OSError as error:
+        raise UnusableSecretError(f"the file cannot be read ({error.strerror})") from error
+    if len(content) > MAX_SECRET_BYTES:
+        raise UnusableSecretError(f"the file has more than {MAX_SECRET_BYTES} bytes, so it is no secret")
+    try:
+        text = content.decode().rstrip("\r\n")
+    except UnicodeDecodeError:  # not chained: it carries the secret
+        raise UnusableSecretError("the file is no text in UTF-8") from None
+    if not text:
+        raise UnusableSecretError("the file is empty")
+    return SecretStr(text)
+
+
+def token_in(path: Path) -> str:
+    """Returns the token of a file.
+
+    Raises:
+        UnusableSecretError: There is none, or it has expired by its own claim. The broker's refusal would go unnoticed,
+            because aiokafka mistakes that answer for a success.
+    """
+    token = secret_in(path).get_secret_value().strip()
+    if not token.isascii() or not token.isprintable() or " " in token or not token:
+        raise UnusableSecretError("its text is no token: expected one line of ASCII without spaces")
+    expires_at = _expiry_seconds(token)
+    if expires_at is not None and expires_at + EXPIRED_MARGIN_SECONDS < time.time():
+        expired_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(expires_at))
+        raise UnusableSecretError(f"the token expired at {expired_at}")
+    return token
+
+
+def _expiry_seconds(token: str) -> float | None:
+    """Returns the expiry of a JWT in epoch seconds; None if it has none or is not a JWT."""
+    parts = token.split(".")
+    if len(parts) != 3:  # header, claims, signature
+        return None
+    try:
+        claims: Any = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except ValueError:  # base64's, UTF-8's and JSON's errors are all of this kind
+        return None
+    expires_at = claims.get("exp") if isinstance(claims, dict) else None
+    return float(expires_at) if isinstance(expires_at, int | float) and 0 < expires_at < _END_OF_TIME else None
+
+
+_END_OF_TIME: Final = 32_503_680_000
+"""The year 3000 in epoch seconds; a token that expires later, never does."""
+
+
+# A secret setting and the setting of its file: `token` and `token_file`, one of them at most.
+
+MAX_HEADER_SECRET_CHARS: Final = 1_024
+"""Longest secret of a header line. A line has room for more, but a longer one is probably the content of a file, set by mistake."""
+
+
+def fit_for_a_header(secret: SecretStr) -> SecretStr:
+    """Returns the secret if a header line can carry it.
+
+    Raises:
+        ValueError: It cannot. The text has the reason, and no part of the secret.
+    """
+    text = secret.get_secret_value()
+    if not text:
+        raise ValueError("it must not be empty")
+    if len(text) > MAX_HEADER_SECRET_CHARS:
+        raise ValueError(f"expected at most {MAX_HEADER_SECRET_CHARS} characters")
+    if not all("!" <= char <= "~" for char in text):
+        raise ValueError("expected visible ASCII characters without spaces: it travels in a header line")
+    return secret
+
+
+def _has_a_secret(path: Path) -> Path:
+    secret_in(path)
+    return path
+
+
+def _fits_a_header(path: Path) -> Path:
+    fit_for_a_header(secret_in(path))
+    return path
+
+
+HeaderSecret = Annotated[SecretStr, AfterValidator(fit_for_a_header)]
+SecretFile = Annotated[Path, AfterValidator(_has_a_secret)]
+HeaderSecretFile = Annotated[Path, AfterValidator(_fits_a_header)]
+
+
+def or_of_its_file(value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+    """Returns the secret, or the content of its file, which is read once: later changes have no effect.
+
+    Args:
+        value: The secret itself, if it is given.
+        info: Of the validated field. The setting of the file is validated before it, and has its name with `_file` behind.
+
+    Raises:
+        ValueError: Both are given, or the file has no usable secret. The text says nothing of the secret.
+    """
+    name = f"{info.field_name}_file"
+    path = info.data.get(name)
+    if path is None:
+        return value
+    if value is not None:
+        raise ValueError(f"{name} is set too; set one of them")
+    return secret_in(path)
+
+
+# Settings of the parts that every process has: its log, its metrics page. They load none of these parts.
 
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]

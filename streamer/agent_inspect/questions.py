@@ -10,8 +10,7 @@ from consumers.engine.goals.questions import in_words
 from consumers.engine.goals.text_judges import transcript_of
 from consumers.engine.goals.tool_correctness import ToolQuestion
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.prompting.forms import AnswerForm
-from consumers.judge.prompting.questions import question_of
+from consumers.judge.prompts import AnswerForm, question_of
 from schemas.judging import (
     MAX_RETRY_WAVES,
     MAX_TRIALS,

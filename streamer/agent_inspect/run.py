@@ -12,7 +12,7 @@ from typing import Final
 from consumers.engine.agent_inspect import Ballot, Vote
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
-from consumers.runtime.stopping import first_of
+from consumers.runtime.process import first_of
 from schemas.judging import Judged, Unjudged, UnjudgedReason
 from streamer.agent_inspect.documents import TraceDocument
 from streamer.agent_inspect.files import TraceFiles, read_samples

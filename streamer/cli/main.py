@@ -10,7 +10,7 @@ def main() -> None:
     """Runs a command; an error that a person can fix is printed as its text and ends with its exit code."""
     try:
         # Loading takes a moment, and Ctrl-C in it must not end in a traceback.
-        from consumers.runtime.errors import OperatorError
+        from consumers.runtime.process import OperatorError
         from streamer.cli.app import app
     except KeyboardInterrupt:
         sys.exit(STOPPED_BY_SIGNAL)

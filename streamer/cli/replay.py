@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from consumers.runtime.clock import wall_clock_ms
+from consumers.runtime.process import wall_clock_ms
 from streamer.cli.options import PATHS_HELP, SINCE_HELP, AgentOption, BootstrapOption, ConfigOption, PrefixOption
 from streamer.exit_codes import STOPPED_BY_SIGNAL
 from streamer.help_facts import ID_MARK, MAX_OPEN_CALLS

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress, TextColumn
 
-from consumers.runtime.clock import wall_clock_ms
+from consumers.runtime.process import wall_clock_ms
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
 from streamer.help_facts import MAX_OPEN_CALLS
 from streamer.sources.simulator.incidents import Incident, IncidentName, with_incidents

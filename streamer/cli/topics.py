@@ -113,7 +113,7 @@ def check(
         callgauge topics check --bootstrap kafka:9092
     """
     from consumers.engine.limits import needs_of
-    from consumers.runtime.kafka.topic_settings import topic_settings
+    from consumers.runtime.kafka.connection import topic_settings
     from schemas.topic_rules import Severity, topic_faults
     from streamer.cluster.topic_admin import topic_states
     from streamer.commands.settings_options import settings_from

@@ -22,8 +22,8 @@ from aiokafka.errors import (
     for_code,
 )
 
-from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.kafka.connection import CONNECT_SECONDS, KafkaSettings
+from consumers.runtime.process import wall_clock_ms
 
 WATCH_SECONDS: Final = 2.0
 """How long to wait for a record to be written by somebody, to read the broker's clock from it."""

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from consumers.runtime.kafka.access import READ, WRITE, Needs
+from consumers.runtime.kafka.connection import READ, WRITE, Needs
 from schemas.closed_sets import InputSource
 from schemas.topics import (
     GOALS_TOPIC,

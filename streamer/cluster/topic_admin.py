@@ -9,9 +9,8 @@ from typing import Final
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
 
-from consumers.runtime.errors import OperatorError
-from consumers.runtime.kafka.connection import REQUEST_TIMEOUT_MS, KafkaSettings
-from consumers.runtime.kafka.first_contact import TopicsRequest
+from consumers.runtime.kafka.connection import REQUEST_TIMEOUT_MS, KafkaSettings, TopicsRequest
+from consumers.runtime.process import OperatorError
 from schemas.topics import SCORES_TOPIC, TOPICS, Topic
 
 IN_FORCE_SECONDS: Final = 10.0

@@ -8,9 +8,8 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.logs import configure_logging
-from consumers.runtime.stopping import finish_unless
+from consumers.runtime.process import finish_unless, wall_clock_ms
 from streamer.exit_codes import STOPPED_BY_SIGNAL
 from streamer.operations.backtest.past import Period
 from streamer.operations.backtest.run import BacktestPlan, BacktestResult, backtest, topic_to_write

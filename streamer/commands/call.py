@@ -1,6 +1,6 @@
 """The work of the command `call`: finds the one call that is meant."""
 
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 from streamer.operations.one_call.past import MAX_CALLS, FoundCalls
 from streamer.terminal import safe
 

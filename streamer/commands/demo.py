@@ -4,7 +4,7 @@ from rich.console import Console
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
-from consumers.runtime.stopping import first_of
+from consumers.runtime.process import first_of
 from streamer.roles.demo import Demo
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 from streamer.operations.event_check.check import UNNAMED, Findings, check_events
 from streamer.report.drawing.numbers import counted
 from streamer.sources.http.posted.cloudevents import LINES, UnreadableBodyError

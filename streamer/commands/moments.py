@@ -2,7 +2,7 @@
 
 import typer
 
-from consumers.runtime.clock import wall_clock_ms
+from consumers.runtime.process import wall_clock_ms
 from streamer.time_bounds import moment_ms
 
 

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from consumers.runtime.kafka.access import require_access
-from consumers.runtime.stopping import first_of
+from consumers.runtime.kafka.connection import require_access
+from consumers.runtime.process import first_of
 from streamer.cluster.rights import TRAFFIC_NEEDS
 from streamer.help_facts import MAX_OPEN_CALLS
 from streamer.settings.all_settings import Settings

@@ -8,9 +8,8 @@ from typing import Any, Final, NoReturn, TypeVar
 import typer
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.clock import wall_clock_ms
-from consumers.runtime.kafka.access import require_access
-from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings, require_access
+from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import RefusalReason
 from schemas.topics import SOURCE_BY_TOPIC
 from streamer.cluster.coordinates import Coordinates

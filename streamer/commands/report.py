@@ -4,7 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 
 
 class ReportFileError(OperatorError):

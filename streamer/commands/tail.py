@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from consumers.runtime.kafka.access import require_access
-from consumers.runtime.stopping import first_of
+from consumers.runtime.kafka.connection import require_access
+from consumers.runtime.process import first_of
 from streamer.cluster.rights import TRAFFIC_NEEDS
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals

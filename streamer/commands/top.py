@@ -8,8 +8,7 @@ from typing import Final
 import typer
 from rich.live import Live
 
-from consumers.runtime.clock import wall_clock_ms
-from consumers.runtime.stopping import first_of
+from consumers.runtime.process import first_of, wall_clock_ms
 from streamer.operations.live_calls.shown import calls_document, live_screen, plain_table
 from streamer.operations.live_calls.watching import WatchedCalls
 from streamer.settings.all_settings import Settings

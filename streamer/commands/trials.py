@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 from streamer.commands.moments import moment_given
 from streamer.commands.printing import found_calls, total_of
 from streamer.exit_codes import STOPPED_BY_SIGNAL

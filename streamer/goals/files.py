@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 from schemas.goals.goal_set import GoalSet
 from schemas.goals.reading import GoalMistake, read_goals
 from streamer.goals.documents import Document, DocumentError, read_json, read_json_lines, read_yaml

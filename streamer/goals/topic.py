@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
 from consumers.runtime.logs import about_record
-from consumers.runtime.stopping import finish_unless
+from consumers.runtime.process import finish_unless
 from schemas.goals.goal_set import GoalSet
 from schemas.goals.reading import read_goals
 from schemas.topics import GOALS_TOPIC

@@ -8,7 +8,7 @@ from typing import Final
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
-from consumers.runtime.stopping import first_of
+from consumers.runtime.process import first_of
 from streamer.offline.call_work import scoring_of
 from streamer.offline.contexts import folded_recording
 from streamer.offline.judging.judge_in_process import JudgeInProcess

@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 
 PLACES_AHEAD: Final = 4
 """Calls of each process that are begun, or done and not yet printed: a long call in front must not leave the others idle. It

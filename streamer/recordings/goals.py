@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 from schemas.goals.goal_set import GoalSet
 from streamer.goals.files import doubles_in, goal_files_of, read_goal_file
 from streamer.goals.index import GoalIndex

@@ -18,9 +18,8 @@ from typing import Final
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.stopping import first_of
+from consumers.runtime.process import first_of, wall_clock_ms
 from schemas.scores.all_records import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC, TOPICS
 from streamer.cluster.onlooker import onlooker

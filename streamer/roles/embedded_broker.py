@@ -12,7 +12,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException, Producer
 
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 
 KEEPS_NOTHING: Final = (
     "This broker is in the process itself and keeps nothing: when the program ends, all of it is gone."

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 import structlog
 
+from consumers.runtime.process import finish_unless
 from consumers.runtime.registry import Instruments
-from consumers.runtime.stopping import finish_unless
 from schemas.closed_sets import RoleName
 
 FIRST_PAUSE_SECONDS: Final = 1.0

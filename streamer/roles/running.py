@@ -10,12 +10,10 @@ import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.http.server import MetricsServer
-from consumers.runtime.kafka.access import require_access
-from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.login_watch import LoginWatch
+from consumers.runtime.http import MetricsServer
+from consumers.runtime.kafka.connection import KafkaSettings, LoginWatch, require_access
+from consumers.runtime.process import finish_unless
 from consumers.runtime.registry import Instruments
-from consumers.runtime.stopping import finish_unless
 from schemas.closed_sets import ROLE_NAMES, RoleName
 from streamer.cluster.rights import needs_of
 from streamer.roles.role_runner import RoleRunner, RunsUntilStopped

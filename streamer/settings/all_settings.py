@@ -35,10 +35,17 @@ from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.exporter.settings import OtlpSettings
 from consumers.judge.settings import JudgeSettings
-from consumers.runtime.errors import OperatorError
-from consumers.runtime.http.secret_settings import HeaderSecret, HeaderSecretFile, or_of_its_file
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
-from consumers.runtime.settings import MAX_SERIES, HttpSettings, LogFormat, LogLevel
+from consumers.runtime.process import OperatorError
+from consumers.runtime.settings import (
+    MAX_SERIES,
+    HeaderSecret,
+    HeaderSecretFile,
+    HttpSettings,
+    LogFormat,
+    LogLevel,
+    or_of_its_file,
+)
 from streamer.settings.goals import GoalSettings
 from streamer.settings.ingest import IngestSettings
 from streamer.settings.monitor import MonitorSettings
@@ -188,9 +195,7 @@ class Settings(BaseSettings):
     @property
     def kafka(self) -> "KafkaSettings":
         """The Kafka cluster."""
-        from consumers.runtime.kafka.connection import (
-            KafkaSettings,  # brings the client, which many commands do not need
-        )
+        from consumers.runtime.kafka.connection import KafkaSettings
 
         return KafkaSettings(bootstrap_servers=self.bootstrap, topic_prefix=self.topic_prefix, security=self.security)
 

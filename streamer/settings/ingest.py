@@ -17,8 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from consumers.runtime.http.secret_settings import HeaderSecret, HeaderSecretFile, SecretFile, or_of_its_file
-from consumers.runtime.kafka.secret_files import MAX_SECRET_BYTES
+from consumers.runtime.settings import MAX_SECRET_BYTES, HeaderSecret, HeaderSecretFile, SecretFile, or_of_its_file
 
 MAX_TENANTS: Final = 100
 """Each tenant is a value of a label."""

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from consumers.runtime.http.secret_settings import HeaderSecret, HeaderSecretFile, or_of_its_file
+from consumers.runtime.settings import HeaderSecret, HeaderSecretFile, or_of_its_file
 
 
 class MonitorSettings(BaseModel):

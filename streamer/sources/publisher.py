@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol, Self
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import OperatorError
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import agent_event_type, envelope_headers
 from schemas.events.streams import CONTROL_EVENTS, Source

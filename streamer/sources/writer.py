@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
-from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import OperatorError
 from schemas.closed_sets import InputSource
 from schemas.topic_rules import MAX_BATCH_BYTES
 from schemas.topics import TOPIC_BY_SOURCE

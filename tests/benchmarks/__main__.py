@@ -12,7 +12,7 @@ from pathlib import Path
 from platform import machine, python_version
 from typing import Final
 
-from consumers.runtime.collection import tune_collection
+from consumers.runtime.process import tune_collection
 from tests.benchmarks.engine_cost import measure_engine, measure_memory, measure_recomputing, measure_scaling
 from tests.benchmarks.evaluator_cost import measure_backlog, measure_live, measure_start
 from tests.benchmarks.figures import Figures, say

@@ -8,8 +8,7 @@ import pytest
 
 from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from consumers.exporter.active_calls import CallSoFar
-from consumers.exporter.projection import Counted, Observed, project
+from consumers.exporter.projection import CallSoFar, Counted, Observed, project
 from schemas.scores.all_records import AnyScoreRecord, CallValues, Scored, TurnValues, Unscored, VoiceToVoiceLatency
 from schemas.scores.newest_scores import newest_scores
 from streamer.offline.scoring import RecordedScoring, ScoringPlan

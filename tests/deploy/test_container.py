@@ -17,7 +17,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
-from consumers.runtime.http.server import MetricsServer
+from consumers.runtime.http import MetricsServer
 from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import HttpSettings
 from streamer.settings.all_settings import load_settings, setting_names

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from consumers.runtime.kafka.access import READ, WRITE, Needs
+from consumers.runtime.kafka.connection import READ, WRITE, Needs
 from consumers.runtime.kafka.security import SecuritySettings
 from streamer.cluster.rights import TRAFFIC_NEEDS, needs_of
 from streamer.settings.all_settings import Settings

@@ -16,8 +16,7 @@ from consumers.engine.effects import CloseCall, Effect, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
-from consumers.exporter.active_calls import CallSoFar
-from consumers.exporter.projection import Counted, project
+from consumers.exporter.projection import CallSoFar, Counted, project
 from schemas.goals.goal_set import GoalSet
 from schemas.metrics.catalogue import metric_named
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact

@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Producer
 
-from consumers.runtime.kafka.batches.decompression import MAX_UNPACKED_BATCH_BYTES
+from consumers.runtime.kafka.batches import MAX_UNPACKED_BATCH_BYTES
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact
 from streamer.sources.replay.playback import in_time_order, renamed, seconds_to_now, shifted

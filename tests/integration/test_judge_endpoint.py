@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import structlog
 
-from consumers.judge.asking.endpoint import Endpoint
-from consumers.judge.asking.reply import Delivery, Reply
-from consumers.judge.prompting.questions import question_of
+from consumers.judge.endpoint import Delivery, Endpoint, Reply
+from consumers.judge.prompts import question_of
 from schemas.judging import Judged, TokenUse, TrialOutcome, Unjudged, UnjudgedReason
 from tests.support.calls.judge_questions import judge_settings, question, running_judge, talk
 from tests.support.fakes.scripted_openai import Asked, Does, Script, fails, grades, scripted_openai

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from consumers.judge.asking.transport import MAX_REPLY_BYTES
+from consumers.judge.endpoint import MAX_REPLY_BYTES
 from consumers.runtime.registry import Instruments
 from schemas.judging import Judged, JudgeVerdict, TrialOutcome, Unjudged, UnjudgedReason
 from tests.support.calls.judge_questions import judge_settings, question, running_judge

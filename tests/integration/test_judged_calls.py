@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.judge.prompting.questions import question_of
+from consumers.judge.prompts import question_of
 from schemas.closed_sets import InputSource
 from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ProgressScore, SubgoalScore

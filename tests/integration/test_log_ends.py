@@ -11,10 +11,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
 from prometheus_client import CollectorRegistry
 
-from consumers.evaluator.ownership.assignment import Assignment
+from consumers.evaluator.assignment import Assignment
+from consumers.runtime.kafka.broker_clock import BrokerClock
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.log_ends import LogEnds
-from consumers.runtime.polling.broker_clock import BrokerClock
 from consumers.runtime.registry import Instruments
 from tests.chaos.cluster import cluster as clusters
 from tests.support.brokers import kafka_broker

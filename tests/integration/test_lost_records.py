@@ -8,10 +8,10 @@ from aiokafka.admin import RecordsToDelete
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.evaluator.ownership.assignment import Assignment
-from consumers.evaluator.ownership.lost_records import LostRecords
+from consumers.evaluator.assignment import Assignment
+from consumers.evaluator.lost_records import LostRecords
+from consumers.runtime.kafka.broker_clock import BrokerClock
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.polling.broker_clock import BrokerClock
 from consumers.runtime.registry import Instruments
 from tests.support.brokers.topic_changes import admin_of, create_topics
 from tests.support.fakes.evaluator_fakes import PIPECAT, StubEvaluator, owned_of, partition_of

@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 from faststream import AckPolicy
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.polling.subscription import ENOUGH_BYTES, Subscription
+from consumers.runtime.kafka.polling import ENOUGH_BYTES, Subscription
 from tests.support.brokers.topic_changes import create_topics
 from tests.support.patience import patient
 

@@ -19,9 +19,8 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from consumers.evaluator.partition.partition import Partition
-from consumers.evaluator.recovery.order_log import OrderLog
-from consumers.evaluator.recovery.replay import Replay
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.recovery import OrderLog, Replay
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import ChoosesGoals

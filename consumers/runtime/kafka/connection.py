@@ -1,26 +1,365 @@
-"""Connects this process to Kafka: one set of settings, from which every client is built."""
+"""Connections to Kafka: the settings, the clients made from them, and what refusals of the broker mean."""
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, errors
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.conn import AIOKafkaConnection, create_conn
-from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
+from aiokafka.conn import AIOKafkaConnection, collect_hosts, create_conn
+from aiokafka.errors import KafkaError, SaslAuthenticationFailed, TopicAuthorizationFailedError
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.metadata import MetadataRequest_v5
+from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 from pydantic import BaseModel, ConfigDict, Field
 
-from consumers.runtime.errors import OperatorError
-from consumers.runtime.kafka.batches.tolerant_reading import read_tolerantly
-from consumers.runtime.kafka.first_contact import NoContactError, TopicsRequest, first_contact
-from consumers.runtime.kafka.refusals import explained
-from consumers.runtime.kafka.security import SecuritySettings
+from consumers.runtime.kafka.batches import read_tolerantly
+from consumers.runtime.kafka.security import SecuritySettings, TokenError
+from consumers.runtime.process import OperatorError
 from schemas.topic_rules import MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
     from faststream.kafka import KafkaBroker
+import contextlib
+from dataclasses import dataclass
+from operator import itemgetter
+
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.client import CoordinationType
+from aiokafka.errors import IncompatibleBrokerVersion
+from aiokafka.protocol.coordination import FindCoordinatorRequest
+
+from consumers.runtime.registry import Instruments
+
+# Explains to a person why a broker cannot be used: the symptom and the remedy.
+#
+# aiokafka's errors name a symptom. Most causes are in the error they were raised from, or follow from the step that
+# failed.
+
+RIGHTS_PAGE: Final = "deploy/security.md lists what each role needs."
+
+_NAME_MISMATCHES: Final = {62, 64}  # OpenSSL's numbers for a certificate of another host name, of another address
+_EXPIRED: Final = 10
+_TLS_ALERT_AS_SIZE: Final = 0x1503  # a TLS alert, read as the size of an answer, begins with these two bytes
+
+
+class NoBrokersError(errors.KafkaError):  # type: ignore[misc]  # the library has no type hints
+    """A broker answered without naming any broker of the cluster."""
+
+
+class UnreachableNamesError(errors.KafkaError):  # type: ignore[misc]  # the library has no type hints
+    """A broker answered, and none of the addresses it names for the cluster can be reached."""
+
+
+class Explanation(NamedTuple):
+    """Explanation of an error for a person.
+
+    Attributes:
+        seen: The broker's reaction, as the end of a sentence that begins with the broker; or the symptom without an answer.
+        remedy: The next steps, as sentences.
+        answers: Whether a broker answered at all.
+    """
+
+    seen: str
+    remedy: str
+    answers: bool = True
+
+
+def explained(error: BaseException, security: SecuritySettings) -> Explanation:
+    """Explains the cause of a client's error.
+
+    Args:
+        error: An error of aiokafka, of TLS or of the network.
+        security: The client's credentials.
+    """
+    if isinstance(error, TimeoutError | errors.RequestTimedOutError):
+        remedy = "Check the address, the network, and that the broker runs and is not overloaded."
+        return Explanation("no answer in time", remedy, answers=False)
+    if isinstance(
+        error, ssl.SSLError | TokenError | errors.BrokerResponseError | NoBrokersError | UnreachableNamesError
+    ):
+        return _explanation_of(error, security)
+    if isinstance(error, errors.KafkaConnectionError) and error.__cause__ is not None:
+        return _closed(error.__cause__, security)
+    if isinstance(error, ConnectionResetError):
+        return _closed(error, security)
+    if isinstance(error, socket.gaierror):
+        remedy = "Check the address, and the name service of this machine."
+        return Explanation("the host name is not known", remedy, answers=False)
+    seen = _system_text(error) if isinstance(error, OSError) else _text(error)
+    return Explanation(seen, "Check the address, and that the broker runs.", answers=False)
+
+
+def _explanation_of(error: BaseException, security: SecuritySettings) -> Explanation:
+    """Explains an error of TLS, of the login or of a request."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return _untrusted(error, security)
+        case ssl.SSLError():
+            return _closed(error, security)
+        case TokenError():
+            return Explanation(f"asks for a token, and there is {_text(error)}", "Write a fresh token into the file.")
+        case errors.SaslAuthenticationFailed():
+            detail = str(error.args[0]) if error.args else _text(error)
+            return Explanation(
+                f"refuses the login of {security.who} with {security.mechanism}: {detail}",
+                "Check security.username and the password, and that this user exists there for this mechanism.",
+            )
+        case errors.UnsupportedSaslMechanismError():
+            return Explanation(
+                f"does not offer logins with {security.mechanism}", "Choose another security.mechanism, or port."
+            )
+        case errors.IllegalSaslStateError():
+            return Explanation(
+                f"has no logins at this port, and security.protocol is {security.protocol}",
+                "Set security.protocol without SASL_, or use the port that has logins.",
+            )
+        case NoBrokersError() if security.token_file is not None:
+            return Explanation(
+                f"refuses the token in {security.token_file}",
+                "Check its issuer, audience and expiry against what the broker accepts.",
+            )
+        case NoBrokersError():
+            return Explanation("names no broker of its cluster", "Wait until the cluster is up, and start again.")
+        case UnreachableNamesError():
+            why = explained(error.__cause__, security).seen if error.__cause__ is not None else "unreachable"
+            return Explanation(
+                f"sends us on to {_text(error)}, of which the last one: {why}",
+                "Set the broker's advertised.listeners to addresses that can be, for this listener.",
+            )
+    return _refused(error, security)
+
+
+def _untrusted(error: ssl.SSLCertVerificationError, security: SecuritySettings) -> Explanation:
+    seen = f"shows a certificate that is not accepted: {error.verify_message.rstrip('.')}"
+    if error.verify_code in _NAME_MISMATCHES:
+        remedy = "Use an address that its certificate names, or have one made that names this address."
+    elif error.verify_code == _EXPIRED:
+        remedy = "Renew the broker's certificate; if it is good, check the clock here."
+    elif security.ca_file is not None:
+        remedy = f"Check that {security.ca_file} holds the CA that signed it."
+    else:
+        remedy = "Set security.ca_file to the CA that signed it; without it the system's CAs are trusted."
+    return Explanation(seen, remedy)
+
+
+def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
+    """Explains a connection that closed before an answer. The cause is unknown, so the likeliest ones are named."""
+    protocol = security.protocol
+    has_tls = protocol.endswith("SSL")
+    if isinstance(cause, asyncio.IncompleteReadError) and (cause.expected or 0) >> 16 == _TLS_ALERT_AS_SIZE:
+        return Explanation(
+            f"speaks TLS at this port, and security.protocol is {protocol}",
+            "Set security.protocol to SSL or SASL_SSL, or use the port without TLS.",
+        )
+    if isinstance(cause, ssl.SSLError) and "ALERT" in (cause.reason or ""):
+        alert = (cause.reason or "").lower().replace("_", " ")
+        remedy = (
+            "Set security.cert_file and security.key_file: this port probably wants a client certificate."
+            if security.cert_file is None
+            else f"Check that the brokers trust the CA that signed {security.cert_file}, and that it has not expired."
+        )
+        return Explanation(f"ends the TLS handshake: {alert}", remedy)
+    if has_tls and isinstance(cause, ssl.SSLError | ConnectionResetError):
+        return Explanation(
+            f"does not answer in TLS at this port, and security.protocol is {protocol}",
+            "Use the port with TLS, or set security.protocol to one without.",
+        )
+    return Explanation(
+        f"closes the connection without a word, and security.protocol is {protocol}",
+        "This port probably wants a login (SASL_), or TLS, or none of it: check security.protocol and the port.",
+    )
+
+
+def _refused(error: BaseException, security: SecuritySettings) -> Explanation:
+    """Explains a refusal by the broker."""
+    names = sorted(str(name) for arg in getattr(error, "args", ()) for name in _names_in(arg))
+    named = ", ".join(names)
+    match error:
+        case errors.TopicAuthorizationFailedError():
+            what = f"the topic{'s' if len(names) > 1 else ''} {named}" if named else "a topic"
+        case errors.GroupAuthorizationFailedError():
+            what = f"the consumer group {named}" if named else "the consumer group"
+        case errors.TransactionalIdAuthorizationFailed():
+            what = f"the transactional id {named}" if named else "the transactional id"
+        case errors.ClusterAuthorizationFailedError():
+            what = "the cluster as a whole in this way"
+        case _:
+            return Explanation(f"answers with {_text(error)}", "Look into the broker's log for more.")
+    return Explanation(f"does not let {security.who} use {what}", f"Give it the right; {RIGHTS_PAGE}")
+
+
+def _names_in(arg: object) -> tuple[object, ...]:
+    return tuple(arg) if isinstance(arg, set | frozenset | list | tuple) else (arg,)
+
+
+def _system_text(error: OSError) -> str:
+    # asyncio's own text names the address, which the sentence has already.
+    return "nothing listens there" if isinstance(error, ConnectionRefusedError) else error.strerror or _text(error)
+
+
+def _text(error: BaseException) -> str:
+    shown = "; ".join(str(arg) for arg in error.args) if isinstance(error, errors.KafkaError) else str(error)
+    return shown or type(error).__name__
+
+
+# Makes the first connection to a cluster without aiokafka's clients, so that a failure has its cause.
+#
+# Those clients only log why an address failed, and then raise that no address is left. Here the cause is raised.
+
+ANSWER_MS: Final = 10_000
+"""How long one connection and each answer on it may take."""
+UNKNOWN_RIGHTS: Final = -(2**31)
+"""The value that a broker sends for unknown rights."""
+
+
+class NoContactError(Exception):
+    """None of the addresses could be used.
+
+    Attributes:
+        causes: The error of each tried address, in order.
+    """
+
+    def __init__(self, causes: Sequence[tuple[str, Exception]]) -> None:
+        self.causes = tuple(causes)
+        super().__init__("; ".join(f"{address}: {cause}" for address, cause in self.causes))
+
+
+class _TopicsResponse(Response):  # type: ignore[misc]  # the library has no type hints
+    API_KEY = 3
+    API_VERSION = 8
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            Array(("node_id", Int32), ("host", String("utf-8")), ("port", Int32), ("rack", String("utf-8"))),
+        ),
+        ("cluster_id", String("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            Array(
+                ("error_code", Int16),
+                ("topic", String("utf-8")),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    Array(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", Array(Int32)),
+                        ("isr", Array(Int32)),
+                        ("offline_replicas", Array(Int32)),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+    )
+
+
+class _TopicsRequest(RequestStruct):  # type: ignore[misc]  # as above
+    API_KEY = 3
+    API_VERSION = 8
+    RESPONSE_TYPE = _TopicsResponse
+    SCHEMA = Schema(
+        ("topics", Array(String("utf-8"))),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+    )
+
+
+class TopicsRequest(Request[MetadataRequest_v5 | _TopicsRequest]):  # type: ignore[misc]  # as above
+    """Kafka's Metadata request including our rights on each topic; aiokafka only has versions without them.
+
+    For brokers before Kafka 2.3, the request is sent without them.
+    """
+
+    API_KEY = 3
+
+    def __init__(self, topics: Sequence[str], *, make_missing: bool = False) -> None:
+        self._topics = list(topics)
+        self._make_missing = make_missing
+
+    def build(self, request_struct_class: type[RequestStruct]) -> Any:
+        """Builds the request in a version that the broker knows."""
+        if request_struct_class is _TopicsRequest:
+            asks_for_cluster, asks_for_topics = False, bool(self._topics)
+            return _TopicsRequest(self._topics, self._make_missing, asks_for_cluster, asks_for_topics)
+        return MetadataRequest_v5(self._topics, self._make_missing)
+
+
+@asynccontextmanager
+async def first_contact(options: Mapping[str, Any], client_id: str) -> AsyncIterator[AIOKafkaConnection]:
+    """Connects to the first address that answers, logs in, and checks that the cluster's own addresses can be reached.
+
+    Args:
+        options: Options of any client of aiokafka.
+        client_id: The client's name.
+
+    Raises:
+        NoContactError: No address can be used.
+    """
+    connecting = {"client_id": client_id, "request_timeout_ms": ANSWER_MS, **options}
+    causes: list[tuple[str, Exception]] = []
+    connection = None
+    for host, port, _ in collect_hosts(connecting.pop("bootstrap_servers"), randomize=False):
+        try:
+            connection = await _opened(host, port, connecting)
+            break
+        except (OSError, KafkaError, TimeoutError, ValueError) as error:  # ValueError: no host name, or a false proof
+            causes.append((f"{host}:{port}", error))
+            if isinstance(error, SaslAuthenticationFailed):
+                break  # the others would say the same, and may lock the user out
+    if connection is None:
+        raise NoContactError(causes)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def _opened(host: str, port: int, connecting: Mapping[str, Any]) -> AIOKafkaConnection:
+    """Opens a connection and tests it; closes it if the test fails."""
+    connection = await create_conn(host, port, **connecting)
+    try:
+        await _require_cluster(host, port, connection, connecting)
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+async def _require_cluster(host: str, port: int, connection: AIOKafkaConnection, connecting: Mapping[str, Any]) -> None:
+    """Checks that one of the cluster's own addresses can be reached, because clients go on with those."""
+    answer = await connection.send(TopicsRequest([]))
+    known = sorted({(broker[1], broker[2]) for broker in answer.brokers})
+    if not known:
+        raise NoBrokersError
+    if (host, port) in known:
+        return
+    cause: Exception | None = None
+    for known_host, known_port in known:
+        try:
+            onward = await create_conn(known_host, known_port, **connecting)
+        except (OSError, KafkaError, TimeoutError, ValueError) as error:
+            cause = error
+            continue
+        await onward.close()
+        return
+    raise UnreachableNamesError(", ".join(f"{host}:{port}" for host, port in known)) from cause
+
+
+# Connects this process to Kafka: one set of settings, from which every client is built.
 
 CONNECT_SECONDS: Final = 10.0
 """How long the first connection and the first answer may take before a start counts as failed."""
@@ -267,3 +606,243 @@ def require_equal_counts(counts: Mapping[str, int]) -> int:
             "while no call runs."
         )
     return next(iter(counts.values()))
+
+
+# Tries a new login to Kafka now and then, to notice a changed password before connections are lost.
+#
+# Connections outlive their credentials: after a password has changed or a certificate has expired, everything works
+# until a connection is lost. Then aiokafka tries for ever, and neither its clients nor its polls raise an error.
+
+TRIAL_SECONDS: Final = 10.0
+"""Time between two trials, and so the longest delay of noticing a refusal. Each is one connection; a process has dozens."""
+CONFIRM_SECONDS: Final = 2.0
+"""Time until the second trial, which confirms a refusal, because a stopping broker also closes connections."""
+
+
+class LoginWatch:
+    """Finds out whether Kafka refuses new connections of this process."""
+
+    def __init__(self, kafka: KafkaSettings, instruments: Instruments) -> None:
+        """Stores its settings; `follow` starts the trials.
+
+        Args:
+            kafka: The cluster, and the credentials of every client.
+            instruments: Count refusals.
+        """
+        self._kafka = kafka
+        self._instruments = instruments
+        self._refusal = ""
+
+    def problems(self) -> Sequence[str]:
+        """Reasons why Kafka refuses new connections, for `/readyz`; none while it accepts them or does not answer."""
+        return (self._refusal,) if self._refusal else ()
+
+    async def follow(self, stop: asyncio.Event) -> None:
+        """Tries until `stop` is set. Without TLS and login nothing can be refused, so nothing is tried."""
+        if self._kafka.security.protocol == "PLAINTEXT":
+            return
+        while not stop.is_set():
+            await _pause(stop, TRIAL_SECONDS)
+            if await self._is_refused() and not self._refusal:
+                await _pause(stop, CONFIRM_SECONDS)
+                await self._is_refused(confirms=True)
+
+    async def _is_refused(self, *, confirms: bool = False) -> bool:
+        try:
+            async with first_contact(self._kafka.client_options(), f"{self._kafka.client_id}-login-watch"):
+                self._let_in()
+                return False
+        except (NoContactError, KafkaError, TimeoutError) as error:
+            refused = _refused_by(error, self._kafka)
+        if refused is not None and (confirms or self._refusal):
+            self._tell(*refused)
+        return refused is not None
+
+    def _tell(self, address: str, refused: Explanation) -> None:
+        self._instruments.inc("callgauge_kafka_logins_refused_total")
+        self._refusal = f"kafka: new connections are refused: the broker at {address} {refused.seen}"
+        log.error(
+            "kafka_login_refused",
+            problem=f"The broker at {address} {refused.seen}.",
+            what_happens_now="Connections that are open go on; once one is lost, what needs it waits. It is tried again every "
+            f"{TRIAL_SECONDS:.0f} s.",
+            what_to_do=f"{refused.remedy} Passwords, keys and certificates are read at the start: restart callgauge when one "
+            "of its own has changed.",
+        )
+
+    def _let_in(self) -> None:
+        if self._refusal:
+            log.info("kafka_login_works_again")
+        self._refusal = ""
+
+
+def _refused_by(error: BaseException, kafka: KafkaSettings) -> tuple[str, Explanation] | None:
+    """Returns the broker that refused us and the reason; None if none did, for example because none answers."""
+    causes = error.causes if isinstance(error, NoContactError) else ((kafka.bootstrap_servers, error),)
+    for address, cause in causes:
+        if not isinstance(cause, UnreachableNamesError):  # a login went well, and other brokers do not answer
+            explanation = explained(cause, kafka.security)
+            if explanation.answers:
+                return address, explanation
+    return None
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
+
+
+# Asks the broker for the settings of topics.
+
+
+async def topic_settings(kafka: KafkaSettings, names: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+    """Returns the settings of topics at the broker, including its defaults.
+
+    Args:
+        kafka: The cluster.
+        names: Names in the topic table.
+
+    Returns:
+        Settings by name in the topic table, without topics that do not exist, that this user may not describe, or that the
+        broker cannot describe.
+
+    Raises:
+        KafkaUnreachableError: No broker answers.
+    """
+    admin = kafka.admin("topics")
+    try:
+        await admin.start()
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return await settings_of(admin, {kafka.topic(name): name for name in names})
+    except (KafkaError, TimeoutError) as error:
+        raise kafka.unreachable(error) from error
+    finally:
+        await admin.close()
+
+
+async def settings_of(admin: AIOKafkaAdminClient, names: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Does the same as `topic_settings`, with a connected client.
+
+    Args:
+        admin: A started client.
+        names: Names in the result, by names on the cluster.
+    """
+    asked = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in names]
+    try:
+        answers: list[Any] = await admin.describe_configs(asked)
+    except IncompatibleBrokerVersion:  # a broker older than the question
+        return {}
+    # What an entry is, after its name and value, depends on the broker's version.
+    return {
+        names[topic]: {entry[0]: entry[1] for entry in entries if entry[1] is not None}
+        for answer in answers
+        for code, _, _, topic, entries in answer.resources
+        if not code
+    }
+
+
+# Checks the rights of this process on the cluster before it does anything.
+
+READ: Final = "Read"
+WRITE: Final = "Write"
+
+_BITS: Final[Mapping[str, int]] = {READ: 1 << 3, WRITE: 1 << 4}  # Kafka's AclOperation numbers
+_COORDINATION: Final = {
+    CoordinationType.GROUP: (errors.GroupAuthorizationFailedError, READ),
+    CoordinationType.TRANSACTION: (errors.TransactionalIdAuthorizationFailed, WRITE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Operations of a process on the cluster.
+
+    Attributes:
+        operations: By topic of the topic table, its operations: `READ`, `WRITE` or both.
+        groups: Consumer groups that it joins.
+        transactional_ids: Transactional ids of its producers.
+        co_partitioned: Topics that need equal partition counts.
+    """
+
+    operations: Mapping[str, frozenset[str]]
+    groups: tuple[str, ...] = ()
+    transactional_ids: tuple[str, ...] = ()
+    co_partitioned: tuple[str, ...] = ()
+
+
+async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
+    """Asks the broker whether the topics exist and this user has the needed rights.
+
+    A broker that does not report rights (before Kafka 2.3) counts as granting them; a refusal then comes with the operation.
+    The embedded broker grants everything.
+
+    Args:
+        kafka: The cluster, and our login.
+        needs: The needed operations.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or it does not let us in.
+        KafkaRefusedError: Rights are missing; the text names all of them.
+        TopicsUnfitError: A topic is missing, or partition counts differ.
+    """
+    if kafka.is_embedded:
+        return
+    topics, missing = await _asked(kafka, needs)
+    if missing:
+        raise KafkaRefusedError(
+            "\n".join(
+                [
+                    f"Kafka: {kafka.security.who} lacks rights on {kafka.bootstrap_servers}, so nothing was started:",
+                    *(f"  {line}" for line in missing),
+                    f"  Give it these, for example with `kafka-acls.sh --add`; {RIGHTS_PAGE}",
+                ]
+            )
+        )
+    counts = counts_in(topics, kafka, needs.operations)
+    if needs.co_partitioned:
+        require_equal_counts({name: counts[name] for name in needs.co_partitioned})
+
+
+async def missing_rights(kafka: KafkaSettings, needs: Needs) -> Sequence[str]:
+    """The rights that this user lacks, each as `topic NAME: Write`; none if the broker does not report rights.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or it does not let us in.
+    """
+    return [] if kafka.is_embedded else (await _asked(kafka, needs))[1]
+
+
+async def _asked(kafka: KafkaSettings, needs: Needs) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+    """The broker's answer about the topics, and the rights that are missing."""
+    needed = {kafka.topic(name): operations for name, operations in needs.operations.items()}
+    async with kafka.first_contact("access") as connection:
+        answer = await connection.send(TopicsRequest(list(needed)))
+        topics = answer.to_object()["topics"]
+        missing = [
+            *_missing_on_topics(topics, needed),
+            *await _missing_on(connection, "group", CoordinationType.GROUP, needs.groups),
+            *await _missing_on(connection, "transactional id", CoordinationType.TRANSACTION, needs.transactional_ids),
+        ]
+    return topics, missing
+
+
+def _missing_on_topics(topics: Iterable[Mapping[str, Any]], needed: Mapping[str, frozenset[str]]) -> list[str]:
+    lines = []
+    for topic in sorted(topics, key=itemgetter("topic")):
+        name, rights = topic["topic"], topic.get("authorized_operations", UNKNOWN_RIGHTS)
+        if topic["error_code"] == errors.TopicAuthorizationFailedError.errno:
+            rights = 0
+        elif topic["error_code"] or rights == UNKNOWN_RIGHTS:
+            continue
+        if lacking := [operation for operation in sorted(needed[name]) if not rights & _BITS[operation]]:
+            lines.append(f"topic {name}: {', '.join(lacking)}")
+    return lines
+
+
+async def _missing_on(
+    connection: AIOKafkaConnection, kind: str, coordination: CoordinationType, names: Iterable[str]
+) -> list[str]:
+    """Who may not even ask for the coordinator of a name has no right to it at all."""
+    refusal, operation = _COORDINATION[coordination]
+    answers = {name: await connection.send(FindCoordinatorRequest(name, coordination)) for name in names}
+    return [f"{kind} {name}: {operation}" for name, answer in answers.items() if answer.error_code == refusal.errno]

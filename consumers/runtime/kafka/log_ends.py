@@ -22,8 +22,7 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Int8, Int16, Int32, Int64, Schema, String
 
-from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.first_contact import TopicsRequest
+from consumers.runtime.kafka.connection import KafkaSettings, TopicsRequest
 
 SILENT_REPLICA_MS: Final = 2_000
 """Silence after which a replica is ignored, as long as more than half of them answer, and all that do agree. A broker that hangs

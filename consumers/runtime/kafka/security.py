@@ -1,18 +1,22 @@
-"""Security settings of our Kafka clients: TLS, and a login by SASL.
+"""TLS and logins of Kafka: settings, and tokens from files."""
 
-Mistakes are found when the settings are read, before anything connects: files are read here, and a certificate is loaded with
-its key. Secrets are never shown, neither by `repr` nor in an error or a log line.
-"""
-
+import asyncio
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaError
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
-from consumers.runtime.kafka.secret_files import UnusableSecretError, secret_in, token_in
+from consumers.runtime.settings import UnusableSecretError, secret_in, token_in
+
+# Security settings of our Kafka clients: TLS, and a login by SASL.
+#
+# Mistakes are found when the settings are read, before anything connects: files are read here, and a certificate is
+# loaded with its key. Secrets are never shown, neither by `repr` nor in an error or a log line.
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -116,16 +120,12 @@ class SecuritySettings(BaseModel):
         if self._password is not None:
             options |= {"sasl_plain_username": self.username, "sasl_plain_password": self._password.get_secret_value()}
         if self.token_file is not None:
-            from consumers.runtime.kafka.token_file import TokenFile  # brings the client
-
             options["sasl_oauth_token_provider"] = TokenFile(self.token_file)
         return options
 
     def faststream_options(self) -> dict[str, Any]:
         """The same arguments for a FastStream broker."""
         from faststream.security import BaseSecurity, SASLOAuthBearer, SASLPlaintext, SASLScram256, SASLScram512
-
-        from consumers.runtime.kafka.token_file import TokenFile
 
         tls: dict[str, Any] = {"ssl_context": self._tls, "use_ssl": self._tls is not None}
         if self.token_file is not None:
@@ -239,3 +239,31 @@ def _unreadable(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return "expected certificates in PEM form"
     return f"the file cannot be read ({error.strerror})"
+
+
+# Gives the Kafka client the token of a file, for each connection anew.
+
+
+class TokenError(KafkaError):  # type: ignore[misc]  # the library has no type hints; it must be its error, see TokenFile
+    """There is no valid token for a login. A new one must be written."""
+
+
+class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # the library has no type hints
+    """Gives aiokafka the token of a file, read for each connection, so that the file can be renewed.
+
+    Its errors are errors of aiokafka, because the clients go on after those, and the next try may find a new token.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def token(self) -> str:
+        """Reads the token.
+
+        Raises:
+            TokenError: There is none, or it has expired.
+        """
+        try:
+            return await asyncio.to_thread(token_in, self._path)
+        except UnusableSecretError as error:
+            raise TokenError(f"no token in {self._path}: {error}") from None

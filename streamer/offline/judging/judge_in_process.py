@@ -8,11 +8,10 @@ from typing import Final, Never
 from prometheus_client import CollectorRegistry
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.asking.judge import Judge
-from consumers.judge.asking.reply import Asks
+from consumers.judge.ask import Judge
+from consumers.judge.endpoint import Asks
 from consumers.judge.settings import JudgeSettings
-from consumers.runtime.clock import wall_clock_ms
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, Unjudged, UnjudgedReason
 from streamer.offline.judging.kept_verdicts import KeptVerdicts

@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 from pydantic import ValidationError
 
 from consumers.judge.settings import JudgeSettings
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Unjudged, UnjudgedReason
 
 _FINAL_REASONS: Final = frozenset({UnjudgedReason.INVALID_ANSWERS, UnjudgedReason.REFUSED})

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple, cast
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
 
-from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import OperatorError
 from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ClosedFact
 from schemas.scores.newest_scores import Subject
 from schemas.scores.record import SCHEMA_VERSION, schema_version_in

@@ -13,8 +13,16 @@ from aiokafka.errors import KafkaError
 
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.kafka.access import READ, WRITE, Needs, require_access
-from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, partition_counts, require_equal_counts
+from consumers.runtime.kafka.connection import (
+    READ,
+    WRITE,
+    KafkaSettings,
+    Needs,
+    TopicsUnfitError,
+    partition_counts,
+    require_access,
+    require_equal_counts,
+)
 from schemas.goals.goal_set import ChoosesGoals
 from schemas.order import OrderError
 from schemas.scores.all_records import AnyScoreRecord

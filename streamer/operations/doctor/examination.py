@@ -8,9 +8,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
-from consumers.runtime.kafka.refusals import explained
-from consumers.runtime.kafka.topic_settings import settings_of
+from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, explained, settings_of
 from schemas.topics import (
     INPUT_TOPICS,
     JUDGE_VERDICTS_TOPIC,

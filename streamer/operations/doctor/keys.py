@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from consumers.runtime.polling.placement import murmur2_place
+from consumers.runtime.kafka.polling import murmur2_place
 from streamer.operations.doctor.findings import Finding, Verdict, counted
 
 SAMPLED_RECORDS: Final = 1_000

@@ -11,9 +11,7 @@ from typing import Final
 import httpx2
 from aiokafka.errors import KafkaError
 
-from consumers.runtime.kafka.access import missing_rights
-from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
-from consumers.runtime.kafka.refusals import RIGHTS_PAGE
+from consumers.runtime.kafka.connection import RIGHTS_PAGE, KafkaSettings, KafkaUnreachableError, missing_rights
 from streamer.cluster.rights import needs_of
 from streamer.operations.doctor.findings import Finding, Verdict, counted
 from streamer.settings.all_settings import Settings

@@ -7,7 +7,7 @@ from typing import Final
 
 from aiokafka import TopicPartition
 
-from consumers.runtime.clock import wall_clock_ms
+from consumers.runtime.process import wall_clock_ms
 from schemas.goals.goal_set import GoalSet
 from streamer.cluster.facts import LogBounds
 from streamer.goals.files import GoalFolderError, doubles_in, goal_files_of, read_goal_file

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.clock import wall_clock_ms
+from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import MisreadReason
 from schemas.events.elevenlabs_agent import CarriedAgentEvent
 from schemas.events.misread import Misread

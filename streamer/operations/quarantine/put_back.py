@@ -17,8 +17,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.refusals import explained
+from consumers.runtime.kafka.connection import KafkaSettings, explained
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import ID_HEADER, SOURCE_HEADER
 from schemas.quarantine import QuarantineRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longest line that is read; a wire-level line is a whole call, and an hour of speech is about 2 MB."""

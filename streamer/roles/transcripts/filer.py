@@ -15,9 +15,9 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
-from consumers.runtime.polling.commits import COMMIT_SECONDS
+from consumers.runtime.kafka.polling import COMMIT_SECONDS
+from consumers.runtime.process import finish_unless
 from consumers.runtime.registry import Instruments
-from consumers.runtime.stopping import finish_unless
 from schemas.topics import TRANSCRIPTS_TOPIC
 from schemas.undecodable import UndecodableRecord
 from streamer.roles.transcripts.files import TranscriptFiles

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 
 FILE_MODE: Final = 0o600
 """Rights of a transcript's file: its owner reads and writes."""

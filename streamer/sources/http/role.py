@@ -10,13 +10,10 @@ from starlette.routing import Route
 
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.clock import wall_clock_ms
-from consumers.runtime.errors import OperatorError
-from consumers.runtime.http.connections import ConnectionBounds, HttpLimit
-from consumers.runtime.http.listener import HttpListener
+from consumers.runtime.http import ConnectionBounds, HttpLimit, HttpListener
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.runtime.stopping import first_of
 from streamer.settings.ingest import IngestSettings
 from streamer.sources.http.elevenlabs.webhook import WebhookRoute
 from streamer.sources.http.posted.batch import Batches

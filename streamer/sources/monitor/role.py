@@ -8,11 +8,9 @@ from typing import Final
 import httpx2
 import structlog
 
-from consumers.runtime.clock import wall_clock_ms
-from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import OperatorError, finish_unless, first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.runtime.stopping import finish_unless, first_of
 from streamer.settings.monitor import MonitorSettings
 from streamer.sources.monitor.bridge import CallBridge, LiveCall
 from streamer.sources.monitor.live_calls import LiveCalls, LookError

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 from streamer.help_facts import ID_MARK
 from streamer.recordings.files.places import (
     MAX_DIRECTORY_DEPTH,

@@ -13,7 +13,7 @@ from typing import IO, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from consumers.runtime.errors import OperatorError
+from consumers.runtime.process import OperatorError
 
 
 class FilePosition(BaseModel):

@@ -16,11 +16,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from consumers.evaluator.ownership import takeover
-from consumers.evaluator.partition.partition import Partition
-from consumers.evaluator.recovery.read_back import PublishedCalls
-from consumers.evaluator.recovery.replay import Replay
-from consumers.evaluator.writing.partition_writer import PartitionWriter
+from consumers.evaluator import takeover
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.recovery import PublishedCalls, Replay
+from consumers.evaluator.writer import PartitionWriter
 from schemas.closed_sets import InputSource
 from schemas.order import Closed, Fold, TimePassed
 from schemas.scores.all_records import SCORE_RECORD
@@ -85,7 +84,7 @@ def _without_watermark() -> None:
 
 def _without_clock() -> None:
     """The wall clock counts as the time, even when it steps."""
-    clock: Any = importlib.import_module("consumers.runtime.polling.broker_clock")
+    clock: Any = importlib.import_module("consumers.runtime.kafka.broker_clock")
     make: Callable[..., None] = clock.BrokerClock.__init__
 
     def wall() -> Any:

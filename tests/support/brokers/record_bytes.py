@@ -9,8 +9,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
-from consumers.runtime.kafka.batches.record_batches import RecordBatches
-from consumers.runtime.kafka.batches.tolerant_reading import TolerantRecords
+from consumers.runtime.kafka.batches import RecordBatches, TolerantRecords
 from schemas.undecodable import UndecodableRecord
 
 TP = TopicPartition("pipecat.events", 3)

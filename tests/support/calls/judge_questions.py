@@ -10,9 +10,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
-from consumers.judge.asking.judge import Judge
-from consumers.judge.asking.reply import Asks, Delivery, Reply
-from consumers.judge.prompting.questions import Question
+from consumers.judge.ask import Judge
+from consumers.judge.endpoint import Asks, Delivery, Reply
+from consumers.judge.prompts import Question
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.registry import Instruments
 from schemas.judging import PROMPT_VERSIONS, JudgeKind, JudgeRequest, TranscriptItem, TrialOutcome

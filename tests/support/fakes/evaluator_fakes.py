@@ -14,15 +14,14 @@ from consumers.engine.effects import Count, Effect, OpenCall, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.evaluator import service
-from consumers.evaluator.partition.owned_partition import OwnedPartition
-from consumers.evaluator.partition.partition import Partition
-from consumers.evaluator.recovery.order_log import OrderLog, OrderStarts, PlacedStart
+from consumers.evaluator.partition import OwnedPartition, Partition
+from consumers.evaluator.recovery import OrderLog, OrderStarts, PlacedStart
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writing.outbox import Decision, Outbox, Written
+from consumers.evaluator.writer import Decision, Outbox, Written
+from consumers.runtime.kafka.broker_clock import BrokerClock, Reading
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.polling.broker_clock import BrokerClock, Reading
-from consumers.runtime.polling.commits import Commits
+from consumers.runtime.kafka.polling import Commits
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet

@@ -20,8 +20,7 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import CloseCall, Effect, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.evaluator.writing.outbox import Decision, Outbox
-from consumers.evaluator.writing.outgoing import Addresses
+from consumers.evaluator.writer import Addresses, Decision, Outbox
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.benchmarks.traffic import Traffic, interleaved, long_call, recorded_events, simulated_events

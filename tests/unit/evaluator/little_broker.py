@@ -14,13 +14,12 @@ from prometheus_client import CollectorRegistry
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.evaluator.ownership.assignment import Assignment
-from consumers.evaluator.ownership.takeover import Takeover
-from consumers.evaluator.partition.owned_partition import OwnedPartition
-from consumers.evaluator.partition.partition import Partition
-from consumers.evaluator.recovery.order_log import order_version
+from consumers.evaluator.assignment import Assignment
+from consumers.evaluator.partition import OwnedPartition, Partition
+from consumers.evaluator.recovery import order_version
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writing.partition_writer import PartitionWriter
+from consumers.evaluator.takeover import Takeover
+from consumers.evaluator.writer import PartitionWriter
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.goals.goal_set import ChoosesGoals

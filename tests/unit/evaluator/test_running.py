@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from consumers.evaluator import recovery as replay
 from consumers.evaluator import service
-from consumers.evaluator.recovery import replay
 from schemas.closed_sets import InputSource
 from schemas.order import TimePassed
 from schemas.topics import INPUT_TOPICS

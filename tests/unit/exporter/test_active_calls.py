@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from consumers.exporter import active_calls
-from consumers.exporter.active_calls import ActiveCalls
+from consumers.exporter import projection as active_calls
+from consumers.exporter.projection import ActiveCalls
 from schemas.scores.all_records import (
     CallLabels,
     CallStartedFact,

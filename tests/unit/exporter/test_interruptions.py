@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from consumers.exporter.active_calls import CallSoFar
-from consumers.exporter.interruptions import Interruptions
-from consumers.exporter.projection import Counted, project
+from consumers.exporter.projection import CallSoFar, Counted, Interruptions, project
 from schemas.scores.all_records import (
     WITHDRAWN,
     AnyScoreRecord,

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from consumers.exporter.otlp import evaluations
-from consumers.exporter.otlp.evaluations import Evaluation, FinalScores
-from consumers.exporter.otlp.sender import (
+from consumers.exporter import otlp as evaluations
+from consumers.exporter.otlp import (
     FIRST_PAUSE_SECONDS,
     MAX_BATCH_EVENTS,
+    Evaluation,
     EvaluationSender,
+    FinalScores,
     OtlpUnavailableError,
 )
 from consumers.exporter.settings import OtlpSettings

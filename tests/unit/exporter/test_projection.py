@@ -5,9 +5,9 @@ from typing import Any, get_args
 
 import pytest
 
-from consumers.exporter.active_calls import CallSoFar
 from consumers.exporter.projection import (
     MAX_EXEMPLAR_CHARS,
+    CallSoFar,
     Counted,
     Observed,
     Sample,

@@ -2,10 +2,8 @@
 
 import pytest
 
-from consumers.exporter import running_progress
-from consumers.exporter.active_calls import ActiveCalls
-from consumers.exporter.projection import Counted, Observed, Sample, project
-from consumers.exporter.running_progress import RunningProgress
+from consumers.exporter import projection as running_progress
+from consumers.exporter.projection import ActiveCalls, Counted, Observed, RunningProgress, Sample, project
 from schemas.scores.live_view import CallGoals, JudgedTurn
 from tests.support.fakes.engine_feed import records_of
 from tests.unit.engine.goals.test_goal_progress import END_MS, SAID, USED, GoalFeed, goal_set

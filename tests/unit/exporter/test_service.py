@@ -16,7 +16,7 @@ from consumers.exporter import service
 from consumers.exporter.service import MAX_REFUSED_LINES, MAX_SILENT_SECONDS, Exporter
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
-from consumers.runtime.polling.commits import Commits
+from consumers.runtime.kafka.polling import Commits
 from consumers.runtime.registry import Instruments
 from schemas.scores.all_records import ClosedFact, CloseReason, Scored, Unscored, UnscoredReason
 from tests.support.brokers.record_bytes import stand_in

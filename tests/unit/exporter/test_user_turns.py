@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.exporter.user_turns import UserTurns
+from consumers.exporter.projection import UserTurns
 from schemas.scores.all_records import (
     WITHDRAWN,
     Anchor,

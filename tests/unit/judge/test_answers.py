@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from consumers.judge.prompting.answers import DIMENSIONS, read_answer, schema_of
+from consumers.judge.prompts import DIMENSIONS, read_answer, schema_of
 from schemas.judging import MAX_EXPLANATION_CHARS, JudgeKind, NotRateable, Rated
 
 FAITHFUL = dict.fromkeys(DIMENSIONS[JudgeKind.FAITHFULNESS], 3)

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.judge.asking import transport
-from consumers.judge.asking.endpoint import Endpoint
-from consumers.judge.asking.reply import MAX_REPORTED_TOKENS, Delivery, Reply
-from consumers.judge.prompting.questions import question_of
+from consumers.judge import endpoint as transport
+from consumers.judge.endpoint import MAX_REPORTED_TOKENS, Delivery, Endpoint, Reply
+from consumers.judge.prompts import question_of
 from schemas.judging import Judged, JudgeVerdict, TokenUse, TrialOutcome, Unjudged, UnjudgedReason
 from tests.support.calls.judge_questions import ScriptedEndpoint, answer, judge_settings, question, running_judge
 from tests.support.patience import patient

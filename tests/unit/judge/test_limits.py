@@ -2,10 +2,8 @@
 
 import pytest
 
-from consumers.judge.asking.judge import is_sampled
-from consumers.judge.limits.breaker import Breaker
-from consumers.judge.limits.rate_limit import RateLimit
-from consumers.judge.limits.spending import MAX_AGENTS, MAX_CALLS, Allowance, Budget, Prices
+from consumers.judge.ask import is_sampled
+from consumers.judge.limits import MAX_AGENTS, MAX_CALLS, Allowance, Breaker, Budget, Prices, RateLimit
 from schemas.judging import TokenUse
 from schemas.units import HOUR_MS
 

@@ -7,8 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from consumers.judge.prompting.plain_text import plain
-from consumers.judge.prompting.questions import Question, UnknownPromptError, _mark, question_of, sections_of
+from consumers.judge.prompts import Question, UnknownPromptError, _mark, plain, question_of, sections_of
 from schemas.judge_options import OWN_PROMPT
 from schemas.judging import EARLIER_PROMPTS, PROMPT_VERSIONS, AgentBrief, JudgeKind, TranscriptItem
 from tests.support.calls.judge_questions import question, talk

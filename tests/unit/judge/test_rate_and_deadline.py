@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from consumers.judge.asking import judge as asking
-from consumers.judge.asking.reply import Delivery, Reply
-from consumers.judge.prompting.questions import Question
+from consumers.judge import ask as asking
+from consumers.judge.endpoint import Delivery, Reply
+from consumers.judge.prompts import Question
 from schemas.judging import JudgeVerdict, Unjudged, UnjudgedReason
 from streamer.offline.judging import judge_in_process
 from streamer.offline.judging.judge_in_process import JudgeInProcess

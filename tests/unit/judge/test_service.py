@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from consumers.judge import progress, service
-from consumers.judge.asking.judge import Judge
-from consumers.judge.partition_writer import VerdictWriteError
+from consumers.judge.ask import Judge
+from consumers.judge.progress import VerdictWriteError
 from consumers.judge.service import MAX_REFUSED_LINES, JudgeWorker
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.polling.commits import Commits
+from consumers.runtime.kafka.polling import Commits
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
 from schemas.undecodable import UndecodableRecord

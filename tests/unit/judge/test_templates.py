@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.judge.prompting.answers import read_answer, schema_of
-from consumers.judge.prompting.questions import UnknownPromptError, question_of, sections_of
+from consumers.judge.prompts import UnknownPromptError, question_of, read_answer, schema_of, sections_of
 from schemas.goals.goal_set import GoalSet
 from schemas.judge_options import MAX_TEMPLATE_CHARS, OWN_PROMPT, TemplateError, check_template, prompt_version_of
 from schemas.judging import JudgeKind, JudgeRequest, TranscriptItem, prompt_version

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from consumers.judge.asking.judge import Judge
-from consumers.judge.asking.reply import Reply
+from consumers.judge.ask import Judge
+from consumers.judge.endpoint import Reply
 from consumers.runtime.registry import Instruments
 from schemas.judging import (
     MAX_TRANSCRIPT_CHARS,

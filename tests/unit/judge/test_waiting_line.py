@@ -2,7 +2,7 @@
 
 import random
 
-from consumers.judge.limits.waiting_line import Waiting, WaitingLine
+from consumers.judge.limits import Waiting, WaitingLine
 from schemas.judging import JudgeKind, UnjudgedReason
 from tests.support.calls.judge_questions import question
 

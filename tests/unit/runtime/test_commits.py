@@ -8,7 +8,7 @@ import pytest
 from aiokafka import OffsetAndMetadata, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 
-from consumers.runtime.polling.commits import Commits
+from consumers.runtime.kafka.polling import Commits
 from tests.support.patience import patient
 
 OURS = {TopicPartition("a", 0)}

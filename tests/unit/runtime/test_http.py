@@ -16,18 +16,19 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from pydantic import SecretStr, ValidationError
 
-from consumers.runtime.http import connections as http_connections
-from consumers.runtime.http import server as http
-from consumers.runtime.http.connections import MAX_CONNECTIONS, BoundedConnection, HttpLimit
-from consumers.runtime.http.listener import AddressInUseError
-from consumers.runtime.http.secret_settings import MAX_HEADER_SECRET_CHARS
-from consumers.runtime.http.server import (
+from consumers.runtime import http
+from consumers.runtime import http as http_connections
+from consumers.runtime.http import (
+    MAX_CONNECTIONS,
     MAX_SCRAPES,
     RETRY_SCRAPE_SECONDS,
+    AddressInUseError,
+    BoundedConnection,
+    HttpLimit,
     MetricsServer,
 )
 from consumers.runtime.registry import Instruments
-from consumers.runtime.settings import HttpSettings
+from consumers.runtime.settings import MAX_HEADER_SECRET_CHARS, HttpSettings
 from streamer.settings.all_settings import SettingsError, load_settings
 from tests.support.patience import patient
 
@@ -115,7 +116,7 @@ async def test_gauges_are_read_on_the_event_loop_and_rendered_off_it(
         threads["render"] = threading.get_ident()
         return generate_latest(registry)
 
-    monkeypatch.setattr("consumers.runtime.http.server.choose_encoder", lambda _accept: (render, "text/plain"))
+    monkeypatch.setattr("consumers.runtime.http.choose_encoder", lambda _accept: (render, "text/plain"))
     serving.instruments.read_gauge("callgauge_calls_active", read)
     answer = await serving.get("/metrics")
     assert 'callgauge_calls_active{agent="ava",environment="live",tenant="acme"} 3.0' in answer.text

@@ -10,10 +10,9 @@ from faststream import AckPolicy
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from consumers.runtime.kafka import polling as poll_watch
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.polling import poll_watch
-from consumers.runtime.polling.poll_watch import MAX_FAILING_SECONDS, PollWatch
-from consumers.runtime.polling.subscription import ENOUGH_BYTES, POLL_MS, Subscription
+from consumers.runtime.kafka.polling import ENOUGH_BYTES, MAX_FAILING_SECONDS, POLL_MS, PollWatch, Subscription
 from consumers.runtime.registry import Instruments
 
 

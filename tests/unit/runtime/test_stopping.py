@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from consumers.runtime.stopping import finish_unless, first_of
+from consumers.runtime.process import finish_unless, first_of
 
 
 async def give(result: str) -> str:

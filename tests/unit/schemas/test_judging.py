@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from consumers.judge.prompting.answers import schema_of
+from consumers.judge.prompts import schema_of
 from schemas.judging import (
     MAX_QUESTION_BYTES,
     PROMPT_VERSIONS,

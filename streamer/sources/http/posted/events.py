@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from consumers.runtime.http.bearer import challenge, given_token
+from consumers.runtime.http import challenge, given_token
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import IngestOutcome
 from streamer.sources.http.posted.batch import Accepted, Batches, Refusal

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from consumers.runtime.http.bearer import is_token
+from consumers.runtime.http import is_token
 from streamer.settings.ingest import SenderSettings
 
 BURST_SECONDS: Final = 10.0

@@ -17,8 +17,8 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from consumers.evaluator.partition.partition import Partition
-from consumers.judge.prompting.answers import read_answer
+from consumers.evaluator.partition import Partition
+from consumers.judge.prompts import read_answer
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import LogFormat
@@ -260,7 +260,7 @@ def test_what_a_model_explains_is_redacted_before_it_is_cut(form: Any) -> None:
 
 async def test_a_verdict_repeats_nothing_and_counts_it() -> None:
     def explains(_: object) -> Any:
-        from consumers.judge.asking.reply import Reply
+        from consumers.judge.endpoint import Reply
 
         explanation = f"It was {SAID_CARD} of jane dot doe at example dot com."
         return Reply(TrialOutcome.ANSWERED, json.dumps({"explanation": explanation, "grade": "C"}))

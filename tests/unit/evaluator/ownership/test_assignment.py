@@ -7,9 +7,9 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.engine.effects import PublishScore
-from consumers.evaluator.ownership.assignment import Assignment, NotCoPartitionedError, assigned_numbers
-from consumers.evaluator.reading import input_merge
-from consumers.evaluator.reading.partition_clock import PATIENCE_MS
+from consumers.evaluator import reading as input_merge
+from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
+from consumers.evaluator.reading import PATIENCE_MS
 from consumers.runtime.kafka.log_ends import LogEnd
 from schemas.closed_sets import InputSource
 from tests.support.brokers.record_bytes import stand_in

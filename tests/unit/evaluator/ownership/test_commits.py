@@ -8,10 +8,10 @@ from aiokafka.errors import CommitFailedError, KafkaConnectionError
 from structlog.testing import capture_logs
 
 from consumers.evaluator import service
-from consumers.evaluator.recovery.order_log import CommitNote, PlacedStart
+from consumers.evaluator.recovery import CommitNote, PlacedStart
 from consumers.evaluator.service import FENCED_SECONDS, SharedNameError
 from consumers.evaluator.topics import SLOW_WRITE_SECONDS
-from consumers.evaluator.writing.partition_writer import FencedError, WriteError
+from consumers.evaluator.writer import FencedError, WriteError
 from consumers.runtime.kafka.connection import TopicsUnfitError
 from schemas.closed_sets import InputSource
 from tests.support.fakes.evaluator_fakes import MAX_UNWRITTEN, PIPECAT, Shell, inputs_of, until_idle

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.evaluator.ownership.lost_records import MAX_GAPS, Gap, InputGaps, InputMadeAnewError, LostRecords
-from consumers.evaluator.recovery.order_log import CommitNote
+from consumers.evaluator.lost_records import MAX_GAPS, Gap, InputGaps, InputMadeAnewError, LostRecords
+from consumers.evaluator.recovery import CommitNote
 from consumers.runtime.registry import Instruments
 from tests.support.fakes.evaluator_fakes import AUDIT, PIPECAT, START, Shell
 

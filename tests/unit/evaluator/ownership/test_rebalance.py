@@ -6,7 +6,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
-from consumers.evaluator.ownership.assignment import NotCoPartitionedError
+from consumers.evaluator.assignment import NotCoPartitionedError
 from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
 from schemas.topics import INPUT_TOPICS
 from tests.support.fakes.evaluator_fakes import PIPECAT, START, Shell, inputs_of, until_idle

@@ -11,11 +11,10 @@ from aiokafka.errors import KafkaConnectionError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 from structlog.testing import capture_logs
 
-from consumers.evaluator.recovery import read_back
-from consumers.evaluator.recovery.order_log import CommitNote
-from consumers.evaluator.recovery.read_back import ReadBackError
+from consumers.evaluator import recovery as read_back
+from consumers.evaluator.recovery import CommitNote, ReadBackError
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writing.partition_writer import Mark
+from consumers.evaluator.writer import Mark
 from schemas.goals.goal_set import GoalSet
 from schemas.topics import INPUT_TOPICS
 from tests.support.fakes.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, goal_set, until_idle

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.evaluator.ownership.turns import MAX_CLOSING_CALLS, ClosingTurns, until_there_is_room, without_room
-from consumers.evaluator.partition.owned_partition import OwnedPartition
-from consumers.evaluator.partition.partition import CatchingUp
-from consumers.evaluator.recovery.read_back import PublishedCalls
-from consumers.evaluator.writing.outbox import Outbox
+from consumers.evaluator.assignment import MAX_CLOSING_CALLS, ClosingTurns, until_there_is_room, without_room
+from consumers.evaluator.partition import CatchingUp, OwnedPartition
+from consumers.evaluator.recovery import PublishedCalls
+from consumers.evaluator.writer import Outbox
 from tests.support.fakes.evaluator_fakes import (
     PIPECAT,
     StubEvaluator,

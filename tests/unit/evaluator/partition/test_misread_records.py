@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from consumers.engine.effects import NotUnderstood
-from consumers.evaluator.partition.misread_records import MAX_KINDS, MisreadRecords
+from consumers.evaluator.partition import MAX_KINDS, MisreadRecords
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason
 from schemas.events.misread import Misread

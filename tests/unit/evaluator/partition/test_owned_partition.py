@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import PublishScore
-from consumers.evaluator.partition.owned_partition import OwnedPartition
-from consumers.evaluator.recovery.order_log import CommitNote, OrderStarts, PlacedStart
+from consumers.evaluator.partition import OwnedPartition
+from consumers.evaluator.recovery import CommitNote, OrderStarts, PlacedStart
 from schemas.closed_sets import InputSource
 from tests.support.fakes.evaluator_fakes import AUDIT, PIPECAT, Record, StubEvaluator, fact, owned_of, partition_of
 

@@ -7,8 +7,8 @@ import pytest
 from consumers.engine.effects import CloseCall, Count, Effect, OpenCall, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.evaluator.partition import partition as partition_module
-from consumers.evaluator.partition.partition import MAX_QUARANTINE_LINES, Partition
+from consumers.evaluator import partition as partition_module
+from consumers.evaluator.partition import MAX_QUARANTINE_LINES, Partition
 from schemas.closed_sets import InputSource, RefusalReason
 from schemas.metrics.catalogue import metric_named
 from schemas.order import Closed, Evicted, Fold, GoalsChosen, OrderDecoder, OrderStart, Step, TimePassed, order_value

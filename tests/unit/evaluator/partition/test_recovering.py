@@ -10,12 +10,11 @@ from consumers.engine.admission import Arrival
 from consumers.engine.effects import Count, Effect, OpenCall, PublishScore
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
-from consumers.evaluator.ownership.assignment import Assignment
-from consumers.evaluator.partition import partition as partition_module
-from consumers.evaluator.partition.partition import CatchingUp, Partition
-from consumers.evaluator.recovery.read_back import PublishedCalls
-from consumers.evaluator.recovery.replay import Replay
-from consumers.evaluator.writing.outbox import Decision
+from consumers.evaluator import partition as partition_module
+from consumers.evaluator.assignment import Assignment
+from consumers.evaluator.partition import CatchingUp, Partition
+from consumers.evaluator.recovery import PublishedCalls, Replay
+from consumers.evaluator.writer import Decision
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.order import Fold, GoalsChosen, OrderDecoder, OrderStart, Renumbered, Step, TimePassed, order_value
@@ -249,7 +248,7 @@ def test_what_waits_is_read_again_after_a_rebalance(kind: str) -> None:
 
 
 def test_an_input_ahead_of_the_order_pauses_and_later_steps_need_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consumers.evaluator.recovery.replay.MAX_WAITING_RECORDS", 1)
+    monkeypatch.setattr("consumers.evaluator.recovery.MAX_WAITING_RECORDS", 1)
     recovering = Recovering()
     recovering.replay(order_of(opens(InputSource.AUDIT, 0, "b"), opens(InputSource.PIPECAT, 0)), pipecat=9, audit=1)
     recovering.fold(said(0), said(1))

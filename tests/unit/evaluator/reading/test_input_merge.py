@@ -5,7 +5,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.evaluator.reading.input_merge import InputMerge, in_time_order, runs_by_partition
+from consumers.evaluator.reading import InputMerge, in_time_order, runs_by_partition
 
 
 class Record(NamedTuple):

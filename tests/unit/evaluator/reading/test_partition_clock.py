@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.evaluator.reading.partition_clock import (
+from consumers.evaluator.reading import (
     PATIENCE_MS,
     SILENT_MS,
     STALE_MS,

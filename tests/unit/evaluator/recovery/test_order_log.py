@@ -14,8 +14,8 @@ import consumers.engine
 import schemas
 from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from consumers.evaluator.recovery import order_log
-from consumers.evaluator.recovery.order_log import (
+from consumers.evaluator import recovery as order_log
+from consumers.evaluator.recovery import (
     MAX_NOTE_CHARS,
     MAX_STARTS,
     ChosenThen,

@@ -18,10 +18,9 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from consumers.evaluator.recovery.order_log import OrderLog
+from consumers.evaluator.recovery import OrderLog
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writing.carry_out import carry_out
-from consumers.evaluator.writing.outgoing import Addresses
+from consumers.evaluator.writer import Addresses, carry_out
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet

@@ -10,14 +10,8 @@ import pytest
 from aiokafka import TopicPartition
 from structlog.testing import capture_logs
 
-from consumers.evaluator.recovery import read_back as read_back_module
-from consumers.evaluator.recovery.read_back import (
-    MAX_ODD_RECORD_LINES,
-    PublishedCalls,
-    PublishedGoals,
-    ReadBackError,
-    read_back,
-)
+from consumers.evaluator import recovery as read_back_module
+from consumers.evaluator.recovery import MAX_ODD_RECORD_LINES, PublishedCalls, PublishedGoals, ReadBackError, read_back
 from schemas.closed_sets import InputSource
 from schemas.scores.record import GENERATION
 from tests.support.brokers.record_bytes import stand_in

@@ -11,9 +11,8 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import Count, Effect, OpenCall, PublishScore, RequestVerdict
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
-from consumers.evaluator.recovery import replay as replay_module
-from consumers.evaluator.recovery.order_log import UNPUBLISHED
-from consumers.evaluator.recovery.replay import MAX_KEPT_REQUESTS, MAX_WAITING_RECORDS, Replay, Withheld
+from consumers.evaluator import recovery as replay_module
+from consumers.evaluator.recovery import MAX_KEPT_REQUESTS, MAX_WAITING_RECORDS, UNPUBLISHED, Replay, Withheld
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.order import Closed, Evicted, Fold, GoalsChosen, Renumbered, Step, TimePassed

@@ -7,8 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, OpenCall, PublishScore, RequestVerdict
-from consumers.evaluator.writing.carry_out import carry_out
-from consumers.evaluator.writing.outbox import Written
+from consumers.evaluator.writer import Written, carry_out
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason
 from schemas.events.misread import Misread

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.evaluator.writing import outbox as outbox_module
-from consumers.evaluator.writing.outbox import MAX_TRANSACTION_RECORDS, MAX_TRANSACTION_STEPS_BYTES, Outbox
+from consumers.evaluator import writer as outbox_module
+from consumers.evaluator.writer import MAX_TRANSACTION_RECORDS, MAX_TRANSACTION_STEPS_BYTES, Outbox
 from tests.support.fakes.evaluator_fakes import decision, fact, until_idle, waiting_in
 
 

@@ -19,15 +19,18 @@ from aiokafka.errors import (
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.evaluator.recovery.order_log import OrderStarts, PlacedStart
+from consumers.evaluator.recovery import OrderStarts, PlacedStart
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writing.outbox import MAX_TRANSACTION_RECORDS, Decision, Outbox, Written
-from consumers.evaluator.writing.partition_writer import (
+from consumers.evaluator.writer import (
+    MAX_TRANSACTION_RECORDS,
     START_EVERY_SECONDS,
+    Decision,
     FencedError,
     Mark,
+    Outbox,
     PartitionWriter,
     WriteError,
+    Written,
 )
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments

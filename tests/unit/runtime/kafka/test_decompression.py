@@ -8,8 +8,8 @@ import sys
 import cramjam
 import pytest
 
-from consumers.runtime.kafka.batches import decompression
-from consumers.runtime.kafka.batches.decompression import (
+from consumers.runtime.kafka import batches as decompression
+from consumers.runtime.kafka.batches import (
     MAX_UNPACKED_BATCH_BYTES,
     BatchTooLargeError,
     DecompressionError,
@@ -73,7 +73,7 @@ def test_a_block_that_says_it_is_endless_takes_no_room() -> None:
 
 _PEAK = """
 import sys
-from consumers.runtime.kafka.batches.decompression import BatchTooLargeError, decompressed
+from consumers.runtime.kafka.batches import BatchTooLargeError, decompressed
 def peak_kb():  # of this program alone: getrusage counts what its parent had as well
     return int(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])
 packed = sys.stdin.buffer.read()

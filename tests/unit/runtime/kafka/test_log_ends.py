@@ -11,8 +11,7 @@ from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, Top
 from structlog.testing import capture_logs
 
 from consumers.runtime.kafka import log_ends
-from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.first_contact import TopicsRequest
+from consumers.runtime.kafka.connection import KafkaSettings, TopicsRequest
 from consumers.runtime.kafka.log_ends import SILENT_REPLICA_MS, LogEnd, LogEnds
 from tests.support.fakes.evaluator_fakes import NOW_MS, until_idle
 from tests.support.patience import patient

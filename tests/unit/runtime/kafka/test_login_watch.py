@@ -12,11 +12,15 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from consumers.runtime.kafka import login_watch
-from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.first_contact import NoContactError
-from consumers.runtime.kafka.login_watch import CONFIRM_SECONDS, TRIAL_SECONDS, LoginWatch
-from consumers.runtime.kafka.refusals import UnreachableNamesError
+from consumers.runtime.kafka import connection as login_watch
+from consumers.runtime.kafka.connection import (
+    CONFIRM_SECONDS,
+    TRIAL_SECONDS,
+    KafkaSettings,
+    LoginWatch,
+    NoContactError,
+    UnreachableNamesError,
+)
 from consumers.runtime.kafka.security import SecuritySettings
 from consumers.runtime.registry import Instruments
 from tests.support.patience import patient

@@ -13,18 +13,23 @@ import pytest
 from aiokafka import errors
 
 from consumers.runtime.kafka import connection as kafka_module
-from consumers.runtime.kafka.access import READ, WRITE, Needs, require_access
 from consumers.runtime.kafka.connection import (
+    READ,
+    UNKNOWN_RIGHTS,
+    WRITE,
     KafkaRefusedError,
     KafkaSettings,
     KafkaUnreachableError,
+    Needs,
+    NoBrokersError,
+    NoContactError,
     TopicsUnfitError,
+    UnreachableNamesError,
+    explained,
     partition_counts,
+    require_access,
 )
-from consumers.runtime.kafka.first_contact import UNKNOWN_RIGHTS, NoContactError
-from consumers.runtime.kafka.refusals import NoBrokersError, UnreachableNamesError, explained
-from consumers.runtime.kafka.security import SecuritySettings
-from consumers.runtime.kafka.token_file import TokenError
+from consumers.runtime.kafka.security import SecuritySettings, TokenError
 from streamer.roles.embedded_broker import embedded_broker
 
 NOBODY = "127.0.0.1:1"
@@ -189,7 +194,7 @@ async def test_the_next_address_is_tried_and_the_login_only_once() -> None:
         raise errors.SaslAuthenticationFailed("no")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("consumers.runtime.kafka.first_contact.create_conn", refuse)
+        patch.setattr("consumers.runtime.kafka.connection.create_conn", refuse)
         assert "login" in await refusal_of(KafkaSettings(bootstrap_servers="a:1,b:2", security=LOGIN))
     assert tried == [1]
 
@@ -220,7 +225,7 @@ async def test_a_cluster_that_names_addresses_we_cannot_reach_is_told(
             return signpost
         raise socket.gaierror(-2, "Name or service not known")
 
-    monkeypatch.setattr("consumers.runtime.kafka.first_contact.create_conn", connect)
+    monkeypatch.setattr("consumers.runtime.kafka.connection.create_conn", connect)
     kafka = KafkaSettings(bootstrap_servers="outside:1")
     if port == 2:
         async with kafka.first_contact("test"):

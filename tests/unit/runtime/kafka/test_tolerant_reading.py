@@ -8,11 +8,16 @@ from aiokafka.consumer import fetcher
 from aiokafka.record import default_records
 from aiokafka.record.util import decode_varint_py, encode_varint_py
 
+from consumers.runtime.kafka import batches as record_batches
+from consumers.runtime.kafka import batches as tolerant_reading
 from consumers.runtime.kafka import connection as kafka
-from consumers.runtime.kafka.batches import record_batches, tolerant_reading
-from consumers.runtime.kafka.batches.decompression import MAX_UNPACKED_BATCH_BYTES
-from consumers.runtime.kafka.batches.record_batches import MAX_HEADERS, MAX_QUICK_BYTES, RecordBatches
-from consumers.runtime.kafka.batches.tolerant_reading import TolerantRecords
+from consumers.runtime.kafka.batches import (
+    MAX_HEADERS,
+    MAX_QUICK_BYTES,
+    MAX_UNPACKED_BATCH_BYTES,
+    RecordBatches,
+    TolerantRecords,
+)
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.undecodable import UndecodableRecord
 from tests.support.brokers.record_bytes import (

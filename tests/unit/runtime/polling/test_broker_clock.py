@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.runtime.polling.broker_clock import (
-    ALLOWED_MS,
-    RECENT_MS,
-    STEP_MS,
-    UNPROVED_MS,
-    BrokerClock,
-    read_clocks,
-)
+from consumers.runtime.kafka.broker_clock import ALLOWED_MS, RECENT_MS, STEP_MS, UNPROVED_MS, BrokerClock, read_clocks
 from consumers.runtime.registry import Instruments
 from tests.support.fakes.evaluator_fakes import NOW_MS, PIPECAT, START, Clocks, Record, Shell
 

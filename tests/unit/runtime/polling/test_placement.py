@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.runtime.polling.placement import Placement, murmur2_place
+from consumers.runtime.kafka.polling import Placement, murmur2_place
 from consumers.runtime.registry import Instruments
 from schemas.topics import JUDGE_VERDICTS_TOPIC, SOURCE_BY_TOPIC
 from tests.support.fakes.evaluator_fakes import AUDIT, PIPECAT, Record

@@ -10,7 +10,7 @@ from faststream import AckPolicy
 from structlog.testing import capture_logs
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.polling.subscription import Subscription
+from consumers.runtime.kafka.polling import Subscription
 
 
 class Record(NamedTuple):

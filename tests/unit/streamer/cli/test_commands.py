@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import OperatorError
 from schemas.json_schemas import SCHEMA_NAMES
 from schemas.topics import INPUT_TOPICS, TOPICS
 from streamer.cli import app as cli_app

@@ -18,8 +18,8 @@ LIBRARIES = (
 FOR_ALL_COMMANDS = {
     *(
         "consumers.runtime",
-        "consumers.runtime.clock",
-        "consumers.runtime.errors",
+        "consumers.runtime.process",
+        "consumers.runtime.process",
         "streamer.exit_codes",
         "streamer.terminal",
     ),
@@ -86,7 +86,7 @@ def test_the_list_of_commands_needs_none_of_the_libraries(option: str) -> None:
     assert modules & set(LIBRARIES) == set()
     assert {name for name in modules if name.startswith(("consumers.", "schemas."))} == {
         "consumers.runtime",
-        "consumers.runtime.errors",
+        "consumers.runtime.process",
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from consumers.runtime.polling.placement import murmur2_place
+from consumers.runtime.kafka.polling import murmur2_place
 from streamer.operations.doctor.findings import Finding, Verdict
 from streamer.operations.doctor.keys import key_findings
 

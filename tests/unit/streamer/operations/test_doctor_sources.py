@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from consumers.runtime.http.listener import HttpListener
+from consumers.runtime.http import HttpListener
 from streamer.operations.doctor.findings import Finding, Verdict
 from streamer.operations.doctor.sources import address_finding, reach_finding, secret_findings, source_findings
 from streamer.settings.all_settings import Settings

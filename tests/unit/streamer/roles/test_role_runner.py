@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.evaluator.writing.partition_writer import WriteError
+from consumers.evaluator.writer import WriteError
 from consumers.runtime.kafka.connection import KafkaRefusedError
 from consumers.runtime.registry import Instruments
 from streamer.roles.role_runner import LONGEST_PAUSE_SECONDS, MOST_RESTARTS, QUIET_SECONDS, RoleRunner

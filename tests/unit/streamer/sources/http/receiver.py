@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.clock import wall_clock_ms
+from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from streamer.settings.ingest import IngestSettings, SenderSettings
 from streamer.sources.http.elevenlabs.webhook import WebhookRoute

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from consumers.runtime.http.connections import BoundedConnection, ConnectionBounds, HttpLimit
-from consumers.runtime.http.listener import HttpListener
+from consumers.runtime.http import BoundedConnection, ConnectionBounds, HttpLimit, HttpListener
 from streamer.sources.http.posted import events
 from streamer.sources.http.receiving import bodies
 from tests.support.patience import patient

@@ -1,0 +1,299 @@
+"""Takes partitions over: fences off former writers, then reads the order in which they folded, then starts to read the inputs."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.structs import OffsetAndMetadata
+
+from consumers.evaluator.partition import CatchingUp, OwnedPartition
+from consumers.evaluator.recovery import (
+    CommitNote,
+    OrderLog,
+    OrderStarts,
+    PlacedStart,
+    PublishedCalls,
+    PublishedGoals,
+    Replay,
+    read_back,
+)
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.writer import Mark
+from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.registry import Instruments
+from schemas.closed_sets import InputSource
+from schemas.goals.goal_set import ChoosesGoals, GoalSet
+from schemas.topics import ORDER_TOPIC, SCORES_TOPIC
+
+GOALS_SLACK_MS: Final = 60_000
+"""How long before its step in `order` a goal set may have been written to `scores`, by the timestamps of the two."""
+
+log = structlog.get_logger()
+
+
+class _Inputs:
+    """The inputs of one partition number, when it is taken over: by topic where each begins and ends, and what was committed."""
+
+    def __init__(
+        self,
+        number: int,
+        topics: Sequence[str],
+        committed: Mapping[TopicPartition, OffsetAndMetadata],
+        firsts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> None:
+        places = {topic: TopicPartition(topic, number) for topic in topics}
+        self.number = number
+        self.firsts = {topic: firsts[tp] for topic, tp in places.items()}
+        self.ends = {topic: ends[tp] for topic, tp in places.items()}
+        self.committed = {topic: committed[tp].offset for topic, tp in places.items()}
+        self.notes = {topic: CommitNote.parse(committed[tp].metadata) for topic, tp in places.items()}
+
+    @property
+    def anew(self) -> set[str]:
+        """The topics that were created again."""
+        return {topic for topic, note in self.notes.items() if note is not None and note.is_anew}
+
+    @property
+    def order_start(self) -> int | None:
+        """First offset of `order` to read, by the notes; 0 if nobody of ours has committed, None without an order to use."""
+        notes = [note for note in self.notes.values() if note is not None]
+        orders = [note.order for note in notes if note.order is not None]
+        return min(orders, default=0) if len(orders) == len(notes) else None
+
+
+class Takeover:
+    """Takes over partitions from their former owners."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        settings: EvaluatorSettings,
+        instruments: Instruments,
+        source_by_topic: Mapping[str, InputSource],
+        version: str,
+        goals: ChoosesGoals | None = None,
+    ) -> None:
+        self._kafka = kafka
+        self._settings = settings
+        self._instruments = instruments
+        self._source_by_topic = source_by_topic
+        self._version = version
+        self._goals = goals
+        self._admin: AIOKafkaAdminClient | None = None
+
+    async def start(self) -> None:
+        """Connects the administration client."""
+        if not self._kafka.is_embedded:
+            self._admin = self._kafka.admin("evaluator")
+            await self._admin.start()
+
+    async def stop(self) -> None:
+        """Disconnects the administration client."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            await admin.close()
+
+    async def take(self, owned: Sequence[OwnedPartition], consumer: AIOKafkaConsumer) -> None:
+        """Fences off former owners, reads their order, and sets the start offsets. Then the partitions are active.
+
+        Args:
+            owned: The new partitions with their writers.
+            consumer: Reports the ends of the inputs.
+
+        Raises:
+            KafkaError: The broker refused a request.
+            ReadBackError: What was written cannot be read to its end.
+        """
+        numbers = [each.partition.number for each in owned]
+        marks = await asyncio.gather(*(each.writer.fence() for each in owned))
+        tps = [TopicPartition(topic, number) for number in numbers for topic in self._source_by_topic]
+        firsts, ends = await asyncio.gather(consumer.beginning_offsets(tps), consumer.end_offsets(tps))
+        if self._kafka.is_embedded:  # which ends with its process, so nobody has written there before
+            for each in owned:
+                offsets = {
+                    topic: firsts[TopicPartition(topic, each.partition.number)] for topic in self._source_by_topic
+                }
+                self._begin(each, offsets, [], Mark(0, 0))
+            return
+        committed = await self._committed(tps)
+        inputs = {number: _Inputs(number, tuple(self._source_by_topic), committed, firsts, ends) for number in numbers}
+        marked = {
+            number: mark or await self._ends(number, consumer) for number, mark in zip(numbers, marks, strict=True)
+        }
+        logs = await self._orders(inputs, marked, consumer)
+        without = [each for each in inputs.values() if each.number not in logs]
+        published = await self._published(without, marked, consumer)
+        sets = await self._goal_sets(logs, marked, consumer)
+        for each in owned:
+            number = each.partition.number
+            if number in logs:
+                self._replay(each, inputs[number], logs[number], marked[number], sets)
+            else:
+                self._catch_up(each, inputs[number], published[number], marked[number])
+
+    def _begin(
+        self, owned: OwnedPartition, offsets: Mapping[str, int], starts: Sequence[PlacedStart], mark: Mark, **how: Any
+    ) -> None:
+        first = PlacedStart(0, {self._source_by_topic[topic]: offset for topic, offset in offsets.items()}, mark.order)
+        owned.writer.starts = OrderStarts(starts or [first], self._settings.closed_overlap_ms)
+        owned.partition.start(offsets, **how)
+
+    def _replay(
+        self,
+        owned: OwnedPartition,
+        inputs: _Inputs,
+        order: OrderLog,
+        mark: Mark,
+        sets: Mapping[str, GoalSet],
+    ) -> None:
+        """Begins to fold in the order of the former owners."""
+        sources = self._source_by_topic
+        # An offset without our note was committed by somebody else: the order says from where to read.
+        committed = {
+            topic: order.starts[0].positions.get(source, 0)
+            if inputs.notes[topic] is None and order.starts
+            else inputs.committed[topic]
+            for topic, source in sources.items()
+        }
+        offsets = {topic: self._start(inputs, topic, offset) for topic, offset in committed.items()}
+        replay = Replay(
+            order,
+            {sources[topic]: max(0, offset) for topic, offset in committed.items()},
+            {sources[topic]: end for topic, end in inputs.ends.items()},
+            self._version,
+            owned.partition.evaluator,
+            owned.partition.admitted,
+            owned.partition.goals,
+            sets,
+            {sources[topic]: first for topic, first in inputs.firsts.items()},
+        )
+        self._begin(owned, offsets, order.starts, mark, replay=replay)
+
+    def _catch_up(self, owned: OwnedPartition, inputs: _Inputs, published: PublishedCalls, mark: Mark) -> None:
+        """Begins to fold without an order: silently as far as `scores` goes, if anything was written there before."""
+        offsets = {topic: self._start(inputs, topic, inputs.committed[topic]) for topic in inputs.committed}
+        until = {
+            topic: 0 if topic in inputs.anew else min(published.reached.get(source, 0), inputs.ends[topic])
+            for topic, source in self._source_by_topic.items()
+        }
+        is_cut = any(offset > max(0, inputs.committed[topic]) for topic, offset in offsets.items())
+        catching_up = CatchingUp(until, published, is_cut=is_cut)
+        if any(until[topic] > offset for topic, offset in offsets.items()):
+            self._instruments.inc("callgauge_order_unusable_total")
+            log.warning(
+                "order_unusable",
+                partition=inputs.number,
+                what_happens_now="What was folded before is folded again in the order of broker time; every value of the open calls is "
+                "published once again, and nothing is counted or closed twice.",
+                what_to_do="Nothing after an upgrade from a release without `order`. Otherwise keep `order` for as long as `scores`, "
+                "and see who deleted records of it.",
+            )
+        self._begin(owned, offsets, [], mark, catching_up=catching_up)
+
+    async def _orders(
+        self, inputs: Mapping[int, _Inputs], marks: Mapping[int, Mark], consumer: AIOKafkaConsumer
+    ) -> dict[int, OrderLog]:
+        """Returns the orders that can be used, by partition number."""
+        topic = self._kafka.topic(ORDER_TOPIC)
+        firsts = await consumer.beginning_offsets([TopicPartition(topic, number) for number in inputs])
+        ends = {number: mark.order for number, mark in marks.items()}
+        starts: dict[int, int] = {}
+        for number, each in inputs.items():
+            first, noted = firsts[TopicPartition(topic, number)], each.order_start
+            if noted is not None and (noted == 0 or first <= noted <= ends[number]):
+                starts[number] = max(first, noted)
+        logs = {number: OrderLog() for number in starts}
+        await read_back(self._kafka, topic, starts, {number: ends[number] for number in starts}, {
+            number: order.take for number, order in logs.items()
+        })  # fmt: skip
+        usable = {}
+        for number, order in logs.items():
+            each = inputs[number]
+            is_beyond = any(
+                order.positions.get(source, 0) > each.ends[topic] for topic, source in self._source_by_topic.items()
+            )
+            if order.fault is not None or is_beyond:
+                log.error("order_unreadable", partition=number, seen=order.fault or "it goes beyond the end of an input",
+                          what_happens_now="It is not used.", what_to_do="See who writes `order`, or made an input anew.")  # fmt: skip
+            elif order.starts or each.order_start:
+                usable[number] = order
+        return usable
+
+    async def _published(
+        self, without: Sequence[_Inputs], marks: Mapping[int, Mark], consumer: AIOKafkaConsumer
+    ) -> dict[int, PublishedCalls]:
+        """Returns what `scores` says of the calls of partitions without an order, by partition number."""
+        topic = self._kafka.topic(SCORES_TOPIC)
+        published = {each.number: PublishedCalls() for each in without}
+        if without:
+            firsts = await consumer.beginning_offsets([TopicPartition(topic, each.number) for each in without])
+            ends = {each.number: marks[each.number].scores for each in without}
+            starts = {}
+            for each in without:
+                first = firsts[TopicPartition(topic, each.number)]
+                noted = min((note.scores for note in each.notes.values() if note is not None), default=0)
+                starts[each.number] = noted if first <= noted <= ends[each.number] else first
+            await read_back(self._kafka, topic, starts, ends, {number: each.take for number, each in published.items()})
+        return published
+
+    async def _goal_sets(
+        self, logs: Mapping[int, OrderLog], marks: Mapping[int, Mark], consumer: AIOKafkaConsumer
+    ) -> dict[str, GoalSet]:
+        """Returns the goal sets of past calls by digest: those of today, and from `scores` those that have changed since."""
+        found: dict[str, GoalSet] = {}
+        missing: dict[int, dict[str, int]] = {}
+        for number, order in logs.items():
+            for digest, chosen in order.goals.items():
+                if chosen.calls <= order.closings.keys():
+                    continue
+                today = None if self._goals is None else self._goals.choose(chosen.goals_id, None)
+                if today is not None and today.digest == digest:
+                    found[digest] = today
+                elif digest not in found:
+                    missing.setdefault(number, {})[digest] = chosen.at_ms
+        if missing:
+            topic = self._kafka.topic(SCORES_TOPIC)
+            ends = {number: marks[number].scores for number in missing}
+            times_ms = {
+                TopicPartition(topic, number): max(0, min(digests.values()) - GOALS_SLACK_MS)
+                for number, digests in missing.items()
+            }
+            places = await consumer.offsets_for_times(times_ms)
+            starts = {tp.partition: ends[tp.partition] if at is None else at.offset for tp, at in places.items()}
+            readers = {number: PublishedGoals(set(digests)) for number, digests in missing.items()}
+            await read_back(self._kafka, topic, starts, ends, {number: each.take for number, each in readers.items()})
+            for each in readers.values():
+                found |= each.found
+        return found
+
+    async def _ends(self, number: int, consumer: AIOKafkaConsumer) -> Mark:
+        """Returns the ends of `order` and `scores`, where no mark can be written."""
+        order, scores = (TopicPartition(self._kafka.topic(topic), number) for topic in (ORDER_TOPIC, SCORES_TOPIC))
+        ends = await consumer.end_offsets([order, scores])
+        return Mark(ends[order], ends[scores])
+
+    async def _committed(self, inputs: Sequence[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        if self._admin is None:
+            raise RuntimeError("taking over before it was started, or after it was stopped")
+        found = await self._admin.list_consumer_group_offsets(self._settings.group_id, partitions=list(inputs))
+        return {tp: found.get(tp, OffsetAndMetadata(-1, "")) for tp in inputs}
+
+    def _start(self, inputs: _Inputs, topic: str, committed: int) -> int:
+        """Returns the committed offset, or the first offset if that is later or nothing is committed."""
+        first, end = inputs.firsts[topic], inputs.ends[topic]
+        if committed < 0 or first <= committed <= end:
+            return max(committed, first)
+        if committed < first:
+            self._instruments.inc("callgauge_input_records_lost_total", (), first - committed)
+        log.error(
+            "input_not_where_it_was",
+            record=f"{topic}[{inputs.number}]@{committed}",
+            seen=f"the topic has {first} to {end}",
+            what_happens_now="Reading begins at the first record there is; calls that began before are incomplete.",
+            what_to_do="Keep inputs for longer than the longest call and the longest outage; see `callgauge doctor`.",
+        )
+        return first

@@ -1,0 +1,533 @@
+"""Writes what a partition decides: effects become records, records wait whole decisions at a time, and go out in transactions."""
+
+import asyncio
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple, assert_never
+
+import structlog
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    KafkaError,
+    MessageSizeTooLargeError,
+    OutOfOrderSequenceNumber,
+    ProducerFenced,
+    RecordListTooLargeError,
+)
+
+from consumers.engine.effects import (
+    CloseCall,
+    Count,
+    Effect,
+    NotUnderstood,
+    OpenCall,
+    PublishScore,
+    RequestVerdict,
+)
+from consumers.evaluator.recovery import OrderStarts, PlacedStart
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import OperatorError
+from consumers.runtime.registry import Instruments
+from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
+from schemas.order import OrderEncoder, OrderStart, Positions, order_value
+from schemas.quarantine import QuarantineRecord
+from schemas.scores.all_records import AnyScoreRecord, GoalsFact
+from schemas.topic_rules import MAX_BATCH_BYTES
+from schemas.topics import (
+    JUDGE_REQUESTS_TOPIC,
+    ORDER_TOPIC,
+    OWNER_MARK_KEY,
+    QUARANTINE_TOPIC,
+    SCORES_TOPIC,
+    TRANSCRIPTS_TOPIC,
+)
+from schemas.transcript import Transcript
+from schemas.units import to_seconds
+
+# Unwritten decisions of a partition, in order. What one step decided is written whole or not at all.
+
+Written = AnyScoreRecord | QuarantineRecord | JudgeRequest | Transcript
+
+MAX_TRANSACTION_RECORDS: Final = 1_000
+"""Number of records at which a transaction takes no further decision: some 500 kB, far below the broker's limit."""
+MAX_TRANSACTION_STEPS_BYTES: Final = 256 * 1_024
+"""Bytes of steps at which it takes no further decision either: its record of `order` stays below the broker's limit."""
+
+
+class Decision(NamedTuple):
+    """The records that one step decided, and the steps before it.
+
+    Attributes:
+        records: Records to write.
+        steps: All steps since the decision before it, encoded; this step is the last.
+        version: Version of the steps, from `order_version`.
+        positions: By input, the offset after the last record folded before them.
+        time_ms: Broker time up to which silence was decided before them.
+    """
+
+    records: tuple[Written, ...]
+    steps: bytes
+    version: str
+    positions: Positions
+    time_ms: int
+
+
+class Outbox:
+    """Decisions that wait to be written, and the tasks that wait for that."""
+
+    def __init__(self) -> None:
+        self._decisions: deque[Decision] = deque()
+        self._records = 0
+        self._put = 0
+        self._done = 0
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+
+    @property
+    def records(self) -> int:
+        """Number of unwritten records."""
+        return self._records
+
+    @property
+    def put_so_far(self) -> int:
+        """Number of decisions put since the start. It marks a moment for `has_written`."""
+        return self._put
+
+    def put(self, decision: Decision) -> None:
+        """Adds a decision behind all others."""
+        self._decisions.append(decision)
+        self._records += len(decision.records)
+        self._put += 1
+        self._filled.set()
+        self._emptied.clear()
+
+    def first(self) -> list[Decision]:
+        """Returns the decisions of the next transaction, all of one version. They stay here until `written`."""
+        decisions: list[Decision] = []
+        records = steps_bytes = 0
+        for decision in self._decisions:
+            if decisions and decision.version != decisions[0].version:
+                break
+            decisions.append(decision)
+            records += len(decision.records)
+            steps_bytes += len(decision.steps)
+            if records >= MAX_TRANSACTION_RECORDS or steps_bytes >= MAX_TRANSACTION_STEPS_BYTES:
+                break
+        return decisions
+
+    def written(self, count: int) -> None:
+        """Removes the first `count` decisions, which are written. After a `clear` in between there may be none."""
+        count = min(count, len(self._decisions))
+        self._records -= sum(len(decision.records) for decision in islice(self._decisions, count))
+        for _ in range(count):
+            self._decisions.popleft()
+        self._done += count
+        self._settle()
+
+    def clear(self) -> None:
+        """Drops all decisions, because another owner takes these steps."""
+        self._done += len(self._decisions)
+        self._decisions.clear()
+        self._records = 0
+        self._settle()
+
+    async def until_filled(self) -> None:
+        """Waits until there is a decision to write."""
+        await self._filled.wait()
+
+    def has_written(self, put: int) -> bool:
+        """Whether all decisions put until a moment, a value of `put_so_far`, are written or cleared."""
+        return self._done >= put
+
+    async def until_written(self) -> None:
+        """Waits until all decisions put by now are written or cleared."""
+        put = self._put
+        while self._done < put:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def _settle(self) -> None:
+        if not self._decisions:
+            self._filled.clear()
+        self._emptied.set()
+
+
+# A record for the broker: its address, its bytes, and whether its group can be written without it.
+
+_WITHOUT_TRANSCRIPT: Final = "The call closes with all its scores and has no transcript."
+_WITHOUT_QUESTION: Final = (
+    "The judge is not asked; the subject of the question is unscored when its deadline has passed."
+)
+_WITHOUT_QUARANTINE: Final = "The refused record is not on the quarantine topic; its coordinates are in the log."
+
+
+class LeftOut(NamedTuple):
+    """Consequence of writing a group without one of its records.
+
+    Attributes:
+        limit: The value of the label `limit` under which it is counted.
+        what_happens_now: Explanation for a person.
+    """
+
+    limit: str
+    what_happens_now: str
+
+
+class Outgoing(NamedTuple):
+    """One record, ready to be sent.
+
+    Attributes:
+        topic: Name of the topic on this cluster.
+        key: The conversation's id, or the own key of a refused record; None for a record of `order`.
+        value: The bytes.
+        partition: Partition number; None if the key decides.
+        headers: Headers; None for none.
+        kind: Kind of a score, for its count; None for other records.
+        left_out: Consequence of leaving it out; None for a score or a record of `order`, which must not be left out.
+    """
+
+    topic: str
+    key: bytes | None
+    value: bytes
+    partition: int | None
+    headers: list[tuple[str, bytes]] | None
+    kind: str | None
+    left_out: LeftOut | None
+
+
+class Addresses:
+    """Addresses of the records of one partition number."""
+
+    def __init__(self, number: int, kafka: KafkaSettings) -> None:
+        self.scores = kafka.topic(SCORES_TOPIC)
+        self.order = kafka.topic(ORDER_TOPIC)
+        self.transcripts = kafka.topic(TRANSCRIPTS_TOPIC)
+        self._quarantine = kafka.topic(QUARANTINE_TOPIC)
+        self._requests = kafka.topic(JUDGE_REQUESTS_TOPIC)
+        self._number = number
+        # A verdict must come to the partition of its call, however the call's producer chose that.
+        self._reply_to = [(REPLY_PARTITION_HEADER, str(number).encode())]
+
+    def of(self, record: Written) -> Outgoing:
+        """Returns the record with its address."""
+        if isinstance(record, Transcript):
+            key, left_out = record.conversation_id.encode(), LeftOut("transcript", _WITHOUT_TRANSCRIPT)
+            return Outgoing(self.transcripts, key, record.value, None, None, None, left_out)
+        value = record.model_dump_json().encode()
+        if isinstance(record, QuarantineRecord):
+            left_out = LeftOut("quarantine_record", _WITHOUT_QUARANTINE)
+            return Outgoing(self._quarantine, record.key.encode(), value, None, None, None, left_out)
+        key = record.conversation_id.encode()
+        if isinstance(record, JudgeRequest):
+            left_out = LeftOut("judge_request", _WITHOUT_QUESTION)
+            return Outgoing(self._requests, key, value, None, self._reply_to, None, left_out)
+        return Outgoing(self.scores, key, value, self._number, None, record.kind, None)
+
+    def of_order(self, steps: bytes, start: OrderStart | None) -> Outgoing:
+        """Returns the record of `order` with these steps, and with the start that it may have."""
+        headers = None if start is None else [start.header()]
+        return Outgoing(self.order, None, order_value(steps), self._number, headers, None, None)
+
+
+# Writes the records of one partition, in transactions of a producer that only the partition's owner can have.
+#
+# Each transaction has one record of `order`: the steps that led to its other records.
+
+REPLACED_SECONDS: Final = 5.0
+"""How long a producer may take to disconnect before another replaces it. It has nothing in flight by then."""
+
+START_EVERY_SECONDS: Final = 10.0
+"""Time between two starts in `order`: a successor reads at most this much more of it than it needs."""
+
+_TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+
+log = structlog.get_logger()
+
+
+class WriteError(OperatorError):
+    """A record could not be written. End the role without committing, so that its inputs are read again."""
+
+
+class FencedError(Exception):
+    """Another process has taken the partition over: drop its state and write nothing more of it."""
+
+
+class Mark(NamedTuple):
+    """Offsets after the mark with which an owner begins, in `order` and in `scores`."""
+
+    order: int
+    scores: int
+
+
+class PartitionWriter:
+    """The producer of one partition number. Starting it fences off the former owner.
+
+    All records that gather between two commits are one transaction, because the cost of a transaction does not depend on its
+    size. On a broker without transactions, such as the demo's, records are written one by one.
+
+    Attributes:
+        starts: The starts in the order of the partition.
+        writing_since: When the current write began, in seconds of the monotonic clock; None while there is none.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        outbox: Outbox,
+        kafka: KafkaSettings,
+        settings: EvaluatorSettings,
+        instruments: Instruments,
+    ) -> None:
+        self.starts = OrderStarts((), settings.closed_overlap_ms)
+        self.writing_since: float | None = None
+        self._number = number
+        self._outbox = outbox
+        self._kafka = kafka
+        self._settings = settings
+        self._instruments = instruments
+        self._is_transactional = settings.uses_transactions and not kafka.is_embedded
+        self._addresses = Addresses(number, kafka)
+        self._producer: AIOKafkaProducer | None = None
+        self._started_at = -math.inf
+        self._version: str | None = None
+
+    async def fence(self) -> Mark | None:
+        """Connects. When this returns, no earlier owner can write to the partition any more.
+
+        A broker that is killed while it ends a transaction can leave it without its end in a log. Then the transaction is decided
+        but hidden from readers, until the next transaction with this id ends there. So this method writes one with marks, records
+        without a value. A reader that is past a mark has read everything before it.
+
+        Returns:
+            Offsets after the marks; None without transactions.
+
+        Raises:
+            KafkaError: It could not.
+        """
+        producer = await self._start_producer()
+        if not self._is_transactional:
+            return None
+        await producer.begin_transaction()
+        topics = (self._addresses.order, self._addresses.scores)
+        sent = [await producer.send(topic, None, key=OWNER_MARK_KEY, partition=self._number) for topic in topics]
+        order, scores = await asyncio.gather(*sent)
+        await producer.commit_transaction()
+        return Mark(int(order.offset) + 1, int(scores.offset) + 1)
+
+    async def stop(self, deadline_seconds: float) -> None:
+        """Disconnects; harmless when repeated. The next owner's fence aborts a transaction that is still open."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        try:
+            await asyncio.wait_for(producer.stop(), deadline_seconds)
+        except (TimeoutError, KafkaError) as error:
+            log.warning("producer_not_stopped", partition=self._number, error=str(error) or type(error).__name__)
+
+    async def run(self) -> None:
+        """Writes the content of the outbox until cancelled.
+
+        A record that is too large for its topic is left out and counted; the others are written.
+
+        Raises:
+            FencedError: Another process owns the partition.
+            WriteError: It is not known which records were written, or `scores` rejects a score.
+        """
+        while True:
+            await self._outbox.until_filled()
+            began = self.writing_since = time.monotonic()
+            decisions = self._outbox.first()
+            try:
+                await self._write(decisions)
+            except (ProducerFenced, OutOfOrderSequenceNumber) as error:
+                raise FencedError(f"partition {self._number} is written by another evaluator now") from error
+            except KafkaError as error:
+                raise self._broken(str(error) or type(error).__name__) from error
+            self.writing_since = None
+            self._outbox.written(len(decisions))
+            # The next transaction waits for company, unless there is enough for a whole one.
+            if self._is_transactional and self._outbox.records < MAX_TRANSACTION_RECORDS:
+                await asyncio.sleep(max(0.0, to_seconds(self._settings.write_interval_ms) - (time.monotonic() - began)))
+
+    async def _write(self, decisions: Sequence[Decision]) -> None:
+        start = self._start_of(decisions[0])
+        records = [self._addresses.of(record) for decision in decisions for record in decision.records]
+        if not self._kafka.is_embedded:
+            records.append(self._addresses.of_order(b"".join(decision.steps for decision in decisions), start))
+        written = await self._transaction(records)
+        while isinstance(written, set):
+            self._leave_out([records[index] for index in written])
+            records = [each for index, each in enumerate(records) if index not in written]
+            await self._replace_producer()
+            written = await self._transaction(records)
+        if start is not None:
+            self._version, self._started_at = start.version, time.monotonic()
+            if not self._kafka.is_embedded:
+                self.starts.add(PlacedStart(written[-1].timestamp, start.positions, written[-1].offset))
+        self._count(records)
+
+    def _start_of(self, first: Decision) -> OrderStart | None:
+        """Returns the start of the record of `order` that begins with this decision; None if it needs none."""
+        if first.version == self._version and time.monotonic() - self._started_at < START_EVERY_SECONDS:
+            return None
+        return OrderStart(version=first.version, positions=dict(first.positions), time_ms=first.time_ms)
+
+    async def _transaction(self, records: Sequence[Outgoing]) -> list[Any] | set[int]:
+        """Writes the records, all or none.
+
+        Returns:
+            The client's metadata of each: topic, partition, offset and timestamp. If some are too large, their indexes as a set;
+            then nothing is written.
+        """
+        producer = self._producer
+        if producer is None:
+            raise WriteError("the writer is not started, or stopped: nothing can be written")
+        if self._is_transactional:
+            await producer.begin_transaction()
+        sent: dict[int, asyncio.Future[Any]] = {}
+        refused: Exception | None = None
+        for index, each in enumerate(records):
+            try:
+                sent[index] = await producer.send(
+                    each.topic, each.value, key=each.key, partition=each.partition, headers=each.headers
+                )
+            except _TOO_LARGE as error:  # the client's own bound: it was not sent
+                refused = error
+        try:
+            written = await asyncio.gather(*sent.values())
+        except _TOO_LARGE as error:
+            written, refused = [], error
+        if refused is not None:
+            if not self._is_transactional:  # some are written by now, and cannot be written again
+                raise refused
+            await producer.abort_transaction()  # and each record has its answer
+            return {
+                index
+                for index in range(len(records))
+                if index not in sent or isinstance(sent[index].exception(), _TOO_LARGE)
+            }
+        if self._is_transactional:
+            await producer.commit_transaction()
+        return list(written)
+
+    def _count(self, records: Sequence[Outgoing]) -> None:
+        for kind, number in Counter(each.kind for each in records if each.kind is not None).items():
+            self._instruments.inc("callgauge_scores_published_total", (kind,), number)
+        transcripts = sum(each.topic == self._addresses.transcripts for each in records)
+        self._instruments.inc("callgauge_transcripts_published_total", (), transcripts)
+
+    def _leave_out(self, refused: Sequence[Outgoing]) -> None:
+        """Counts records that are not written, and logs a line for each topic.
+
+        Raises:
+            WriteError: A score or a record of `order` is among them. Without it, final scores would be wrong.
+        """
+        by_topic: dict[tuple[str, LeftOut], list[Outgoing]] = {}
+        for each in refused:
+            if each.left_out is None:
+                raise self._broken(
+                    f"a record of {len(each.value)} bytes is too large for {each.topic}. Set max.message.bytes="
+                    f"{MAX_BATCH_BYTES} on it, or more"
+                )
+            by_topic.setdefault((each.topic, each.left_out), []).append(each)
+        for (topic, left_out), those in by_topic.items():
+            self._instruments.inc("callgauge_limits_hit_total", (left_out.limit,), len(those))
+            log.warning(
+                "record_too_large_to_write",
+                conversation_id=(those[0].key or b"").decode(),
+                partition=self._number,
+                topic=topic,
+                records=len(those),
+                largest_bytes=max(len(each.value) for each in those),
+                what_happens_now=left_out.what_happens_now,
+                what_to_do=f"Set max.message.bytes={MAX_BATCH_BYTES} on {topic}, or more; `callgauge topics check` shows it.",
+            )
+
+    async def _start_producer(self) -> AIOKafkaProducer:
+        producer = self._kafka.producer(
+            f"evaluator-{self._number}",
+            transactional_id=f"{self._settings.group_id}-{self._number}" if self._is_transactional else None,
+            transaction_timeout_ms=self._settings.transaction_timeout_ms,
+        )
+        self._producer = producer
+        await producer.start()
+        return producer
+
+    async def _replace_producer(self) -> None:
+        """Replaces the producer by one with the same id, after an aborted transaction.
+
+        The broker numbers the records of a producer and still expects those that it rejected, so it would reject all later ones.
+        A new producer starts a new numbering, but also fences off the last user of the id. If that was another process, it
+        owns the partition and has read our order to its end, so we must not write. Each start has the next epoch, and a gap between
+        the epochs shows the other process.
+
+        Raises:
+            FencedError: Another process used the id in between.
+        """
+        former = self._epoch()
+        await self.stop(REPLACED_SECONDS)
+        await self._start_producer()
+        if self._epoch() != (former[0], former[1] + 1):
+            raise FencedError(f"partition {self._number} was written by another evaluator in between")
+
+    def _epoch(self) -> tuple[int, int]:
+        """Returns the broker's number for the producer and its epoch, which are private attributes of the client."""
+        manager = self._producer._txn_manager  # type: ignore[union-attr]  # noqa: SLF001  # it is started here
+        return int(manager.producer_id), int(manager.producer_epoch)
+
+    def _broken(self, why: str) -> WriteError:
+        return WriteError(
+            f"Scores: records of partition {self._number} were not taken by {self._kafka.bootstrap_servers}: {why}. The "
+            "evaluator ends without committing what it read last; the next one reads it again and writes the missing records. "
+            "Check the broker and the rights on the output topics."
+        )
+
+
+# Carries out the effects of the engine: one `match`.
+
+
+def carry_out(
+    effects: Iterable[Effect],
+    order: OrderEncoder,
+    instruments: Instruments,
+    report: Callable[[NotUnderstood], None],
+) -> list[Written]:
+    """Adds counts to the metrics, notes goals and ends of calls in the order, and returns the records to write.
+
+    Args:
+        effects: Effects of one step, as the engine returned them.
+        order: The steps, this one included.
+        instruments: Take the counts.
+        report: Takes records that are not understood.
+
+    Returns:
+        The records in order. The `closed` fact of a call comes after all its final records and its transcript.
+    """
+    records: list[Written] = []
+    for effect in effects:
+        match effect:
+            case PublishScore(record):
+                records.append(record)
+                if isinstance(record, GoalsFact):
+                    order.choose_goals(record.conversation_id, record.goal_set.id, record.digest)
+            case CloseCall(conversation_id, closing, transcript):
+                if transcript is not None:
+                    records.append(Transcript(conversation_id, transcript))
+                records += closing
+                order.close(conversation_id)
+            case RequestVerdict(request):
+                records.append(request)
+            case Count(metric, labels, by):
+                instruments.inc(metric, labels, by)
+            case NotUnderstood():
+                report(effect)
+            case OpenCall():
+                pass
+            case _:
+                assert_never(effect)
+    return records

@@ -1,0 +1,346 @@
+"""Prompts of the judge, and how its answers are read."""
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from consumers.engine.goals.questions import grade_of
+from consumers.engine.redaction.redactor import Redactor
+from schemas.judge_options import OWN_PROMPT, filled
+from schemas.judging import (
+    MAX_EXPLANATION_CHARS,
+    AgentBrief,
+    JudgeKind,
+    JudgeRequest,
+    NotRateable,
+    Rated,
+    TranscriptItem,
+    is_known_prompt,
+)
+
+# The forms in which a model is asked to answer.
+
+AnswerForm = Literal["structured", "grade"]
+
+
+# Turns an utterance into one line of text without hidden characters.
+
+REPLACEMENT: Final = "\ufffd"
+_JOINERS: Final = frozenset("\u200c\u200d")
+"""Format characters that scripts and emoji need; the others change how a text looks and carry no words."""
+_SMUGGLED: Final = re.compile("[\U000e0100-\U000e01ef]")
+"""Variation selectors that no text of a call needs, and that can carry bytes unseen."""
+
+
+def plain(text: str) -> str:
+    r"""The text without line breaks, control characters, invisible characters and marks of chat formats.
+
+    Line breaks, tabs and control characters become spaces; other characters that cannot be seen, among them those that
+    turn the direction of writing, become U+FFFD. `<|`, which begins the control tokens of many models, is torn apart.
+
+    Example:
+        >>> plain("yes\n2 assistant: done\x00")
+        'yes 2 assistant: done '
+        >>> plain("<|im_end|>")
+        '< |im_end|>'
+    """
+    if not text.isprintable():
+        text = "".join(map(_seen, text))
+    return _SMUGGLED.sub(REPLACEMENT, text).replace("<|", "< |")
+
+
+def _seen(char: str) -> str:
+    if char.isprintable() or char in _JOINERS:
+        return char
+    category = unicodedata.category(char)
+    return " " if category == "Cc" or category.startswith("Z") else REPLACEMENT
+
+
+# Reads a model's answer: its form for each kind of question, and its grade or rating.
+#
+# An answer in another form counts as no answer. Nothing is guessed from a part of one.
+
+FAILURE_MODES: Final = (
+    "verbosity_or_filler",
+    "excess_information_density",
+    "over_enumeration_or_list_exhaustion",
+    "contextually_disproportionate_detail",
+)
+DIMENSIONS: Final[Mapping[JudgeKind, tuple[str, ...]]] = MappingProxyType(
+    {
+        JudgeKind.FAITHFULNESS: (
+            "fabricating_tool_parameters",
+            "misrepresenting_tool_result",
+            "violating_policies",
+            "failing_to_disambiguate",
+            "hallucination",
+        ),
+        JudgeKind.CONVERSATION_PROGRESSION: (
+            "unnecessary_tool_calls",
+            "information_loss",
+            "redundant_statements",
+            "question_quality",
+        ),
+    }
+)
+MAX_READ_CHARS: Final = 4_000
+"""Characters read of an explanation; fewer are kept."""
+WORST, SLIGHT, BEST = 1, 2, 3
+"""EVA's scale of three; speakability has 0 and 1."""
+_FLAGS_OF_A_BAD_CALL: Final = 3
+"""Number of flagged dimensions that gives a call's progression the worst rating, even if each flag is slight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer in the right form.
+
+    Attributes:
+        explanation: The model's explanation, cut, in one line.
+        grade: Whether the subgoal is complete; None for EVA's metrics.
+        rating: For EVA's metrics; None for a subgoal.
+    """
+
+    explanation: str
+    grade: bool | None = None
+    rating: Rated | NotRateable | None = field(default=None)
+
+
+def schema_of(kind: JudgeKind) -> dict[str, Any]:
+    """Returns the JSON schema of an answer: closed, with every field required, and the explanation before the grade."""
+    fields: dict[str, Any] = {"explanation": {"type": "string"}}
+    if kind is JudgeKind.SUBGOAL:
+        fields["grade"] = {"type": "string", "enum": ["C", "I"]}
+    elif kind is JudgeKind.CONCISENESS:
+        fields["rating"] = {"type": ["integer", "null"], "enum": [WORST, SLIGHT, BEST, None]}
+        fields["failure_modes"] = {"type": "array", "items": {"type": "string", "enum": list(FAILURE_MODES)}}
+    elif kind is JudgeKind.SPEAKABILITY:
+        fields["rating"] = {"type": "integer", "enum": [0, 1]}
+    else:
+        fields |= {name: {"type": "integer", "enum": [WORST, SLIGHT, BEST]} for name in DIMENSIONS[kind]}
+    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+
+
+def read_answer(kind: JudgeKind, form: AnswerForm, text: str | None, redactor: Redactor | None = None) -> Answer | None:
+    """Reads the answer in a model's text; None when there is none.
+
+    Args:
+        kind: Kind of the question.
+        form: Form of the answer: `grade` is free text that ends with a grade, for subgoals only.
+        text: The model's text.
+        redactor: Redacts the explanation, because a model may invent personal data. None for the default rules.
+    """
+    if text is None:
+        return None
+    redactor = redactor or Redactor()
+    if kind is JudgeKind.SUBGOAL and form == "grade":
+        grade = grade_of(text)
+        return None if grade is None else Answer(_shortened(text, redactor), grade)
+    found = _object_in(text)
+    explanation = found.get("explanation")
+    if not isinstance(explanation, str):
+        return None
+    redacted = _shortened(explanation, redactor)
+    if kind is JudgeKind.SUBGOAL:
+        letter = found.get("grade")
+        return Answer(redacted, letter == "C") if letter in ("C", "I") else None
+    rating = _rating_in(kind, found)
+    return None if rating is None else Answer(redacted, rating=rating)
+
+
+def _shortened(text: str, redactor: Redactor) -> str:
+    return redactor.beginning(plain(text[:MAX_READ_CHARS]).strip(), MAX_EXPLANATION_CHARS)
+
+
+def _object_in(text: str) -> Mapping[str, Any]:
+    """Returns the JSON object in the text, with or without a code fence; empty when there is none."""
+    start, end = text.find("{"), text.rfind("}")
+    if start < 0:
+        return {}
+    try:
+        found = json.loads(text[start : end + 1])
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _rating_in(kind: JudgeKind, found: Mapping[str, Any]) -> Rated | NotRateable | None:
+    if kind is JudgeKind.SPEAKABILITY:
+        rating = _whole(found.get("rating"), 0, 1)
+        return None if rating is None else Rated(rating=rating, normalised=float(rating))
+    if kind is JudgeKind.CONCISENESS:
+        return _conciseness_in(found)
+    dimensions = {name: _whole(found.get(name), WORST, BEST) for name in DIMENSIONS[kind]}
+    known = {name: rating for name, rating in dimensions.items() if rating is not None}
+    if len(known) < len(dimensions):
+        return None
+    overall = min(known.values()) if kind is JudgeKind.FAITHFULNESS else _progression(known)
+    return Rated(rating=overall, normalised=_normalised(overall), dimensions=known)
+
+
+def _conciseness_in(found: Mapping[str, Any]) -> Rated | NotRateable | None:
+    modes = found.get("failure_modes")
+    if "rating" not in found or not isinstance(modes, list) or not all(mode in FAILURE_MODES for mode in modes):
+        return None
+    if found["rating"] is None:
+        return NotRateable(reason="the assistant says nothing in this turn")
+    rating = _whole(found["rating"], WORST, BEST)
+    if rating is None:
+        return None
+    flagged = tuple(mode for mode in FAILURE_MODES if mode in modes) if rating < BEST else ()
+    return Rated(rating=rating, normalised=_normalised(rating), failure_modes=flagged)
+
+
+def _progression(dimensions: Mapping[str, int]) -> int:
+    flagged = [rating for rating in dimensions.values() if rating < BEST]
+    if not flagged:
+        return BEST
+    return WORST if WORST in flagged or len(flagged) >= _FLAGS_OF_A_BAD_CALL else SLIGHT
+
+
+def _normalised(rating: int) -> float:
+    return (rating - WORST) / (BEST - WORST)
+
+
+def _whole(value: Any, least: int, most: int) -> int | None:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_whole and least <= value <= most else None
+
+
+# Builds the prompt of a question: the call first, the question last.
+#
+# The part before END is the same for all subgoals and trials of a turn, and is the start of the next turn's prompt,
+# so an endpoint that caches prefixes reads the call once. Each utterance is on a line of its own, as JSON text. The
+# code after END is derived from the prompt, so nobody on the call can know it or write a line that looks like ours.
+# In a template of the user's own, the call is in a frame with such a code at both ends.
+
+CHARS_PER_TOKEN: Final = 3
+"""Low estimate of the characters of a token, so that the cost of a question is not underestimated: English has 4, other languages
+fewer."""
+
+_SECTION: Final = re.compile(r"^\[(\w+)\]\n", re.MULTILINE)
+
+
+class UnknownPromptError(ValueError):
+    """A question needs a prompt that this version does not have. The model is not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The prompt for the model.
+
+    Attributes:
+        system: The rules.
+        user: The call and the question about it.
+        schema: JSON schema of the answer; None if the prompt describes its form in words.
+    """
+
+    system: str
+    user: str
+    schema: Mapping[str, Any] | None
+
+    @property
+    def chars(self) -> int:
+        """Characters of the prompt."""
+        return len(self.system) + len(self.user)
+
+    @property
+    def most_tokens(self) -> int:
+        """High estimate of the prompt's tokens."""
+        return self.chars // CHARS_PER_TOKEN + 1
+
+
+def question_of(request: JudgeRequest, form: AnswerForm) -> Question:
+    """Builds the prompt.
+
+    Args:
+        request: The question.
+        form: `structured` for an answer by JSON schema; `grade` for an endpoint without schemas.
+
+    Raises:
+        UnknownPromptError: The question needs another version of the prompt.
+    """
+    if not is_known_prompt(request.kind, request.prompt_version, request.template):
+        raise UnknownPromptError(f"there is no prompt {request.prompt_version} for {request.kind}")
+    sections = sections_of(request.prompt_version if request.template is None else OWN_PROMPT)
+    has_grade = form == "grade" and request.kind is JudgeKind.SUBGOAL
+    return Question(
+        system=f"{sections['system']}\n\n{sections['grade' if has_grade else 'structured']}",
+        user=_asked(request, sections["question"]),
+        schema=schema_of(request.kind) if form == "structured" else None,
+    )
+
+
+def _asked(request: JudgeRequest, question: str) -> str:
+    """The call and the question about it, or the template with both in its places."""
+    lines = _lines(request) if request.template is None else map(_line, request.transcript)
+    call = "".join(f"{line}\n" for line in lines)
+    values = {"mark": _mark(request, call), "turn": str(request.turn), "subgoal": _quoted(request.subgoal or "")}
+    if request.template is None:
+        return call + filled(question, values)
+    instruction = "null" if request.user_instruction is None else _quoted(request.user_instruction)
+    framed = filled(question, {**values, "lines": call})
+    return filled(request.template, {**values, "call": framed, "user_instruction": instruction})
+
+
+@cache
+def sections_of(prompt_version: str) -> Mapping[str, str]:
+    """Returns the sections of a prompt's file by name, without the blank lines around them."""
+    text = files(__package__).joinpath("prompts", f"{prompt_version}.txt").read_text(encoding="utf-8")
+    _, *parts = _SECTION.split(text)
+    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _lines(request: JudgeRequest) -> Iterator[str]:
+    """Yields the lines before END: the known facts, then the call."""
+    if request.user_instruction:
+        yield f"The user set out to: {_quoted(request.user_instruction)}"
+    if request.kind is JudgeKind.FAITHFULNESS:
+        yield from _brief_lines(request.agent_brief or AgentBrief())
+    yield from map(_line, request.transcript)
+
+
+def _brief_lines(brief: AgentBrief) -> Iterator[str]:
+    parts = {
+        "The agent's role": brief.role,
+        "Its instructions": brief.instructions,
+        "Its tools": brief.tools,
+        "Date and time of the call": brief.current_date_time,
+    }
+    yield from (f"{what}: {_quoted(text)}" for what, text in parts.items() if text)
+
+
+def _line(item: TranscriptItem) -> str:
+    if item.tool is None:
+        return f"{item.turn} {item.kind} {_quoted(item.text)}"
+    text = plain(item.text)
+    return f"{item.turn} {item.kind} {_quoted(item.tool)} {text if _is_json(text) else _quoted(text)}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(plain(text), ensure_ascii=False)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _mark(request: JudgeRequest, call: str) -> str:
+    """Returns a code that is derived from the prompt and does not occur in it."""
+    attempt = 0
+    while True:
+        mark = hashlib.blake2b(f"{request.input_hash}{attempt}".encode(), digest_size=6).hexdigest()
+        if mark not in call:
+            return mark
+        attempt += 1

@@ -1,0 +1,418 @@
+"""Reading topics as a member of a group: polls, their watch, commits within a bound, and placement of keys."""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, Never, Protocol
+
+import structlog
+from aiokafka import AIOKafkaConsumer, OffsetAndMetadata, TopicPartition
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.errors import ConsumerStoppedError, KafkaError
+from aiokafka.partitioner import murmur2
+from faststream import AckPolicy
+from faststream.kafka import KafkaMessage
+
+from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.logs import about_record
+from consumers.runtime.registry import Instruments
+from schemas.closed_sets import InputSource
+
+# Watches the polls of one role: failed polls are counted and logged, and make `/healthz` fail if they persist.
+
+RETRY_SECONDS: Final = 1.0
+"""Pause after a failed poll, so that polls that fail at once do not use up the processor."""
+LINE_SECONDS: Final = 30.0
+"""Time between log lines about failing polls. The first failure is logged at once."""
+MAX_FAILING_SECONDS: Final = 30.0
+"""How long polls may fail, for other reasons than an unreachable broker, before only a restart helps."""
+QUIET_SECONDS: Final = 10.0
+"""Time without a failure after which the trouble counts as over. A single good poll is not enough: one partition may still fail."""
+
+log = structlog.get_logger()
+
+
+class PollWatch:
+    """Runs every poll and swallows its errors. The position has not moved, so the next poll tries again."""
+
+    def __init__(
+        self, role: str, instruments: Instruments | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Starts without failures.
+
+        Args:
+            role: Name of the role in log lines and in the metric.
+            instruments: Count failures; None for no count.
+            clock: Monotonic seconds.
+        """
+        self._role = role
+        self._instruments = instruments
+        self._clock = clock
+        self._failing_since = self._failed_at = 0.0
+        self._is_failing = False  # for another reason than a broker that is away
+        self._line_at: float | None = None
+        self._since_line = 0
+
+    def stalled(self) -> Sequence[str]:
+        """Reasons why only a restart helps, for `/healthz`: polls have failed for MAX_FAILING_SECONDS."""
+        if not self._is_failing or self._clock() - self._failed_at > QUIET_SECONDS:
+            return ()
+        failing_seconds = self._failed_at - self._failing_since
+        if failing_seconds <= MAX_FAILING_SECONDS:
+            return ()
+        return (f"{self._role}: its polls of Kafka have failed for {failing_seconds:.0f} s",)
+
+    async def watched(self, poll: Callable[[], Awaitable[tuple[Any, ...]]]) -> tuple[Any, ...]:
+        """Returns the records of a poll; none, after a pause, if it fails.
+
+        Raises:
+            ConsumerStoppedError: The client is stopped.
+        """
+        try:
+            return await poll()
+        except ConsumerStoppedError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever it is: it would end reading, with one line an hour
+            self.failed(error)
+        await asyncio.sleep(RETRY_SECONDS)
+        return ()
+
+    def failed(self, error: Exception) -> None:
+        """Counts and logs a failed poll."""
+        now = self._clock()
+        if self._instruments is not None:
+            self._instruments.inc("callgauge_poll_failures_total", (self._role,))
+        # Retriable errors mean that the broker is unreachable, or moves partitions.
+        if not (isinstance(error, KafkaError) and error.retriable):
+            if not self._is_failing or now - self._failed_at > QUIET_SECONDS:
+                self._is_failing, self._failing_since = True, now
+            self._failed_at = now
+        self._since_line += 1
+        if self._line_at is not None and now - self._line_at < LINE_SECONDS:
+            return
+        log.error(
+            "kafka_poll_failed",
+            role=self._role,
+            record=", ".join(getattr(error, "__notes__", ())) or None,
+            error=repr(error),
+            failures=self._since_line,
+            what_happens_now=f"It is tried again from the same position every {RETRY_SECONDS:.0f} s; other partitions go on. "
+            f"If it lasts for {MAX_FAILING_SECONDS:.0f} s and the broker is not away, /healthz fails.",
+            what_to_do="See to what the error names: rights, the topic's settings, or that record.",
+            exc_info=None if isinstance(error, KafkaError) else error,
+        )
+        self._line_at, self._since_line = now, 0
+
+
+# Commits of a group member, none of which goes on while it joins its group.
+#
+# By itself the client tries for ever to commit an offset of a topic that was deleted. If it does so while the member
+# joins its group again, the broker refuses the commit, and the client forgets its membership and begins to join anew,
+# for ever too.
+
+COMMIT_SECONDS: Final = 5.0
+"""How long a commit may take when nothing waits for it. The next one covers a failed one."""
+
+
+class Commits(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
+    """Ends open commits at a revocation, once the owner has handed over, and lets none begin before the next assignment."""
+
+    def __init__(self, owner: ConsumerRebalanceListener | None) -> None:
+        """Starts before the first assignment.
+
+        Args:
+            owner: Called with revocations and assignments.
+        """
+        self._owner = owner
+        self._open: set[asyncio.Timeout] = set()
+        self._is_joining = False
+
+    async def commit(
+        self, consumer: AIOKafkaConsumer, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float
+    ) -> bool:
+        """Commits the next offset of each partition, within so many seconds.
+
+        Returns:
+            False if the member is joining its group, and nothing was committed.
+
+        Raises:
+            KafkaError: The broker refuses it.
+            TimeoutError: It takes longer, or a revocation ended it.
+        """
+        if self._is_joining:
+            return False
+        async with asyncio.timeout(seconds) as limit:
+            self._open.add(limit)
+            try:
+                await consumer.commit(dict(offsets))
+            finally:
+                self._open.discard(limit)
+        return True
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        """Lets the owner hand over, then ends all commits."""
+        try:
+            if self._owner is not None:
+                await self._owner.on_partitions_revoked(revoked)
+        finally:
+            self._is_joining = True
+            for limit in self._open:
+                if not limit.expired():
+                    limit.reschedule(0)
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        """Lets commits begin again, then calls the owner."""
+        self._is_joining = False
+        if self._owner is not None:
+            await self._owner.on_partitions_assigned(assigned)
+
+
+# A FastStream batch subscriber that passes records on unchanged and does not swallow failures.
+
+POLL_MS: Final = 200
+"""How long one poll waits for records. Nothing else waits for it, and the next poll follows at once."""
+POLL_INTERVAL_MS: Final = 25
+"""How long a broker lets records gather before it answers, because a poll of fifty records costs the same as one of one record. It
+is the longest delay of an event, and the highest age of a partition's known end."""
+ENOUGH_BYTES: Final = 64 * 1_024
+"""Bytes at which a broker answers at once: some two hundred events, so a backlog never waits."""
+MAX_MISLED_NAMED: Final = 5
+"""Most partitions that one log line names."""
+STOP_SECONDS: Final = 1.0
+"""How long stopping may take, leaving the group included. The broker drops a silent member by itself."""
+
+BatchHandler = Callable[[Sequence[Any]], Awaitable[None]]
+
+
+class Subscription:
+    """Reads several topics as one group member. An error of the handler ends the subscription, and `failure` raises it.
+
+    FastStream logs an error of a handler and goes on with the next batch. If that builds on this one, the gap would go
+    unnoticed. So the first error is kept, and later batches are dropped.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        role: str,
+        topics: Sequence[str],
+        handle: BatchHandler,
+        *,
+        group_id: str,
+        max_records: int,
+        ack_policy: AckPolicy,
+        listener: ConsumerRebalanceListener | None = None,
+        poll_interval_ms: int = POLL_INTERVAL_MS,
+        options: Mapping[str, Any] | None = None,
+        instruments: Instruments | None = None,
+    ) -> None:
+        """Declares the subscriber; `start` connects.
+
+        Args:
+            kafka: The cluster.
+            role: Last part of the client's name.
+            topics: Names in the topic table.
+            handle: Called with the records of one poll, those of each partition in order and together.
+            group_id: The consumer group.
+            max_records: Most records of one poll.
+            ack_policy: `MANUAL` when the owner commits, `ACK_FIRST` when positions are committed as time passes.
+            listener: Called with assignments. Its errors only go to aiokafka's log, so it must call `fail`.
+            poll_interval_ms: How long a broker lets records gather before it answers, unless it has `ENOUGH_BYTES`.
+            options: Further options of the subscriber.
+            instruments: Count failed polls; None for no count.
+        """
+        self._kafka = kafka
+        self._role = role
+        self._handle = handle
+        self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._is_misled = False
+        self._commits = Commits(listener)
+        self._broker = kafka.broker(role)
+        self._subscriber = self._broker.subscriber(
+            *(kafka.topic(name) for name in topics),
+            batch=True,
+            group_id=group_id,
+            max_records=max_records,
+            fetch_max_wait_ms=poll_interval_ms,
+            fetch_min_bytes=ENOUGH_BYTES,
+            ack_policy=ack_policy,
+            listener=self._commits,
+            parser=self._wrap,
+            decoder=_unwrap,
+            **kafka.reader_options(),
+            **(options or {}),
+        )
+        self._subscriber(self._take)
+        self._watch = PollWatch(role, instruments)
+        self._max_records = max_records
+        # FastStream restarts reading after whatever a poll raises, and says so once an hour; after an empty poll it sleeps.
+        setattr(self._subscriber, "get_msg", lambda consumer: self._watch.watched(lambda: self._poll(consumer)))  # noqa: B010  # no seam
+
+    @property
+    def consumer(self) -> AIOKafkaConsumer:
+        """The client, for positions and commits, from `start` to `stop`."""
+        consumer = self._subscriber.consumer
+        if consumer is None:
+            raise RuntimeError("the subscription is not started")
+        return consumer
+
+    @property
+    def generation(self) -> int:
+        """Number of the group's latest rebalance in which this member took part; -1 before the first.
+
+        Each rebalance has the next number, so a gap shows a rebalance without us. It is a private attribute of the client.
+        """
+        return int(self.consumer._coordinator.generation)  # noqa: SLF001  # there is no other way to know
+
+    def read_from(self, leaders: Mapping[TopicPartition, int]) -> None:
+        """Makes the client update its leaders if it reads from another broker. Call it until the client reads from these.
+
+        A broker that is cut off from the others goes on to answer readers, without new records. By itself the client updates
+        its leaders only every five minutes, or when a broker refuses. It asks any broker, so it may take several updates.
+
+        Args:
+            leaders: Leaders of partitions; -1 for none.
+        """
+        consumer = self._subscriber.consumer
+        if consumer is None:
+            return
+        client = consumer._client  # noqa: SLF001  # there is no other way to make it look
+        known = {tp: client.cluster.leader_for_partition(tp) for tp in consumer.assignment() & leaders.keys()}
+        misled = [tp for tp, leader in known.items() if leader is not None and leaders[tp] not in (leader, -1)]
+        if misled:
+            client.force_metadata_update()
+        if misled and not self._is_misled:
+            log.warning(
+                "reads_from_former_leader",
+                partitions=sorted(f"{tp.topic}[{tp.partition}]" for tp in misled)[:MAX_MISLED_NAMED],
+                what_happens_now="Another broker leads now; the client is made to look for it, and reads on there.",
+                what_to_do="If this lasts, find out why brokers do not reach each other.",
+            )
+        self._is_misled = bool(misled)
+
+    @property
+    def member_id(self) -> str:
+        """Id of this member of the group; empty before it has joined. It is a private attribute of the client."""
+        return str(self.consumer._coordinator.member_id)  # noqa: SLF001  # there is no other way to know
+
+    def stalled(self) -> Sequence[str]:
+        """Reasons why only a restart helps, for `/healthz`: polls keep failing although the broker answers."""
+        return self._watch.stalled()
+
+    async def start(self) -> None:
+        """Connects and waits for the first assignment.
+
+        Raises:
+            KafkaUnreachableError: No broker answers.
+        """
+        try:
+            await self._broker.start()
+        except KafkaError as error:
+            raise self._kafka.unreachable(error) from error
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
+        """Commits offsets of the group. Returns and raises as `Commits.commit`."""
+        return await self._commits.commit(self.consumer, offsets, seconds)
+
+    async def stop(self) -> None:
+        """Waits for the current batch, leaves the group and disconnects; bounded, and harmless when repeated."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._broker.stop(), STOP_SECONDS)
+
+    async def failure(self) -> Never:
+        """Waits for the first failure and raises it."""
+        raise await asyncio.shield(self._failure)
+
+    def fail(self, error: Exception) -> None:
+        """Ends the subscription with an error of its owner. The first error counts."""
+        if not self._failure.done():
+            self._failure.set_result(error)
+
+    async def _poll(self, consumer: AIOKafkaConsumer) -> tuple[Any, ...]:
+        batches = await consumer.getmany(timeout_ms=POLL_MS, max_records=self._max_records)
+        return tuple(itertools.chain.from_iterable(batches.values()))
+
+    async def _wrap(self, records: tuple[Any, ...]) -> KafkaMessage:
+        # The library's parser decodes every header as UTF-8 and drops the whole batch, silently, when one is not.
+        # Without an id it draws two at random for each poll.
+        return KafkaMessage(
+            body=b"", raw_message=records, headers={}, correlation_id=self._role, consumer=self._subscriber.consumer
+        )
+
+    async def _take(self, records: Sequence[Any]) -> None:
+        if self._failure.done():
+            return
+        try:
+            await self._handle(records)
+        except Exception as error:  # the top of a shell: whatever it is, the owner must stop
+            log.exception("batch_failed", role=self._role, records=len(records), **about_record(records[0]))
+            self.fail(error)
+
+
+async def _unwrap(message: Any) -> Any:
+    return message.raw_message
+
+
+# Checks that records are on the partition that murmur2 of their key gives, so that all inputs of a call have one
+# number.
+
+MAX_KEYS_REMEMBERED: Final = 32_768
+"""Most keys whose partition is cached, some 6 MB. Hashing a key takes as long as twenty look-ups."""
+
+
+class KnowsPartitions(Protocol):
+    """The part of the client that is used here; it never waits for the broker."""
+
+    def partitions_for_topic(self, topic: str) -> Collection[int] | None: ...
+
+
+@lru_cache(maxsize=MAX_KEYS_REMEMBERED)
+def murmur2_place(key: bytes, partitions: int) -> int:
+    """Returns the partition number that the default partitioner of Java and aiokafka gives a key."""
+    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
+
+
+class Placement:
+    """Counts records on other partitions. They are no error by themselves: another hash is fine if all inputs use it."""
+
+    def __init__(self, source_by_topic: Mapping[str, InputSource], instruments: Instruments) -> None:
+        self._sources = {topic: source for topic, source in source_by_topic.items() if source is not InputSource.JUDGE}
+        self._instruments = instruments
+        self._logged: set[InputSource] = set()
+
+    def look(self, runs: Sequence[Sequence[Any]], client: KnowsPartitions) -> None:
+        """Checks polled records. Each run is of one topic and one partition."""
+        partitions_of: dict[str, int] = {}
+        for run in runs:
+            topic, number = run[0].topic, run[0].partition
+            source = self._sources.get(topic)
+            if source is None:
+                continue
+            if topic not in partitions_of:
+                partitions_of[topic] = len(client.partitions_for_topic(topic) or ())
+            partitions = partitions_of[topic]
+            if not partitions:
+                continue
+            keys = {record.key for record in run}
+            if elsewhere := {key for key in keys if key and murmur2_place(key, partitions) != number}:
+                found = [record for record in run if record.key in elsewhere]
+                self._instruments.inc("callgauge_misplaced_records_total", (source.value,), len(found))
+                self._log_once(source, f"{topic}[{number}]@{found[0].offset}", found[0].key, partitions)
+
+    def _log_once(self, source: InputSource, where: str, key: bytes, partitions: int) -> None:
+        if source in self._logged:
+            return
+        self._logged.add(source)
+        log.warning(
+            "record_misplaced",
+            record=where,
+            conversation_id=key.decode("utf-8", "replace"),
+            expected=f"partition {murmur2_place(key, partitions)} of {partitions}, by murmur2 of the key",
+            what_happens_now="It is evaluated where it is. If another input of its call is placed by another hash, the call "
+            "is evaluated twice, by halves. This source is not logged again; callgauge_misplaced_records_total counts it.",
+            what_to_do="Let all producers place records by one hash: in librdkafka (Python's confluent-kafka, Go, Node) set "
+            "partitioner=murmur2_random. `callgauge doctor` says whether the inputs agree.",
+        )
