@@ -11,8 +11,7 @@ from pydantic import BaseModel
 
 from schemas.events.audit import AuditEvent
 from schemas.events.codec import ControlEvent
-from schemas.events.elevenlabs_agent import TypedAgentEvent
-from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.elevenlabs import ConversationRecord, TypedAgentEvent
 from schemas.events.examples import EXAMPLES
 from schemas.events.pipecat import PipecatEvent
 from schemas.events.simulator import AudioEvent, TypedSimulatorEvent

@@ -12,8 +12,8 @@ from typing import Any, Final
 from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import AnyScoreRecord, CallRecord
-from schemas.scores.newest_scores import is_withdrawn
+from schemas.scores.live_view import is_withdrawn
+from schemas.scores.records import AnyScoreRecord, CallRecord
 from streamer.offline.call_work import scoring_of
 from streamer.offline.scoring import ScoringPlan
 from streamer.recordings.files.places import SAMPLE

@@ -6,8 +6,7 @@ from pydantic import TypeAdapter
 
 from schemas.events.audit import AuditEvent
 from schemas.events.codec import ControlEvent
-from schemas.events.elevenlabs_agent import TypedAgentEvent
-from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.elevenlabs import ConversationRecord, TypedAgentEvent
 from schemas.events.examples import with_examples
 from schemas.events.pipecat import PipecatEvent
 from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
@@ -15,7 +14,7 @@ from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.all_records import ScoreRecord
+from schemas.scores.records import ScoreRecord
 from schemas.transcript import TRANSCRIPT
 
 _SCHEMAS: dict[str, TypeAdapter[Any]] = {

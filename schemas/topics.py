@@ -1,11 +1,16 @@
-"""The topic table: every topic that callgauge reads or writes, with its key, value, partitions and retention."""
+"""The topics, and the settings that each must have."""
 
-from typing import Literal
+import math
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.closed_sets import InputSource
-from schemas.units import DAY_MS
+from schemas.units import DAY_MS, HOUR_MS, MINUTE_MS, MS_PER_SECOND, to_seconds
+
+# The topic table: every topic that callgauge reads or writes, with its key, value, partitions and retention.
 
 
 class Topic(BaseModel):
@@ -68,3 +73,233 @@ JUDGE_REQUESTS_TOPIC = "judge.requests"
 JUDGE_VERDICTS_TOPIC = "judge.verdicts"
 OWNER_MARK_KEY = b"callgauge-owner"
 """Key of records of `order` and `scores` without a value, with which an owner of the partition begins."""
+
+
+# Checks the broker's settings of the topics, so that no record is lost before it is read. Pure: settings in, faults
+# out.
+#
+# The evaluator refuses to start on the worst faults. `callgauge topics check` and `callgauge doctor` show all of
+# them.
+
+OUTAGE_MS: Final = DAY_MS
+"""The outage that records must survive: one that is noticed only the next day must not cost a call."""
+MAX_BATCH_BYTES: Final = 1_048_576
+"""Largest batch that our producers send, and so the largest record that they write. The broker must accept it."""
+
+_UNLIMITED: Final = -1
+
+TopicSettings = Mapping[str, str]
+"""Settings of a topic by name, as the broker reports them."""
+
+
+class Severity(StrEnum):
+    """How bad a fault is.
+
+    - `REFUSED`: records would be lost or counted twice, so the evaluator does not start.
+    - `WRONG`: results would be wrong.
+    - `WARNING`: results are right, with less safety margin than recommended.
+    """
+
+    REFUSED = "refused"
+    WRONG = "wrong"
+    WARNING = "warning"
+
+
+class TopicNeeds(BaseModel):
+    """Limits of the evaluator that decide what the topics must keep.
+
+    Attributes:
+        longest_call_ms: How long a call may last. A restart reads all of it again.
+        idle_ms: Silence after which a call counts as over.
+        max_record_bytes: Largest input record that the evaluator accepts.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    longest_call_ms: int = Field(gt=0)
+    idle_ms: int = Field(gt=0)
+    max_record_bytes: int = Field(gt=0)
+
+    @property
+    def least_kept_ms(self) -> int:
+        """Shortest retention in ms that keeps a record until its call has closed."""
+        return self.longest_call_ms + self.idle_ms
+
+
+class TopicFault(BaseModel):
+    """One setting with a wrong value.
+
+    Attributes:
+        topic: The name in the topic table, without prefix.
+        severity: How bad the fault is.
+        seen: The value, the expected value and the consequence: a sentence without a full stop.
+        setting: The recommended setting, as `name=value`.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    topic: str
+    severity: Severity
+    seen: str
+    setting: str
+
+
+def topic_faults(settings: Mapping[str, TopicSettings], needs: TopicNeeds) -> tuple[TopicFault, ...]:
+    """Returns the faults in the topics' settings, in the order of the topic table.
+
+    Args:
+        settings: Settings by name in the topic table. Topics and settings that are missing here are not checked.
+        needs: The evaluator's limits.
+    """
+    return tuple(
+        fault
+        for topic in TOPICS
+        if topic.name in settings
+        for fault in _faults(topic, settings[topic.name], settings, needs)
+    )
+
+
+def duration(ms: float) -> str:
+    """Returns a length of time in words, with two units at most.
+
+    Example:
+        >>> duration(14_700_000), duration(604_800_000), duration(1500)
+        ('4 h 5 min', '7 days', '1.5 s')
+        >>> duration(math.inf)
+        'ever'
+    """
+    if ms == math.inf:
+        return "ever"
+    if ms < MINUTE_MS:
+        return f"{to_seconds(ms):g} s"
+    parts = []
+    for unit_ms, one, many in (
+        (DAY_MS, "day", "days"),
+        (HOUR_MS, "h", "h"),
+        (MINUTE_MS, "min", "min"),
+        (MS_PER_SECOND, "s", "s"),
+    ):
+        count, ms = divmod(round(ms), unit_ms)
+        if count:
+            parts.append(f"{count} {one if count == 1 else many}")
+    return " ".join(parts[:2])
+
+
+def retention_ms(settings: TopicSettings) -> float | None:
+    """Returns how long records are kept, in ms; infinity for ever, None when the broker does not report it."""
+    kept_ms = _number(settings, "retention.ms")
+    return math.inf if kept_ms is not None and kept_ms < 0 else kept_ms
+
+
+def _faults(
+    topic: Topic, settings: TopicSettings, others: Mapping[str, TopicSettings], needs: TopicNeeds
+) -> Iterator[TopicFault]:
+    is_read_back = topic.name in (SCORES_TOPIC, ORDER_TOPIC)
+    is_input = topic.direction == "input"
+    if (policy := settings.get("cleanup.policy", topic.cleanup_policy)) != topic.cleanup_policy:
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.REFUSED if is_read_back or is_input else Severity.WRONG,
+            seen=f"cleanup.policy is {policy}, expected {topic.cleanup_policy}: {_harm_of(topic)}",
+            setting=f"cleanup.policy={topic.cleanup_policy}",
+        )
+    if is_read_back or is_input:
+        yield from _retention_faults(topic, settings, others, needs)
+    # A broker older than this setting does not report it, so there is nothing to check.
+    if is_input and (clock := settings.get("message.timestamp.type", "LogAppendTime")) != "LogAppendTime":
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.WRONG,
+            seen=f"message.timestamp.type is {clock}, expected LogAppendTime: silence would be judged by the clock of "
+            "each producer, and one that is wrong ends calls early or late",
+            setting="message.timestamp.type=LogAppendTime",
+        )
+    least_bytes = needs.max_record_bytes if is_input else MAX_BATCH_BYTES
+    most_bytes = _number(settings, "max.message.bytes")
+    if most_bytes is not None and most_bytes < least_bytes:
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.REFUSED if topic.direction == "output" else Severity.WARNING,
+            seen=f"max.message.bytes is {most_bytes}, expected at least {least_bytes}: {_harm_of_refusing(topic)}",
+            setting=f"max.message.bytes={least_bytes}",
+        )
+
+
+def _retention_faults(
+    topic: Topic, settings: TopicSettings, others: Mapping[str, TopicSettings], needs: TopicNeeds
+) -> Iterator[TopicFault]:
+    kept_ms = retention_ms(settings)
+    inputs_kept_ms = _longest_kept_ms(others)
+    least_ms = needs.least_kept_ms
+    if kept_ms is not None and 0 <= kept_ms < least_ms + OUTAGE_MS:
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.REFUSED if kept_ms < least_ms else Severity.WARNING,
+            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but the longest call and its silence are "
+            f"{duration(least_ms)}: {_harm_of_losing(topic, kept_ms - least_ms)}",
+            setting=f"retention.ms={max(topic.retention_ms, least_ms + OUTAGE_MS)}",
+        )
+    elif topic.name == SCORES_TOPIC and kept_ms is not None and inputs_kept_ms is not None and kept_ms < inputs_kept_ms:
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.WARNING,
+            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but inputs for {duration(inputs_kept_ms)}: whoever "
+            "reads those inputs again finds no note that their calls were scored, and scores them twice",
+            setting=f"retention.ms={_UNLIMITED if inputs_kept_ms == math.inf else inputs_kept_ms}",
+        )
+    kept_bytes = _number(settings, "retention.bytes")
+    if kept_bytes is not None and kept_bytes != _UNLIMITED:
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.WARNING,
+            seen=f"retention.bytes is {kept_bytes} for each partition: in heavy traffic records go before their time",
+            setting=f"retention.bytes={_UNLIMITED}",
+        )
+
+
+def _longest_kept_ms(settings: Mapping[str, TopicSettings]) -> float | None:
+    """Returns the longest retention of the inputs in ms; None when it is not known."""
+    kept_ms = [retention_ms(settings[name]) for name in INPUT_TOPICS if name in settings]
+    return max((each for each in kept_ms if each is not None), default=None)
+
+
+def _harm_of(topic: Topic) -> str:
+    if topic.cleanup_policy == "compact":
+        return "records written long ago would be gone"
+    if topic.name == SCORES_TOPIC:
+        return "only the newest record of each call would stay, and recovery needs them all"
+    if topic.name == ORDER_TOPIC:
+        return "the broker would refuse its records, which have no key, and with them the scores"
+    return "only the newest record of each key would stay"
+
+
+def _harm_of_refusing(topic: Topic) -> str:
+    """Returns the consequence of a broker that rejects the largest records."""
+    if topic.direction == "input":
+        return "the broker refuses events that callgauge would take"
+    if topic.name == SCORES_TOPIC:
+        return "a score that is refused stops its whole partition"
+    if topic.name == ORDER_TOPIC:
+        return "a record that is refused stops its whole partition, because scores are in the same transaction"
+    return "large records would be left out" if topic.direction == "output" else "writes may be refused"
+
+
+def _harm_of_losing(topic: Topic, room_ms: float) -> str:
+    """Returns the consequence of deleting records `room_ms` after the longest call, or before its end if negative."""
+    if topic.name == SCORES_TOPIC:
+        if room_ms < 0:
+            return "a restart would not find the published scores, and score twice"
+        return f"after an outage of more than {duration(room_ms)} calls would be scored twice"
+    if topic.name == ORDER_TOPIC:
+        if room_ms < 0:
+            return "a restart would publish the values of calls that still run once again"
+        return f"after an outage of more than {duration(room_ms)} values of open calls would be published once again"
+    if room_ms < 0:
+        return "a restart would miss the beginning of a call that still runs"
+    return f"an outage of more than {duration(room_ms)} would lose calls"
+
+
+def _number(settings: TopicSettings, name: str) -> int | None:
+    """Returns a numeric setting; None when the broker does not report it."""
+    text = settings.get(name, "")
+    return int(text) if text.lstrip("-").isdigit() else None

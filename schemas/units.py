@@ -1,4 +1,4 @@
-"""Units of time. Names end with the unit, milliseconds are the unit inside, and here they become seconds."""
+"""Conversions between units. Inside, times are milliseconds; Prometheus has seconds."""
 
 from typing import Final
 

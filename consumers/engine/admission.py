@@ -9,8 +9,7 @@ from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource, RefusalReason
 from schemas.events.codec import MAX_SHOWN_CHARS, RefusedRecordError, decode
 from schemas.events.envelope import Envelope, read_envelope
-from schemas.quarantine import QuarantineRecord
-from schemas.undecodable import UndecodableRecord
+from schemas.quarantine import QuarantineRecord, UndecodableRecord
 from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_NAME_CHARS
 

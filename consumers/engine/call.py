@@ -44,10 +44,12 @@ from schemas.events.audit import (
     AuditToolCall,
     AuditToolResponse,
     AuditUser,
+    CallEnded,
+    CallStarted,
+    UserTextUpdated,
 )
-from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
-from schemas.events.elevenlabs_agent import AgentEvent, AgentFailed
-from schemas.events.misread import UnrecognizedEvent
+from schemas.events.codec import UnrecognizedEvent
+from schemas.events.elevenlabs import AgentEvent, AgentFailed
 from schemas.events.simulator import (
     USER_ROLES,
     AssistantSpeech,
@@ -58,7 +60,7 @@ from schemas.events.simulator import (
 )
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
-from schemas.scores.all_records import AnyScoreRecord, CallLabels, ClosedFact, CloseReason, TurnStatus
+from schemas.scores.records import AnyScoreRecord, CallLabels, ClosedFact, CloseReason, TurnStatus
 
 # The close of a call, in bounded steps: texts not yet compared, the final records, the transcript.
 #

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from schemas.closed_sets import InputSource
-from schemas.events.misread import Misread
+from schemas.events.codec import Misread
 from schemas.judging import JudgeRequest
-from schemas.scores.all_records import AnyScoreRecord
+from schemas.scores.records import AnyScoreRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas.topic_rules import TopicNeeds
+from schemas.topics import TopicNeeds
 
 
 class Limits(BaseModel):

@@ -12,9 +12,9 @@ from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.reported import ReportedTools
 from consumers.engine.turns.timeline import BrokerMoment, ElementKind
 from schemas.closed_sets import InputSource
-from schemas.events.audit import AuditFallback, AuditLlmCall
-from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
-from schemas.events.elevenlabs_agent import (
+from schemas.events.audit import AuditFallback, AuditLlmCall, CallEnded, CallStarted, UserTextUpdated
+from schemas.events.codec import UnrecognizedEvent, misread_of
+from schemas.events.elevenlabs import (
     NO_WORDS,
     AgentEvent,
     AgentFailed,
@@ -23,6 +23,7 @@ from schemas.events.elevenlabs_agent import (
     AgentResponseCorrection,
     CarriedAgentEvent,
     ConversationInitiated,
+    ConversationRecord,
     Interruption,
     McpToolCalled,
     TimedAgentEvent,
@@ -30,8 +31,6 @@ from schemas.events.elevenlabs_agent import (
     ToolRequested,
     UserTranscript,
 )
-from schemas.events.elevenlabs_record import ConversationRecord
-from schemas.events.misread import UnrecognizedEvent, misread_of
 from schemas.events.pipecat import (
     EventsDropped,
     FunctionCallRecord,
@@ -39,6 +38,7 @@ from schemas.events.pipecat import (
     LlmResponse,
     MessageRecord,
     ObserverRecord,
+    PipecatMetric,
     ProcessorFailed,
     SpeechEventRecord,
     ToolLine,
@@ -46,10 +46,9 @@ from schemas.events.pipecat import (
     TurnMarker,
     UserSpeaking,
 )
-from schemas.events.pipecat_metrics import PipecatMetric
 from schemas.events.simulator import AudioEvent, CarriedSimulatorEvent, ConnectionState
 from schemas.judging import JudgeVerdict
-from schemas.scores.all_records import CloseReason
+from schemas.scores.records import CloseReason
 
 # Reports the parts of an event that the contract does not know. They are rare, so other events do not pay for this.
 

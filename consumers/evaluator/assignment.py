@@ -16,7 +16,7 @@ from consumers.runtime.kafka.log_ends import LogEnd
 from consumers.runtime.process import OperatorError
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
-from schemas.undecodable import UndecodableRecord
+from schemas.quarantine import UndecodableRecord
 from schemas.units import to_seconds
 
 # The partitions that this process owns, and the reading progress of their inputs.

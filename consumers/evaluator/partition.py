@@ -21,7 +21,7 @@ from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.order import OrderEncoder, Renumbered
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.all_records import GoalsFact
+from schemas.scores.records import GoalsFact
 
 # Counts records that are taken and not understood, and logs each kind of them once, with the remedy.
 

@@ -43,11 +43,10 @@ from schemas.order import (
     TimePassed,
     start_in,
 )
-from schemas.scores.all_records import AnyScoreRecord, GoalsFact, TurnValues
-from schemas.scores.newest_scores import Subject
-from schemas.scores.record import next_generation
+from schemas.quarantine import UndecodableRecord
+from schemas.scores.live_view import Subject
+from schemas.scores.records import AnyScoreRecord, GoalsFact, TurnValues, next_generation
 from schemas.topics import SOURCE_BY_TOPIC
-from schemas.undecodable import UndecodableRecord
 
 # The order of a partition as its former owners wrote it, and the place in it from which a successor must read.
 

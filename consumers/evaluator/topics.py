@@ -21,7 +21,6 @@ from consumers.runtime.kafka.connection import (
     require_equal_counts,
     topic_settings,
 )
-from schemas.topic_rules import Severity, TopicFault, topic_faults
 from schemas.topics import (
     INPUT_TOPICS,
     JUDGE_REQUESTS_TOPIC,
@@ -29,6 +28,9 @@ from schemas.topics import (
     QUARANTINE_TOPIC,
     SCORES_TOPIC,
     TRANSCRIPTS_TOPIC,
+    Severity,
+    TopicFault,
+    topic_faults,
 )
 
 CO_PARTITIONED_TOPICS: Final = (*INPUT_TOPICS, SCORES_TOPIC, ORDER_TOPIC)

@@ -35,10 +35,10 @@ from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
 from schemas.order import OrderEncoder, OrderStart, Positions, order_value
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.all_records import AnyScoreRecord, GoalsFact
-from schemas.topic_rules import MAX_BATCH_BYTES
+from schemas.scores.records import AnyScoreRecord, GoalsFact
 from schemas.topics import (
     JUDGE_REQUESTS_TOPIC,
+    MAX_BATCH_BYTES,
     ORDER_TOPIC,
     OWNER_MARK_KEY,
     QUARANTINE_TOPIC,

@@ -11,7 +11,8 @@ from consumers.exporter.settings import OtlpSettings
 from consumers.runtime.process import OperatorError
 from schemas import evaluation_event as names
 from schemas.evaluation_event import EVENT_NAME
-from schemas.scores.all_records import (
+from schemas.scores.live_view import Subject, is_withdrawn
+from schemas.scores.records import (
     AnyScoreRecord,
     CallValues,
     ClosedFact,
@@ -22,7 +23,6 @@ from schemas.scores.all_records import (
     SubgoalScore,
     TurnValues,
 )
-from schemas.scores.newest_scores import Subject, is_withdrawn
 
 if TYPE_CHECKING:
     from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter

@@ -7,7 +7,8 @@ from typing import Final, Literal, NamedTuple, assert_never
 
 from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import (
+from schemas.scores.live_view import CallGoals
+from schemas.scores.records import (
     STAGE_PREFIX,
     AnyScoreRecord,
     CallStartedFact,
@@ -39,7 +40,6 @@ from schemas.scores.all_records import (
     VoiceToVoiceLatency,
     WordErrorRate,
 )
-from schemas.scores.live_view import CallGoals
 from schemas.units import to_seconds
 
 # Interruptions that may still be withdrawn: they count when the call leaves their turn.

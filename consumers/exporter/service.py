@@ -34,10 +34,9 @@ from consumers.runtime.kafka.polling import COMMIT_SECONDS, Subscription
 from consumers.runtime.logs import about_record
 from consumers.runtime.process import first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
-from schemas.scores.record import SCHEMA_VERSION, schema_version_in
+from schemas.quarantine import UndecodableRecord
+from schemas.scores.records import SCHEMA_VERSION, SCORE_RECORD, AnyScoreRecord, schema_version_in
 from schemas.topics import SCORES_TOPIC
-from schemas.undecodable import UndecodableRecord
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 """Time between commits: a crash makes the next process count this time again. A commit costs 0.1 ms."""

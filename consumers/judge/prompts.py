@@ -13,15 +13,16 @@ from typing import Any, Final, Literal
 
 from consumers.engine.goals.questions import grade_of
 from consumers.engine.redaction.redactor import Redactor
-from schemas.judge_options import OWN_PROMPT, filled
 from schemas.judging import (
     MAX_EXPLANATION_CHARS,
+    OWN_PROMPT,
     AgentBrief,
     JudgeKind,
     JudgeRequest,
     NotRateable,
     Rated,
     TranscriptItem,
+    filled,
     is_known_prompt,
 )
 

@@ -33,8 +33,8 @@ from consumers.runtime.logs import about_record
 from consumers.runtime.process import first_of
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
+from schemas.quarantine import UndecodableRecord
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC
-from schemas.undecodable import UndecodableRecord
 
 HAND_OVER_SECONDS: Final = 3.0
 """How long writing may take when partitions are revoked or the role stops: well within the session timeout."""

@@ -1,8 +1,4 @@
-"""The envelope of a record: CloudEvents 1.0 attributes in Kafka headers (binary mode). Producers write it here, readers read it here.
-
-Every attribute is optional for a reader, because a producer may send bare events. Our own producers write the four that the
-standard requires, and the conversation as the subject.
-"""
+"""The envelope of a record of an input topic: its headers."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

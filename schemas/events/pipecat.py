@@ -1,4 +1,4 @@
-"""The events of a pipecat bot: the lines of EVA's pipecat log, and the entries of pipecat's own observers."""
+"""Events of a pipecat bot."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -7,10 +7,42 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import Field
 
 from schemas.closed_sets import Telling
-from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
-from schemas.events.pipecat_metrics import PipecatMetric
+from schemas.events.audit import CallEnded, CallStarted, UserTextUpdated
 from schemas.units import MS_PER_SECOND
 from schemas.wire import JsonValue, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
+
+# One number of a pipecat `MetricsFrame`, in the shape in which EVA logs it (`pipecat_metrics.jsonl`).
+
+
+class PipecatMetric(WireModel):
+    """A latency or usage that a service reports. `type` is the name of pipecat's class, which decides the unit.
+
+    `value` is a number, or the fields of a class with several. `stage` is EVA's own field of a `LatencyMetric`.
+    """
+
+    type: Literal[
+        "TTFBMetricsData",
+        "TTFAMetricsData",
+        "TTFATMetricsData",
+        "ProcessingMetricsData",
+        "LLMUsageMetricsData",
+        "LLMTokenUsageMetricsData",
+        "STTUsageMetricsData",
+        "TTSUsageMetricsData",
+        "TextAggregationMetricsData",
+        "TurnMetricsData",
+        "SmartTurnMetricsData",
+        "LatencyMetric",
+    ]
+    timestamp: WireTimeMs
+    processor: Name | None = None
+    model: Name | None = None
+    stage: Name | None = None
+    value: Any = None
+    conversation_id: Name | None = None
+
+
+# The events of a pipecat bot: the lines of EVA's pipecat log, and the entries of pipecat's own observers.
 
 MAX_MESSAGE_MS: Final = 600_000
 """Longest turn of an assistant whose reported start is trusted: nobody listens for ten minutes."""

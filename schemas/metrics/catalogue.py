@@ -10,12 +10,9 @@ from typing import Final
 
 from schemas.metrics.definition import OVERFLOW_VALUE, PREFIX, Label, LabelName, Metric, MetricType, Role, Unit
 from schemas.metrics.evaluator import EVALUATOR_METRICS
-from schemas.metrics.exporter import EXPORTER_METRICS
-from schemas.metrics.ingest import INGEST_METRICS
+from schemas.metrics.exporter import EXPORTER_METRICS, SPEECH_METRICS
 from schemas.metrics.judge import JUDGE_METRICS
-from schemas.metrics.monitor import MONITOR_METRICS
-from schemas.metrics.process import PROCESS_METRICS
-from schemas.metrics.talk import SPEECH_METRICS
+from schemas.metrics.process import INGEST_METRICS, MONITOR_METRICS, PROCESS_METRICS
 
 __all__ = [
     "LABEL_CAPS", "METRICS", "OVERFLOW_VALUE", "PREFIX", "Label", "LabelName", "Metric", "MetricType", "Role", "Unit",

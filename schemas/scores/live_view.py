@@ -1,13 +1,10 @@
-"""The view of one call as it is now, folded record by record from `scores`: the state behind tables and pages of running calls.
-
-The fold does not depend on the order of the records: of each subject the newest revision counts, and a record that comes twice
-counts once. Nothing here reads a clock; times are those of the records.
-"""
+"""A call as its records of `scores` show it, the newest of each."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     Anchor,
     AnyScoreRecord,
     CallLabels,
@@ -17,9 +14,49 @@ from schemas.scores.all_records import (
     ProgressScore,
     Scored,
     StallFact,
+    Unscored,
+    UnscoredReason,
     VoiceToVoiceLatency,
 )
-from schemas.scores.newest_scores import is_withdrawn
+
+# Selects the scores of a call that count: the newest revision of each subject, unless it is withdrawn.
+
+Subject = tuple[str, int | None, int]
+"""Name, turn and index of a record. A higher revision of the same subject replaces a lower one."""
+
+
+def newest_scores(records: Iterable[AnyScoreRecord]) -> dict[Subject, AnyScoreRecord]:
+    """Returns the newest revision of each subject of one call, in the order in which they were written.
+
+    Args:
+        records: All records of the call in order. Once `closed` is among them, the newest revisions are final.
+    """
+    newest: dict[Subject, AnyScoreRecord] = {}
+    for record in records:
+        subject = (record.name, record.turn, record.index)
+        last = newest.pop(subject, None)
+        newest[subject] = record if last is None or last.revision <= record.revision else last
+    return {subject: record for subject, record in newest.items() if not is_withdrawn(record)}
+
+
+def is_withdrawn(record: AnyScoreRecord) -> bool:
+    """Whether this revision withdraws the earlier ones without a new value.
+
+    A latency is withdrawn whenever it has no value; the record of its turn has the reason.
+    """
+    if isinstance(record, VoiceToVoiceLatency):
+        return not isinstance(record.result, Scored)
+    result = getattr(record, "result", None)
+    if isinstance(result, Unscored):
+        return result.reason is UnscoredReason.WITHDRAWN
+    return bool(getattr(record, "is_withdrawn", False))
+
+
+# The view of one call as it is now, folded record by record from `scores`: the state behind tables and pages of
+# running calls.
+#
+# The fold does not depend on the order of the records: of each subject the newest revision counts, and a record that
+# comes twice counts once. Nothing here reads a clock; times are those of the records.
 
 MAX_SUBJECTS: Final = 5_000
 """Subjects of turns kept of one call: some twenty for each turn of a two-hour call. Beyond it the oldest turns are dropped, and

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from consumers.engine.agent_inspect import Argument, ExpectedCall, Required, Step, Subgoal, Turn
-from schemas.goals.formats import TOOL_KEYS, tool_calls_of
-from schemas.goals.tool_strings import ToolStringError
+from schemas.goals.goal_set import TOOL_KEYS, ToolStringError, tool_calls_of
 from schemas.wire import MAX_NAME_CHARS
 from streamer.agent_inspect.options import TEMPLATE, config_in
 from streamer.recordings.files.json_files import kind_of, shape_error, shown

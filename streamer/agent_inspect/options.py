@@ -15,7 +15,7 @@ from consumers.engine.agent_inspect import (
     STOPS_EARLY,
     TRIALS,
 )
-from schemas.judge_options import TemplateError, check_template
+from schemas.judging import TemplateError, check_template
 from streamer.recordings.files.json_files import kind_of, shape_error
 
 KEEPS_PROMPTS: Final = "include_prompt_sent_to_llmj"

@@ -114,7 +114,7 @@ def check(
     """
     from consumers.engine.limits import needs_of
     from consumers.runtime.kafka.connection import topic_settings
-    from schemas.topic_rules import Severity, topic_faults
+    from schemas.topics import Severity, topic_faults
     from streamer.cluster.topic_admin import topic_states
     from streamer.commands.settings_options import settings_from
     from streamer.commands.topics import faults_of, report_faults, topic_table

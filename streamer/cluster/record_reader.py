@@ -8,7 +8,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.undecodable import UndecodableRecord
+from schemas.quarantine import UndecodableRecord
 from streamer.cluster.coordinates import Coordinates
 from streamer.cluster.onlooker import POLL_MS, STALL_SECONDS, onlooker
 from streamer.cluster.topic_admin import topic_states

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import SubgoalScore, Unscored
+from schemas.scores.records import SubgoalScore, Unscored
 from streamer.goals.files import FileMistake, GoalFile, GoalFolderError, goal_files_of
 from streamer.goals.words import set_in_words
 from streamer.report.drawing.numbers import counted

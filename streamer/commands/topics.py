@@ -6,8 +6,7 @@ import typer
 from rich.table import Table
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.topic_rules import Severity, TopicFault
-from schemas.topics import Topic
+from schemas.topics import Severity, Topic, TopicFault
 from schemas.units import DAY_MS, HOUR_MS
 from streamer.cluster.topic_admin import TopicState
 from streamer.terminal import say

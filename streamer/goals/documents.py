@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from schemas.goals.formats import Path
+from schemas.goals.goal_set import Path
 
 MAX_DEPTH: Final = 40
 """Values inside values; EVA's records have 12."""

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from consumers.runtime.process import OperatorError
-from schemas.goals.goal_set import GoalSet
-from schemas.goals.reading import GoalMistake, read_goals
+from schemas.goals.goal_set import GoalMistake, GoalSet, read_goals
 from streamer.goals.documents import Document, DocumentError, read_json, read_json_lines, read_yaml
 
 MAX_FILE_BYTES: Final = 16 * 1_048_576

@@ -15,10 +15,9 @@ from aiokafka.errors import KafkaError
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
 from consumers.runtime.logs import about_record
 from consumers.runtime.process import finish_unless
-from schemas.goals.goal_set import GoalSet
-from schemas.goals.reading import read_goals
+from schemas.goals.goal_set import GoalSet, read_goals
+from schemas.quarantine import UndecodableRecord
 from schemas.topics import GOALS_TOPIC
-from schemas.undecodable import UndecodableRecord
 from streamer.cluster.onlooker import POLL_MS, STALL_SECONDS, onlooker
 from streamer.goals.documents import DocumentError, read_json
 from streamer.goals.index import GoalIndex

@@ -20,8 +20,7 @@ from schemas.goals.checks import (
     ToolResult,
     Within,
 )
-from schemas.goals.formats import seen
-from schemas.goals.goal_set import ExpectedParameter, ExpectedToolCall, GoalSet
+from schemas.goals.goal_set import ExpectedParameter, ExpectedToolCall, GoalSet, seen
 
 
 def set_in_words(goals: GoalSet) -> Iterator[str]:

@@ -13,15 +13,15 @@ from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource
-from schemas.events.call import CallEnded
-from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.audit import CallEnded
+from schemas.events.elevenlabs import ConversationRecord
 from schemas.events.simulator import ConnectionState
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.quarantine import QuarantineRecord
 from schemas.redaction import RedactionRules
-from schemas.scores.all_records import AnyScoreRecord
-from schemas.scores.newest_scores import newest_scores
+from schemas.scores.live_view import newest_scores
+from schemas.scores.records import AnyScoreRecord
 from streamer.offline.arrivals import arrivals_of
 from streamer.recordings.reader import RecordedCall
 from streamer.sources.replay.playback import in_random_order, in_time_order

@@ -11,12 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
-from schemas.events.elevenlabs_record import (
-    ConversationRecord,
-    RecordedToolCall,
-    RecordedToolResult,
-    RecordEntry,
-)
+from schemas.events.elevenlabs import ConversationRecord, RecordedToolCall, RecordedToolResult, RecordEntry
 from schemas.units import MS_PER_SECOND
 from schemas.wire import without_infinity
 

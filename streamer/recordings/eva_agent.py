@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from schemas.events.call import MAX_TOOLS, AgentTool
+from schemas.events.audit import MAX_TOOLS, AgentTool
 from streamer.goals.documents import DocumentError, read_yaml
 from streamer.recordings.files.json_files import RecordingError, kind_of
 from streamer.recordings.files.places import MAX_DIRECTORY_DEPTH

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from schemas.scores.all_records import Scored
+from schemas.scores.records import Scored
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.numbers import duration, seconds
 from streamer.report.page import end_in_words

@@ -20,7 +20,7 @@ from rich.live import Live
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import first_of, wall_clock_ms
-from schemas.scores.all_records import SCORE_RECORD
+from schemas.scores.records import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC, TOPICS
 from streamer.cluster.onlooker import onlooker
 from streamer.roles.demo_view.calls import CallTable

@@ -10,8 +10,7 @@ from pydantic_settings import NoDecode
 
 from consumers.engine.goals.questions import GoalRules
 from consumers.judge.settings import JudgeSettings
-from schemas.judge_options import TemplateError, check_template
-from schemas.judging import TEXT_JUDGES, JudgeKind
+from schemas.judging import TEXT_JUDGES, JudgeKind, TemplateError, check_template
 
 AGENT_INSPECT_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {

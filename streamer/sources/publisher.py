@@ -16,7 +16,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import agent_event_type, envelope_headers
-from schemas.events.streams import CONTROL_EVENTS, Source
+from schemas.events.simulator import CONTROL_EVENTS, Source
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.help_facts import MAX_OPEN_CALLS
 from streamer.sources.replay.playback import SOURCES, PlayedCall, WireEvent

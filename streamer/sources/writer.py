@@ -10,8 +10,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import InputSource
-from schemas.topic_rules import MAX_BATCH_BYTES
-from schemas.topics import TOPIC_BY_SOURCE
+from schemas.topics import MAX_BATCH_BYTES, TOPIC_BY_SOURCE
 
 ACKNOWLEDGE_SECONDS: Final = 5.0
 """How long an acknowledgement may take before the sender is asked to come again. A broker that is there takes milliseconds."""

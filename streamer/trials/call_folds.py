@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import AnyScoreRecord
+from schemas.scores.records import AnyScoreRecord
 from streamer.trials.trial import CallFold, Trial
 
 MAX_TRIALS: Final = 50_000

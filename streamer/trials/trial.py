@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import (
+from schemas.scores.live_view import Subject, newest_scores
+from schemas.scores.records import (
     AnyScoreRecord,
     CallStartedFact,
     CallValues,
@@ -21,7 +22,6 @@ from schemas.scores.all_records import (
     Unscored,
     UnscoredReason,
 )
-from schemas.scores.newest_scores import Subject, newest_scores
 
 READ_NAMES: Final = frozenset({"call_started", "goals", "subgoal", "progress", "call", "tool_call", "closed"})
 """Names of the records that a trial is made of; a reader may leave out all others before it decodes them."""

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from aiokafka.errors import KafkaError
 
-from schemas.scores.record import GENERATION
+from schemas.scores.records import GENERATION
 from schemas.topics import OWNER_MARK_KEY, SCORES_TOPIC
 from tests.chaos.cluster.administration import asked
 from tests.chaos.cluster.cluster import Cluster

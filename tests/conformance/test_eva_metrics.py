@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from consumers.engine.effects import Count
-from schemas.scores.all_records import CallValues, Scored, TurnValues
+from schemas.scores.records import CallValues, Scored, TurnValues
 from streamer.offline.eva_results import eva_metrics_of
 from streamer.recordings.reader import read_recordings
 from tests.properties.evaluation import newest, run

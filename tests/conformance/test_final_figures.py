@@ -9,8 +9,8 @@ import pytest
 from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.exporter.projection import CallSoFar, Counted, Observed, project
-from schemas.scores.all_records import AnyScoreRecord, CallValues, Scored, TurnValues, Unscored, VoiceToVoiceLatency
-from schemas.scores.newest_scores import newest_scores
+from schemas.scores.live_view import newest_scores
+from schemas.scores.records import AnyScoreRecord, CallValues, Scored, TurnValues, Unscored, VoiceToVoiceLatency
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import read_recordings
 from streamer.sources.replay.playback import with_control_events

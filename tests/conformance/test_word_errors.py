@@ -11,7 +11,7 @@ from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.measures.words import WordErrors
 from consumers.engine.records import MetricResult
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     AnyScoreRecord,
     CallValues,
     NotApplicable,

@@ -12,7 +12,7 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from docs.event_tables import SOURCES, WHEN, EventSource, kinds_of
 from schemas.closed_sets import InputSource
-from schemas.events.misread import misread_of
+from schemas.events.codec import misread_of
 from schemas.json_schemas import json_schema
 from schemas.quarantine import QuarantineRecord
 from streamer.operations.event_check.check import check_events

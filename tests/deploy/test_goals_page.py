@@ -7,7 +7,7 @@ import yaml
 
 from schemas.goals.checks import CHECKS
 from schemas.goals.goal_set import GoalSet
-from schemas.judge_options import PLACES
+from schemas.judging import PLACES
 from tests.integration.processes import ran_here
 
 PAGE = (Path(__file__).parents[2] / "docs" / "goals.md").read_text(encoding="utf-8")

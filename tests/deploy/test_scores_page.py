@@ -9,8 +9,7 @@ import pytest
 
 from docs.score_examples import RECORDS, example_of
 from schemas.closed_sets import Anchor
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, Result, TurnStatus
-from schemas.scores.record import CallRecord
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallRecord, Result, TurnStatus
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scores.md").read_text(encoding="utf-8")
 NAMES = {

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from schemas.metrics.catalogue import metric_named
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     AnyScoreRecord,
     ClosedFact,
     DeadAirFact,

@@ -19,7 +19,7 @@ from consumers.engine.limits import Limits
 from consumers.exporter.projection import CallSoFar, Counted, project
 from schemas.goals.goal_set import GoalSet
 from schemas.metrics.catalogue import metric_named
-from schemas.scores.all_records import AnyScoreRecord, ClosedFact
+from schemas.scores.records import AnyScoreRecord, ClosedFact
 from streamer.goals.files import read_goal_file
 from streamer.goals.index import GoalIndex
 from streamer.offline.arrivals import arrivals_of

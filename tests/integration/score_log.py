@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from aiokafka import AIOKafkaConsumer
 
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ClosedFact
-from schemas.scores.newest_scores import newest_scores
+from schemas.scores.live_view import newest_scores
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact
 from tests.support.patience import patient
 
 LOOK_SECONDS = 0.5

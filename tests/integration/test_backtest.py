@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from schemas.scores.all_records import ClosedFact, DeadAirFact, ProgressScore
+from schemas.scores.records import ClosedFact, DeadAirFact, ProgressScore
 from streamer.roles.demo import GOALS_FOLDER
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import ended, ran, started, wait_for

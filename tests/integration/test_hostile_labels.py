@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Producer
 
 from consumers.runtime.settings import MAX_SERIES
-from schemas.scores.all_records import STAGE_PREFIX
 from schemas.scores.latency_stages import Stage
+from schemas.scores.records import STAGE_PREFIX
 from tests.integration.metrics_page import address_in, answer_of, total
 from tests.integration.processes import started, wait_for
 from tests.support.patience import patient

@@ -21,7 +21,7 @@ import pytest
 from consumers.judge.prompts import question_of
 from schemas.closed_sets import InputSource
 from schemas.judging import JudgeRequest, JudgeVerdict
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ProgressScore, SubgoalScore
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ProgressScore, SubgoalScore
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC, SCORES_TOPIC
 from streamer.sources.simulator.traffic import simulate_call
 from tests.chaos.verdict.checker import compared

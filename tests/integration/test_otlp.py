@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 
-from schemas.scores.all_records import AnyScoreRecord, CallValues, ClosedFact, Scored, TurnValues
+from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, Scored, TurnValues
 from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from schemas.scores.all_records import Scored, TurnValues
+from schemas.scores.records import Scored, TurnValues
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import ran, started, wait_for
 from tests.integration.score_log import newest_of, written_scores

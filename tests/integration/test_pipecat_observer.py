@@ -13,14 +13,7 @@ from typing import Final
 
 import pytest
 
-from schemas.scores.all_records import (
-    Anchor,
-    ClosedFact,
-    InterruptionFact,
-    Scored,
-    ToolUseFact,
-    VoiceToVoiceLatency,
-)
+from schemas.scores.records import Anchor, ClosedFact, InterruptionFact, Scored, ToolUseFact, VoiceToVoiceLatency
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, started, wait_for
 from tests.integration.score_log import newest_of, written_scores

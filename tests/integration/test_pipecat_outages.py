@@ -12,8 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from schemas.closed_sets import InputSource
-from schemas.events.codec import decode
-from schemas.events.misread import UnrecognizedEvent
+from schemas.events.codec import UnrecognizedEvent, decode
 from schemas.events.pipecat import EventsDropped
 from tests.chaos.cluster import cluster as clusters
 from tests.chaos.cluster.cluster import Cluster

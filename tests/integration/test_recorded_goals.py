@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     SCORE_RECORD,
     AnyScoreRecord,
     CallValues,

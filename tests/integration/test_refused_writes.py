@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 
-from schemas.scores.all_records import SCORE_RECORD, CallValues, ClosedFact, TurnStatus
+from schemas.scores.records import SCORE_RECORD, CallValues, ClosedFact, TurnStatus
 from tests.integration.metrics_page import address_in, answer_of, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import LOOK_SECONDS

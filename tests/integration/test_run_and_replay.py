@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.scores.all_records import CallValues, ClosedFact, Scored, TurnStatus, TurnValues, VoiceToVoiceLatency
+from schemas.scores.records import CallValues, ClosedFact, Scored, TurnStatus, TurnValues, VoiceToVoiceLatency
 from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import closings, newest_of, written_scores

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
     UserScramCredentialUpsertion,
 )
 
-from schemas.scores.all_records import ClosedFact
+from schemas.scores.records import ClosedFact
 from schemas.topics import INPUT_TOPICS, TOPICS
 from streamer.commands import run as run_command
 from streamer.sources.simulator.traffic import simulate_call

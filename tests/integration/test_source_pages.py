@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from schemas.closed_sets import IngestOutcome, WebhookOutcome
-from schemas.scores.all_records import Scored, TurnValues
+from schemas.scores.records import Scored, TurnValues
 from streamer.settings.ingest import IngestSettings, SenderSettings
 from streamer.settings.monitor import MonitorSettings
 from tests.integration.metrics_page import total

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord
 from streamer.help_facts import POSITION_FILE
 from streamer.recordings.files.places import AUDIT_FILE, RESULT_FILE
 from streamer.sources.simulator.traffic import simulate_call

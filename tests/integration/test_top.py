@@ -13,7 +13,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     Anchor,
     AnyScoreRecord,
     CallLabels,

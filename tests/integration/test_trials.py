@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from schemas.scores.all_records import AnyScoreRecord
+from schemas.scores.records import AnyScoreRecord
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
 from streamer.recordings.goals import read_recorded_goals

@@ -12,7 +12,7 @@ from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.engine.measures.eva_timing import NOT_ANSWERED
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     STAGE_PREFIX,
     TURN_VALUE_NAMES,
     AnyScoreRecord,

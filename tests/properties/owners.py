@@ -27,7 +27,7 @@ from schemas.order import (
     order_value,
     start_in,
 )
-from schemas.scores.all_records import GoalsFact
+from schemas.scores.records import GoalsFact
 from tests.properties.evaluation import LIMITS, RULES, EveryCall
 from tests.support.fakes.engine_feed import opening_of, records_of
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.scores.all_records import Scored, TurnValues, VoiceToVoiceLatency
+from schemas.scores.records import Scored, TurnValues, VoiceToVoiceLatency
 from tests.properties.evaluation import assert_counted, end_of, final_state, fold, fresh, run, taken_over
 from tests.properties.owners import Owner, Settings, Topics, undisturbed, written_by_call
 from tests.support.calls.agent_calls import Json, agent_calls, arrivals_of

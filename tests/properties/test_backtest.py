@@ -27,7 +27,7 @@ from schemas.goals.goal_set import ChoosesGoals
 from schemas.judging import JudgeKind, JudgeRequest
 from schemas.order import OrderStart, order_value
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ClosedFact, GoalsFact
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact, GoalsFact
 from schemas.topics import INPUT_TOPICS, ORDER_TOPIC, SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from schemas.transcript import Transcript
 from streamer.operations.backtest.comparison import Comparison, Said, Subject, last_words

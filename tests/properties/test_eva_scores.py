@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from consumers.engine.effects import Count, Effect
 from consumers.engine.measures.eva_timing import ChangeCause, live_value, turn_scores_of
-from schemas.scores.all_records import AnyScoreRecord, TurnTakingScore, TurnValues
-from schemas.scores.record import Scored
+from schemas.scores.records import AnyScoreRecord, Scored, TurnTakingScore, TurnValues
 from tests.properties.evaluation import end_of, fresh, holds, newest
 from tests.properties.measured_anew import times_now
 from tests.properties.steered_calls import drawn

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from consumers.engine.admission import Arrival
 from consumers.engine.evaluator import PartitionEvaluator
-from schemas.scores.all_records import CallValues, NotApplicable, TurnValues, Unscored
+from schemas.scores.records import CallValues, NotApplicable, TurnValues, Unscored
 from tests.properties.evaluation import closing_of_one, end_of, fresh, holds
 from tests.properties.measured_anew import MeasuredTurns, differing, measured_at_the_close
 from tests.properties.steered_calls import drawn

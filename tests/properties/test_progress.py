@@ -30,7 +30,7 @@ from consumers.engine.goals.curve import ProgressCurve, area_under
 from consumers.engine.goals.questions import Voting
 from consumers.engine.goals.tool_correctness import ToolCorrectness, ToolQuestion
 from schemas.goals.goal_set import ExpectedToolCall
-from schemas.scores.all_records import UnscoredReason
+from schemas.scores.records import UnscoredReason
 from tests.support.calls.agent_inspect_votes import Judge, JudgeAnswer, driven
 
 REASON = UnscoredReason.USER_STILL_SPEAKING

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from consumers.engine.effects import Count
 from consumers.engine.turns.timeline import ToolEntry, outcome_of
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     SCORE_RECORD,
     AnyScoreRecord,
     InterruptionFact,

@@ -20,7 +20,7 @@ from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import Judged, JudgeKind, JudgeRequest, JudgeVerdict, Rated, VerdictResult, Votes
-from schemas.scores.all_records import AnyScoreRecord, ClosedFact
+from schemas.scores.records import AnyScoreRecord, ClosedFact
 from tests.benchmarks.traffic import interleaved, simulated_events
 from tests.properties.evaluation import (
     GOALS,

@@ -15,7 +15,7 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
-from schemas.scores.all_records import TurnValues
+from schemas.scores.records import TurnValues
 from tests.properties.evaluation import assert_counted, closing_of_one, holds
 from tests.properties.measured_anew import MeasuredTurns, stages_anew
 from tests.properties.owners import Owner, Settings, Topics

@@ -31,7 +31,7 @@ from schemas.goals.checks import (
 )
 from schemas.goals.goal_set import GoalSet
 from schemas.goals.patterns import compiled, is_found
-from schemas.scores.all_records import UnscoredReason
+from schemas.scores.records import UnscoredReason
 
 # The facts of one turn that checks by code read, and whether the leaves of a check hold in it.
 

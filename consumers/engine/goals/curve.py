@@ -6,7 +6,7 @@ from typing import NamedTuple
 from consumers.engine.goals.checks import Undecided
 from consumers.engine.records import Value
 from schemas.goals.goal_set import DEFAULT_MAX_TURNS, MAX_SUBGOALS, MAX_TURNS
-from schemas.scores.all_records import UnscoredReason
+from schemas.scores.records import UnscoredReason
 
 # The area under a progress curve, equal to agent-inspect's to the last bit: numpy's trapezoid rule rounded to 4
 # places.

@@ -26,7 +26,7 @@ from consumers.engine.records import Cause, GoalValues, Revisions, Value, result
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict, TranscriptItem, TrialAnswer, Votes
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     WITHDRAWN,
     AnyScoreRecord,
     GoalsFact,

@@ -13,7 +13,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from consumers.engine.goals.tool_correctness import Finding, ToolQuestion
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
 from schemas.goals.goal_set import GoalSet, JudgeOptions
-from schemas.judge_options import check_template, odd
 from schemas.judging import (
     MAX_EXPLANATION_CHARS,
     MAX_RAW_ANSWER_CHARS,
@@ -32,10 +31,12 @@ from schemas.judging import (
     UnjudgedReason,
     VerdictResult,
     Votes,
+    check_template,
+    odd,
     prompt_version,
     transcript_chars,
 )
-from schemas.scores.all_records import UnscoredReason
+from schemas.scores.records import UnscoredReason
 from schemas.wire import MAX_TEXT_CHARS
 
 # The open questions of a call to its judges. A question asked again on the same input gets the earlier answer.

@@ -7,7 +7,7 @@ from consumers.engine.goals.checks import CalledTool
 from consumers.engine.goals.curve import PLACES
 from consumers.engine.records import Value
 from schemas.goals.goal_set import ExpectedOutput, ExpectedParameter, ExpectedToolCall
-from schemas.scores.all_records import UnscoredReason
+from schemas.scores.records import UnscoredReason
 
 
 class ToolQuestion(NamedTuple):

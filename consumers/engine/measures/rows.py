@@ -21,7 +21,8 @@ from consumers.engine.turns.timeline import MS_DIGITS, TurnView, unmeasured_reas
 from schemas.closed_sets import InputSource
 from schemas.judging import JudgeKind, Rated
 from schemas.metric_context import MetricContext
-from schemas.scores.all_records import (
+from schemas.scores.latency_stages import Stage
+from schemas.scores.records import (
     STAGE_PREFIX,
     TURN_VALUE_NAMES,
     WITHDRAWN,
@@ -37,7 +38,6 @@ from schemas.scores.all_records import (
     Unscored,
     UnscoredReason,
 )
-from schemas.scores.latency_stages import Stage
 
 # The record of a turn: all measures of it, as one row.
 

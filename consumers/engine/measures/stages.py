@@ -16,9 +16,7 @@ from consumers.engine.turns.reported import AgentRecord
 from consumers.engine.turns.timeline import MS_DIGITS, Span, length_ms, merged
 from schemas.closed_sets import InputSource
 from schemas.events.audit import AuditLlmCall
-from schemas.events.pipecat import FunctionCallRecord, ObserverRecord
-from schemas.events.pipecat_metrics import PipecatMetric
-from schemas.scores.all_records import Anchor
+from schemas.events.pipecat import FunctionCallRecord, ObserverRecord, PipecatMetric
 from schemas.scores.latency_stages import (
     BUSY_TIMES,
     CONTRIBUTIONS,
@@ -38,6 +36,7 @@ from schemas.scores.latency_stages import (
     StageSource,
     service_kind,
 )
+from schemas.scores.records import Anchor
 from schemas.wire import MAX_NAME_CHARS, MAX_TIME_MS
 
 # Reads stage latencies and token counts from events, by the tables of `schemas.scores.latency_stages`.

@@ -14,9 +14,9 @@ from consumers.engine.records import MetricResult, failed
 from consumers.engine.turns.heard import HeardSide, HeardTurns, Purpose
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.normal_text import MAX_CHARS, normalised, without_bracketed
-from schemas.events.call import PipelineType
+from schemas.events.audit import PipelineType
 from schemas.metric_context import MetricContext
-from schemas.scores.all_records import NotApplicable, Result, Scored, Unscored, UnscoredReason
+from schemas.scores.records import NotApplicable, Result, Scored, Unscored, UnscoredReason
 
 # EVA's `stt_wer`: how well the speech of simulated callers is understood, word by word.
 #

@@ -32,10 +32,10 @@ from consumers.engine.turns.timeline import (
     voice_to_voice_ms,
 )
 from schemas.closed_sets import InputSource
-from schemas.events.call import PipelineType
-from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.audit import PipelineType
+from schemas.events.elevenlabs import ConversationRecord
 from schemas.events.pipecat import FunctionCall, Message, message_began_ms
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     WITHDRAWN,
     AnyScoreRecord,
     CallLabels,

@@ -10,9 +10,9 @@ from consumers.engine.effects import Count, Effect
 from consumers.engine.turns.bot import BotHistory, BotTurnMachine, SpeechMoment, TokenUsage
 from consumers.engine.turns.timeline import ToolUse, TurnView
 from schemas.closed_sets import InputSource
-from schemas.events.elevenlabs_record import LATENCY_METRIC, ConversationRecord, RecordEntry
-from schemas.scores.all_records import Anchor
+from schemas.events.elevenlabs import LATENCY_METRIC, ConversationRecord, RecordEntry
 from schemas.scores.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, SEVERAL, Several
+from schemas.scores.records import Anchor
 from schemas.wire import without_infinity
 
 # Matches the turns of an ElevenLabs conversation record with the turns heard live.

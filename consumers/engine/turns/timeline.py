@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Literal, NamedTuple, Protocol
 
 from schemas.closed_sets import InputSource
-from schemas.scores.all_records import Anchor, Scored, ToolOutcome, Unscored, UnscoredReason
+from schemas.scores.records import Anchor, Scored, ToolOutcome, Unscored, UnscoredReason
 
 # One merged timeline of a call: sorted elements, the machine's state after the last, and checkpoints to return to.
 #

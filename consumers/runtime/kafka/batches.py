@@ -11,7 +11,7 @@ from aiokafka.errors import CorruptRecordException, KafkaError
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.util import decode_varint
 
-from schemas.undecodable import UndecodableRecord
+from schemas.quarantine import UndecodableRecord
 
 # Decompresses batches up to a bound, because their unpacked size is up to the producer.
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from consumers.runtime.kafka.batches import read_tolerantly
 from consumers.runtime.kafka.security import SecuritySettings, TokenError
 from consumers.runtime.process import OperatorError
-from schemas.topic_rules import MAX_BATCH_BYTES
+from schemas.topics import MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
     from faststream.kafka import KafkaBroker

@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
-from schemas.scores.all_records import AnyScoreRecord, CallValues, ClosedFact, DeadAirFact, TurnValues
-from schemas.scores.newest_scores import newest_scores
+from schemas.scores.live_view import newest_scores
+from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, DeadAirFact, TurnValues
 from streamer.report.call.score_parts import parts_of
 
 MAX_EXAMPLES: Final = 20

@@ -11,8 +11,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
 from schemas.order import Fold, OrderDecoder, OrderError, OrderStart, Step, TimePassed, start_in
+from schemas.quarantine import UndecodableRecord
 from schemas.topics import ORDER_TOPIC, TOPIC_BY_SOURCE
-from schemas.undecodable import UndecodableRecord
 from streamer.cluster.onlooker import onlooker, records_so_far
 
 SOURCES: Final = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.JUDGE)

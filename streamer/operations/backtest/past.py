@@ -11,11 +11,10 @@ from pydantic import ValidationError
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import OperatorError
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ClosedFact
-from schemas.scores.newest_scores import Subject
-from schemas.scores.record import SCHEMA_VERSION, schema_version_in
+from schemas.quarantine import UndecodableRecord
+from schemas.scores.live_view import Subject
+from schemas.scores.records import SCHEMA_VERSION, SCORE_RECORD, AnyScoreRecord, ClosedFact, schema_version_in
 from schemas.topics import SCORES_TOPIC
-from schemas.undecodable import UndecodableRecord
 from schemas.units import DAY_MS
 from streamer.cluster.onlooker import records_so_far
 

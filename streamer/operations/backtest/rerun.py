@@ -14,7 +14,7 @@ from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.order import Closed, Evicted, Fold, GoalsChosen, OrderStart, TimePassed
-from schemas.scores.all_records import AnyScoreRecord, GoalsFact
+from schemas.scores.records import AnyScoreRecord, GoalsFact
 from streamer.operations.backtest.comparison import Comparison, last_words
 from streamer.operations.backtest.inputs import Logged
 from streamer.operations.backtest.past import MAX_CALLS, BacktestError, PastCall, Period

@@ -25,7 +25,7 @@ from consumers.runtime.kafka.connection import (
 )
 from schemas.goals.goal_set import ChoosesGoals
 from schemas.order import OrderError
-from schemas.scores.all_records import AnyScoreRecord
+from schemas.scores.records import AnyScoreRecord
 from schemas.topics import INPUT_TOPICS, ORDER_TOPIC, SCORES_TOPIC, TOPICS
 from streamer.cluster.onlooker import onlooker
 from streamer.operations.backtest.comparison import Comparison

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from schemas.scores.record import SCHEMA_VERSION
+from schemas.scores.records import SCHEMA_VERSION
 from streamer.operations.backtest.comparison import MAX_EXAMPLES, Comparison, Difference, Said, Tally
 from streamer.operations.backtest.run import BacktestPlan, BacktestResult
 from streamer.terminal import safe

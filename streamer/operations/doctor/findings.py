@@ -9,8 +9,16 @@ from typing import Final
 from consumers.engine.limits import needs_of
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.topic_rules import Severity, TopicSettings, duration, retention_ms, topic_faults
-from schemas.topics import INPUT_TOPICS, SCORES_TOPIC, TOPICS
+from schemas.topics import (
+    INPUT_TOPICS,
+    SCORES_TOPIC,
+    TOPICS,
+    Severity,
+    TopicSettings,
+    duration,
+    retention_ms,
+    topic_faults,
+)
 from streamer.cluster.facts import ClockFacts, ClusterFacts, PartitionState
 from streamer.cluster.topic_admin import judged
 from streamer.settings.all_settings import Settings

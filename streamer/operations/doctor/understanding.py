@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from schemas.closed_sets import InputSource
-from schemas.events.codec import RefusedRecordError, decode
-from schemas.events.elevenlabs_agent import AgentFailed
+from schemas.events.codec import Misread, RefusedRecordError, decode, misread_of
+from schemas.events.elevenlabs import AgentFailed
 from schemas.events.envelope import read_envelope
-from schemas.events.misread import Misread, misread_of
 from schemas.events.pipecat import ProcessorFailed
 from streamer.operations.doctor.findings import Finding, Verdict, counted
 

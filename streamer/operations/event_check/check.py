@@ -9,10 +9,10 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import MisreadReason
-from schemas.events.elevenlabs_agent import CarriedAgentEvent
-from schemas.events.misread import Misread
+from schemas.events.codec import Misread
+from schemas.events.elevenlabs import CarriedAgentEvent
 from schemas.events.pipecat import IgnoredLine, ToolLine
-from schemas.events.streams import CONTROL_EVENTS, source_of
+from schemas.events.simulator import CONTROL_EVENTS, source_of
 from streamer.operations.event_check.coverage import RESULTS, Result, missing_for, names_of
 from streamer.settings.ingest import SenderSettings
 from streamer.sources.http.posted.batch import Accepted, Batches, Refusal

@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
 
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from schemas.scores.all_records import SCORE_RECORD
+from schemas.scores.records import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.onlooker import CLOCK_MARGIN_MS, POLL_MS, STALL_SECONDS, onlooker
 from streamer.roles.demo_view.calls import CallTable

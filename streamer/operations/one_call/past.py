@@ -8,7 +8,7 @@ from aiokafka import TopicPartition
 from pydantic import ValidationError
 
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord
 from schemas.topics import SCORES_TOPIC, TRANSCRIPTS_TOPIC
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from streamer.cluster.onlooker import onlooker, records_so_far

@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from schemas.scores.all_records import (
+from schemas.scores.live_view import newest_scores
+from schemas.scores.records import (
     AnyScoreRecord,
     CallRecord,
     ClosedFact,
@@ -19,7 +20,6 @@ from schemas.scores.all_records import (
     Unscored,
     VoiceToVoiceLatency,
 )
-from schemas.scores.newest_scores import newest_scores
 from schemas.transcript import TranscriptTurn
 from schemas.units import to_seconds
 from streamer.report.drawing.numbers import duration, in_words

@@ -6,7 +6,7 @@ from aiokafka import TopicPartition
 from pydantic import ValidationError
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.scores.all_records import SCORE_RECORD, ClosedFact
+from schemas.scores.records import SCORE_RECORD, ClosedFact
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.onlooker import onlooker, records_so_far
 

@@ -21,7 +21,7 @@ from consumers.runtime.kafka.connection import KafkaSettings, explained
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import ID_HEADER, SOURCE_HEADER
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.all_records import ClosedFact
+from schemas.scores.records import ClosedFact
 from schemas.topics import SOURCE_BY_TOPIC
 from schemas.wire import MAX_NAME_CHARS
 from streamer.cluster.coordinates import Coordinates

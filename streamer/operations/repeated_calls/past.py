@@ -7,9 +7,9 @@ from aiokafka import TopicPartition
 from pydantic_core import from_json
 
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from schemas.scores.all_records import SCORE_RECORD
+from schemas.quarantine import UndecodableRecord
+from schemas.scores.records import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC
-from schemas.undecodable import UndecodableRecord
 from streamer.cluster.onlooker import onlooker, records_so_far
 from streamer.trials.call_folds import CallFolds, Trials
 from streamer.trials.trial import READ_NAMES

@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from schemas.scores.all_records import SCORE_RECORD
+from schemas.scores.records import SCORE_RECORD
 from streamer.recordings.files.json_files import RecordingError, raw_lines_of
 from streamer.trials.call_folds import CallFolds, Trials
 from streamer.trials.trial import READ_NAMES

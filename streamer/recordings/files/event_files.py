@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.events.streams import CONTROL_EVENTS, STREAMS, Stream, stream_of
+from schemas.events.simulator import CONTROL_EVENTS, STREAMS, Stream, stream_of
 from streamer.recordings.files.json_files import (
     MAX_DOCUMENT_BYTES,
     RecordingError,

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 from consumers.engine.measures.talk import LONG_SILENCE_MS
 from consumers.engine.turns.timeline import PairedUse, Span, merged
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     Anchor,
     AnyScoreRecord,
     CallLabels,

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     CallRecord,
     CallValues,
     EstimateError,

@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
-from schemas.scores.all_records import Anchor, NotApplicable, Result, Scored, Unscored
+from schemas.scores.records import Anchor, NotApplicable, Result, Scored, Unscored
 
 MS_PER_SECOND: Final = 1_000
 _MS_PER_MINUTE: Final = 60_000

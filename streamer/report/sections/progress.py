@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Final, assert_never
 
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import NotApplicable, ProgressScore, Scored, SubgoalScore, Unscored
+from schemas.scores.records import NotApplicable, ProgressScore, Scored, SubgoalScore, Unscored
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.axis import Scale, spaced
 from streamer.report.drawing.markup import Child, Markup, element, joined

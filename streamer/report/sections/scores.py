@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from pydantic import BaseModel
 
-from schemas.scores.all_records import NotApplicable, Result, Scored, Unscored
+from schemas.scores.records import NotApplicable, Result, Scored, Unscored
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.call.score_parts import ScorePart, part_of, parts_of
 from streamer.report.drawing.markup import Child, Markup, element, joined

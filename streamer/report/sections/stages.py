@@ -7,8 +7,8 @@ in their order, and the rest of the wait as not measured. Stages that contain ot
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from schemas.scores.all_records import StageLatency, TurnValues
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
+from schemas.scores.records import StageLatency, TurnValues
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.markup import Child, Markup, element, joined
 from streamer.report.drawing.numbers import anchor_in_words, in_words, seconds

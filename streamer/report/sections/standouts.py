@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from schemas.scores.all_records import InterruptionFact, Speaker, StallFact, ToolOutcome, ToolUseFact, Unscored
+from schemas.scores.records import InterruptionFact, Speaker, StallFact, ToolOutcome, ToolUseFact, Unscored
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.numbers import in_words, seconds
 

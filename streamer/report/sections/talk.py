@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from consumers.engine.measures.talk import LONG_SILENCE_MS
-from schemas.scores.record import Result
-from schemas.scores.talk import SideSpeech
+from schemas.scores.records import Result, SideSpeech
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.markup import Markup, element, joined
 from streamer.report.drawing.numbers import counted, outcome, percent, seconds

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from schemas.scores.all_records import AnyScoreRecord
 from schemas.scores.live_view import CallFold, CallView
+from schemas.scores.records import AnyScoreRecord
 
 MAX_CALLS: Final = 500
 """Calls kept; the call that was quiet for longest makes room for a new one."""

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from typing import Final, NamedTuple
 
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     AnyScoreRecord,
     ClosedFact,
     DeadAirFact,

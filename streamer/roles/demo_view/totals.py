@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.table import Table
 
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     AnyScoreRecord,
     CallStartedFact,
     ClosedFact,

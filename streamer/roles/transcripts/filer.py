@@ -18,8 +18,8 @@ from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableEr
 from consumers.runtime.kafka.polling import COMMIT_SECONDS
 from consumers.runtime.process import finish_unless
 from consumers.runtime.registry import Instruments
+from schemas.quarantine import UndecodableRecord
 from schemas.topics import TRANSCRIPTS_TOPIC
-from schemas.undecodable import UndecodableRecord
 from streamer.roles.transcripts.files import TranscriptFiles
 
 POLL_MS: Final = 200

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK, Inv
 
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MonitorOutcome
-from schemas.events.elevenlabs_agent import CarriedAgentEvent
+from schemas.events.elevenlabs import CarriedAgentEvent
 from schemas.events.envelope import envelope_headers
 from schemas.wire import MAX_NAME_CHARS
 from streamer.settings.monitor import MonitorSettings

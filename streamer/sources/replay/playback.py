@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from schemas.events.streams import CONTROL_EVENTS, Source
+from schemas.events.simulator import CONTROL_EVENTS, Source
 from schemas.wire import without_infinity
 from streamer.recordings.reader import Events, RecordedCall
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemas.events.streams import Source
+from schemas.events.simulator import Source
 from streamer.recordings.reader import RecordedCall
 from streamer.sources.replay.playback import Delivery, PlayedCall, WireEvent, in_time_order
 from streamer.sources.simulator.eva_sources import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.events.streams import Source
+from schemas.events.simulator import Source
 from streamer.recordings.eva_metrics import UnplacedMetricsError, dated, with_llm_latencies
 from streamer.recordings.eva_state import with_state
 from streamer.recordings.files.json_files import object_in

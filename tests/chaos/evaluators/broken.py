@@ -22,7 +22,7 @@ from consumers.evaluator.recovery import PublishedCalls, Replay
 from consumers.evaluator.writer import PartitionWriter
 from schemas.closed_sets import InputSource
 from schemas.order import Closed, Fold, TimePassed
-from schemas.scores.all_records import SCORE_RECORD
+from schemas.scores.records import SCORE_RECORD
 from schemas.topics import ORDER_TOPIC
 from tests.chaos.evaluators import stepped_clock
 

@@ -22,7 +22,7 @@ CHANGES: Final = (
         '    ENDED = "ended_by_caller"\n    SESSION_ENDED = "session_ended_by_caller"\n',
     ),
     (
-        "schemas.scores.all_records",
+        "schemas.scores.records",
         '    name: Literal["closed"] = "closed"\n',
         '    name: Literal["closed"] = "closed"\n    closed_by: str = "a later version"\n',
     ),

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, get_args
 
-from schemas.events.streams import Source
+from schemas.events.simulator import Source
 from streamer.sources.replay.playback import compact_json, renamed, shifted
 from streamer.sources.simulator.plan import CallKind
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call

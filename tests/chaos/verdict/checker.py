@@ -25,9 +25,16 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, CallValues, ClosedFact, TurnStatus, TurnValues
-from schemas.scores.newest_scores import is_withdrawn
-from schemas.scores.record import GENERATION
+from schemas.scores.live_view import is_withdrawn
+from schemas.scores.records import (
+    GENERATION,
+    SCORE_RECORD,
+    AnyScoreRecord,
+    CallValues,
+    ClosedFact,
+    TurnStatus,
+    TurnValues,
+)
 from tests.chaos.evaluators.newer_version import as_this_version
 
 MOST_EXAMPLES: Final = 20

@@ -15,7 +15,7 @@ from consumers.engine.effects import CloseCall, Effect, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
-from schemas.scores.all_records import AnyScoreRecord
+from schemas.scores.records import AnyScoreRecord
 
 END_OF_TIME_MS: Final = 2**53
 """Far behind every deadline."""

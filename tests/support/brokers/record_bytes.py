@@ -10,7 +10,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 from consumers.runtime.kafka.batches import RecordBatches, TolerantRecords
-from schemas.undecodable import UndecodableRecord
+from schemas.quarantine import UndecodableRecord
 
 TP = TopicPartition("pipecat.events", 3)
 NOW_MS = 1_790_000_000_000

@@ -17,7 +17,7 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
-from schemas.scores.all_records import DeadAirFact, InterruptionFact, Scored, ToolUseFact, TurnValues
+from schemas.scores.records import DeadAirFact, InterruptionFact, Scored, ToolUseFact, TurnValues
 from tests.support.fakes.engine_feed import LATENCY, Json, closings_of, records_of
 
 _FILE: Final = Path(__file__).with_name("pipecat_calls.jsonl")

@@ -13,7 +13,7 @@ from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.events.envelope import Envelope
 from schemas.metrics.catalogue import metric_named
-from schemas.scores.all_records import AnyScoreRecord, CallValues, Result, Scored, TurnValues, Unscored
+from schemas.scores.records import AnyScoreRecord, CallValues, Result, Scored, TurnValues, Unscored
 from tests.support.calls.wire_calls import SOURCE_OF
 
 Json = dict[str, Any]

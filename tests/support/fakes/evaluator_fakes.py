@@ -40,7 +40,7 @@ from schemas.order import (
     order_value,
 )
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.all_records import CallStartedFact, GoalsFact, TurnStatus
+from schemas.scores.records import CallStartedFact, GoalsFact, TurnStatus
 from schemas.topics import INPUT_TOPICS, ORDER_TOPIC, OWNER_MARK_KEY, SOURCE_BY_TOPIC
 
 NOW_MS = 1_790_000_000_000

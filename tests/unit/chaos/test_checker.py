@@ -9,7 +9,9 @@ import pytest
 
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
-from schemas.scores.all_records import (
+from schemas.scores.live_view import is_withdrawn
+from schemas.scores.records import (
+    GENERATION,
     AnyScoreRecord,
     CallLabels,
     CallStartedFact,
@@ -26,8 +28,6 @@ from schemas.scores.all_records import (
     UnscoredReason,
     VoiceToVoiceLatency,
 )
-from schemas.scores.newest_scores import is_withdrawn
-from schemas.scores.record import GENERATION
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.sources.replay.playback import renamed, shifted
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call

@@ -6,7 +6,7 @@ import pytest
 
 from consumers.exporter import projection as active_calls
 from consumers.exporter.projection import ActiveCalls
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     CallLabels,
     CallStartedFact,
     CallValues,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from consumers.exporter.projection import CallSoFar, Counted, Interruptions, project
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     WITHDRAWN,
     AnyScoreRecord,
     ClosedFact,

@@ -19,7 +19,7 @@ from consumers.exporter.otlp import (
     OtlpUnavailableError,
 )
 from consumers.exporter.settings import OtlpSettings
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, NotApplicable, TurnValues, Unscored, UnscoredReason
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, NotApplicable, TurnValues, Unscored, UnscoredReason
 from streamer.offline.call_work import scoring_of
 from streamer.offline.scored_recordings import plan_from
 from streamer.recordings.reader import RecordedCall

@@ -16,12 +16,13 @@ from consumers.exporter.projection import (
     project,
 )
 from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS
-from schemas.events.call import PipelineType
+from schemas.events.audit import PipelineType
 from schemas.goals.checks import Judge, ToolCalled
 from schemas.goals.goal_set import GoalSet, Subgoal
 from schemas.judging import UnjudgedReason
 from schemas.metrics.catalogue import METRICS, metric_named
-from schemas.scores.all_records import (
+from schemas.scores.latency_stages import Stage, StageSource
+from schemas.scores.records import (
     SCORE_RECORD,
     TURN_VALUE_NAMES,
     Anchor,
@@ -60,7 +61,6 @@ from schemas.scores.all_records import (
     VoiceToVoiceLatency,
     WordErrorRate,
 )
-from schemas.scores.latency_stages import Stage, StageSource
 
 CAUSED_AT_MS = 1_790_000_000_000
 NOW_MS = CAUSED_AT_MS + 250

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.exporter.projection import UserTurns
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     WITHDRAWN,
     Anchor,
     AnyScoreRecord,

@@ -8,8 +8,7 @@ from importlib.resources import files
 import pytest
 
 from consumers.judge.prompts import Question, UnknownPromptError, _mark, plain, question_of, sections_of
-from schemas.judge_options import OWN_PROMPT
-from schemas.judging import EARLIER_PROMPTS, PROMPT_VERSIONS, AgentBrief, JudgeKind, TranscriptItem
+from schemas.judging import EARLIER_PROMPTS, OWN_PROMPT, PROMPT_VERSIONS, AgentBrief, JudgeKind, TranscriptItem
 from tests.support.calls.judge_questions import question, talk
 
 TEXT_OF_VERSION = {

@@ -21,7 +21,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import Commits
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
-from schemas.undecodable import UndecodableRecord
+from schemas.quarantine import UndecodableRecord
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.calls.judge_questions import ScriptedEndpoint, answer, judge_settings, question, wall_clock_ms
 from tests.support.patience import patient

@@ -8,8 +8,17 @@ from hypothesis import strategies as st
 
 from consumers.judge.prompts import UnknownPromptError, question_of, read_answer, schema_of, sections_of
 from schemas.goals.goal_set import GoalSet
-from schemas.judge_options import MAX_TEMPLATE_CHARS, OWN_PROMPT, TemplateError, check_template, prompt_version_of
-from schemas.judging import JudgeKind, JudgeRequest, TranscriptItem, prompt_version
+from schemas.judging import (
+    MAX_TEMPLATE_CHARS,
+    OWN_PROMPT,
+    JudgeKind,
+    JudgeRequest,
+    TemplateError,
+    TranscriptItem,
+    check_template,
+    prompt_version,
+    prompt_version_of,
+)
 from tests.support.calls.judge_questions import question, talk
 
 TEMPLATE = (

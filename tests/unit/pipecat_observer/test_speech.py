@@ -21,8 +21,7 @@ from pipecat_callgauge import CallgaugeObserver, setup_file
 from pipecat_callgauge.reading import LEFTOVER_SECONDS, CallReader
 
 from schemas.closed_sets import InputSource
-from schemas.events.codec import decode
-from schemas.events.misread import UnrecognizedEvent
+from schemas.events.codec import UnrecognizedEvent, decode
 from tests.unit.pipecat_observer.frames_in import UP, Observed
 
 

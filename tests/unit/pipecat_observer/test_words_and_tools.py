@@ -39,8 +39,7 @@ from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat_callgauge.events import MAX_EVENT_BYTES, encoded
 
 from schemas.closed_sets import InputSource
-from schemas.events.codec import decode
-from schemas.events.misread import UnrecognizedEvent
+from schemas.events.codec import UnrecognizedEvent, decode
 from tests.unit.pipecat_observer.frames_in import UP, Observed
 
 STAMP = "2026-11-22T18:03:14.898+00:00"

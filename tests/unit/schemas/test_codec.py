@@ -6,20 +6,12 @@ from typing import Any
 import pytest
 
 from schemas.closed_sets import InputSource, RefusalReason
-from schemas.events.audit import AuditUser
-from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
-from schemas.events.codec import RefusedRecordError, decode
-from schemas.events.elevenlabs_agent import AgentEvent
+from schemas.events.audit import AuditUser, CallEnded, CallStarted, UserTextUpdated
+from schemas.events.codec import RefusedRecordError, UnrecognizedEvent, decode
+from schemas.events.elevenlabs import AgentEvent
 from schemas.events.envelope import Envelope, read_envelope
-from schemas.events.misread import UnrecognizedEvent
 from schemas.events.pipecat import SpeechEventRecord, TtsText
-from schemas.events.simulator import (
-    AssistantSpeech,
-    AudioEvent,
-    CarriedSimulatorEvent,
-    ConnectionState,
-    UserSpeech,
-)
+from schemas.events.simulator import AssistantSpeech, AudioEvent, CarriedSimulatorEvent, ConnectionState, UserSpeech
 from schemas.wire import MAX_NAME_CHARS, MAX_TEXT_CHARS, MAX_TIME_MS
 
 OF_A_TOOL = {"tool_name": "t", "tool_call_id": "1"}

@@ -5,9 +5,14 @@ from typing import Any
 
 import pytest
 
-from schemas.goals.goal_set import ExpectedToolCall, GoalSet
-from schemas.goals.reading import read_goals
-from schemas.goals.tool_strings import MAX_TOOL_STRING_CHARS, ToolStringError, calls_in
+from schemas.goals.goal_set import (
+    MAX_TOOL_STRING_CHARS,
+    ExpectedToolCall,
+    GoalSet,
+    ToolStringError,
+    calls_in,
+    read_goals,
+)
 from streamer.goals.files import read_goal_file
 from tests.support.conformance_data import RECORD, conformance
 

@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from schemas.goals.goal_set import (
-    DEFAULT_MAX_TURNS,
-    MAX_SET_BYTES,
-    MAX_SET_STEPS,
-    MAX_SUBGOALS,
-    GoalSet,
-)
-from schemas.goals.reading import read_goals
+from schemas.goals.goal_set import DEFAULT_MAX_TURNS, MAX_SET_BYTES, MAX_SET_STEPS, MAX_SUBGOALS, GoalSet, read_goals
 from schemas.json_schemas import json_schema
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ from consumers.engine.measures.stages import Findings, findings_of
 from consumers.engine.turns.bot import TokenUsage
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
-from schemas.events.pipecat_metrics import PipecatMetric
+from schemas.events.pipecat import PipecatMetric
 from schemas.scores.latency_stages import (
     CONTRIBUTIONS,
     CONVAI_METRICS,

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.scores import live_view
-from schemas.scores.all_records import (
+from schemas.scores.live_view import CallFold, CallGoals, CallView, GoalsReached, MeasuredLatency
+from schemas.scores.records import (
     Anchor,
     AnyScoreRecord,
     CallLabels,
@@ -23,7 +24,6 @@ from schemas.scores.all_records import (
     Unscored,
     UnscoredReason,
 )
-from schemas.scores.live_view import CallFold, CallGoals, CallView, GoalsReached, MeasuredLatency
 from tests.unit.exporter.test_projection import CAUSED_AT_MS, FIRST, AnyRecord, goals, latency, progress, row
 
 MISSING = Unscored(reason=UnscoredReason.JUDGE_DISABLED)

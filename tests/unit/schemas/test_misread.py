@@ -6,11 +6,15 @@ from typing import Any
 import pytest
 
 from schemas.closed_sets import InputSource, MisreadReason
-from schemas.events.codec import RefusedRecordError, decode
-from schemas.events.elevenlabs_agent import AgentResponse, AgentResponseCorrection, ToolRequested, UserTranscript
-from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.codec import RefusedRecordError, decode, misread_of
+from schemas.events.elevenlabs import (
+    AgentResponse,
+    AgentResponseCorrection,
+    ConversationRecord,
+    ToolRequested,
+    UserTranscript,
+)
 from schemas.events.examples import EXAMPLES
-from schemas.events.misread import misread_of
 from schemas.json_schemas import SCHEMA_NAMES, json_schema
 
 P, E, A = InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.AUDIT

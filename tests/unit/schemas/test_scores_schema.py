@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from schemas.scores.all_records import SCORE_RECORD
-from schemas.scores.record import SCHEMA_VERSION
+from schemas.scores.records import SCHEMA_VERSION, SCORE_RECORD
 
 ROOT = Path(__file__).parents[3]
 DIGESTS = Path(__file__).with_name("scores_schema_digests.json")
@@ -34,7 +33,7 @@ def test_the_schema_of_scores_changes_with_its_version() -> None:
     known = json.loads(DIGESTS.read_text())
     assert known.get(str(SCHEMA_VERSION)) == digest(), (
         f"The JSON schema of `scores` is not the one that schema version {SCHEMA_VERSION} has in {DIGESTS.name}. Raise "
-        f'SCHEMA_VERSION in schemas/scores/record.py by one and add the line "<the new version>": "{digest()}" there. Only '
+        f'SCHEMA_VERSION in schemas/scores/records.py by one and add the line "<the new version>": "{digest()}" there. Only '
         "where no release has this version yet, or a new pydantic words the same schema otherwise, replace the digest. "
         "deploy/upgrades.md says what a new version asks of those who run callgauge."
     )

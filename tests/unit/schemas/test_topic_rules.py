@@ -5,8 +5,16 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from consumers.engine.transcripts import MAX_TRANSCRIPT_BYTES
 from schemas.judging import MAX_QUESTION_BYTES
-from schemas.topic_rules import MAX_BATCH_BYTES, OUTAGE_MS, Severity, TopicFault, TopicNeeds, topic_faults
-from schemas.topics import INPUT_TOPICS, TOPICS
+from schemas.topics import (
+    INPUT_TOPICS,
+    MAX_BATCH_BYTES,
+    OUTAGE_MS,
+    TOPICS,
+    Severity,
+    TopicFault,
+    TopicNeeds,
+    topic_faults,
+)
 from schemas.units import DAY_MS
 from schemas.wire import MAX_NAME_CHARS
 

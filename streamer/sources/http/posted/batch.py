@@ -13,9 +13,9 @@ from consumers.engine.admission import admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import RefusalReason
+from schemas.events.codec import Misread, misread_of
 from schemas.events.envelope import envelope_headers
-from schemas.events.misread import Misread, misread_of
-from schemas.events.streams import STREAMS, Stream, input_source_of, source_of, stream_of, stream_of_type
+from schemas.events.simulator import STREAMS, Stream, input_source_of, source_of, stream_of, stream_of_type
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS

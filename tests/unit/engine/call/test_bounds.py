@@ -8,7 +8,7 @@ from consumers.engine.measures import eva as eva_scores
 from consumers.engine.measures.eva_timing import MAX_LIVE_SOUNDS, heard_times
 from consumers.engine.sources import MAX_REPLIES_OF_AN_ID
 from consumers.engine.turns.bot import BotTurnMachine
-from schemas.scores.all_records import Scored
+from schemas.scores.records import Scored
 from schemas.wire import MAX_NAME_CHARS
 from tests.support.calls.agent_calls import corrected, envelope_of, said
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json

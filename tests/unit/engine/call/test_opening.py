@@ -8,8 +8,7 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
-from schemas.scores.all_records import TurnValues
-from schemas.scores.record import next_generation
+from schemas.scores.records import TurnValues, next_generation
 from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, opening_of, records_of
 
 WORD = {"message_type": "user", "value": "Hello"}

@@ -12,7 +12,7 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.transcripts import RecordedTranscript, transcript_bytes
-from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.elevenlabs import ConversationRecord
 from tests.support.calls.agent_calls import arrivals_of, entry, heard, metrics, record, said
 from tests.support.fakes.engine_feed import Json, closings_of
 from tests.unit.schemas.test_transcript import KEYS

@@ -13,7 +13,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.measures import rows as measures
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest
-from schemas.scores.all_records import Scored, Unscored
+from schemas.scores.records import Scored, Unscored
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json
 
 JUDGED: Json = {"id": "booked", "details": "The flight is booked.", "check": {"kind": "judge"}}

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from schemas.judge_options import prompt_version_of
-from schemas.judging import PROMPT_VERSIONS, JudgeKind, JudgeRequest
+from schemas.judging import PROMPT_VERSIONS, JudgeKind, JudgeRequest, prompt_version_of
 from tests.support.fakes.engine_feed import Json
 from tests.unit.engine.goals.test_goal_progress import JUDGED, GoalFeed, goal_set
 

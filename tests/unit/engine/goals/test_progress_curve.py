@@ -9,7 +9,7 @@ from consumers.engine.goals import curve as progress_curve
 from consumers.engine.goals.checks import Undecided
 from consumers.engine.goals.curve import ProgressCurve, TurnScores, area_under
 from consumers.engine.records import result_of
-from schemas.scores.all_records import Scored, Unscored, UnscoredReason
+from schemas.scores.records import Scored, Unscored, UnscoredReason
 
 LATE = UnscoredReason.USER_STILL_SPEAKING  # any two reasons: the curve only passes them on
 ABSENT = UnscoredReason.NO_USER_SPEECH

@@ -18,7 +18,7 @@ from consumers.engine.goals.checks import (
     Undecided,
 )
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import UnscoredReason
+from schemas.scores.records import UnscoredReason
 
 Json = dict[str, Any]
 TIMES = UnscoredReason.TIMES_UNKNOWN

@@ -8,7 +8,7 @@ import pytest
 from consumers.engine.goals.checks import CalledTool
 from consumers.engine.goals.tool_correctness import Finding, ToolCorrectness, ToolQuestion
 from schemas.goals.goal_set import ExpectedToolCall
-from schemas.scores.all_records import UnscoredReason
+from schemas.scores.records import UnscoredReason
 
 LATE = UnscoredReason.USER_STILL_SPEAKING  # any reason: it is only passed on
 

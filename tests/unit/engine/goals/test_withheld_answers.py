@@ -9,7 +9,7 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import UnscoredReason
+from schemas.scores.records import UnscoredReason
 from tests.support.calls.agent_calls import heard, said, tool_replied, tool_requested
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, plain, value_of
 

@@ -17,7 +17,7 @@ from consumers.engine.turns.live import LiveCall
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.redaction import RedactionRules
-from schemas.scores.all_records import Anchor, EstimateError, TurnStatus
+from schemas.scores.records import Anchor, EstimateError, TurnStatus
 from streamer.recordings.elevenlabs import agent_call
 from tests.support.calls.agent_calls import (
     corrected,

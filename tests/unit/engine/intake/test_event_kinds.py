@@ -7,8 +7,7 @@ from consumers.engine.call import _HANDLERS
 from consumers.engine.sources import FLEETING, STEERING, UNKNOWN, UNREAD
 from schemas.events.audit import AuditEvent
 from schemas.events.codec import ControlEvent, VerdictEvent
-from schemas.events.elevenlabs_agent import TypedAgentEvent
-from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.elevenlabs import ConversationRecord, TypedAgentEvent
 from schemas.events.pipecat import PipecatEvent
 from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
 

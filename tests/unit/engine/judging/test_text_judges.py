@@ -16,9 +16,9 @@ from consumers.engine.limits import Limits
 from consumers.engine.measures import rows as measures
 from consumers.engine.records import Revisions
 from consumers.engine.turns.live import NO_CHANGES
-from schemas.events.call import PipelineType
+from schemas.events.audit import PipelineType
 from schemas.judging import JudgeKind, JudgeRequest, JudgeVerdict, Rated, Votes
-from schemas.scores.all_records import TextRating
+from schemas.scores.records import TextRating
 from tests.support.fakes.engine_feed import Feed
 from tests.unit.engine.goals.test_goal_progress import END_MS, GoalFeed, _value, goal_set
 

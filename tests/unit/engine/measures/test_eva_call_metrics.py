@@ -17,7 +17,7 @@ from consumers.engine.measures.eva import (
 from consumers.engine.measures.eva_timing import response_speed, speed_of
 from consumers.engine.measures.eva_tools import CALL_ERRORS, tool_call_validity, tool_schema_validity
 from consumers.engine.turns.eva import CallerLine
-from schemas.events.call import AgentTool
+from schemas.events.audit import AgentTool
 from tests.support.calls.metric_contexts import context
 
 # response_speed

@@ -6,8 +6,7 @@ import pytest
 
 from consumers.engine.limits import Limits
 from consumers.engine.measures import rows as measures
-from schemas.scores.all_records import TurnTakingScore
-from schemas.scores.eva import EvaMetricScore
+from schemas.scores.records import EvaMetricScore, TurnTakingScore
 from tests.support.calls.agent_calls import envelope_of, heard, tool_replied, tool_requested
 from tests.support.calls.agent_calls import said as agent_said
 from tests.support.fakes.engine_feed import T0_MS, Feed, plain, value_of

@@ -14,7 +14,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.records import Fields, Revisions
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
-from schemas.scores.all_records import AnyScoreRecord, CallValues, TurnValues, Unscored, UnscoredReason
+from schemas.scores.records import AnyScoreRecord, CallValues, TurnValues, Unscored, UnscoredReason
 from tests.benchmarks.traffic import recorded_events, simulated_events
 from tests.support.conformance_data import RECORD, needs_conformance
 from tests.support.fakes.engine_feed import T0_MS, Feed, plain, records_of

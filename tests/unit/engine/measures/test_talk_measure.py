@@ -7,7 +7,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.measures import rows as measures
 from consumers.engine.measures.talk import MAX_RUNNING_WORK
 from consumers.engine.measures.words import MAX_RUNNING_CHARS
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     NotApplicable,
     SpeechScore,
     TranscriptDisagreement,

@@ -26,7 +26,7 @@ from schemas.closed_sets import InputSource
 from schemas.judging import MAX_EXPLANATION_CHARS, JudgeKind, JudgeRequest, TranscriptItem, TrialOutcome
 from schemas.quarantine import QuarantineRecord
 from schemas.redaction import RedactionRules
-from schemas.scores.all_records import ClosedFact
+from schemas.scores.records import ClosedFact
 from schemas.topics import SOURCE_BY_TOPIC
 from streamer.operations.quarantine.screen import MAX_VALUE_BYTES, shown_value
 from streamer.settings.redaction import RedactionSettings

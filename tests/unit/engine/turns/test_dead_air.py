@@ -9,7 +9,7 @@ from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
 from consumers.engine.turns.timeline import BrokerMoment, HeardBy
-from schemas.scores.all_records import DeadAirFact
+from schemas.scores.records import DeadAirFact
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import RecordedCall, read_recordings
 from streamer.sources.replay.playback import with_control_events

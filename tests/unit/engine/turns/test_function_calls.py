@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from consumers.engine.limits import Limits
-from schemas.scores.all_records import ToolOutcome, ToolUseFact
+from schemas.scores.records import ToolOutcome, ToolUseFact
 from tests.support.calls.agent_calls import envelope_of, tool_replied, tool_requested
 from tests.support.fakes.engine_feed import T0_MS, Feed
 

@@ -8,8 +8,8 @@ import pytest
 from consumers.engine.limits import Limits
 from consumers.engine.measures.eva_timing import SettledTurns, TurnReason, TurnScore, TurnValue
 from consumers.engine.turns.live import LiveCall
-from schemas.events.call import PipelineType
-from schemas.scores.record import Scored
+from schemas.events.audit import PipelineType
+from schemas.scores.records import Scored
 from tests.support.fakes.engine_feed import T0_MS, Feed
 
 LIMITS = Limits(allowed_lateness_ms=5_000)

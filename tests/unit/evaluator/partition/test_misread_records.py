@@ -9,7 +9,7 @@ from consumers.engine.effects import NotUnderstood
 from consumers.evaluator.partition import MAX_KINDS, MisreadRecords
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason
-from schemas.events.misread import Misread
+from schemas.events.codec import Misread
 
 
 def _report(what: str) -> NotUnderstood:

@@ -18,7 +18,7 @@ from consumers.evaluator.writer import Decision
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.order import Fold, GoalsChosen, OrderDecoder, OrderStart, Renumbered, Step, TimePassed, order_value
-from schemas.scores.all_records import CallStartedFact
+from schemas.scores.records import CallStartedFact
 from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
 from tests.support.fakes.evaluator_fakes import (
     AUDIT,

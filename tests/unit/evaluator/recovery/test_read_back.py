@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from consumers.evaluator import recovery as read_back_module
 from consumers.evaluator.recovery import MAX_ODD_RECORD_LINES, PublishedCalls, PublishedGoals, ReadBackError, read_back
 from schemas.closed_sets import InputSource
-from schemas.scores.record import GENERATION
+from schemas.scores.records import GENERATION
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.fakes.evaluator_fakes import Record, fact, goal_set, goals_fact, until_idle
 from tests.unit.evaluator.little_broker import LittleBroker, LittleConsumer

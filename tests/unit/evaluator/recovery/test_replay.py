@@ -16,7 +16,7 @@ from consumers.evaluator.recovery import MAX_KEPT_REQUESTS, MAX_WAITING_RECORDS,
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.order import Closed, Evicted, Fold, GoalsChosen, Renumbered, Step, TimePassed
-from schemas.scores.all_records import TurnValues
+from schemas.scores.records import TurnValues
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.support.fakes.evaluator_fakes import NOW_MS, Record, StubEvaluator, WrittenOrder, fact, goal_set, question
 

@@ -10,7 +10,7 @@ from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, Op
 from consumers.evaluator.writer import Written, carry_out
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason
-from schemas.events.misread import Misread
+from schemas.events.codec import Misread
 from schemas.order import Closed, GoalsChosen, OrderDecoder, OrderEncoder, OrderStart, Step, order_value
 from schemas.transcript import Transcript
 from tests.support.fakes.evaluator_fakes import fact, goal_set, goals_fact, question

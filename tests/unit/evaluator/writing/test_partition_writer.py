@@ -38,7 +38,7 @@ from schemas.closed_sets import InputSource, RefusalReason
 from schemas.judging import JudgeRequest
 from schemas.order import OrderStart, order_value, start_in
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.all_records import SCORE_RECORD
+from schemas.scores.records import SCORE_RECORD
 from schemas.transcript import Transcript
 from tests.support.fakes.evaluator_fakes import decision, fact, question, until_idle
 from tests.support.patience import patient

@@ -19,7 +19,7 @@ from consumers.runtime.kafka.batches import (
     TolerantRecords,
 )
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.undecodable import UndecodableRecord
+from schemas.quarantine import UndecodableRecord
 from tests.support.brokers.record_bytes import (
     ATTRIBUTES_AT,
     CRC_AT,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     SCORE_RECORD,
     AnyScoreRecord,
     ClosedFact,

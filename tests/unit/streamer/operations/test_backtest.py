@@ -20,9 +20,9 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.order import Fold, OrderEncoder, OrderError, OrderStart, TimePassed, order_value
-from schemas.scores.all_records import AnyScoreRecord, GoalsFact
+from schemas.quarantine import UndecodableRecord
+from schemas.scores.records import AnyScoreRecord, GoalsFact
 from schemas.topics import ORDER_TOPIC, SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
-from schemas.undecodable import UndecodableRecord
 from streamer.operations.backtest import past as backtest_past
 from streamer.operations.backtest import rerun as backtest_rerun
 from streamer.operations.backtest.comparison import MAX_EXAMPLES, Comparison, Subject, last_words, number_in

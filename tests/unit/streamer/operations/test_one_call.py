@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.scores.all_records import ClosedFact, DeadAirFact, InterruptionFact
+from schemas.scores.records import ClosedFact, DeadAirFact, InterruptionFact
 from schemas.transcript import TRANSCRIPT
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring

@@ -14,7 +14,7 @@ from consumers.engine.limits import Limits
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.all_records import CallLabels, ClosedFact, CloseReason, TurnStatus
+from schemas.scores.records import CallLabels, ClosedFact, CloseReason, TurnStatus
 from schemas.topics import SOURCE_BY_TOPIC
 from streamer.cluster.coordinates import Coordinates
 from streamer.cluster.record_reader import RecordGoneError

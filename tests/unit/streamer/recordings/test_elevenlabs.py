@@ -11,8 +11,8 @@ from elevenlabs import GetConversationResponseModel
 
 from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from schemas.events.elevenlabs_record import ConversationRecord
-from schemas.scores.all_records import AnyScoreRecord, ClosedFact, StageLatency, TurnValues
+from schemas.events.elevenlabs import ConversationRecord
+from schemas.scores.records import AnyScoreRecord, ClosedFact, StageLatency, TurnValues
 from streamer.offline.contexts import context_of
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import RecordedCall, RecordingError, read_recordings

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from consumers.engine.redaction.redactor import Redactor
-from schemas.scores.all_records import DeadAirFact, InterruptionFact, ProgressScore, Scored, ToolOutcome, ToolUseFact
+from schemas.scores.records import DeadAirFact, InterruptionFact, ProgressScore, Scored, ToolOutcome, ToolUseFact
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
 from streamer.recordings.files.places import SAMPLE, RecordedPath

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.turns.timeline import Span, merged
-from schemas.scores.all_records import Anchor, NotApplicable, Scored, Speaker, Unscored, UnscoredReason
 from schemas.scores.latency_stages import Stage, StageSource
-from schemas.scores.stages import StageLatency
+from schemas.scores.records import Anchor, NotApplicable, Scored, Speaker, StageLatency, Unscored, UnscoredReason
 from streamer.report.call.intervals import Interval, Stretch, cut, overlaps, silences
 from streamer.report.drawing import axis as report_axis
 from streamer.report.drawing import markup

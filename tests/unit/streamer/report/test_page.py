@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.scores.all_records import (
+from schemas.scores.records import (
     Anchor,
     AnyScoreRecord,
     CallLabels,

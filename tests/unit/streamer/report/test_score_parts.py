@@ -1,6 +1,7 @@
 """The values in rows and in the record of a call, one by one: each has its own name, and only measured ones appear."""
 
-from schemas.scores.all_records import (
+from schemas.scores.latency_stages import Stage
+from schemas.scores.records import (
     Anchor,
     CallValues,
     NotApplicable,
@@ -12,7 +13,6 @@ from schemas.scores.all_records import (
     Unscored,
     UnscoredReason,
 )
-from schemas.scores.latency_stages import Stage
 from streamer.operations.backtest.comparison import Comparison, Subject, last_words
 from streamer.report.call.score_parts import LATENCY, ScorePart, part_of, parts_of
 from tests.unit.exporter.test_projection import (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from schemas.scores.all_records import CallLabels, Scored, StallFact, SubgoalScore, TurnStatus
+from schemas.scores.records import CallLabels, Scored, StallFact, SubgoalScore, TurnStatus
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.sections.standouts import standouts
 from streamer.report.summary import standout_lines, summary_of, summary_table

@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaConnectionError, MessageSizeTooLargeError
 from consumers.runtime.kafka import connection as kafka_module
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.events.envelope import read_envelope
-from schemas.events.streams import Source
+from schemas.events.simulator import Source
 from streamer.sources import publisher as publisher_module
 from streamer.sources.publisher import EventPublisher, PlayProgress, PublishError, cloudevent_headers, play
 from streamer.sources.replay.playback import PlayedCall, WireEvent

@@ -9,13 +9,7 @@ from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.judge.settings import JudgeSettings
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import (
-    ClosedFact,
-    DeadAirFact,
-    InterruptionFact,
-    SubgoalScore,
-    VoiceToVoiceLatency,
-)
+from schemas.scores.records import ClosedFact, DeadAirFact, InterruptionFact, SubgoalScore, VoiceToVoiceLatency
 from streamer.cli.demo import DEMO_SEED
 from streamer.goals.files import goal_files_of, read_goal_file
 from streamer.offline.scoring import RecordedScoring, ScoringPlan

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from schemas.scores.all_records import (
+from schemas.scores.live_view import CallView, GoalsReached, MeasuredLatency
+from schemas.scores.records import (
     Anchor,
     AnyScoreRecord,
     CallLabels,
@@ -27,7 +28,6 @@ from schemas.scores.all_records import (
     UnscoredReason,
     VoiceToVoiceLatency,
 )
-from schemas.scores.live_view import CallView, GoalsReached, MeasuredLatency
 from streamer.roles.demo_view.calls import SHOWN_AFTER_END_MS, CallTable
 from streamer.roles.demo_view.news import MOST_NEWS, News, NewsLine, plain_line
 from streamer.roles.demo_view.screen import LEGEND, MOST_NEWS_LINES, Headline, screen

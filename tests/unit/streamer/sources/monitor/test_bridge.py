@@ -4,9 +4,9 @@ import pytest
 
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
-from schemas.events.elevenlabs_agent import CarriedAgentEvent
+from schemas.events.elevenlabs import CarriedAgentEvent
 from schemas.events.envelope import read_envelope
-from schemas.scores.all_records import ToolUseFact, TurnValues, VoiceToVoiceLatency
+from schemas.scores.records import ToolUseFact, TurnValues, VoiceToVoiceLatency
 from streamer.sources.monitor import bridge as monitor_bridge
 from streamer.sources.monitor.past import PAST_MESSAGES, JoinedCall, Judgement
 from tests.support.calls.monitor_messages import server_messages
