@@ -18,7 +18,8 @@ from streamer.offline.call_work import scoring_of
 from streamer.offline.scoring import ScoringPlan
 from streamer.recordings.files.places import SAMPLE
 from streamer.recordings.goals import goals_for
-from streamer.recordings.reader import RecordedCall, read_recordings
+from streamer.recordings.reader import read_recordings
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.simulator.incidents import Incident, with_incidents
 from streamer.sources.simulator.profile import HEALTHY
 from streamer.sources.simulator.traffic import simulate_call

@@ -9,10 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, computed_field, model_validator
 
-from schemas.closed_sets import TEXT_JUDGES as TEXT_JUDGES
-from schemas.closed_sets import JudgeKind as JudgeKind
-from schemas.closed_sets import TrialOutcome as TrialOutcome
-from schemas.closed_sets import UnjudgedReason as UnjudgedReason
+from schemas.closed_sets import JudgeKind, TrialOutcome, UnjudgedReason
 from schemas.wire import Name, Text, WireModel
 
 # Options of judging subgoals that goal sets, settings and questions share: bounds of trials, and a prompt of one's

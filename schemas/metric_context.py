@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from schemas.events.audit import PipelineType
+from schemas.closed_sets import PipelineType
 
 AudioSegments = dict[int, list[tuple[float, float]] | None]
 """By turn: (start, end) of each stretch of sound in epoch seconds; None for a turn known only from text."""

@@ -5,9 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from schemas.closed_sets import CUSTOM as CUSTOM
-from schemas.closed_sets import REDACTION_TYPES as REDACTION_TYPES
-from schemas.closed_sets import Detector as Detector
+from schemas.closed_sets import REDACTION_TYPES, Detector
 from schemas.goals.patterns import PatternError, PatternText, worst_steps
 
 MAX_CUSTOM_PATTERNS: Final = 20

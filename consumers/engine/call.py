@@ -36,7 +36,7 @@ from consumers.engine.turns.bot import SpeechMoment
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.live import INPUT_RANK, NO_CHANGES, LiveCall
 from consumers.engine.turns.timeline import ElementKind, ToolUse
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import CloseReason, InputSource
 from schemas.events.audit import (
     AuditAssistant,
     AuditFallback,
@@ -60,7 +60,7 @@ from schemas.events.simulator import (
 )
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
-from schemas.scores.records import AnyScoreRecord, CallLabels, ClosedFact, CloseReason, TurnStatus
+from schemas.scores.records import AnyScoreRecord, CallLabels, ClosedFact, TurnStatus
 
 # The close of a call, in bounded steps: texts not yet compared, the final records, the transcript.
 #

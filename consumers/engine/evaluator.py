@@ -14,11 +14,10 @@ from consumers.engine.effects import Count, Effect, OpenCall
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from schemas.closed_sets import ClockSkew, InputSource
-from schemas.events.audit import CallStarted, PipelineType
+from schemas.closed_sets import ClockSkew, CloseReason, InputSource, PipelineType
+from schemas.events.audit import CallStarted
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
-from schemas.scores.records import CloseReason
 
 # Chooses the call that closes when too many are open: one with few events if there is one, otherwise the quietest.
 

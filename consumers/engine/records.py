@@ -8,9 +8,9 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import InputSource, UnscoredReason
 from schemas.scores.live_view import Subject
-from schemas.scores.records import AnyScoreRecord, CallLabels, Result, Scored, TurnStatus, Unscored, UnscoredReason
+from schemas.scores.records import AnyScoreRecord, CallLabels, Result, Scored, TurnStatus, Unscored
 from schemas.topics import TOPIC_BY_SOURCE
 
 # Numbers the records of one call: an unchanged value makes no record, and every change gets a higher revision.

@@ -11,7 +11,7 @@ from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.reported import ReportedTools
 from consumers.engine.turns.timeline import BrokerMoment, ElementKind
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import CloseReason, InputSource
 from schemas.events.audit import AuditFallback, AuditLlmCall, CallEnded, CallStarted, UserTextUpdated
 from schemas.events.codec import UnrecognizedEvent, misread_of
 from schemas.events.elevenlabs import (
@@ -48,7 +48,6 @@ from schemas.events.pipecat import (
 )
 from schemas.events.simulator import AudioEvent, CarriedSimulatorEvent, ConnectionState
 from schemas.judging import JudgeVerdict
-from schemas.scores.records import CloseReason
 
 # Reports the parts of an event that the contract does not know. They are rare, so other events do not pay for this.
 

@@ -14,8 +14,8 @@ from consumers.engine.turns.heard import HeardSide, HeardTurn, Purpose, answers_
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.reported import usage_in
 from consumers.engine.turns.timeline import PairedUse
+from schemas.closed_sets import ToolOutcome
 from schemas.events.elevenlabs import RecordedToolCall, RecordedToolResult, RecordEntry
-from schemas.scores.records import ToolOutcome
 from schemas.transcript import (
     TRANSCRIPT,
     AgentMetadata,

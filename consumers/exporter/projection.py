@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, assert_never
 
-from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS
+from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS, CloseReason, Speaker, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.live_view import CallGoals
 from schemas.scores.records import (
@@ -14,7 +14,6 @@ from schemas.scores.records import (
     CallStartedFact,
     CallValues,
     ClosedFact,
-    CloseReason,
     DeadAirFact,
     EvaMetricScore,
     GoalsFact,
@@ -24,7 +23,6 @@ from schemas.scores.records import (
     Result,
     Scored,
     SideSpeech,
-    Speaker,
     SpeechScore,
     StallFact,
     SubgoalScore,
@@ -36,7 +34,6 @@ from schemas.scores.records import (
     TurnValueName,
     TurnValues,
     Unscored,
-    UnscoredReason,
     VoiceToVoiceLatency,
     WordErrorRate,
 )

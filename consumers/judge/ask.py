@@ -20,20 +20,18 @@ from consumers.judge.prompts import Answer, Question, question_of, read_answer
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
+from schemas.closed_sets import JudgeKind, TrialOutcome, UnjudgedReason
 from schemas.judging import (
     MAX_RAW_ANSWER_CHARS,
     MAX_TRANSCRIPT_CHARS,
     Judged,
-    JudgeKind,
     JudgeRequest,
     JudgeVerdict,
     NotRateable,
     Rated,
     TokenUse,
     TrialAnswer,
-    TrialOutcome,
     Unjudged,
-    UnjudgedReason,
     VerdictResult,
     Votes,
     is_known_prompt,

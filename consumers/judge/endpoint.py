@@ -17,7 +17,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from consumers.judge.prompts import Question
 from consumers.judge.settings import JudgeSettings
-from schemas.judging import TokenUse, TrialOutcome
+from schemas.closed_sets import TrialOutcome
+from schemas.judging import TokenUse
 from schemas.units import MS_PER_SECOND
 
 # The reply of the endpoint, the delivery of a request, and the interface for asking.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from schemas.judging import JudgeKind, JudgeRequest, TokenUse, UnjudgedReason
+from schemas.closed_sets import JudgeKind, UnjudgedReason
+from schemas.judging import JudgeRequest, TokenUse
 from schemas.units import HOUR_MS, MINUTE_MS
 
 # A circuit breaker: stops requests to an endpoint that keeps failing. Pure; time is an argument.

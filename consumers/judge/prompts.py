@@ -13,11 +13,11 @@ from typing import Any, Final, Literal
 
 from consumers.engine.goals.questions import grade_of
 from consumers.engine.redaction.redactor import Redactor
+from schemas.closed_sets import JudgeKind
 from schemas.judging import (
     MAX_EXPLANATION_CHARS,
     OWN_PROMPT,
     AgentBrief,
-    JudgeKind,
     JudgeRequest,
     NotRateable,
     Rated,

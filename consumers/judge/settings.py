@@ -8,7 +8,7 @@ from pydantic_settings import NoDecode
 from consumers.judge.limits import Allowance, Prices
 from consumers.judge.prompts import AnswerForm
 from consumers.runtime.settings import HeaderSecret, HeaderSecretFile, or_of_its_file
-from schemas.judging import TEXT_JUDGES, JudgeKind
+from schemas.closed_sets import TEXT_JUDGES, JudgeKind
 
 _Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

@@ -15,7 +15,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from consumers.runtime.settings import MAX_SERIES
-from schemas.metrics.catalogue import OVERFLOW_VALUE, Label, LabelName, Metric, Role, metrics_of
+from schemas.metrics.catalogue import metrics_of
+from schemas.metrics.definition import OVERFLOW_VALUE, Label, LabelName, Metric, Role
 
 LabelValues = tuple[str, ...]
 GaugeReader = Callable[[], Mapping[LabelValues, float]]

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, FiniteFloat
 
-from schemas.closed_sets import PipelineType as PipelineType
+from schemas.closed_sets import PipelineType
 from schemas.wire import JsonObject, JsonValue, Name, Text, WireModel, WireTimeMs
 
 # The events of the agent framework's audit log: the caller's turns as it heard them, its replies, its tools.

@@ -344,7 +344,7 @@ def _unquoted(value: str) -> str:
 #
 # Fields that have nothing to do with goals are left alone. All subgoals of these formats are for a judge.
 
-Path = tuple[str | int, ...]
+DocumentPath = tuple[str | int, ...]
 """A place in a document: names of fields and indexes of lists."""
 
 TOOL_KEYS: Final = ("expected_tools", "expected_tool_calls", "expectedTools")
@@ -365,15 +365,15 @@ class Rewritten:
     """
 
     plain: dict[str, Any] = field(default_factory=dict)
-    origins: dict[Path, Path] = field(default_factory=dict)
-    mistakes: list[tuple[Path, str]] = field(default_factory=list)
+    origins: dict[DocumentPath, DocumentPath] = field(default_factory=dict)
+    mistakes: list[tuple[DocumentPath, str]] = field(default_factory=list)
 
-    def take(self, name: str, value: object, path: Path) -> None:
+    def take(self, name: str, value: object, path: DocumentPath) -> None:
         """A field, and where its value was."""
         self.plain[name] = value
         self.origins[(name,)] = path
 
-    def origin(self, path: Path) -> Path:
+    def origin(self, path: DocumentPath) -> DocumentPath:
         """Where the part of `plain` at this path was in the original."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.origins:
@@ -432,7 +432,7 @@ def _eva_record(value: Mapping[str, Any]) -> Rewritten:
     """A record of EVA's datasets: the results that the caller must get, and the tool calls of the expected trace."""
     result = Rewritten()
     _take_id(result, value)
-    path: Path = ("user_goal", "decision_tree", "must_have_criteria")
+    path: DocumentPath = ("user_goal", "decision_tree", "must_have_criteria")
     criteria = _at(value, path)
     if criteria is None:
         result.mistakes.append((path[:1], "expected decision_tree.must_have_criteria in user_goal, a list of texts"))
@@ -443,7 +443,7 @@ def _eva_record(value: Mapping[str, Any]) -> Rewritten:
     instruction = _at(value, ("user_goal", "high_level_user_goal"))
     if instruction is not None:
         result.take("user_instruction", instruction, ("user_goal", "high_level_user_goal"))
-    trace_path: Path = ("ground_truth", "expected_trace", "trace")
+    trace_path: DocumentPath = ("ground_truth", "expected_trace", "trace")
     trace = _at(value, trace_path)
     if isinstance(trace, list):
         called = [
@@ -488,7 +488,7 @@ def _judged(raw: object, *, as_details: bool = False) -> object:
     return subgoals
 
 
-def _take_calls(result: Rewritten, holder: Mapping[str, Any], path: Path) -> None:
+def _take_calls(result: Rewritten, holder: Mapping[str, Any], path: DocumentPath) -> None:
     """The expected calls under any of their names."""
     for key in TOOL_KEYS:
         entries = holder.get(key)
@@ -503,7 +503,7 @@ def _take_calls(result: Rewritten, holder: Mapping[str, Any], path: Path) -> Non
 def _add_calls(
     result: Rewritten,
     entries: Iterable[tuple[int, Any]],
-    path: Path,
+    path: DocumentPath,
     calls_of: Callable[[Any], list[dict[str, Any]]],
 ) -> None:
     calls = result.plain.setdefault("expected_tool_calls", [])
@@ -560,7 +560,7 @@ def _list(value: object) -> list[Any]:
     return value
 
 
-def _at(value: object, path: Path) -> Any:
+def _at(value: object, path: DocumentPath) -> Any:
     """The value at a path of field names; None where there is none."""
     for name in path:
         if not isinstance(value, Mapping):
@@ -581,7 +581,7 @@ class GoalMistake:
         text: The expected and the seen value, and the remedy: a sentence without a full stop.
     """
 
-    path: Path
+    path: DocumentPath
     text: str
 
     @property
@@ -605,7 +605,7 @@ class ReadGoals:
         mistakes: All mistakes, in the order of the document's parts.
     """
 
-    sets: list[tuple[Path, GoalSet]] = field(default_factory=list)
+    sets: list[tuple[DocumentPath, GoalSet]] = field(default_factory=list)
     mistakes: list[GoalMistake] = field(default_factory=list)
 
 
@@ -628,7 +628,7 @@ def read_goals(document: object, *, fallback_id: str | None = None) -> ReadGoals
     return found
 
 
-def _read_one(found: ReadGoals, value: object, path: Path, fallback_id: str | None) -> None:
+def _read_one(found: ReadGoals, value: object, path: DocumentPath, fallback_id: str | None) -> None:
     if not isinstance(value, Mapping):
         found.mistakes.append(GoalMistake(path, f"expected a goal set with id and subgoals, seen {seen(value)}"))
         return
@@ -693,7 +693,7 @@ _HINTS: Final[Mapping[str, str]] = {
 _ITS_KINDS: Final = re.compile(r"'(\w+)'")
 
 
-def _mistakes_in(details: Iterable[Mapping[str, Any]], plain: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+def _mistakes_in(details: Iterable[Mapping[str, Any]], plain: Mapping[str, Any]) -> Iterator[tuple[DocumentPath, str]]:
     """Every mistake with its path in `plain`."""
     for detail in details:
         path, current = _followed(detail["loc"], plain)
@@ -711,7 +711,7 @@ def _mistakes_in(details: Iterable[Mapping[str, Any]], plain: Mapping[str, Any])
                 yield path, _expected(detail)
 
 
-def _followed(loc: Path, plain: object) -> tuple[Path, Any]:
+def _followed(loc: DocumentPath, plain: object) -> tuple[DocumentPath, Any]:
     """The part of pydantic's path that is in the document, without the names of variants, and the value there."""
     path: list[str | int] = []
     current: Any = plain
@@ -726,7 +726,7 @@ def _followed(loc: Path, plain: object) -> tuple[Path, Any]:
     return tuple(path), current
 
 
-def _unknown_field(loc: Path) -> str:
+def _unknown_field(loc: DocumentPath) -> str:
     owner = next((str(part) for part in reversed(loc[:-1]) if isinstance(part, str)), "")
     if owner in _MATCHERS:
         return f"there is a matcher already, and {str(loc[-1])!r} beside it is not taken; make two checks, in an all_of"

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from schemas.closed_sets import Anchor, UnscoredReason
 from schemas.scores.records import (
-    Anchor,
     AnyScoreRecord,
     CallLabels,
     CallStartedFact,
@@ -15,7 +15,6 @@ from schemas.scores.records import (
     Scored,
     StallFact,
     Unscored,
-    UnscoredReason,
     VoiceToVoiceLatency,
 )
 

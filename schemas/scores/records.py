@@ -7,10 +7,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, computed_field
 from pydantic_core import from_json
 
-from schemas.closed_sets import Anchor as Anchor
-from schemas.closed_sets import CloseReason, Speaker, ToolOutcome
-from schemas.closed_sets import UnscoredReason as UnscoredReason
-from schemas.events.audit import PipelineType
+from schemas.closed_sets import Anchor, CloseReason, PipelineType, Speaker, ToolOutcome, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import TrialAnswer
 from schemas.scores.latency_stages import Stage, StageSource

@@ -11,15 +11,8 @@ from consumers.engine.goals.text_judges import transcript_of
 from consumers.engine.goals.tool_correctness import ToolQuestion
 from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.prompts import AnswerForm, question_of
-from schemas.judging import (
-    MAX_RETRY_WAVES,
-    MAX_TRIALS,
-    JudgeKind,
-    JudgeRequest,
-    TranscriptItem,
-    UnjudgedReason,
-    prompt_version,
-)
+from schemas.closed_sets import JudgeKind, UnjudgedReason
+from schemas.judging import MAX_RETRY_WAVES, MAX_TRIALS, JudgeRequest, TranscriptItem, prompt_version
 from schemas.wire import MAX_TEXT_CHARS
 from streamer.agent_inspect.documents import TraceDocument
 

@@ -13,7 +13,8 @@ from consumers.engine.agent_inspect import Ballot, Vote
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import first_of
-from schemas.judging import Judged, Unjudged, UnjudgedReason
+from schemas.closed_sets import UnjudgedReason
+from schemas.judging import Judged, Unjudged
 from streamer.agent_inspect.documents import TraceDocument
 from streamer.agent_inspect.files import TraceFiles, read_samples
 from streamer.agent_inspect.questions import NotJudgedError, TraceQuestions

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from schemas.goals.goal_set import Path
+from schemas.goals.goal_set import DocumentPath
 
 MAX_DEPTH: Final = 40
 """Values inside values; EVA's records have 12."""
@@ -49,11 +49,11 @@ class DocumentError(Exception):
 class Document:
     """A value as JSON has it, and the lines of its parts."""
 
-    def __init__(self, value: Any, lines: Mapping[Path, int]) -> None:
+    def __init__(self, value: Any, lines: Mapping[DocumentPath, int]) -> None:
         self.value = value
         self._lines = lines
 
-    def line_of(self, path: Path) -> int:
+    def line_of(self, path: DocumentPath) -> int:
         """The line of a part, counted from 1; of the nearest part around it that there is."""
         return next(self._lines[path[:length]] for length in range(len(path), -1, -1) if path[:length] in self._lines)
 
@@ -118,8 +118,8 @@ class _Builder:
 
     def __init__(self) -> None:
         self._documents: list[Any] = []
-        self._lines: dict[Path, int] = {}
-        self._open: list[tuple[dict[str, Any] | list[Any], Path]] = [(self._documents, ())]
+        self._lines: dict[DocumentPath, int] = {}
+        self._open: list[tuple[dict[str, Any] | list[Any], DocumentPath]] = [(self._documents, ())]
         self._name: str | None = None
 
     @property
@@ -139,7 +139,7 @@ class _Builder:
         self._lines[*path, name] = line
         self._name = name
 
-    def value(self, value: Any, line: int) -> Path:
+    def value(self, value: Any, line: int) -> DocumentPath:
         """A value, in the place that is next; where that is."""
         if isinstance(value, str):
             _require_unicode(value, line)

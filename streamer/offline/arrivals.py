@@ -13,7 +13,7 @@ from schemas.closed_sets import InputSource
 from schemas.events.envelope import TYPE_HEADER, agent_event_type
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
-from streamer.recordings.reader import MAX_DOCUMENT_BYTES
+from streamer.recordings.files.json_files import MAX_DOCUMENT_BYTES
 from streamer.sources.replay.playback import WireEvent
 
 _INTAKE_LIMITS: Final[Limits] = NO_LIMITS.model_copy(update={"max_record_bytes": MAX_DOCUMENT_BYTES})

@@ -16,9 +16,11 @@ from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.offline.screen import about_refused
 from streamer.recordings.eva_state import with_state
 from streamer.recordings.files.event_files import FiledEvents
+from streamer.recordings.files.json_files import RecordingError
 from streamer.recordings.files.places import Place, RecordedPath, WireLine
 from streamer.recordings.goals import RecordedGoals
-from streamer.recordings.reader import NoCallError, RecordedCall, RecordingError, read_call
+from streamer.recordings.reader import NoCallError, read_call
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import with_control_events
 from streamer.terminal import say
 

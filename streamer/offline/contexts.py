@@ -14,7 +14,7 @@ from schemas.quarantine import QuarantineRecord
 from streamer.offline.arrivals import arrivals_of
 from streamer.recordings.eva_state import RecordedState, state_of_record
 from streamer.recordings.files.places import without_trial
-from streamer.recordings.reader import RecordedCall
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import in_random_order, in_time_order
 
 _SOUND_FILES: Final = ("audio_assistant_path", "audio_user_path", "audio_mixed_path")

@@ -8,7 +8,7 @@ from consumers.engine.measures.eva import facts_of, metrics_of
 from schemas.quarantine import QuarantineRecord
 from streamer.offline.contexts import folded_recording, whole_context
 from streamer.recordings.eva_state import state_of_record
-from streamer.recordings.reader import RecordedCall
+from streamer.recordings.recorded_call import RecordedCall
 
 
 @dataclass(frozen=True, slots=True)

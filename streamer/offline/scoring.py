@@ -23,7 +23,7 @@ from schemas.redaction import RedactionRules
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord
 from streamer.offline.arrivals import arrivals_of
-from streamer.recordings.reader import RecordedCall
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import in_random_order, in_time_order
 
 _FOR_EVER_MS: Final = 2**53

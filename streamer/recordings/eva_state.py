@@ -17,9 +17,10 @@ from schemas.scores.latency_stages import MAX_STAGE_SECONDS
 from schemas.units import MS_PER_SECOND
 from streamer.recordings.eva_agent import RunAgent, agent_of_run
 from streamer.recordings.eva_dataset import DataRecord, data_record
-from streamer.recordings.files.json_files import kind_of
+from streamer.recordings.files.json_files import RecordingError, kind_of, read_document
 from streamer.recordings.files.places import LATENCIES_FILE, RESULT_FILE
-from streamer.recordings.reader import RecordedCall, RecordingError, read_document, run_configs
+from streamer.recordings.reader import run_configs
+from streamer.recordings.recorded_call import RecordedCall
 
 _TOKEN_COLUMNS: Final = {"mean_output_tokens": "output_tokens", "mean_reasoning_tokens": "reasoning_tokens"}
 _TOKEN_DIGITS: Final = 3

@@ -9,7 +9,7 @@ from schemas.goals.goal_set import GoalSet
 from streamer.goals.files import doubles_in, goal_files_of, read_goal_file
 from streamer.goals.index import GoalIndex
 from streamer.recordings.files.places import is_sample, without_trial
-from streamer.recordings.reader import RecordedCall
+from streamer.recordings.recorded_call import RecordedCall
 
 _MOST_LINES: Final = 10
 _SAMPLE_GOALS: Final = Path(__file__).parent / "sample" / "goals.yaml"

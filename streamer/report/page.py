@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from schemas.scores.records import CloseReason, InterruptionFact, Scored, Speaker, ToolOutcome, ToolUseFact
+from schemas.closed_sets import CloseReason, Speaker, ToolOutcome
+from schemas.scores.records import InterruptionFact, Scored, ToolUseFact
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.markup import Child, Markup, document, element, style_sheet
 from streamer.report.drawing.numbers import counted, day_and_time, duration, in_words, number, percent, seconds

@@ -10,7 +10,8 @@ from pydantic_settings import NoDecode
 
 from consumers.engine.goals.questions import GoalRules
 from consumers.judge.settings import JudgeSettings
-from schemas.judging import TEXT_JUDGES, JudgeKind, TemplateError, check_template
+from schemas.closed_sets import TEXT_JUDGES, JudgeKind
+from schemas.judging import TemplateError, check_template
 
 AGENT_INSPECT_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {

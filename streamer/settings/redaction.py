@@ -5,7 +5,8 @@ from typing import Annotated, Final
 from pydantic import ConfigDict, Field, field_validator
 from pydantic_settings import NoDecode
 
-from schemas.redaction import MAX_PHONE_REGIONS, Detector, RedactionRules, Region
+from schemas.closed_sets import Detector
+from schemas.redaction import MAX_PHONE_REGIONS, RedactionRules, Region
 
 _NAMES: Final = ", ".join(Detector)
 

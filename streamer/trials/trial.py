@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from schemas.closed_sets import ToolOutcome, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.live_view import Subject, newest_scores
 from schemas.scores.records import (
@@ -17,10 +18,8 @@ from schemas.scores.records import (
     Result,
     Scored,
     SubgoalScore,
-    ToolOutcome,
     ToolUseFact,
     Unscored,
-    UnscoredReason,
 )
 
 READ_NAMES: Final = frozenset({"call_started", "goals", "subgoal", "progress", "call", "tool_call", "closed"})

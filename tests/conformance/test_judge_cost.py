@@ -10,7 +10,8 @@ from consumers.engine.limits import Limits
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import Judged, JudgeRequest, JudgeVerdict
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
-from streamer.recordings.reader import RecordedCall, read_recordings
+from streamer.recordings.reader import read_recordings
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import with_control_events
 from tests.support.conformance_data import CONFORMANCE, needs_conformance
 

@@ -15,7 +15,8 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.eva_text import ALL_LABELS
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
-from streamer.recordings.reader import RecordedCall, read_recordings
+from streamer.recordings.reader import read_recordings
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import with_control_events
 from streamer.sources.simulator.traffic import simulate_call
 from tests.support.calls.wire_calls import STREAMS, record_call, wire_calls

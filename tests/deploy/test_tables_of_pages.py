@@ -4,8 +4,9 @@ import re
 import tomllib
 from pathlib import Path
 
+from schemas.closed_sets import Detector
 from schemas.goals.checks import CHECKS
-from schemas.redaction import Detector, tag_of
+from schemas.redaction import tag_of
 from streamer.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[2]

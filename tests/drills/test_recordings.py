@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from schemas.closed_sets import Speaker, ToolOutcome
 from schemas.metrics.catalogue import metric_named
 from schemas.scores.records import (
     AnyScoreRecord,
@@ -17,8 +18,6 @@ from schemas.scores.records import (
     DeadAirFact,
     InterruptionFact,
     Scored,
-    Speaker,
-    ToolOutcome,
     ToolUseFact,
     VoiceToVoiceLatency,
 )

@@ -21,7 +21,8 @@ from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
-from streamer.recordings.reader import RecordedCall, read_recordings
+from streamer.recordings.reader import read_recordings
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import in_time_order, with_control_events
 from streamer.sources.simulator.traffic import simulate_call
 from tests.properties.evaluation import EveryCall, end_of

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from schemas.closed_sets import Anchor
 from schemas.events.envelope import AGENT_RECORD_TYPE, agent_event_type
-from schemas.scores.records import Anchor, ClosedFact, Scored, TurnValues, VoiceToVoiceLatency
+from schemas.scores.records import ClosedFact, Scored, TurnValues, VoiceToVoiceLatency
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import newest_of, written_scores

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from schemas.scores.records import Anchor, CallValues, Scored, TurnValues
+from schemas.closed_sets import Anchor
+from schemas.scores.records import CallValues, Scored, TurnValues
 from tests.integration.conftest import make_topics, variables
 from tests.integration.metrics_page import address_in, answer_of, total
 from tests.integration.processes import Process, started, wait_for

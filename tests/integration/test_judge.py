@@ -13,15 +13,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from schemas.judging import (
-    REPLY_PARTITION_HEADER,
-    VERDICT_SOURCE,
-    Judged,
-    JudgeRequest,
-    JudgeVerdict,
-    Unjudged,
-    UnjudgedReason,
-)
+from schemas.closed_sets import UnjudgedReason
+from schemas.judging import REPLY_PARTITION_HEADER, VERDICT_SOURCE, Judged, JudgeRequest, JudgeVerdict, Unjudged
 from tests.integration.conftest import variables
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, started

@@ -10,7 +10,8 @@ import structlog
 
 from consumers.judge.endpoint import Delivery, Endpoint, Reply
 from consumers.judge.prompts import question_of
-from schemas.judging import Judged, TokenUse, TrialOutcome, Unjudged, UnjudgedReason
+from schemas.closed_sets import TrialOutcome, UnjudgedReason
+from schemas.judging import Judged, TokenUse, Unjudged
 from tests.support.calls.judge_questions import judge_settings, question, running_judge, talk
 from tests.support.fakes.scripted_openai import Asked, Does, Script, fails, grades, scripted_openai
 from tests.support.patience import patient

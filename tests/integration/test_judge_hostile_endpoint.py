@@ -16,7 +16,8 @@ import structlog
 
 from consumers.judge.endpoint import MAX_REPLY_BYTES
 from consumers.runtime.registry import Instruments
-from schemas.judging import Judged, JudgeVerdict, TrialOutcome, Unjudged, UnjudgedReason
+from schemas.closed_sets import TrialOutcome, UnjudgedReason
+from schemas.judging import Judged, JudgeVerdict, Unjudged
 from tests.support.calls.judge_questions import judge_settings, question, running_judge
 from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai
 from tests.support.patience import patient

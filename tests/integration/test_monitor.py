@@ -14,7 +14,8 @@ from elevenlabs import ConversationSummaryResponseModel, GetConversationsPageRes
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
-from schemas.scores.records import Anchor, Scored, TurnValues
+from schemas.closed_sets import Anchor
+from schemas.scores.records import Scored, TurnValues
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import started, wait_for
 from tests.integration.score_log import newest_of, written_scores

@@ -13,7 +13,8 @@ from typing import Final
 
 import pytest
 
-from schemas.scores.records import Anchor, ClosedFact, InterruptionFact, Scored, ToolUseFact, VoiceToVoiceLatency
+from schemas.closed_sets import Anchor
+from schemas.scores.records import ClosedFact, InterruptionFact, Scored, ToolUseFact, VoiceToVoiceLatency
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, started, wait_for
 from tests.integration.score_log import newest_of, written_scores

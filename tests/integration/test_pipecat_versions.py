@@ -14,9 +14,9 @@ from aiokafka import AIOKafkaConsumer
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import Anchor, InputSource
 from schemas.scores.live_view import newest_scores
-from schemas.scores.records import Anchor, AnyScoreRecord, InterruptionFact, Scored, ToolUseFact, VoiceToVoiceLatency
+from schemas.scores.records import AnyScoreRecord, InterruptionFact, Scored, ToolUseFact, VoiceToVoiceLatency
 from tests.support.fakes.engine_feed import records_of
 from tests.support.patience import patient
 from tests.support.required_tools import CACHE, MISSING

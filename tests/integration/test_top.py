@@ -13,13 +13,12 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from schemas.closed_sets import Anchor, CloseReason
 from schemas.scores.records import (
-    Anchor,
     AnyScoreRecord,
     CallLabels,
     CallStartedFact,
     ClosedFact,
-    CloseReason,
     Scored,
     TurnStatus,
     VoiceToVoiceLatency,

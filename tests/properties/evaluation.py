@@ -11,6 +11,7 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
 from consumers.engine.measures.eva_timing import NOT_ANSWERED
+from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.records import (
     STAGE_PREFIX,
@@ -25,7 +26,6 @@ from schemas.scores.records import (
     ToolUseFact,
     TurnValues,
     Unscored,
-    UnscoredReason,
     VoiceToVoiceLatency,
 )
 from tests.support.fakes.engine_feed import Json, closings_of, records_of, said

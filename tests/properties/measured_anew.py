@@ -26,9 +26,9 @@ from consumers.engine.turns.eva import Pieces, joined
 from consumers.engine.turns.heard import view_of_bot_turn, view_of_eva_turn
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.timeline import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
-from schemas.events.audit import PipelineType
+from schemas.closed_sets import Anchor, PipelineType
 from schemas.metric_context import MetricContext
-from schemas.scores.records import Anchor, CallRecord, NotApplicable, Result, TurnValues, Unscored
+from schemas.scores.records import CallRecord, NotApplicable, Result, TurnValues, Unscored
 from tests.properties.evaluation import LIMITS, holds
 from tests.support.fakes.engine_feed import Json, records_of
 

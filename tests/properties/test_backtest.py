@@ -22,9 +22,9 @@ from consumers.engine.limits import Limits
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import OrderLog, Replay
 from consumers.runtime.registry import Instruments
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import InputSource, JudgeKind
 from schemas.goals.goal_set import ChoosesGoals
-from schemas.judging import JudgeKind, JudgeRequest
+from schemas.judging import JudgeRequest
 from schemas.order import OrderStart, order_value
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact, GoalsFact

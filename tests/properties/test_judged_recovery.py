@@ -15,18 +15,8 @@ from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.goals.questions import GoalRules
-from schemas.closed_sets import InputSource
-from schemas.judging import (
-    Judged,
-    JudgeKind,
-    JudgeRequest,
-    JudgeVerdict,
-    Rated,
-    Unjudged,
-    UnjudgedReason,
-    VerdictResult,
-    Votes,
-)
+from schemas.closed_sets import InputSource, JudgeKind, UnjudgedReason
+from schemas.judging import Judged, JudgeRequest, JudgeVerdict, Rated, Unjudged, VerdictResult, Votes
 from tests.properties.evaluation import LIMITS, RULES, EveryCall, assert_counted, end_of, final_state
 from tests.properties.owners import Owner, Settings, Topics, undisturbed, written_by_call
 from tests.properties.steered_calls import drawn

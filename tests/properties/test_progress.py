@@ -29,8 +29,8 @@ from consumers.engine.goals.checks import CalledTool
 from consumers.engine.goals.curve import ProgressCurve, area_under
 from consumers.engine.goals.questions import Voting
 from consumers.engine.goals.tool_correctness import ToolCorrectness, ToolQuestion
+from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import ExpectedToolCall
-from schemas.scores.records import UnscoredReason
 from tests.support.calls.agent_inspect_votes import Judge, JudgeAnswer, driven
 
 REASON = UnscoredReason.USER_STILL_SPEAKING

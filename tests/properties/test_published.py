@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from consumers.engine.effects import Count
 from consumers.engine.turns.timeline import ToolEntry, outcome_of
+from schemas.closed_sets import ToolOutcome
 from schemas.scores.records import (
     SCORE_RECORD,
     AnyScoreRecord,
     InterruptionFact,
     Scored,
-    ToolOutcome,
     TurnStatus,
     TurnValues,
     Unscored,

@@ -16,10 +16,10 @@ from consumers.engine.admission import Arrival
 from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import InputSource, JudgeKind
 from schemas.events.codec import decode
 from schemas.goals.goal_set import GoalSet
-from schemas.judging import Judged, JudgeKind, JudgeRequest, JudgeVerdict, Rated, VerdictResult, Votes
+from schemas.judging import Judged, JudgeRequest, JudgeVerdict, Rated, VerdictResult, Votes
 from schemas.scores.records import AnyScoreRecord, ClosedFact
 from tests.benchmarks.traffic import interleaved, simulated_events
 from tests.properties.evaluation import (

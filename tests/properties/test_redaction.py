@@ -25,7 +25,8 @@ from consumers.engine.redaction.words import (
     UNITS,
     Words,
 )
-from schemas.redaction import Detector, RedactionRules, tag_of
+from schemas.closed_sets import Detector
+from schemas.redaction import RedactionRules, tag_of
 
 TAGS = re.compile(r"\[(?:CARD|PHONE|EMAIL|IBAN|BIRTH_DATE|MINE)\]")
 RULES = RedactionRules(patterns={"MINE": r"\bsecret.{0,5}"}, phone_regions=("US", "GB", "DE"))

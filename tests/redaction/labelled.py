@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from consumers.engine.redaction.redactor import Redactor
-from schemas.redaction import Detector, tag_of
+from schemas.closed_sets import Detector
+from schemas.redaction import tag_of
 
 HERE = Path(__file__).parent
 SENTENCES = HERE / "sentences.jsonl"

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from consumers.engine.redaction.redactor import Redactor
-from schemas.redaction import Detector
+from schemas.closed_sets import Detector
 from tests.redaction.labelled import HELD_OUT, SENTENCES, Figures, labelled, measured, places_in, read, table
 from tests.tidy.source_tree import ROOT
 

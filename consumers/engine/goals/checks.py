@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, assert_never
 
+from schemas.closed_sets import UnscoredReason
 from schemas.goals.checks import (
     AllOf,
     AnyOf,
@@ -31,7 +32,6 @@ from schemas.goals.checks import (
 )
 from schemas.goals.goal_set import GoalSet
 from schemas.goals.patterns import compiled, is_found
-from schemas.scores.records import UnscoredReason
 
 # The facts of one turn that checks by code read, and whether the leaves of a check hold in it.
 

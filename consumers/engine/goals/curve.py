@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from consumers.engine.goals.checks import Undecided
 from consumers.engine.records import Value
+from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import DEFAULT_MAX_TURNS, MAX_SUBGOALS, MAX_TURNS
-from schemas.scores.records import UnscoredReason
 
 # The area under a progress curve, equal to agent-inspect's to the last bit: numpy's trapezoid rule rounded to 4
 # places.

@@ -24,6 +24,7 @@ from consumers.engine.goals.text_judges import Ratings, TextJudges, facts_of, tr
 from consumers.engine.goals.tool_correctness import ToolCorrectness, ToolQuestion
 from consumers.engine.records import Cause, GoalValues, Revisions, Value, result_of
 from consumers.engine.turns.live import LiveCall, LiveChanges
+from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict, TranscriptItem, TrialAnswer, Votes
 from schemas.scores.records import (
@@ -36,7 +37,6 @@ from schemas.scores.records import (
     SubgoalScore,
     TurnStatus,
     Unscored,
-    UnscoredReason,
 )
 
 # Finds stalls: no further subgoal for too many turns or too long, while some are open. Each stall is published once.

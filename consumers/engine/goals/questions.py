@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from consumers.engine.goals.tool_correctness import Finding, ToolQuestion
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
+from schemas.closed_sets import TEXT_JUDGES, JudgeKind, UnjudgedReason, UnscoredReason
 from schemas.goals.goal_set import GoalSet, JudgeOptions
 from schemas.judging import (
     MAX_EXPLANATION_CHARS,
@@ -19,16 +20,13 @@ from schemas.judging import (
     MAX_RETRY_WAVES,
     MAX_TRANSCRIPT_ITEMS,
     MAX_TRIALS,
-    TEXT_JUDGES,
     GoalSetRef,
     Judged,
-    JudgeKind,
     JudgeRequest,
     JudgeVerdict,
     TranscriptItem,
     TrialAnswer,
     Unjudged,
-    UnjudgedReason,
     VerdictResult,
     Votes,
     check_template,
@@ -36,7 +34,6 @@ from schemas.judging import (
     prompt_version,
     transcript_chars,
 )
-from schemas.scores.records import UnscoredReason
 from schemas.wire import MAX_TEXT_CHARS
 
 # The open questions of a call to its judges. A question asked again on the same input gets the earlier answer.

@@ -13,9 +13,9 @@ from consumers.engine.redaction.redactor import CallRedactor, Redactor
 from consumers.engine.turns.heard import MS_PER_SECOND, HeardTurn, Purpose
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from consumers.engine.turns.timeline import PairedUse, outcome_of
-from schemas.events.audit import PipelineType
-from schemas.judging import PROMPT_VERSIONS, JudgeKind, JudgeRequest, JudgeVerdict, NotRateable, Rated, TranscriptItem
-from schemas.scores.records import NotApplicable, Result, Scored, ToolOutcome, Unscored, UnscoredReason
+from schemas.closed_sets import JudgeKind, PipelineType, ToolOutcome, UnscoredReason
+from schemas.judging import PROMPT_VERSIONS, JudgeRequest, JudgeVerdict, NotRateable, Rated, TranscriptItem
+from schemas.scores.records import NotApplicable, Result, Scored, Unscored
 from schemas.wire import MAX_TEXT_CHARS
 
 # The turns of a conversation as goals are judged on them: words, tools, and times.

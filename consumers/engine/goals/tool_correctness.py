@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from consumers.engine.goals.checks import CalledTool
 from consumers.engine.goals.curve import PLACES
 from consumers.engine.records import Value
+from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import ExpectedOutput, ExpectedParameter, ExpectedToolCall
-from schemas.scores.records import UnscoredReason
 
 
 class ToolQuestion(NamedTuple):

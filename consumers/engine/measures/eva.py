@@ -45,10 +45,11 @@ from consumers.engine.records import MetricResult, failed, scored, skipped
 from consumers.engine.turns.eva import CallerLine, EvaHistory
 from consumers.engine.turns.heard import HeardTurns
 from consumers.engine.turns.live import LiveCall
+from schemas.closed_sets import Anchor, JudgeKind, UnscoredReason
 from schemas.events.audit import AgentTool, CallEnded, CallStarted
-from schemas.judging import JudgeKind, Rated
+from schemas.judging import Rated
 from schemas.metric_context import MetricContext
-from schemas.scores.records import Anchor, EvaMetricName, NotApplicable, Result, Scored, Unscored, UnscoredReason
+from schemas.scores.records import EvaMetricName, NotApplicable, Result, Scored, Unscored
 
 # EVA's metrics of a call's final state: whether the user was identified, and whether the records are as expected.
 

@@ -17,9 +17,9 @@ from consumers.engine.records import MetricResult, scored, skipped
 from consumers.engine.turns.heard import HeardTurn
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.timeline import EVA_DIGITS, ToolEntry, TurnView, voice_to_voice_ms
-from schemas.events.audit import PipelineType
+from schemas.closed_sets import Anchor, PipelineType, UnscoredReason
 from schemas.metric_context import MetricContext
-from schemas.scores.records import Anchor, NotApplicable, Result, Scored, Unscored, UnscoredReason
+from schemas.scores.records import NotApplicable, Result, Scored, Unscored
 
 # Scores the timing of one turn from 0 to 1: EVA's curves for latency, for the assistant speaking over the user, and
 # for its yielding.

@@ -18,15 +18,14 @@ from consumers.engine.records import HASH_BITS, Cause, Fields, GoalValues, Revis
 from consumers.engine.turns.heard import HeardSides, HeardTurn, HeardTurns
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from consumers.engine.turns.timeline import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
-from schemas.closed_sets import InputSource
-from schemas.judging import JudgeKind, Rated
+from schemas.closed_sets import Anchor, InputSource, JudgeKind, UnscoredReason
+from schemas.judging import Rated
 from schemas.metric_context import MetricContext
 from schemas.scores.latency_stages import Stage
 from schemas.scores.records import (
     STAGE_PREFIX,
     TURN_VALUE_NAMES,
     WITHDRAWN,
-    Anchor,
     AnyScoreRecord,
     CallValues,
     NotApplicable,
@@ -36,7 +35,6 @@ from schemas.scores.records import (
     TurnValueName,
     TurnValues,
     Unscored,
-    UnscoredReason,
 )
 
 # The record of a turn: all measures of it, as one row.

@@ -14,7 +14,7 @@ from consumers.engine.turns.bot import TokenUsage, TurnMetrics
 from consumers.engine.turns.heard import HeardTurn, HeardTurns
 from consumers.engine.turns.reported import AgentRecord
 from consumers.engine.turns.timeline import MS_DIGITS, Span, length_ms, merged
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import Anchor, InputSource
 from schemas.events.audit import AuditLlmCall
 from schemas.events.pipecat import FunctionCallRecord, ObserverRecord, PipecatMetric
 from schemas.scores.latency_stages import (
@@ -36,7 +36,6 @@ from schemas.scores.latency_stages import (
     StageSource,
     service_kind,
 )
-from schemas.scores.records import Anchor
 from schemas.wire import MAX_NAME_CHARS, MAX_TIME_MS
 
 # Reads stage latencies and token counts from events, by the tables of `schemas.scores.latency_stages`.

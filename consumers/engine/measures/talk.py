@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 from consumers.engine.turns.heard import HeardSide, HeardSides, HeardTurn, HeardTurns, Purpose
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.timeline import PairedUse, Span, Spans, length_ms, merged
-from schemas.scores.records import NotApplicable, Result, Scored, Unscored, UnscoredReason
+from schemas.closed_sets import UnscoredReason
+from schemas.scores.records import NotApplicable, Result, Scored, Unscored
 
 # Measures of how a call sounded: amount of speech, overlap, pace, monologues and silence.
 #

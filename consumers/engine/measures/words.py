@@ -14,9 +14,9 @@ from consumers.engine.records import MetricResult, failed
 from consumers.engine.turns.heard import HeardSide, HeardTurns, Purpose
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.normal_text import MAX_CHARS, normalised, without_bracketed
-from schemas.events.audit import PipelineType
+from schemas.closed_sets import PipelineType, UnscoredReason
 from schemas.metric_context import MetricContext
-from schemas.scores.records import NotApplicable, Result, Scored, Unscored, UnscoredReason
+from schemas.scores.records import NotApplicable, Result, Scored, Unscored
 
 # EVA's `stt_wer`: how well the speech of simulated callers is understood, word by word.
 #

@@ -14,8 +14,9 @@ from consumers.engine.redaction.numbers import CHECK_DIGITS, Digits, PhoneFinder
 from consumers.engine.redaction.numbers import FEWEST_CARD_DIGITS as FEWEST_OF_A_CARD
 from consumers.engine.redaction.numbers import FEWEST_PHONE_DIGITS as FEWEST_OF_A_PHONE
 from consumers.engine.redaction.words import NUMBER_WORDS, Span, Words
+from schemas.closed_sets import CUSTOM, Detector
 from schemas.goals.patterns import compiled
-from schemas.redaction import CUSTOM, Detector, RedactionRules, tag_of
+from schemas.redaction import RedactionRules, tag_of
 
 # Decides from a few signs in a text which personal data it may hold, so that most texts are never read word by word.
 

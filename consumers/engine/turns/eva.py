@@ -30,7 +30,7 @@ from consumers.engine.turns.timeline import (
     ToolUse,
     order_key,
 )
-from schemas.events.audit import PipelineType
+from schemas.closed_sets import PipelineType
 from schemas.metric_context import AudioSegments, MetricContext
 
 # The state of one turn, and one entry of the conversation trace: values that checkpoints can share.

@@ -25,7 +25,7 @@ from consumers.engine.turns.timeline import (
     TurnView,
     key_time_ms,
 )
-from schemas.scores.records import Anchor
+from schemas.closed_sets import Anchor
 
 # The words of a turn by source, and one table that chooses the sources for each purpose.
 #

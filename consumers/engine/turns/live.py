@@ -31,8 +31,7 @@ from consumers.engine.turns.timeline import (
     turn_with_user_end,
     voice_to_voice_ms,
 )
-from schemas.closed_sets import InputSource
-from schemas.events.audit import PipelineType
+from schemas.closed_sets import InputSource, PipelineType, ToolOutcome
 from schemas.events.elevenlabs import ConversationRecord
 from schemas.events.pipecat import FunctionCall, Message, message_began_ms
 from schemas.scores.records import (
@@ -43,7 +42,6 @@ from schemas.scores.records import (
     DeadAirFact,
     InterruptionFact,
     Scored,
-    ToolOutcome,
     ToolUseFact,
     TurnStatus,
     VoiceToVoiceLatency,

@@ -9,10 +9,9 @@ from pydantic_core import from_json
 from consumers.engine.effects import Count, Effect
 from consumers.engine.turns.bot import BotHistory, BotTurnMachine, SpeechMoment, TokenUsage
 from consumers.engine.turns.timeline import ToolUse, TurnView
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import Anchor, InputSource
 from schemas.events.elevenlabs import LATENCY_METRIC, ConversationRecord, RecordEntry
 from schemas.scores.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, SEVERAL, Several
-from schemas.scores.records import Anchor
 from schemas.wire import without_infinity
 
 # Matches the turns of an ElevenLabs conversation record with the turns heard live.

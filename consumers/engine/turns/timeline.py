@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, NamedTuple, Protocol
 
-from schemas.closed_sets import InputSource
-from schemas.scores.records import Anchor, Scored, ToolOutcome, Unscored, UnscoredReason
+from schemas.closed_sets import Anchor, InputSource, ToolOutcome, UnscoredReason
+from schemas.scores.records import Scored, Unscored
 
 # One merged timeline of a call: sorted elements, the machine's state after the last, and checkpoints to return to.
 #

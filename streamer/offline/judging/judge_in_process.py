@@ -13,7 +13,8 @@ from consumers.judge.endpoint import Asks
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, Unjudged, UnjudgedReason
+from schemas.closed_sets import UnjudgedReason
+from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, Unjudged
 from streamer.offline.judging.kept_verdicts import KeptVerdicts
 
 FINISH_SECONDS: Final = 5.0

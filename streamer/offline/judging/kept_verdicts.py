@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.process import OperatorError
-from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Unjudged, UnjudgedReason
+from schemas.closed_sets import UnjudgedReason
+from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Unjudged
 
 _FINAL_REASONS: Final = frozenset({UnjudgedReason.INVALID_ANSWERS, UnjudgedReason.REFUSED})
 """Reasons of the model itself. Questions without a verdict for other reasons are asked again."""

@@ -19,9 +19,10 @@ from streamer.offline.scored_recordings import score_all
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.offline.screen import about_refused
 from streamer.offline.side_by_side import results_in_order
+from streamer.recordings.files.json_files import RecordingError
 from streamer.recordings.files.places import Place, RecordedPath
 from streamer.recordings.goals import RecordedGoals
-from streamer.recordings.reader import RecordingError, read_call
+from streamer.recordings.reader import read_call
 from streamer.settings.all_settings import Settings
 from streamer.trials.trial import CallFold, Trial
 

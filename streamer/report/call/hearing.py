@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 from consumers.engine.call import Call
 from consumers.engine.turns.heard import HeardSide, HeardSides, HeardTurn, Purpose, answers_of
 from consumers.engine.turns.timeline import PairedUse
+from schemas.closed_sets import Speaker
 from schemas.metric_context import AudioSegments, MetricContext
-from schemas.scores.records import Speaker
 from streamer.report.call.intervals import Stretch, in_order
 from streamer.report.drawing.numbers import MS_PER_SECOND
 

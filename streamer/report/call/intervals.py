@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from consumers.engine.turns.timeline import Span
-from schemas.scores.records import Speaker
+from schemas.closed_sets import Speaker
 
 
 class Stretch(NamedTuple):

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from consumers.engine.measures.talk import LONG_SILENCE_MS
 from consumers.engine.turns.timeline import PairedUse, Span, merged
+from schemas.closed_sets import Anchor
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.records import (
-    Anchor,
     AnyScoreRecord,
     CallLabels,
     CallRecord,

@@ -4,7 +4,8 @@ import re
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
-from schemas.scores.records import Anchor, NotApplicable, Result, Scored, Unscored
+from schemas.closed_sets import Anchor
+from schemas.scores.records import NotApplicable, Result, Scored, Unscored
 
 MS_PER_SECOND: Final = 1_000
 _MS_PER_MINUTE: Final = 60_000

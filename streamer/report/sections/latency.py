@@ -3,7 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from schemas.scores.records import Anchor, NotApplicable, Scored, Unscored
+from schemas.closed_sets import Anchor
+from schemas.scores.records import NotApplicable, Scored, Unscored
 from streamer.report.call.reported_call import ReportedCall, Wait
 from streamer.report.drawing.axis import Scale, round_ticks
 from streamer.report.drawing.markup import Child, Markup, element, joined

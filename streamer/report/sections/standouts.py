@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from schemas.scores.records import InterruptionFact, Speaker, StallFact, ToolOutcome, ToolUseFact, Unscored
+from schemas.closed_sets import Speaker, ToolOutcome
+from schemas.scores.records import InterruptionFact, StallFact, ToolUseFact, Unscored
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.numbers import in_words, seconds
 

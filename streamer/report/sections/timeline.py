@@ -6,7 +6,8 @@ Its width grows with the call, and it scrolls in a box of its own. Marks less th
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from schemas.scores.records import DeadAirFact, Speaker, ToolOutcome
+from schemas.closed_sets import Speaker, ToolOutcome
+from schemas.scores.records import DeadAirFact
 from streamer.report.call.intervals import Stretch
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.axis import Scale, spaced, time_ticks

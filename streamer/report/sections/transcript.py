@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from consumers.engine.turns.timeline import PairedUse
-from schemas.scores.records import InterruptionFact, Speaker, ToolOutcome
+from schemas.closed_sets import Speaker, ToolOutcome
+from schemas.scores.records import InterruptionFact
 from streamer.report.call.hearing import Said, TurnHeard
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.markup import Markup, element, joined

@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from schemas.closed_sets import Anchor
 from schemas.scores.live_view import CallView, GoalsReached, MeasuredLatency
-from schemas.scores.records import Anchor
 from schemas.units import MS_PER_SECOND, to_seconds
 from streamer.roles.demo_view.news import ID_CHARS, SLOW_MS, VERY_SLOW_MS, NewsLine, short_id
 

@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from schemas.events.simulator import CONTROL_EVENTS, Source
 from schemas.wire import without_infinity
-from streamer.recordings.reader import Events, RecordedCall
+from streamer.recordings.eva_metrics import Events
+from streamer.recordings.recorded_call import RecordedCall
 
 SOURCES: Final[tuple[Source, ...]] = ("audit", "pipecat", "elevenlabs")
 """In the order in which EVA ranks events of the same millisecond."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from streamer.help_facts import ID_MARK
 from streamer.recordings.eva_state import with_state
-from streamer.recordings.reader import RecordedCall, read_recordings
+from streamer.recordings.reader import read_recordings
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import (
     PlayedCall,
     in_time_order,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from schemas.events.simulator import Source
-from streamer.recordings.reader import RecordedCall
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import Delivery, PlayedCall, WireEvent, in_time_order
 from streamer.sources.simulator.eva_sources import (
     NEW_CALLER,

@@ -16,7 +16,7 @@ from typing import Any, Final
 from schemas.events.simulator import Source
 from streamer.recordings.eva_metrics import UnplacedMetricsError, dated, with_llm_latencies
 from streamer.recordings.eva_state import with_state
-from streamer.recordings.files.json_files import object_in
+from streamer.recordings.files.json_files import RecordingError, object_in, read_document
 from streamer.recordings.files.places import (
     AUDIT_FILE,
     LATENCIES_FILE,
@@ -25,7 +25,8 @@ from streamer.recordings.files.places import (
     RESULT_FILE,
     SIMULATOR_FILES,
 )
-from streamer.recordings.reader import RecordedCall, RecordingError, pipeline_type_of_run, read_document
+from streamer.recordings.reader import pipeline_type_of_run
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import WireEvent, compact_json, event_name, event_time_ms
 from streamer.sources.tail.growing_file import LINES_AT_A_TIME, MAX_LINE_BYTES, GrowingFile
 from streamer.sources.tail.positions import CallPosition, FilePosition

@@ -12,6 +12,7 @@ from typing import Final
 
 from consumers.runtime.process import OperatorError
 from streamer.help_facts import ID_MARK
+from streamer.recordings.files.json_files import RecordingError, read_document
 from streamer.recordings.files.places import (
     MAX_DIRECTORY_DEPTH,
     RESULT_FILE,
@@ -20,7 +21,6 @@ from streamer.recordings.files.places import (
     is_record_folder,
     without_trial,
 )
-from streamer.recordings.reader import RecordingError, read_document
 from streamer.sources.publisher import Publishes
 from streamer.sources.tail.followed_record import CallFacts, FollowedRecord, is_same_attempt
 from streamer.sources.tail.positions import CallPosition, PositionFile, RunPosition

@@ -15,7 +15,8 @@ from consumers.judge.endpoint import Asks, Delivery, Reply
 from consumers.judge.prompts import Question
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.registry import Instruments
-from schemas.judging import PROMPT_VERSIONS, JudgeKind, JudgeRequest, TranscriptItem, TrialOutcome
+from schemas.closed_sets import JudgeKind, TrialOutcome
+from schemas.judging import PROMPT_VERSIONS, JudgeRequest, TranscriptItem
 
 MESSAGE_CHARS = 200
 

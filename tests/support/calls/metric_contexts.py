@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from schemas.events.audit import PipelineType
+from schemas.closed_sets import PipelineType
 from schemas.metric_context import MetricContext
 
 Heard = Mapping[int, Sequence[tuple[float, float]] | None]

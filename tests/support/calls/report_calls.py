@@ -8,7 +8,7 @@ from consumers.engine.limits import Limits
 from schemas.goals.goal_set import GoalSet
 from streamer.offline.contexts import folded_recording
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
-from streamer.recordings.reader import RecordedCall
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.report.call.hearing import heard_in
 from streamer.report.call.reported_call import ReportedCall
 from streamer.sources.replay.playback import in_time_order, with_control_events

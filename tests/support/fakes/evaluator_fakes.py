@@ -23,9 +23,9 @@ from consumers.runtime.kafka.broker_clock import BrokerClock, Reading
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import Commits
 from consumers.runtime.registry import Instruments
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import InputSource, JudgeKind
 from schemas.goals.goal_set import GoalSet
-from schemas.judging import JudgeKind, JudgeRequest
+from schemas.judging import JudgeRequest
 from schemas.order import (
     Closed,
     Evicted,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from consumers.engine.limits import Limits
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import CloseReason, InputSource, UnscoredReason
 from schemas.scores.live_view import is_withdrawn
 from schemas.scores.records import (
     GENERATION,
@@ -17,7 +17,6 @@ from schemas.scores.records import (
     CallStartedFact,
     CallValues,
     ClosedFact,
-    CloseReason,
     DeadAirFact,
     InterruptionFact,
     Scored,
@@ -25,7 +24,6 @@ from schemas.scores.records import (
     TurnStatus,
     TurnValues,
     Unscored,
-    UnscoredReason,
     VoiceToVoiceLatency,
 )
 from schemas.topics import TOPIC_BY_SOURCE

@@ -6,12 +6,12 @@ import pytest
 
 from consumers.exporter import projection as active_calls
 from consumers.exporter.projection import ActiveCalls
+from schemas.closed_sets import CloseReason
 from schemas.scores.records import (
     CallLabels,
     CallStartedFact,
     CallValues,
     ClosedFact,
-    CloseReason,
     ProgressScore,
     Scored,
     TurnStatus,

@@ -6,16 +6,8 @@ from typing import Any
 import pytest
 
 from consumers.exporter.projection import CallSoFar, Counted, Interruptions, project
-from schemas.scores.records import (
-    WITHDRAWN,
-    AnyScoreRecord,
-    ClosedFact,
-    CloseReason,
-    InterruptionFact,
-    Speaker,
-    TurnStatus,
-    TurnValues,
-)
+from schemas.closed_sets import CloseReason, Speaker
+from schemas.scores.records import WITHDRAWN, AnyScoreRecord, ClosedFact, InterruptionFact, TurnStatus, TurnValues
 
 
 def fields(turn: int | None, revision: int) -> dict[str, Any]:

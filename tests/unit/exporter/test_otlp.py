@@ -19,10 +19,11 @@ from consumers.exporter.otlp import (
     OtlpUnavailableError,
 )
 from consumers.exporter.settings import OtlpSettings
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, NotApplicable, TurnValues, Unscored, UnscoredReason
+from schemas.closed_sets import UnscoredReason
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, NotApplicable, TurnValues, Unscored
 from streamer.offline.call_work import scoring_of
 from streamer.offline.scored_recordings import plan_from
-from streamer.recordings.reader import RecordedCall
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.settings.all_settings import Settings
 from streamer.sources.simulator.traffic import simulate_call
 from tests.support.fakes.http_answers import Answer, Request, answering

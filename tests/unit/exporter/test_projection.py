@@ -15,22 +15,28 @@ from consumers.exporter.projection import (
     exemplar_of,
     project,
 )
-from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS
-from schemas.events.audit import PipelineType
+from schemas.closed_sets import (
+    GOAL_REASONS,
+    LATENCY_REASONS,
+    Anchor,
+    CloseReason,
+    PipelineType,
+    Speaker,
+    ToolOutcome,
+    UnjudgedReason,
+    UnscoredReason,
+)
 from schemas.goals.checks import Judge, ToolCalled
 from schemas.goals.goal_set import GoalSet, Subgoal
-from schemas.judging import UnjudgedReason
 from schemas.metrics.catalogue import METRICS, metric_named
 from schemas.scores.latency_stages import Stage, StageSource
 from schemas.scores.records import (
     SCORE_RECORD,
     TURN_VALUE_NAMES,
-    Anchor,
     AnyScoreRecord,
     CallStartedFact,
     CallValues,
     ClosedFact,
-    CloseReason,
     DeadAirFact,
     EstimateError,
     EvaMetricScore,
@@ -43,21 +49,18 @@ from schemas.scores.records import (
     Scored,
     SideDisagreement,
     SideSpeech,
-    Speaker,
     SpeechScore,
     StageAgreement,
     StageLatency,
     StallFact,
     SubgoalScore,
     TextRating,
-    ToolOutcome,
     ToolUseFact,
     TranscriptDisagreement,
     TurnStatus,
     TurnTakingScore,
     TurnValues,
     Unscored,
-    UnscoredReason,
     VoiceToVoiceLatency,
     WordErrorRate,
 )

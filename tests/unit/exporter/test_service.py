@@ -18,7 +18,8 @@ from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.polling import Commits
 from consumers.runtime.registry import Instruments
-from schemas.scores.records import ClosedFact, CloseReason, Scored, Unscored, UnscoredReason
+from schemas.closed_sets import CloseReason, UnscoredReason
+from schemas.scores.records import ClosedFact, Scored, Unscored
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.patience import patient
 from tests.unit.exporter.test_active_calls import record as score

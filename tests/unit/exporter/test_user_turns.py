@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.exporter.projection import UserTurns
-from schemas.scores.records import (
-    WITHDRAWN,
-    Anchor,
-    AnyScoreRecord,
-    DeadAirFact,
-    Scored,
-    TurnStatus,
-    VoiceToVoiceLatency,
-)
+from schemas.closed_sets import Anchor
+from schemas.scores.records import WITHDRAWN, AnyScoreRecord, DeadAirFact, Scored, TurnStatus, VoiceToVoiceLatency
 
 
 def fields(turn: int, index: int, *, is_first: bool) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from consumers.judge.prompts import DIMENSIONS, read_answer, schema_of
-from schemas.judging import MAX_EXPLANATION_CHARS, JudgeKind, NotRateable, Rated
+from schemas.closed_sets import JudgeKind
+from schemas.judging import MAX_EXPLANATION_CHARS, NotRateable, Rated
 
 FAITHFUL = dict.fromkeys(DIMENSIONS[JudgeKind.FAITHFULNESS], 3)
 PROGRESSING = dict.fromkeys(DIMENSIONS[JudgeKind.CONVERSATION_PROGRESSION], 3)

@@ -8,7 +8,8 @@ from importlib.resources import files
 import pytest
 
 from consumers.judge.prompts import Question, UnknownPromptError, _mark, plain, question_of, sections_of
-from schemas.judging import EARLIER_PROMPTS, OWN_PROMPT, PROMPT_VERSIONS, AgentBrief, JudgeKind, TranscriptItem
+from schemas.closed_sets import JudgeKind
+from schemas.judging import EARLIER_PROMPTS, OWN_PROMPT, PROMPT_VERSIONS, AgentBrief, TranscriptItem
 from tests.support.calls.judge_questions import question, talk
 
 TEXT_OF_VERSION = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.judging import JudgeKind
+from schemas.closed_sets import JudgeKind
 from streamer.settings.all_settings import Settings, SettingsError, load_settings
 
 KEY_FILE, KEY = "CALLGAUGE_JUDGE__API_KEY_FILE", "CALLGAUGE_JUDGE__API_KEY"

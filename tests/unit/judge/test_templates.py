@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.judge.prompts import UnknownPromptError, question_of, read_answer, schema_of, sections_of
+from schemas.closed_sets import JudgeKind
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import (
     MAX_TEMPLATE_CHARS,
     OWN_PROMPT,
-    JudgeKind,
     JudgeRequest,
     TemplateError,
     TranscriptItem,

@@ -9,18 +9,16 @@ from prometheus_client import CollectorRegistry
 from consumers.judge.ask import Judge
 from consumers.judge.endpoint import Reply
 from consumers.runtime.registry import Instruments
+from schemas.closed_sets import JudgeKind, TrialOutcome, UnjudgedReason
 from schemas.judging import (
     MAX_TRANSCRIPT_CHARS,
     Judged,
-    JudgeKind,
     JudgeVerdict,
     NotRateable,
     Rated,
     TokenUse,
     TranscriptItem,
-    TrialOutcome,
     Unjudged,
-    UnjudgedReason,
     Votes,
 )
 from schemas.units import HOUR_MS

@@ -3,7 +3,7 @@
 import random
 
 from consumers.judge.limits import Waiting, WaitingLine
-from schemas.judging import JudgeKind, UnjudgedReason
+from schemas.closed_sets import JudgeKind, UnjudgedReason
 from tests.support.calls.judge_questions import question
 
 

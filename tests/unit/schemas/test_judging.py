@@ -6,18 +6,15 @@ import pytest
 from pydantic import ValidationError
 
 from consumers.judge.prompts import schema_of
+from schemas.closed_sets import TEXT_JUDGES, JudgeKind, TrialOutcome, UnjudgedReason
 from schemas.judging import (
     MAX_QUESTION_BYTES,
     PROMPT_VERSIONS,
-    TEXT_JUDGES,
     AgentBrief,
     GoalSetRef,
-    JudgeKind,
     JudgeRequest,
     JudgeVerdict,
     TranscriptItem,
-    TrialOutcome,
-    UnjudgedReason,
     Votes,
     transcript_chars,
 )

@@ -6,23 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.closed_sets import Anchor, CloseReason, ToolOutcome, UnscoredReason
 from schemas.scores import live_view
 from schemas.scores.live_view import CallFold, CallGoals, CallView, GoalsReached, MeasuredLatency
 from schemas.scores.records import (
-    Anchor,
     AnyScoreRecord,
     CallLabels,
     CallStartedFact,
     ClosedFact,
-    CloseReason,
     DeadAirFact,
     InterruptionFact,
     Scored,
     StallFact,
-    ToolOutcome,
     ToolUseFact,
     Unscored,
-    UnscoredReason,
 )
 from tests.unit.exporter.test_projection import CAUSED_AT_MS, FIRST, AnyRecord, goals, latency, progress, row
 

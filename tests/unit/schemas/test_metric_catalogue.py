@@ -11,21 +11,8 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 import schemas
 from schemas.metrics import catalogue as metric_catalogue
-from schemas.metrics.catalogue import (
-    LABEL_CAPS,
-    METRICS,
-    OVERFLOW_VALUE,
-    PREFIX,
-    Label,
-    LabelName,
-    Metric,
-    Role,
-    Unit,
-    metric_named,
-    metric_of_series,
-    metrics_of,
-    render_markdown,
-)
+from schemas.metrics.catalogue import LABEL_CAPS, METRICS, metric_named, metric_of_series, metrics_of, render_markdown
+from schemas.metrics.definition import OVERFLOW_VALUE, PREFIX, Label, LabelName, Metric, Role, Unit
 
 every_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 ALL_LABELS = [label for metric in METRICS for label in metric.label_set]

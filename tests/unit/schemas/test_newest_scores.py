@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from schemas.closed_sets import UnscoredReason
 from schemas.scores.live_view import is_withdrawn, newest_scores
-from schemas.scores.records import AnyScoreRecord, NotApplicable, Scored, TurnValues, Unscored, UnscoredReason
+from schemas.scores.records import AnyScoreRecord, NotApplicable, Scored, TurnValues, Unscored
 from tests.unit.exporter.test_projection import AnyRecord, latency, progress, row, subgoal
 
 WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)

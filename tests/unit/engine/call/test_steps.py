@@ -18,8 +18,8 @@ from consumers.engine.measures import words as word_errors
 from consumers.engine.records import Revisions
 from consumers.engine.redaction import redactor as redaction
 from schemas import judging
+from schemas.closed_sets import JudgeKind
 from schemas.goals.goal_set import GoalSet
-from schemas.judging import JudgeKind
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json
 from tests.unit.engine.goals.test_goal_progress import OneSet
 

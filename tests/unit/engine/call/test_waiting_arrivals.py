@@ -13,9 +13,9 @@ from consumers.engine.admission import Arrival
 from consumers.engine.effects import Effect
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import CloseReason, InputSource
 from schemas.events.codec import decode
-from schemas.scores.records import ClosedFact, CloseReason, DeadAirFact
+from schemas.scores.records import ClosedFact, DeadAirFact
 from tests.properties.evaluation import end_of, final_state, fresh
 from tests.support.calls.wire_calls import SOURCE_OF
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of, records_of

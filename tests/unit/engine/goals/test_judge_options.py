@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from schemas.judging import PROMPT_VERSIONS, JudgeKind, JudgeRequest, prompt_version_of
+from schemas.closed_sets import JudgeKind
+from schemas.judging import PROMPT_VERSIONS, JudgeRequest, prompt_version_of
 from tests.support.fakes.engine_feed import Json
 from tests.unit.engine.goals.test_goal_progress import JUDGED, GoalFeed, goal_set
 

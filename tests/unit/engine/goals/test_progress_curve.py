@@ -9,7 +9,8 @@ from consumers.engine.goals import curve as progress_curve
 from consumers.engine.goals.checks import Undecided
 from consumers.engine.goals.curve import ProgressCurve, TurnScores, area_under
 from consumers.engine.records import result_of
-from schemas.scores.records import Scored, Unscored, UnscoredReason
+from schemas.closed_sets import UnscoredReason
+from schemas.scores.records import Scored, Unscored
 
 LATE = UnscoredReason.USER_STILL_SPEAKING  # any two reasons: the curve only passes them on
 ABSENT = UnscoredReason.NO_USER_SPEECH

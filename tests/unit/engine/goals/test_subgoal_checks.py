@@ -17,8 +17,8 @@ from consumers.engine.goals.checks import (
     TurnFacts,
     Undecided,
 )
+from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.records import UnscoredReason
 
 Json = dict[str, Any]
 TIMES = UnscoredReason.TIMES_UNKNOWN

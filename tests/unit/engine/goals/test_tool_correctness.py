@@ -7,8 +7,8 @@ import pytest
 
 from consumers.engine.goals.checks import CalledTool
 from consumers.engine.goals.tool_correctness import Finding, ToolCorrectness, ToolQuestion
+from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import ExpectedToolCall
-from schemas.scores.records import UnscoredReason
 
 LATE = UnscoredReason.USER_STILL_SPEAKING  # any reason: it is only passed on
 

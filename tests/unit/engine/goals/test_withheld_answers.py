@@ -8,8 +8,8 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.goals.questions import GoalRules
 from consumers.engine.limits import Limits
+from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.records import UnscoredReason
 from tests.support.calls.agent_calls import heard, said, tool_replied, tool_requested
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, plain, value_of
 

@@ -14,10 +14,10 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.sources import AgentEvents, CallEnd
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.live import LiveCall
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import Anchor, InputSource
 from schemas.events.codec import decode
 from schemas.redaction import RedactionRules
-from schemas.scores.records import Anchor, EstimateError, TurnStatus
+from schemas.scores.records import EstimateError, TurnStatus
 from streamer.recordings.elevenlabs import agent_call
 from tests.support.calls.agent_calls import (
     corrected,

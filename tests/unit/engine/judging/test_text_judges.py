@@ -16,8 +16,8 @@ from consumers.engine.limits import Limits
 from consumers.engine.measures import rows as measures
 from consumers.engine.records import Revisions
 from consumers.engine.turns.live import NO_CHANGES
-from schemas.events.audit import PipelineType
-from schemas.judging import JudgeKind, JudgeRequest, JudgeVerdict, Rated, Votes
+from schemas.closed_sets import JudgeKind, PipelineType
+from schemas.judging import JudgeRequest, JudgeVerdict, Rated, Votes
 from schemas.scores.records import TextRating
 from tests.support.fakes.engine_feed import Feed
 from tests.unit.engine.goals.test_goal_progress import END_MS, GoalFeed, _value, goal_set

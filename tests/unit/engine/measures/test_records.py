@@ -12,9 +12,9 @@ from consumers.engine.effects import OpenCall
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.records import Fields, Revisions
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import InputSource, UnscoredReason
 from schemas.events.codec import decode
-from schemas.scores.records import AnyScoreRecord, CallValues, TurnValues, Unscored, UnscoredReason
+from schemas.scores.records import AnyScoreRecord, CallValues, TurnValues, Unscored
 from tests.benchmarks.traffic import recorded_events, simulated_events
 from tests.support.conformance_data import RECORD, needs_conformance
 from tests.support.fakes.engine_feed import T0_MS, Feed, plain, records_of

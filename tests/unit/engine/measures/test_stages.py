@@ -8,8 +8,9 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.measures.stages import MAX_VALUES_PER_TURN, Reported, StageLatencies, convai_seconds
 from consumers.engine.turns.bot import TokenUsage
+from schemas.closed_sets import Anchor
 from schemas.scores.latency_stages import Stage, StageSource
-from schemas.scores.records import STAGE_PREFIX, Anchor, StageAgreement, StageLatency, TurnStatus, TurnValues
+from schemas.scores.records import STAGE_PREFIX, StageAgreement, StageLatency, TurnStatus, TurnValues
 from tests.support.fakes.engine_feed import T0_MS, Feed
 
 STT, LLM, TTS = "OneSTTService#0", "OneLLMService#0", "OneTTSService#0"

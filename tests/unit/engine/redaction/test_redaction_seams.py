@@ -22,8 +22,8 @@ from consumers.judge.prompts import read_answer
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import LogFormat
-from schemas.closed_sets import InputSource
-from schemas.judging import MAX_EXPLANATION_CHARS, JudgeKind, JudgeRequest, TranscriptItem, TrialOutcome
+from schemas.closed_sets import InputSource, JudgeKind, TrialOutcome
+from schemas.judging import MAX_EXPLANATION_CHARS, JudgeRequest, TranscriptItem
 from schemas.quarantine import QuarantineRecord
 from schemas.redaction import RedactionRules
 from schemas.scores.records import ClosedFact

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from consumers.engine.redaction import redactor as redaction
 from consumers.engine.redaction.redactor import MARGIN_CHARS, MAX_CHARS, TOO_LONG, Redactor
+from schemas.closed_sets import REDACTION_TYPES, Detector
 from schemas.metrics.catalogue import metric_named
-from schemas.redaction import MAX_CUSTOM_PATTERNS, REDACTION_TYPES, Detector, RedactionRules, tag_of
+from schemas.redaction import MAX_CUSTOM_PATTERNS, RedactionRules, tag_of
 
 CARD = "4111 1111 1111 1111"
 EVERYTHING = f"card {CARD}, call 415-555-0142, mail jane@example.com, IBAN DE89370400440532013000, born 14 March 1985"

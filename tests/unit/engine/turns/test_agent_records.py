@@ -7,8 +7,8 @@ from consumers.engine.turns import reported as agent_records
 from consumers.engine.turns.bot import AgentWords, BotHistory, SpeechMoment, Words
 from consumers.engine.turns.reported import MAX_RECORDS, AgentRecords
 from consumers.engine.turns.timeline import CHECKPOINT_EVERY, Replays
+from schemas.closed_sets import Anchor
 from schemas.events.elevenlabs import ConversationRecord
-from schemas.scores.records import Anchor
 from tests.support.calls.agent_calls import entry, envelope_of, heard, interrupted, metrics, record, said, waited
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, plain
 

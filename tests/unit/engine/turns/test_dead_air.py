@@ -11,7 +11,8 @@ from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
 from consumers.engine.turns.timeline import BrokerMoment, HeardBy
 from schemas.scores.records import DeadAirFact
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
-from streamer.recordings.reader import RecordedCall, read_recordings
+from streamer.recordings.reader import read_recordings
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import with_control_events
 from streamer.sources.simulator.traffic import simulate_call
 from tests.support.conformance_data import conformance

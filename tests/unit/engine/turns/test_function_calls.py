@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from consumers.engine.limits import Limits
-from schemas.scores.records import ToolOutcome, ToolUseFact
+from schemas.closed_sets import ToolOutcome
+from schemas.scores.records import ToolUseFact
 from tests.support.calls.agent_calls import envelope_of, tool_replied, tool_requested
 from tests.support.fakes.engine_feed import T0_MS, Feed
 

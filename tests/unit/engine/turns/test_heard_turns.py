@@ -19,7 +19,7 @@ from consumers.engine.turns.heard import (
     last_end_s,
 )
 from consumers.engine.turns.timeline import AUDIT_RANK, ElementKind, Span, ToolUses, order_key
-from schemas.scores.records import Anchor
+from schemas.closed_sets import Anchor
 
 
 def by_the_caller(trace: TraceEntry | None = None, since: int | None = None, **turns: dict[str, Any]) -> HeardTurns:

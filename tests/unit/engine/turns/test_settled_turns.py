@@ -8,7 +8,7 @@ import pytest
 from consumers.engine.limits import Limits
 from consumers.engine.measures.eva_timing import SettledTurns, TurnReason, TurnScore, TurnValue
 from consumers.engine.turns.live import LiveCall
-from schemas.events.audit import PipelineType
+from schemas.closed_sets import PipelineType
 from schemas.scores.records import Scored
 from tests.support.fakes.engine_feed import T0_MS, Feed
 

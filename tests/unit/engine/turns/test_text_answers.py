@@ -3,7 +3,7 @@
 import pytest
 
 from consumers.engine.limits import Limits
-from schemas.scores.records import UnscoredReason
+from schemas.closed_sets import UnscoredReason
 from tests.support.fakes.engine_feed import Feed, Json
 
 LIMITS = Limits(dead_air_ms=3_000, delivery_allowance_ms=500)

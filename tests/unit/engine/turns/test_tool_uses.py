@@ -3,7 +3,7 @@
 import pytest
 
 from consumers.engine.turns.timeline import ToolEntry, ToolUse, ToolUses, outcome_of
-from schemas.scores.records import ToolOutcome
+from schemas.closed_sets import ToolOutcome
 from tests.support.fakes.engine_feed import Feed
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from schemas.scores.records import Anchor, Scored, TurnValues, VoiceToVoiceLatency
+from schemas.closed_sets import Anchor
+from schemas.scores.records import Scored, TurnValues, VoiceToVoiceLatency
 from tests.support.calls.wire_calls import Json, arrivals_of, in_time_order, record_call
 from tests.support.conformance_data import RECORD, conformance
 from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed, plain, records_of, value_of

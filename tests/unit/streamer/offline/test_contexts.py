@@ -9,7 +9,8 @@ import pytest
 from consumers.engine.measures.eva import state_hash
 from streamer.offline.contexts import context_of
 from streamer.offline.eva_results import eva_metrics_of
-from streamer.recordings.reader import RecordingError, read_recordings
+from streamer.recordings.files.json_files import RecordingError
+from streamer.recordings.reader import read_recordings
 
 AGENT = """\
 id: agent_desk

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from consumers.judge.settings import JudgeSettings
-from schemas.judging import JudgeKind, JudgeVerdict, Rated
+from schemas.closed_sets import JudgeKind
+from schemas.judging import JudgeVerdict, Rated
 from streamer.cli import main as cli
 from streamer.offline.judging.kept_verdicts import KeptVerdicts
 from tests.support.calls.judge_questions import question

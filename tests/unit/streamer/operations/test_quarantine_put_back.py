@@ -12,9 +12,9 @@ from aiokafka.structs import ConsumerRecord, RecordMetadata, TopicPartition
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import CloseReason, InputSource
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import CallLabels, ClosedFact, CloseReason, TurnStatus
+from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
 from schemas.topics import SOURCE_BY_TOPIC
 from streamer.cluster.coordinates import Coordinates
 from streamer.cluster.record_reader import RecordGoneError

@@ -15,7 +15,9 @@ from schemas.events.elevenlabs import ConversationRecord
 from schemas.scores.records import AnyScoreRecord, ClosedFact, StageLatency, TurnValues
 from streamer.offline.contexts import context_of
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
-from streamer.recordings.reader import RecordedCall, RecordingError, read_recordings
+from streamer.recordings.files.json_files import RecordingError
+from streamer.recordings.reader import read_recordings
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import in_time_order, renamed, shifted, with_control_events
 from tests.support.fakes.engine_feed import plain
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from streamer.recordings.eva_state import RecordedState, state_of_record, with_state
-from streamer.recordings.reader import RecordedCall, RecordingError, read_recordings
+from streamer.recordings.files.json_files import RecordingError
+from streamer.recordings.reader import read_recordings
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import with_control_events
 
 ENTRY = {"value": "hello", "timestamp": "1790000000100", "message_type": "user"}

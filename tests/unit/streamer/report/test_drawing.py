@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.turns.timeline import Span, merged
+from schemas.closed_sets import Anchor, Speaker, UnscoredReason
 from schemas.scores.latency_stages import Stage, StageSource
-from schemas.scores.records import Anchor, NotApplicable, Scored, Speaker, StageLatency, Unscored, UnscoredReason
+from schemas.scores.records import NotApplicable, Scored, StageLatency, Unscored
 from streamer.report.call.intervals import Interval, Stretch, cut, overlaps, silences
 from streamer.report.drawing import axis as report_axis
 from streamer.report.drawing import markup

@@ -6,7 +6,7 @@ import pytest
 
 from consumers.engine.transcripts import transcript_of
 from streamer.offline.contexts import folded_recording
-from streamer.recordings.reader import RecordedCall
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.report.call.hearing import Said, heard_in
 from tests.support.calls.report_calls import T0_MS
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.closed_sets import Anchor, UnscoredReason
 from schemas.scores.records import (
-    Anchor,
     AnyScoreRecord,
     CallLabels,
     CallValues,
@@ -26,7 +26,6 @@ from schemas.scores.records import (
     TextRating,
     TurnValues,
     Unscored,
-    UnscoredReason,
 )
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.page import index, page, section

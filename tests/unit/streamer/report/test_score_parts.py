@@ -1,8 +1,8 @@
 """The values in rows and in the record of a call, one by one: each has its own name, and only measured ones appear."""
 
+from schemas.closed_sets import Anchor, UnscoredReason
 from schemas.scores.latency_stages import Stage
 from schemas.scores.records import (
-    Anchor,
     CallValues,
     NotApplicable,
     Scored,
@@ -11,7 +11,6 @@ from schemas.scores.records import (
     TurnTalk,
     TurnValues,
     Unscored,
-    UnscoredReason,
 )
 from streamer.operations.backtest.comparison import Comparison, Subject, last_words
 from streamer.report.call.score_parts import LATENCY, ScorePart, part_of, parts_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.recordings.reader import RecordedCall
+from streamer.recordings.recorded_call import RecordedCall
 from streamer.sources.replay.playback import (
     Delivery,
     WireEvent,

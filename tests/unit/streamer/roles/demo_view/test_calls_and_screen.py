@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from schemas.closed_sets import Anchor, CloseReason, ToolOutcome, UnscoredReason
 from schemas.scores.live_view import CallView, GoalsReached, MeasuredLatency
 from schemas.scores.records import (
-    Anchor,
     AnyScoreRecord,
     CallLabels,
     CallStartedFact,
     ClosedFact,
-    CloseReason,
     DeadAirFact,
     InterruptionFact,
     ProgressScore,
@@ -20,12 +19,10 @@ from schemas.scores.records import (
     Scored,
     StallFact,
     SubgoalScore,
-    ToolOutcome,
     ToolUseFact,
     TurnStatus,
     TurnValues,
     Unscored,
-    UnscoredReason,
     VoiceToVoiceLatency,
 )
 from streamer.roles.demo_view.calls import SHOWN_AFTER_END_MS, CallTable
