@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.live_view import is_withdrawn
 from schemas.scores.records import AnyScoreRecord, CallRecord

@@ -2,8 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from schemas.redaction import RedactionRules
 
 

@@ -9,8 +9,7 @@ from consumers.engine.admission import Arrival
 from consumers.engine.effects import CloseCall, Effect, PublishScore, RequestVerdict
 from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource
 from schemas.events.audit import CallEnded

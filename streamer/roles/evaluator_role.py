@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from consumers.engine.goals.questions import GoalRules
+from consumers.engine.limits import GoalRules
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings

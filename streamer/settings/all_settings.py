@@ -31,8 +31,7 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as UnreadableSettingError
 
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.exporter.settings import OtlpSettings
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings

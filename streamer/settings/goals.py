@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from consumers.engine.goals.questions import GoalRules
+from consumers.engine.limits import GoalRules
 from consumers.judge.settings import JudgeSettings
 from schemas.closed_sets import TEXT_JUDGES, JudgeKind
 from schemas.judging import TemplateError, check_template

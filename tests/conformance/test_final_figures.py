@@ -6,8 +6,7 @@ from itertools import islice
 
 import pytest
 
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.exporter.projection import CallSoFar, Counted, Observed, project
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord, CallValues, Scored, TurnValues, Unscored, VoiceToVoiceLatency

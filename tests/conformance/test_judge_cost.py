@@ -5,8 +5,7 @@ from typing import Final
 
 import pytest
 
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import Judged, JudgeRequest, JudgeVerdict
 from streamer.offline.scoring import RecordedScoring, ScoringPlan

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from elevenlabs.types import ConversationHistoryTranscriptResponseModel as SdkTurn
 
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.eva_text import ALL_LABELS
 from streamer.offline.scoring import RecordedScoring, ScoringPlan

@@ -8,8 +8,7 @@ from consumers.engine.admission import Arrival
 from consumers.engine.effects import CloseCall, Count, Effect, OpenCall
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.measures.eva_timing import NOT_ANSWERED
 from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import GoalSet

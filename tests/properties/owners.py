@@ -9,8 +9,7 @@ from consumers.engine.admission import Arrival
 from consumers.engine.effects import CloseCall, Effect, OpenCall, PublishScore, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.judging import JudgeRequest

@@ -17,8 +17,7 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import Effect
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import OrderLog, Replay
 from consumers.runtime.registry import Instruments

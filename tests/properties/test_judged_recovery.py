@@ -14,7 +14,7 @@ from consumers.engine.admission import Arrival
 from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.engine.goals.questions import GoalRules
+from consumers.engine.limits import GoalRules
 from schemas.closed_sets import InputSource, JudgeKind, UnjudgedReason
 from schemas.judging import Judged, JudgeRequest, JudgeVerdict, Rated, Unjudged, VerdictResult, Votes
 from tests.properties.evaluation import LIMITS, RULES, EveryCall, assert_counted, end_of, final_state

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from consumers.engine.admission import Arrival
 from consumers.engine.effects import Effect, RequestVerdict
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from schemas.closed_sets import InputSource, JudgeKind
 from schemas.events.codec import decode
 from schemas.goals.goal_set import GoalSet

@@ -14,7 +14,6 @@ from consumers.engine.goals.questions import (
     Answer,
     AskedAbout,
     AskingBudget,
-    GoalRules,
     OpenQuestions,
     SteadyWords,
     SubgoalQuestions,
@@ -22,6 +21,7 @@ from consumers.engine.goals.questions import (
 )
 from consumers.engine.goals.text_judges import Ratings, TextJudges, facts_of, transcript_of
 from consumers.engine.goals.tool_correctness import ToolCorrectness, ToolQuestion
+from consumers.engine.limits import GoalRules
 from consumers.engine.records import Cause, GoalValues, Revisions, Value, result_of
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from schemas.closed_sets import UnscoredReason

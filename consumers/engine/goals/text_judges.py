@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.goals.checks import CalledTool, TurnFacts
-from consumers.engine.goals.questions import Answer, AskingBudget, GoalRules, OpenQuestions
+from consumers.engine.goals.questions import Answer, AskingBudget, OpenQuestions
+from consumers.engine.limits import GoalRules
 from consumers.engine.records import Revisions
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
 from consumers.engine.turns.heard import MS_PER_SECOND, HeardTurn, Purpose

@@ -1,13 +1,10 @@
-"""TLS and logins of Kafka: settings, and tokens from files."""
+"""TLS and logins of Kafka."""
 
-import asyncio
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
-from aiokafka.abc import AbstractTokenProvider
-from aiokafka.errors import KafkaError
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -120,6 +117,8 @@ class SecuritySettings(BaseModel):
         if self._password is not None:
             options |= {"sasl_plain_username": self.username, "sasl_plain_password": self._password.get_secret_value()}
         if self.token_file is not None:
+            from consumers.runtime.kafka.token_file import TokenFile  # brings the client
+
             options["sasl_oauth_token_provider"] = TokenFile(self.token_file)
         return options
 
@@ -129,6 +128,8 @@ class SecuritySettings(BaseModel):
 
         tls: dict[str, Any] = {"ssl_context": self._tls, "use_ssl": self._tls is not None}
         if self.token_file is not None:
+            from consumers.runtime.kafka.token_file import TokenFile
+
             return {"security": SASLOAuthBearer(**tls), "sasl_oauth_token_provider": TokenFile(self.token_file)}
         if self.mechanism is not None and self.username is not None and self._password is not None:
             logins = {"PLAIN": SASLPlaintext, "SCRAM-SHA-256": SASLScram256, "SCRAM-SHA-512": SASLScram512}
@@ -239,31 +240,3 @@ def _unreadable(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return "expected certificates in PEM form"
     return f"the file cannot be read ({error.strerror})"
-
-
-# Gives the Kafka client the token of a file, for each connection anew.
-
-
-class TokenError(KafkaError):  # type: ignore[misc]  # the library has no type hints; it must be its error, see TokenFile
-    """There is no valid token for a login. A new one must be written."""
-
-
-class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # the library has no type hints
-    """Gives aiokafka the token of a file, read for each connection, so that the file can be renewed.
-
-    Its errors are errors of aiokafka, because the clients go on after those, and the next try may find a new token.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    async def token(self) -> str:
-        """Reads the token.
-
-        Raises:
-            TokenError: There is none, or it has expired.
-        """
-        try:
-            return await asyncio.to_thread(token_in, self._path)
-        except UnusableSecretError as error:
-            raise TokenError(f"no token in {self._path}: {error}") from None

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from streamer.sources.simulator.plan import CallPlan, Step
 
-_STT, _TTS = "CartesiaSTTService#0", "CartesiaTTSService#1"
+_STT = "CartesiaSTTService#0"
+_TTS = "CartesiaTTSService#1"
 _STT_MODEL, _TTS_MODEL, _LLM_MODEL, _REALTIME_MODEL = "ink-whisper", "sonic-3", "gpt-4.1-mini", "gpt-realtime"
 _STARTED_MS: Final = 600
 """How long after the line is opened every service reports zeros."""

@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from schemas.goals.goal_set import GoalSet
 from streamer.offline.contexts import folded_recording
 from streamer.offline.scoring import RecordedScoring, ScoringPlan

@@ -9,8 +9,7 @@ from unittest.mock import AsyncMock
 import pytest
 from structlog.testing import capture_logs
 
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.evaluator import topics
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.topics import CO_PARTITIONED_TOPICS, TopicWatch, require_fit_topics, used_topics

@@ -12,8 +12,7 @@ import pytest
 from consumers.engine.effects import CloseCall, Effect, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.measures import words as word_errors
 from consumers.engine.records import Revisions
 from consumers.engine.redaction import redactor as redaction

@@ -8,8 +8,8 @@ import pytest
 from consumers.engine.effects import RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.engine.goals.questions import MAX_HELD_MS, GoalRules, SteadyWords
-from consumers.engine.limits import Limits
+from consumers.engine.goals.questions import MAX_HELD_MS, SteadyWords
+from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.measures import rows as measures
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest

@@ -6,8 +6,7 @@ import pytest
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from tests.support.calls.agent_calls import heard, said, tool_replied, tool_requested

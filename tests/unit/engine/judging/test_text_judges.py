@@ -10,9 +10,8 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals import text_judges
 from consumers.engine.goals.checks import TurnFacts
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.engine.goals.questions import GoalRules
 from consumers.engine.goals.text_judges import Ratings, TextJudges
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.measures import rows as measures
 from consumers.engine.records import Revisions
 from consumers.engine.turns.live import NO_CHANGES

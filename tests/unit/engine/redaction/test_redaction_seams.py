@@ -14,8 +14,7 @@ from consumers.engine.admission import admit
 from consumers.engine.effects import CloseCall, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.partition import Partition
 from consumers.judge.prompts import read_answer

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
 from consumers.engine.turns.timeline import BrokerMoment, HeardBy
 from schemas.scores.records import DeadAirFact

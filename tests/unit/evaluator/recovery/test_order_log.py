@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import consumers.engine
 import schemas
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.evaluator import recovery as order_log
 from consumers.evaluator.recovery import (
     MAX_NOTE_CHARS,

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from elevenlabs import GetConversationResponseModel
 
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from schemas.events.elevenlabs import ConversationRecord
 from schemas.scores.records import AnyScoreRecord, ClosedFact, StageLatency, TurnValues
 from streamer.offline.contexts import context_of

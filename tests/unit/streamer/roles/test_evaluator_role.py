@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from consumers.engine.goals.questions import GoalRules
+from consumers.engine.limits import GoalRules
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments

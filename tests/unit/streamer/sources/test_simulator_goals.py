@@ -5,8 +5,7 @@ from collections import Counter
 import pytest
 from pydantic import SecretStr
 
-from consumers.engine.goals.questions import GoalRules
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from consumers.judge.settings import JudgeSettings
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.records import ClosedFact, DeadAirFact, InterruptionFact, SubgoalScore, VoiceToVoiceLatency
