@@ -15,12 +15,9 @@ from schemas.scores.live_view import is_withdrawn
 from schemas.scores.records import AnyScoreRecord, CallRecord
 from streamer.offline.call_work import scoring_of
 from streamer.offline.scoring import ScoringPlan
-from streamer.recordings.files.places import SAMPLE
-from streamer.recordings.goals import goals_for
-from streamer.recordings.reader import read_recordings
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.sources.simulator.incidents import Incident, with_incidents
-from streamer.sources.simulator.profile import HEALTHY
+from streamer.recordings.files import SAMPLE, RecordedCall
+from streamer.recordings.reader import goals_for, read_recordings
+from streamer.sources.simulator.profile import HEALTHY, Incident, with_incidents
 from streamer.sources.simulator.traffic import simulate_call
 
 RECORDS: Final[Mapping[str, str]] = {

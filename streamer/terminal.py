@@ -1,12 +1,17 @@
-"""Standard error: messages for a person, progress and live tables. Standard output is for results."""
+"""Text for a terminal, and libraries that keep quiet there."""
 
 import io
+import logging
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Final, cast
 
 import typer
 from rich.console import Console
+
+# Standard error: messages for a person, progress and live tables. Standard output is for results.
 
 _PADDING: Final = re.compile(r" +$", re.MULTILINE)
 FILE_COLUMNS: Final = 1_000
@@ -51,3 +56,16 @@ def safe(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+# Silences libraries, for commands that report errors themselves.
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Turns logging off inside the block: aiokafka logs each refusal several times, and raises it too."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)

@@ -1,8 +1,14 @@
-"""Moments: the present, and moments as people type and read them."""
+"""Moments that a person names."""
 
 import re
 from datetime import UTC, datetime
 from typing import Final
+
+import typer
+
+from consumers.runtime.process import wall_clock_ms
+
+# Moments: the present, and moments as people type and read them.
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 24 * 3_600_000}
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
@@ -42,3 +48,18 @@ def shown_moment(ms: int) -> str:
         '1970-01-02 00:00:00'
     """
     return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+# Moments that a person names on the command line.
+
+
+def moment_given(text: str) -> int:
+    """The moment that a person names, in milliseconds since 1970.
+
+    Raises:
+        BadParameter: The text is no moment.
+    """
+    try:
+        return moment_ms(text, wall_clock_ms())
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from error

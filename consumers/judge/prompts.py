@@ -294,7 +294,7 @@ def _asked(request: JudgeRequest, question: str) -> str:
 @cache
 def sections_of(prompt_version: str) -> Mapping[str, str]:
     """Returns the sections of a prompt's file by name, without the blank lines around them."""
-    text = files(__package__).joinpath("prompts", f"{prompt_version}.txt").read_text(encoding="utf-8")
+    text = files(__package__).joinpath("templates", f"{prompt_version}.txt").read_text(encoding="utf-8")
     _, *parts = _SECTION.split(text)
     return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
 

@@ -17,8 +17,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from streamer.exit_codes import READER_GONE
-from streamer.version import installed_version
+from streamer.facts import READER_GONE, installed_version
 
 GROUPS: Final = {
     "live": {

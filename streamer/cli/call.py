@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, JsonOption, PrefixOption
-from streamer.operations.one_call.ids import LEAST_CHARS
-from streamer.quiet_libraries import quiet_libraries
-from streamer.terminal import safe, say
+from streamer.facts import LEAST_CHARS
+from streamer.terminal import quiet_libraries, safe, say
 
 app = typer.Typer(add_completion=False)
 
@@ -39,11 +38,9 @@ def call(
         callgauge call 9f2c41
         callgauge call sample-call-3fa9c1-1 --since 7d --bootstrap kafka:9092
     """
-    from streamer.commands.call import only_call
-    from streamer.commands.moments import moment_given
-    from streamer.commands.settings_options import settings_from
-    from streamer.operations.one_call.past import find_calls
-    from streamer.operations.one_call.text import call_document, call_lines
+    from streamer.one_call import call_document, call_lines, find_calls, only_call
+    from streamer.settings.listing import settings_from
+    from streamer.time_bounds import moment_given
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     since_ms = moment_given(since)

@@ -38,8 +38,8 @@ def demo(
         callgauge demo
         callgauge demo --calls 12 --seconds 60 --http-port 0
     """
-    from streamer.commands.demo import run_demo
-    from streamer.commands.settings_options import settings_from
+    from streamer.roles.demo import run_demo
+    from streamer.settings.listing import settings_from
 
     settings = settings_from(config, http_port=http_port)
     asyncio.run(run_demo(settings, Console(highlight=False), seconds, calls, seed))

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
-from streamer.quiet_libraries import quiet_libraries
-from streamer.terminal import output_console
+from streamer.terminal import output_console, quiet_libraries
 
 app = typer.Typer(add_completion=False)
 
@@ -38,8 +37,8 @@ def doctor(
         callgauge doctor --bootstrap kafka:9092
         callgauge doctor --json | jq 'select(.verdict == "wrong")'
     """
-    from streamer.commands.doctor import finding_line, findings_with, summary, tell_all
-    from streamer.operations.doctor.findings import Finding, Verdict
+    from streamer.doctor.examination import finding_line, findings_with, summary, tell_all
+    from streamer.doctor.findings import Finding, Verdict
 
     console = output_console()
 

@@ -41,7 +41,7 @@ def check(
         callgauge events check events.jsonl
         my-bot --print-events | callgauge events check -
     """
-    from streamer.commands.events import finding_lines, findings_document, findings_in
+    from streamer.event_check import finding_lines, findings_document, findings_in
 
     findings = findings_in(path)
     if as_json:

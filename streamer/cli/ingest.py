@@ -37,8 +37,8 @@ def ingest(
         CALLGAUGE_INGEST__TOKEN=secret callgauge ingest
         curl -H 'Authorization: Bearer secret' --json @events.json localhost:8090/events
     """
-    from streamer.commands.run import run_roles
-    from streamer.commands.settings_options import settings_from
+    from streamer.roles.running import run_roles
+    from streamer.settings.listing import settings_from
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix, http_port=http_port)
     run_roles(settings, ("ingest",))

@@ -3,7 +3,7 @@
 import sys
 import warnings
 
-from streamer.exit_codes import STOPPED_BY_SIGNAL
+from streamer.facts import STOPPED_BY_SIGNAL
 
 
 def main() -> None:

@@ -70,11 +70,9 @@ def list_refused(
         callgauge quarantine list --since 2h --reason invalid_event
         callgauge quarantine list --json --limit 1000 > refused.jsonl
     """
-    from streamer.cluster.coordinates import Coordinates
-    from streamer.commands.quarantine import counted_entries, finished, tell_unreadable, wanted_by
-    from streamer.commands.settings_options import settings_from
-    from streamer.operations.quarantine.log import quarantined
-    from streamer.operations.quarantine.screen import listing, summary
+    from streamer.cluster.readers import Coordinates
+    from streamer.quarantine import counted_entries, finished, listing, quarantined, summary, tell_unreadable, wanted_by
+    from streamer.settings.listing import settings_from
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     wanted = wanted_by(settings, reason, topic, conversation, since, until)
@@ -111,8 +109,8 @@ def show(
     Example:
         callgauge quarantine show 'pipecat.events[3]@1041'
     """
-    from streamer.commands.quarantine import finished, place_named, show_entry
-    from streamer.commands.settings_options import settings_from
+    from streamer.quarantine import finished, place_named, show_entry
+    from streamer.settings.listing import settings_from
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     place = place_named(settings.kafka, record)
@@ -164,18 +162,10 @@ def replay(
         callgauge quarantine replay --reason text_too_long --since 1d --dry-run
         callgauge quarantine replay --all --until 2026-08-01T14:30 --yes
     """
-    from streamer.cluster.coordinates import Coordinates
-    from streamer.commands.quarantine import (
-        confirm,
-        finished,
-        place_named,
-        plan_of,
-        put_back_planned,
-        wanted_by,
-    )
-    from streamer.commands.settings_options import settings_from
-    from streamer.operations.quarantine.put_back import Outcome
-    from streamer.report.drawing.numbers import counted
+    from streamer.cluster.readers import Coordinates
+    from streamer.quarantine import Outcome, confirm, finished, place_named, plan_of, put_back_planned, wanted_by
+    from streamer.report.drawing import counted
+    from streamer.settings.listing import settings_from
 
     if bool(records) == bool(everything or reason):
         raise typer.BadParameter("say which records: name them, or give --reason, or --all.")

@@ -12,8 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from consumers.runtime.process import wall_clock_ms
 from streamer.cli.options import PATHS_HELP, SINCE_HELP, AgentOption, BootstrapOption, ConfigOption, PrefixOption
-from streamer.exit_codes import STOPPED_BY_SIGNAL
-from streamer.help_facts import ID_MARK, MAX_OPEN_CALLS
+from streamer.facts import ID_MARK, MAX_OPEN_CALLS, STOPPED_BY_SIGNAL
 from streamer.terminal import error_console, say
 
 PAST_PANEL: Final = "Past traffic"
@@ -137,16 +136,15 @@ def replay(
         callgauge replay --from-topics --since 2h
         CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay --from-topics --since 2026-08-01 --until 2026-08-02
     """
-    from streamer.commands.publishing import publish_calls
-    from streamer.commands.settings_options import settings_from
-    from streamer.report.drawing.numbers import counted
-    from streamer.sources.publisher import PlayProgress
-    from streamer.sources.replay.replayed_calls import ReplayPlan, amount_of, calls_to_play
+    from streamer.report.drawing import counted
+    from streamer.settings.listing import settings_from
+    from streamer.sources.publisher import PlayProgress, publish_calls
+    from streamer.sources.replay import ReplayPlan, amount_of, calls_to_play
 
     _require_one_kind(context, from_topics=from_topics)
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if from_topics:
-        from streamer.commands.backtest import run_backtest  # brings the engine, which playing does not need
+        from streamer.backtest.run import run_backtest  # brings the engine, which playing does not need
 
         run_backtest(settings, since=since, until=until, into=into, obeys_facts=not without_facts, as_json=as_json)
         return

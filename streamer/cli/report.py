@@ -16,8 +16,8 @@ from streamer.cli.options import (
     VerdictsOption,
     require_judge,
 )
+from streamer.facts import installed_version
 from streamer.terminal import say
-from streamer.version import installed_version
 
 MOST_CALLS: Final = 500
 """Calls of one page: each takes some 100 kB in the browser."""
@@ -52,16 +52,15 @@ def report(
         callgauge report calls.jsonl.gz --goals goals/ --html report.html
     """
     from consumers.engine.redaction.redactor import Redactor
-    from streamer.commands.report import require_place, write_page
-    from streamer.commands.settings_options import settings_from
+    from streamer.offline.call_work import reading_progress, tell_refused
     from streamer.offline.scored_recordings import plan_from, reported_call, score_all, scorings_of
     from streamer.offline.scoring import RecordedScoring
-    from streamer.offline.screen import reading_progress, tell_refused
-    from streamer.recordings.goals import goals_for
-    from streamer.report.call.reported_call import ReportedCall
-    from streamer.report.drawing.numbers import counted
-    from streamer.report.page import index, page, section
-    from streamer.report.sections.trials import over_many_calls
+    from streamer.recordings.reader import goals_for
+    from streamer.report.calls import ReportedCall
+    from streamer.report.drawing import counted
+    from streamer.report.page import index, page, require_place, section, write_page
+    from streamer.report.sections import over_many_calls
+    from streamer.settings.listing import settings_from
 
     require_judge(verdicts, judge)
     settings = settings_from(config)

@@ -49,8 +49,8 @@ def run(
         CALLGAUGE_GOALS__FOLDER=goals OPENAI_API_KEY=... callgauge run
         callgauge run --config callgauge.toml
     """
-    from streamer.commands.run import roles_named, run_roles
-    from streamer.commands.settings_options import settings_from
+    from streamer.roles.running import roles_named, run_roles
+    from streamer.settings.listing import settings_from
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix, http_port=http_port)
     run_roles(settings, roles_named(roles, settings))

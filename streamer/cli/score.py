@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from streamer.agent_inspect.scorer_names import Scorer
 from streamer.cli.options import (
     AgentOption,
     ArrivalOption,
@@ -18,6 +17,7 @@ from streamer.cli.options import (
     VerdictsOption,
     require_judge,
 )
+from streamer.facts import Scorer
 
 app = typer.Typer(add_completion=False)
 
@@ -95,20 +95,28 @@ def score(
         callgauge score traces.jsonl --format agent-inspect --judge on --verdicts verdicts.jsonl > results.jsonl
         OPENAI_API_KEY=... callgauge score records/1.1.2 --goals airline_dataset.jsonl --judge on
     """
-    from streamer.commands.printing import found_calls, print_calls, printed_calls, total_of
-    from streamer.commands.score import options_in, print_table
-    from streamer.commands.settings_options import settings_from
-    from streamer.offline.call_work import CallOutput, eva_work, readable_scorings, score_lines, score_work
-    from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
+    from streamer.offline.call_work import (
+        CallOutput,
+        eva_work,
+        found_calls,
+        print_calls,
+        printed_calls,
+        readable_scorings,
+        score_lines,
+        score_work,
+        total_of,
+    )
+    from streamer.offline.scored_recordings import options_in, plan_from, print_table, score_all, scorings_of
     from streamer.offline.scoring import RecordedScoring
-    from streamer.recordings.goals import goals_for
+    from streamer.recordings.reader import goals_for
+    from streamer.settings.listing import settings_from
 
     require_judge(verdicts, judge)
     if output is ScoreFormat.AGENT_INSPECT:
         if all_records or arrival is not None or processes is not None:
             raise typer.BadParameter("A trace has no events: leave out --all, --arrival and --processes.")
-        from streamer.agent_inspect.files import TraceFiles
-        from streamer.agent_inspect.run import TracePlan, score_traces
+        from streamer.agent_inspect.scoring import TracePlan, score_traces
+        from streamer.agent_inspect.traces import TraceFiles
 
         files = TraceFiles(paths)
         trace_plan = TracePlan(

@@ -34,10 +34,8 @@ def settings(
         callgauge settings --toml > callgauge.toml
         callgauge settings --json | jq 'select(.setting == "goals.folder")'
     """
-    from streamer.commands.settings import setting_document, settings_table
-    from streamer.commands.settings_options import given_from
     from streamer.settings.all_settings import settings_of
-    from streamer.settings.listing import listed_settings, settings_file
+    from streamer.settings.listing import given_from, listed_settings, setting_document, settings_file, settings_table
 
     if as_toml and as_json:
         raise typer.BadParameter("--toml and --json exclude each other: give one of them.")

@@ -11,10 +11,8 @@ from rich.progress import Progress, TextColumn
 
 from consumers.runtime.process import wall_clock_ms
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
-from streamer.help_facts import MAX_OPEN_CALLS
-from streamer.sources.simulator.incidents import Incident, IncidentName, with_incidents
-from streamer.sources.simulator.profile import PROFILES, ProfileName
-from streamer.sources.simulator.speech import AGENTS
+from streamer.facts import MAX_OPEN_CALLS
+from streamer.sources.simulator.profile import AGENTS, PROFILES, Incident, IncidentName, ProfileName, with_incidents
 from streamer.terminal import error_console, say
 
 app = typer.Typer(add_completion=False)
@@ -64,12 +62,10 @@ def simulate(
         callgauge simulate --print --seed 7 | callgauge events check -
         callgauge simulate --incident agent_mute --agent library-desk
     """
-    from streamer.commands.publishing import publish_calls
-    from streamer.commands.settings_options import settings_from
-    from streamer.commands.simulate import event_lines, traffic_text
-    from streamer.sources.publisher import PlayProgress
-    from streamer.sources.replay.playback import PlayedCall
-    from streamer.sources.simulator.traffic import simulated_traffic
+    from streamer.settings.listing import settings_from
+    from streamer.sources.publisher import PlayProgress, publish_calls
+    from streamer.sources.replay import PlayedCall
+    from streamer.sources.simulator.traffic import event_lines, simulated_traffic, traffic_text
 
     if agent is not None and agent not in AGENTS:
         raise typer.BadParameter(

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from streamer.cli.options import AgentOption, BootstrapOption, ConfigOption, PrefixOption
-from streamer.exit_codes import STOPPED_BY_SIGNAL
-from streamer.help_facts import ID_MARK, POSITION_FILE
+from streamer.facts import ID_MARK, POSITION_FILE, STOPPED_BY_SIGNAL
 from streamer.terminal import say
 
 app = typer.Typer(add_completion=False)
@@ -66,10 +65,8 @@ def tail(
         callgauge tail output/my-run --agent airline-desk --goals '{id}'
         callgauge tail output/my-run --topic-prefix lab. --position lab.json
     """
-    from streamer.commands.settings_options import settings_from
-    from streamer.commands.tail import follow, progress_text
-    from streamer.sources.tail.followed_record import CallFacts
-    from streamer.sources.tail.followed_run import RunFolderError
+    from streamer.settings.listing import settings_from
+    from streamer.sources.tail import CallFacts, RunFolderError, follow, progress_text
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if not run_dir.is_dir():

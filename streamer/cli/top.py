@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption
-from streamer.quiet_libraries import quiet_libraries
+from streamer.terminal import quiet_libraries
 
 app = typer.Typer(add_completion=False)
 
@@ -33,9 +33,9 @@ def top(
         callgauge top --once --since 1h
         callgauge top --json --bootstrap kafka:9092
     """
-    from streamer.commands.moments import moment_given
-    from streamer.commands.settings_options import settings_from
-    from streamer.commands.top import watch
+    from streamer.live_calls import watch
+    from streamer.settings.listing import settings_from
+    from streamer.time_bounds import moment_given
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     since_ms = moment_given(since)

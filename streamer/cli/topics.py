@@ -29,7 +29,7 @@ def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
         callgauge topics check
     """
     from schemas.topics import TOPICS
-    from streamer.commands.topics import kept_text, topic_table
+    from streamer.cluster.topic_admin import kept_text, topic_table
 
     if context.invoked_subcommand is not None:
         return
@@ -79,9 +79,8 @@ def create(
         callgauge topics create --partitions 24 --replication-factor 3
         callgauge topics create --partitions 24 --scores-copy scores.backtest
     """
-    from streamer.cluster.topic_admin import create_topics, topic_states
-    from streamer.commands.settings_options import settings_from
-    from streamer.commands.topics import report_faults
+    from streamer.cluster.topic_admin import create_topics, report_faults, topic_states
+    from streamer.settings.listing import settings_from
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     made = asyncio.run(
@@ -115,9 +114,8 @@ def check(
     from consumers.engine.limits import needs_of
     from consumers.runtime.kafka.connection import topic_settings
     from schemas.topics import Severity, topic_faults
-    from streamer.cluster.topic_admin import topic_states
-    from streamer.commands.settings_options import settings_from
-    from streamer.commands.topics import faults_of, report_faults, topic_table
+    from streamer.cluster.topic_admin import faults_of, report_faults, topic_states, topic_table
+    from streamer.settings.listing import settings_from
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     kafka = settings.kafka

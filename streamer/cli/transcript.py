@@ -39,13 +39,13 @@ def transcript(
         callgauge transcript records/1.1.2 | jq '.[].message'
         callgauge transcript calls.jsonl.gz --folder transcripts --gzip
     """
-    from streamer.commands.settings_options import settings_from
-    from streamer.commands.transcript import FolderWriter, print_transcript, write_transcript
+    from streamer.offline.call_work import reading_progress, tell_refused
     from streamer.offline.scored_recordings import plan_from
     from streamer.offline.scoring import RecordedScoring
-    from streamer.offline.screen import reading_progress, tell_refused
     from streamer.recordings.reader import read_recordings
-    from streamer.sources.replay.playback import with_control_events
+    from streamer.roles.transcript_files import FolderWriter, print_transcript, write_transcript
+    from streamer.settings.listing import settings_from
+    from streamer.sources.replay import with_control_events
 
     if packs and folder is None:
         raise typer.BadParameter("it is about files: give --folder too, or pack standard output with `| gzip`.")

@@ -80,9 +80,9 @@ def trials(
         callgauge trials monday.jsonl tuesday.jsonl
         callgauge trials --from-topics --since 2h
     """
-    from streamer.commands.settings_options import settings_from
-    from streamer.commands.trials import from_files, from_past_calls, print_comparison
-    from streamer.trials.call_folds import Trials
+    from streamer.settings.listing import settings_from
+    from streamer.trials.calls import Trials
+    from streamer.trials.comparison import from_files, from_past_calls, print_comparison
 
     _require_fitting(paths, since, bootstrap, topic_prefix, from_topics=from_topics)
     require_judge(verdicts, judge)

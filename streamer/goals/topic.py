@@ -1,11 +1,9 @@
-"""The topic `goals`: one record for each goal set. The newest record of a key counts; a record without a value deletes the set.
-
-It is read from its beginning, in no consumer group and beside the subscription of the inputs, by each process for itself.
-"""
+"""Where an evaluator gets goal sets from: a folder that is watched, or a compacted topic."""
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -18,9 +16,56 @@ from consumers.runtime.process import finish_unless
 from schemas.goals.goal_set import GoalSet, read_goals
 from schemas.quarantine import UndecodableRecord
 from schemas.topics import GOALS_TOPIC
-from streamer.cluster.onlooker import POLL_MS, STALL_SECONDS, onlooker
-from streamer.goals.documents import DocumentError, read_json
-from streamer.goals.index import GoalIndex
+from streamer.cluster.readers import POLL_MS, STALL_SECONDS, onlooker
+from streamer.goals.files import (
+    DocumentError,
+    FileMistake,
+    FileState,
+    GoalFile,
+    GoalFolderError,
+    doubles_in,
+    goal_files_of,
+    read_goal_file,
+    read_json,
+)
+
+# Finds a goal set by its id or by an agent; the same for every source of goals.
+
+
+class GoalIndex:
+    """Goal sets at one moment. While the source changes, a reader has the old index or the new one."""
+
+    def __init__(self, goals: Iterable[GoalSet] = ()) -> None:
+        """Indexes goal sets.
+
+        Args:
+            goals: The first one with an id has it, and the first one with an agent has the agent.
+        """
+        self._by_id: dict[str, GoalSet] = {}
+        self._by_agent: dict[str, GoalSet] = {}
+        for each in goals:
+            # A set that cannot be found by its id is not found by its agents either.
+            if self._by_id.setdefault(each.id, each) is each:
+                for agent in each.agents:
+                    self._by_agent.setdefault(agent, each)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def named(self, goals_id: str) -> GoalSet | None:
+        """The set with this id."""
+        return self._by_id.get(goals_id)
+
+    def of_agent(self, agent: str) -> GoalSet | None:
+        """The set that is for this agent's calls."""
+        return self._by_agent.get(agent)
+
+
+# The topic `goals`: one record for each goal set. The newest record of a key counts; a record without a value deletes
+# the set.
+#
+# It is read from its beginning, in no consumer group and beside the subscription of the inputs, by each process for
+# itself.
 
 RETRY_SECONDS: Final = 10.0
 """How long until the topic is tried again that was not there, or whose broker was away."""
@@ -178,3 +223,153 @@ def _goals_in(goals_id: str, value: bytes) -> GoalSet:
     if goals.id != goals_id:
         raise GoalRecordError(f"its key is {goals_id!r} and its id {goals.id!r}; they must be the same")
     return goals
+
+
+# A folder of goal files that may change at any time: changed files are read again, broken files are not used.
+
+
+class GoalFolder:
+    """The goal sets of a folder.
+
+    If a file becomes broken, the log reports it and its last valid sets stay. The sets of a deleted file go. A call keeps
+    its set in every case.
+
+    Attributes:
+        index: The present goal sets; replaced as a whole.
+        broken: The mistakes of each broken file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.index = GoalIndex()
+        self.broken: dict[Path, tuple[FileMistake, ...]] = {}
+        self._folder = folder
+        self._states: dict[Path, FileState] = {}
+        self._good: dict[Path, GoalFile] = {}
+        self._warned_of: set[str] = set()
+
+    def load(self) -> None:
+        """Reads everything for the first time. It waits for the disk, so a thread should do it.
+
+        Raises:
+            GoalFolderError: It cannot be read as a folder.
+        """
+        self._read(goal_files_of(self._folder))
+
+    def reload(self) -> None:
+        """Reads the files that changed since the last time. It waits for the disk, so call it in a thread."""
+        try:
+            states = goal_files_of(self._folder)
+        except GoalFolderError as error:
+            self._tell([f"{error} What was read before stays in use."])
+            return
+        if states != self._states:
+            self._read(states)
+
+    def _read(self, states: dict[Path, FileState]) -> None:
+        for path in [path for path, state in states.items() if self._states.get(path) != state]:
+            self._take(read_goal_file(path))
+        for path in self._states.keys() - states.keys():
+            self.broken.pop(path, None)
+            if self._good.pop(path, None) is not None:
+                log.info("goal_file_gone", file=str(path))
+        self._states = states
+        # By name, so that which file comes first does not depend on which one was changed last.
+        files = [self._good[path] for path in sorted(self._good)]
+        self.index = GoalIndex(placed.goals for file in files for placed in file.sets)
+        self._tell(map(str, doubles_in(files)))
+
+    def _take(self, file: GoalFile) -> None:
+        if not file.mistakes:
+            self.broken.pop(file.path, None)
+            self._good[file.path] = file
+            log.info("goal_file_read", file=str(file.path), goal_sets=[placed.goals.id for placed in file.sets][:20])
+            return
+        self.broken[file.path] = file.mistakes
+        log.error(
+            "goal_file_broken",
+            file=str(file.path),
+            mistakes=len(file.mistakes),
+            first=f"{file.mistakes[0]}.",
+            now="its earlier content stays in use" if file.path in self._good else "no goals come from it",
+            remedy=f"callgauge goals check {file.path}",
+        )
+
+    def _tell(self, problems: Iterable[str]) -> None:
+        """Problems of the folder as a whole, each once for as long as it lasts."""
+        current = set(problems)
+        for problem in sorted(current - self._warned_of):
+            log.warning("goal_folder_problem", problem=problem)
+        self._warned_of = current
+
+
+# The sources of goal sets: a folder of files, the topic `goals`, both, or none.
+
+POLL_SECONDS: Final = 2.0
+"""Interval of the folder checks: a saved file is in use before a person has placed the next call."""
+MAX_NAMES_TOLD: Final = 100
+"""Bound of logged unknown goal sets, each logged once; the first ones show the fault."""
+
+
+class GoalSources:
+    """Chooses the goals of calls; a `schemas.goals.goal_set.ChoosesGoals`. The folder is asked first, then the topic.
+
+    Attributes:
+        ready: Set when every source was read once, or could not be; calls that begin before may miss their goals.
+    """
+
+    def __init__(
+        self, folder: GoalFolder | None, topic: GoalsTopic | None, *, poll_seconds: float = POLL_SECONDS
+    ) -> None:
+        """Keeps the sources; nothing is read before `run`.
+
+        Args:
+            folder: The folder, if there is one.
+            topic: The topic, if it is to be read.
+            poll_seconds: How often the folder is looked at.
+        """
+        self.ready = asyncio.Event()
+        self._folder = folder
+        self._topic = topic
+        self._poll_seconds = poll_seconds
+        self._unknown: set[str] = set()
+
+    def choose(self, goals_id: str | None, agent: str | None) -> GoalSet | None:
+        """The set that a call names, or without a name its agent's; None when there is none."""
+        indexes = [source.index for source in (self._folder, self._topic) if source is not None]
+        if goals_id is not None:
+            found = next((goals for index in indexes if (goals := index.named(goals_id)) is not None), None)
+            if found is None:
+                self._tell_unknown(goals_id)
+            return found
+        if agent is None:
+            return None
+        return next((goals for index in indexes if (goals := index.of_agent(agent)) is not None), None)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Reads the sources and follows their changes until `stop` is set.
+
+        Raises:
+            GoalFolderError: The folder cannot be read at the start.
+        """
+        if self._folder is not None:
+            await asyncio.to_thread(self._folder.load)
+        async with asyncio.TaskGroup() as tasks:
+            if self._folder is not None:
+                tasks.create_task(self._watch(self._folder, stop))
+            if self._topic is not None:
+                tasks.create_task(self._topic.follow(stop))
+                await self._topic.tried.wait()
+            self.ready.set()
+
+    async def _watch(self, folder: GoalFolder, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), self._poll_seconds)
+                return
+            await asyncio.to_thread(folder.reload)
+
+    def _tell_unknown(self, goals_id: str) -> None:
+        """A call named a set that nobody knows: once for each name."""
+        if goals_id not in self._unknown and len(self._unknown) < MAX_NAMES_TOLD:
+            self._unknown.add(goals_id)
+            log.warning("goal_set_unknown", goal_set=goals_id, now="calls that name it have no goals")

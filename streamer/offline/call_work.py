@@ -1,28 +1,123 @@
-"""The work on one recorded call as a function of its place: the lines to print and the sentences to say.
-
-A call that cannot be read gives no lines; its error is one of the sentences, and the others are not concerned.
-"""
+"""Work on many recorded calls: on all cores, in order, with progress on the screen."""
 
 import json
+import signal
+import sys
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from streamer.offline.contexts import context_of
-from streamer.offline.eva_results import eva_metrics_of
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from schemas.quarantine import QuarantineRecord
+from streamer.facts import STOPPED_BY_SIGNAL
+from streamer.offline.contexts import context_of, eva_metrics_of
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
-from streamer.offline.screen import about_refused
-from streamer.recordings.eva_state import with_state
-from streamer.recordings.files.event_files import FiledEvents
-from streamer.recordings.files.json_files import RecordingError
-from streamer.recordings.files.places import Place, RecordedPath, WireLine
-from streamer.recordings.goals import RecordedGoals
-from streamer.recordings.reader import NoCallError, read_call
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.sources.replay.playback import with_control_events
-from streamer.terminal import say
+from streamer.offline.side_by_side import results_in_order
+from streamer.recordings.eva import with_state
+from streamer.recordings.files import FiledEvents, Place, RecordedCall, RecordedPath, RecordingError, WireLine
+from streamer.recordings.reader import NoCallError, RecordedGoals, read_call
+from streamer.sources.replay import with_control_events
+from streamer.terminal import error_console, say
+
+# Progress and warnings on standard error while recorded calls are read and results go to standard output.
+
+EVENTS: Final = "events"
+RECORDS: Final = "records"
+_MOST_LINES_PER_CALL: Final = 3
+_MANY: Final = frozenset({EVENTS, RECORDS})
+_REFRESH_EVENTS: Final = 500
+_REFRESH_SECONDS: Final = 0.1
+
+
+@dataclass(slots=True)
+class ReadingProgress:
+    """Counts calls and their events, or questions about them, and now and then shows both."""
+
+    _bar: Progress
+    _task: TaskID
+    _counted: str
+    calls: int = 0
+    events: int = 0
+    _shown_at: float = 0.0
+
+    def event(self) -> None:
+        """One more event was read."""
+        self.events += 1
+        if self.events % _REFRESH_EVENTS == 0 or self._counted not in _MANY:
+            self._show()
+
+    def call(self, events: int) -> None:
+        """One more call was done, with so many events."""
+        self.calls += 1
+        self.events += events
+        self._show()
+
+    def _show(self) -> None:
+        self._bar.update(
+            self._task, completed=self.calls, description=f"{self.calls} calls, {self.events} {self._counted}"
+        )
+        if (now := time.monotonic()) - self._shown_at >= _REFRESH_SECONDS:
+            self._shown_at = now
+            self._bar.refresh()
+
+
+@contextmanager
+def reading_progress(total_calls: int | None = None, counted: str = EVENTS) -> Iterator[ReadingProgress]:
+    """A bar on standard error while recordings are read, where it can be seen and disturbs nothing.
+
+    Args:
+        total_calls: The number of calls; None while nobody knows it.
+        counted: Name of the things that are counted beside calls. Events and records are many, so not each of them is shown.
+    """
+    console = error_console()
+    # A bar beside results on the same screen would be torn apart by them.
+    shows_progress = console.is_terminal and not sys.stdout.isatty()
+    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn()]
+    if total_calls is not None:
+        columns += [MofNCompleteColumn(), TimeRemainingColumn()]
+    # Without redirect_stdout=False results would go where the bar is, not to standard output. With auto_refresh the bar would
+    # have a thread, and a process with threads cannot be copied to work on several cores.
+    with Progress(
+        *columns, console=console, disable=not shows_progress, redirect_stdout=False, auto_refresh=False
+    ) as bar:
+        yield ReadingProgress(bar, bar.add_task("", total=total_calls), counted)
+
+
+def tell_refused(conversation_id: str, refused: Sequence[QuarantineRecord]) -> None:
+    """Says which events of a call are not in its results."""
+    for sentence in about_refused(conversation_id, refused):
+        say(sentence)
+
+
+def about_refused(conversation_id: str, refused: Sequence[QuarantineRecord]) -> list[str]:
+    """The sentences about the events of a call that are not in its results."""
+    sentences = []
+    for record in refused[:_MOST_LINES_PER_CALL]:
+        where = f"Call {conversation_id}, event {record.offset + 1} of {record.topic}"
+        sentences.append(f"{where}: {record.what}: {record.expected_and_seen}. Left out, as the evaluator would.")
+    if (more := len(refused) - _MOST_LINES_PER_CALL) > 0:
+        sentences.append(f"Call {conversation_id}: {more} more events left out.")
+    return sentences
+
+
+# The work on one recorded call as a function of its place: the lines to print and the sentences to say.
+#
+# A call that cannot be read gives no lines; its error is one of the sentences, and the others are not concerned.
 
 LEFT_OUT: Final = "This call is left out; the others are not concerned."
 
@@ -200,3 +295,101 @@ def _scores(
     deque(scoring.run(on_event), maxlen=0)  # nothing is asked
     lines, refused = score_lines(scoring, all_records=all_records)
     return lines, [*sentences, *refused]
+
+
+# Prints the results of recorded calls, for `score` and `context`: in the order of the calls, whatever happens to one
+# of them.
+
+
+class PrintedCalls:
+    """Results on standard output, and sentences and progress on standard error.
+
+    Attributes:
+        unread: Number of calls, and ends of files, that could not be read.
+        event: Called after each event of a call that is not done yet.
+    """
+
+    def __init__(self, progress: ReadingProgress) -> None:
+        """Starts with no call."""
+        self.unread = 0
+        self.event = progress.event
+        self._progress = progress
+        self._printed: list[int] = []
+
+    def add(self, output: CallOutput) -> None:
+        """Prints the results of one more call."""
+        # Writing and counting are one step of the interpreter, so that no signal comes between them.
+        (self._printed if output.is_read else []).extend(map(sys.stdout.write, (output.text,)))
+        for sentence in output.sentences:
+            say(sentence)
+        if output.is_read:
+            self._progress.call(output.events)
+        else:
+            self.unread += 1
+
+    @property
+    def read(self) -> int:
+        """The number of calls with results."""
+        return len(self._printed)
+
+
+def found_calls(paths: Sequence[Path]) -> list[RecordedPath]:
+    """Looks below every path before a call is read, so that a misspelt path is noticed at once.
+
+    Raises:
+        RecordingError: There is no recorded call at one of them.
+    """
+    found = [RecordedPath(path) for path in paths]
+    for path in found:
+        if path.discarded:
+            say(
+                f"{path.path}: {path.discarded} folders of discarded attempts are left out, as in EVA. Name such a folder "
+                "to read it."
+            )
+    return found
+
+
+def print_calls(paths: Sequence[Path], work: CallWork, processes: int | None) -> None:
+    """Does the work on every recorded call and prints the results.
+
+    Raises:
+        RecordingError: There is no recorded call at one of the paths; nothing was read.
+        Exit: Calls could not be read, or a signal ended it.
+    """
+    found = found_calls(paths)
+    with printed_calls(total_of(found)) as printed:
+        for output in results_in_order(places_of(found), work, processes):
+            printed.add(output)
+
+
+def total_of(found: Sequence[RecordedPath]) -> int | None:
+    """The number of calls; None where they are counted only by reading them."""
+    return sum(len(path.known) for path in found) if all(path.known for path in found) else None
+
+
+@contextmanager
+def printed_calls(total: int | None, counted: str = EVENTS) -> Iterator[PrintedCalls]:
+    """A place for results; at the end it reports missing calls, and ends the command if there are any.
+
+    Args:
+        total: The number of calls; None if it is unknown.
+        counted: Name of the things that are counted beside calls.
+
+    Raises:
+        Exit: Calls could not be read, or a signal ended it.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with reading_progress(total, counted) as progress:
+        printed = PrintedCalls(progress)
+        try:
+            yield printed
+        except KeyboardInterrupt:
+            sys.stdout.flush()
+            of_all = "" if total is None else f" of {total}"
+            say(f"Stopped: {printed.read}{of_all} calls were printed, each of them whole.")
+            raise typer.Exit(STOPPED_BY_SIGNAL) from None
+    sys.stdout.flush()
+    if printed.unread:
+        counted = "1 place" if printed.unread == 1 else f"{printed.unread} places"
+        say(f"{counted} could not be read, see above; the {printed.read} other calls were read and printed.")
+        raise typer.Exit(1)

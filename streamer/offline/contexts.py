@@ -1,21 +1,80 @@
-"""Recorded calls through the engine without a broker, for `callgauge context`."""
+"""EVA's metric contexts and results of recorded calls."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from consumers.engine.admission import Arrival
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.call import Call
-from consumers.engine.evaluator import folded
-from consumers.engine.measures.eva import GOODBYE, state_hash
+from consumers.engine.evaluator import NO_LIMITS, folded
+from consumers.engine.limits import Limits
+from consumers.engine.measures.eva import GOODBYE, facts_of, metrics_of, state_hash
+from consumers.engine.redaction.redactor import Redactor
+from schemas.closed_sets import InputSource
+from schemas.events.envelope import TYPE_HEADER, agent_event_type
 from schemas.metric_context import MetricContext
 from schemas.quarantine import QuarantineRecord
-from streamer.offline.arrivals import arrivals_of
-from streamer.recordings.eva_state import RecordedState, state_of_record
-from streamer.recordings.files.places import without_trial
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.sources.replay.playback import in_random_order, in_time_order
+from schemas.topics import TOPIC_BY_SOURCE
+from streamer.recordings.eva import RecordedState, state_of_record
+from streamer.recordings.files import MAX_DOCUMENT_BYTES, RecordedCall, without_trial
+from streamer.sources.replay import WireEvent, in_random_order, in_time_order
+
+# The events of a recorded call as the evaluator gets them from Kafka: the same checks apply, but no limit of
+# duration.
+
+_INTAKE_LIMITS: Final[Limits] = NO_LIMITS.model_copy(update={"max_record_bytes": MAX_DOCUMENT_BYTES})
+
+
+@dataclass(slots=True)
+class _FiledRecord:
+    """An event of a recording in the shape of a Kafka record; the broker took it when it was produced."""
+
+    topic: str
+    offset: int
+    timestamp: int
+    key: bytes
+    value: bytes
+    partition: int = 0
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def arrivals_of(
+    conversation_id: str,
+    events: Iterable[WireEvent],
+    refused: list[QuarantineRecord],
+    redactor: Redactor | None = None,
+) -> Iterator[Arrival | None]:
+    """Checks the events of a call as the evaluator does, one by one.
+
+    Args:
+        conversation_id: The call's id, which is the key of its records.
+        events: In the order of reading; events of one source stay in order.
+        refused: Gets the records that the evaluator would quarantine.
+        redactor: Redacts the texts in those records; None uses the default rules.
+
+    Yields:
+        The arrival of each event; None for one that was refused.
+    """
+    offsets = {source: count() for source in InputSource}
+    key = conversation_id.encode()
+    for event in events:
+        source = InputSource(event.source)
+        # The engine recognises events of a real agent by the envelope; the rest of the envelope is not needed.
+        headers = ((TYPE_HEADER, agent_event_type(event.event_name).encode()),) if event.is_agent_event else ()
+        record = _FiledRecord(
+            TOPIC_BY_SOURCE[source], next(offsets[source]), event.arrival_ms, key, event.value, headers=headers
+        )
+        match admit(source, record, _INTAKE_LIMITS, redactor):
+            case QuarantineRecord() as refusal:
+                refused.append(refusal)
+                yield None
+            case arrival:
+                yield arrival
+
+
+# Recorded calls through the engine without a broker, for `callgauge context`.
 
 _SOUND_FILES: Final = ("audio_assistant_path", "audio_user_path", "audio_mixed_path")
 
@@ -141,3 +200,41 @@ def folded_recording(
                 on_event()
 
     return folded(arrivals(), recorded.pipeline_type, recorded.conversation_ended_reason), tuple(refused)
+
+
+# Recorded calls through the engine without a broker, for `callgauge score --format eva`.
+
+
+@dataclass(frozen=True, slots=True)
+class CallMetrics:
+    """EVA's metrics of one recorded call.
+
+    Attributes:
+        conversation_id: The call's id in the recording.
+        metrics: By name, in the encoding of EVA's result files: its own zeros, errors and skips.
+        refused: Events that the evaluator would have quarantined, in the order of arrival; they are not in the metrics.
+    """
+
+    conversation_id: str
+    metrics: dict[str, dict[str, Any]]
+    refused: tuple[QuarantineRecord, ...]
+
+
+def eva_metrics_of(
+    recorded: RecordedCall, arrival_seed: int | None = None, on_event: Callable[[], None] | None = None
+) -> CallMetrics:
+    """Streams a recorded call through the engine, event by event, and gives EVA's metrics at the end of the call.
+
+    Args:
+        recorded: The call.
+        arrival_seed: Decides in which order events of different sources arrive; None is by their times.
+        on_event: Called after each event.
+
+    Raises:
+        RecordingError: A file of the record cannot be read.
+    """
+    state = state_of_record(recorded.directory)
+    call, refused = folded_recording(recorded, arrival_seed, on_event)
+    context = whole_context(recorded, call, state)
+    results = metrics_of(context, facts_of(call.history, state.stage_mean_ms, state.mean_tokens))
+    return CallMetrics(recorded.conversation_id, {name: results[name].to_dict() for name in sorted(results)}, refused)

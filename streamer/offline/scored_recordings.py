@@ -1,4 +1,4 @@
-"""Scores recorded calls one after the other, or several side by side if a judge is asked: for `score` and `report`."""
+"""Scores many recordings on all cores, and prints their records."""
 
 import asyncio
 from collections import deque
@@ -6,23 +6,26 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import typer
+
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import first_of
-from streamer.offline.call_work import scoring_of
+from streamer.agent_inspect.traces import option_in
+from streamer.facts import installed_version
+from streamer.offline.call_work import reading_progress, scoring_of, tell_refused
 from streamer.offline.contexts import folded_recording
-from streamer.offline.judging.judge_in_process import JudgeInProcess
-from streamer.offline.judging.kept_verdicts import KeptVerdicts, keeping
+from streamer.offline.judge_in_process import JudgeInProcess
+from streamer.offline.kept_verdicts import KeptVerdicts, keeping
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
-from streamer.recordings.goals import RecordedGoals
-from streamer.recordings.reader import read_recordings
-from streamer.report.call.hearing import heard_in
-from streamer.report.call.reported_call import ReportedCall
-from streamer.report.drawing.texts import Redacts
+from streamer.recordings.reader import RecordedGoals, read_recordings
+from streamer.report.calls import ReportedCall, heard_in
+from streamer.report.drawing import Redacts
 from streamer.settings.all_settings import Settings
-from streamer.sources.replay.playback import in_time_order
-from streamer.terminal import say
-from streamer.version import installed_version
+from streamer.sources.replay import in_time_order
+from streamer.terminal import output_console, safe, say
+
+# Scores recorded calls one after the other, or several side by side if a judge is asked: for `score` and `report`.
 
 CALLS_AHEAD: Final = 4
 """Calls that are begun, or scored and not yet shown, for each call that may wait for the judge: a slow call in front must not
@@ -153,3 +156,40 @@ async def _judged(scoring: RecordedScoring, judge: JudgeInProcess, on_event: Cal
         except StopIteration:
             requests = None
     return scoring
+
+
+# The work of the command `score`: options of scorers, and the table of scores.
+
+
+def print_table(
+    scorings: Iterator[RecordedScoring], settings: Settings, verdicts: Path | None, *, asks_judge: bool
+) -> None:
+    """Scores the calls, and prints a table of them in place of their records."""
+    from streamer.report.page import CallSummary, standout_lines, summary_of, summary_table  # brings the report
+
+    redactor = Redactor(settings.redaction)
+    calls: list[CallSummary] = []
+    with reading_progress() as progress:
+
+        def take(scoring: RecordedScoring) -> None:
+            progress.calls += 1
+            calls.append(summary_of(reported_call(scoring, "", redactor)))
+            tell_refused(scoring.call.conversation_id, scoring.refused)
+
+        score_all(scorings, settings, take, progress.event, asks_judge=asks_judge, verdicts=verdicts)
+    output_console().print(summary_table(calls))
+    typer.echo()
+    for line in standout_lines(calls):
+        typer.echo(safe(line))
+
+
+def options_in(given: Sequence[str]) -> dict[str, object]:
+    """The options of scorers, by name.
+
+    Raises:
+        BadParameter: One of them does not exist, or has no such value.
+    """
+    try:
+        return dict(map(option_in, given))
+    except ValueError as error:
+        raise typer.BadParameter(f"--option: {error}.") from error

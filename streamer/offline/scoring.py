@@ -1,4 +1,4 @@
-"""Recorded calls through the live engine without a broker, for `callgauge score`. Pure: time is the time of the events."""
+"""Scores recorded calls through the engine."""
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -21,9 +21,9 @@ from schemas.quarantine import QuarantineRecord
 from schemas.redaction import RedactionRules
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord
-from streamer.offline.arrivals import arrivals_of
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.sources.replay.playback import in_random_order, in_time_order
+from streamer.offline.contexts import arrivals_of
+from streamer.recordings.files import RecordedCall
+from streamer.sources.replay import in_random_order, in_time_order
 
 _FOR_EVER_MS: Final = 2**53
 _NEVER_CUT_OFF: Final = {

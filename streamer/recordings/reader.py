@@ -1,24 +1,40 @@
-"""Reads recorded calls, one at a time: EVA record directories, files of events or of whole calls, ElevenLabs' records.
+"""Reads recorded calls of every kind, with their goals."""
 
-Nothing is repaired and no line is skipped: without a broken line a recording would be a different call, so the line
-raises `RecordingError` with its file and number. Measurements that EVA stores beside the events go to the places where a
-running bot would send them.
-"""
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
+from consumers.runtime.process import OperatorError
+from schemas.goals.goal_set import GoalSet
+from streamer.goals.files import doubles_in, goal_files_of, read_goal_file
+from streamer.goals.topic import GoalIndex
 from streamer.recordings.elevenlabs import agent_call, other_webhook, record_in
-from streamer.recordings.eva_metrics import Events, UnplacedMetricsError, with_llm_latencies, with_metrics
-from streamer.recordings.files.event_files import WIRE_STREAMS, FiledEvents
-from streamer.recordings.files.json_files import (
+from streamer.recordings.files import (
+    AUDIT_FILE,
+    MAX_DIRECTORY_DEPTH,
     MAX_DOCUMENT_BYTES,
     MAX_LINE_BYTES,
     MAX_SHOWN_CHARS,
+    METRICS_FILE,
+    PIPECAT_FILES,
+    PIPELINE_TYPES,
+    RESULT_FILE,
+    SIMULATOR_FILES,
+    WIRE_STREAMS,
+    AgentRecordFile,
+    Events,
+    FiledEvents,
+    Place,
+    RecordedCall,
+    RecordedPath,
+    RecordFolder,
     RecordingError,
+    UnplacedMetricsError,
+    WireLine,
+    conversation_id_of,
+    is_sample,
     kind_of,
     lines_of,
     object_in,
@@ -27,23 +43,17 @@ from streamer.recordings.files.json_files import (
     require_text,
     shape_error,
     shown,
+    with_llm_latencies,
+    with_metrics,
+    without_trial,
 )
-from streamer.recordings.files.places import (
-    AUDIT_FILE,
-    MAX_DIRECTORY_DEPTH,
-    METRICS_FILE,
-    PIPECAT_FILES,
-    RESULT_FILE,
-    SIMULATOR_FILES,
-    AgentRecordFile,
-    Place,
-    RecordedPath,
-    RecordFolder,
-    WireLine,
-    conversation_id_of,
-)
-from streamer.recordings.recorded_call import PIPELINE_TYPES, RecordedCall
 from streamer.terminal import say
+
+# Reads recorded calls, one at a time: EVA record directories, files of events or of whole calls, ElevenLabs' records.
+#
+# Nothing is repaired and no line is skipped: without a broken line a recording would be a different call, so the line
+# raises `RecordingError` with its file and number. Measurements that EVA stores beside the events go to the places
+# where a running bot would send them.
 
 __all__ = [
     "MAX_DOCUMENT_BYTES",
@@ -290,3 +300,73 @@ def _optional_text(holder: Mapping[str, Any], key: str, where: str) -> str | Non
     if value is None or isinstance(value, str):
         return value
     raise shape_error(where, f'"{key}" as a text or null', kind_of(value))
+
+
+# Chooses the goal set of a recorded call, for `callgauge score --goals`.
+
+_MOST_LINES: Final = 10
+_SAMPLE_GOALS: Final = Path(__file__).parent / "sample" / "goals.yaml"
+
+
+class GoalFilesError(OperatorError):
+    """Goal files have mistakes or no goals; the text names them and the remedy."""
+
+
+class RecordedGoals:
+    """Goal sets for recorded calls."""
+
+    def __init__(self, sets: Iterable[GoalSet]) -> None:
+        """Keeps the sets.
+
+        Args:
+            sets: Their ids differ, and no two are for the same agent.
+        """
+        kept = tuple(sets)
+        self._index = GoalIndex(kept)
+        self._only = kept[0] if len(kept) == 1 else None
+
+    def of(self, call: RecordedCall) -> GoalSet | None:
+        """The set that the recording names; otherwise the set with the call's id, that of its agent, or the only one."""
+        started = next((event for event in call.control if event.get("type") == "call_started"), {})
+        named, agent = started.get("goals"), started.get("agent")
+        if isinstance(named, str):
+            return self._index.named(named)
+        found = self._index.named(call.conversation_id) or self._index.named(without_trial(call.conversation_id))
+        if found is None and isinstance(agent, str):
+            found = self._index.of_agent(agent)
+        return found or self._only
+
+
+def goals_for(paths: Sequence[Path], goals: Path | None) -> RecordedGoals | None:
+    """Goal sets for the calls at these paths; None if nobody has named any. The sample has its own.
+
+    Raises:
+        GoalFilesError: There is a mistake in one, or there is no goal set.
+        GoalFolderError: The folder cannot be read.
+    """
+    if goals is None and all(map(is_sample, paths)):
+        goals = _SAMPLE_GOALS
+    return None if goals is None else read_recorded_goals(goals)
+
+
+def read_recorded_goals(path: Path) -> RecordedGoals:
+    """Reads a file of goals, or a folder of them.
+
+    Raises:
+        GoalFilesError: There is a mistake in one, or there is no goal set.
+        GoalFolderError: The folder cannot be read.
+    """
+    files = [read_goal_file(each) for each in (goal_files_of(path) if path.is_dir() else (path,))]
+    mistakes = [*(mistake for file in files for mistake in file.mistakes), *doubles_in(files)]
+    if mistakes:
+        lines = [f"  {mistake}." for mistake in mistakes[:_MOST_LINES]]
+        if len(mistakes) > _MOST_LINES:
+            lines.append(f"  `callgauge goals check {path}` tells all {len(mistakes)} mistakes.")
+        raise GoalFilesError("\n".join(["The goals cannot be used, so no call was scored:", *lines]))
+    sets = [placed.goals for file in files for placed in file.sets]
+    if not sets:
+        raise GoalFilesError(
+            f"{path}: there is no goal file in this folder: expected one that ends with .yaml, .yml, .json or .jsonl. No "
+            "call was scored."
+        )
+    return RecordedGoals(sets)

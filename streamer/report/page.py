@@ -1,23 +1,48 @@
-"""The report: one self-contained HTML file, with an index and a section for each call. It runs no script."""
+"""The report: one HTML page about recorded calls."""
 
 import base64
+import contextlib
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rich.table import Table
+from rich.text import Text
+
+from consumers.runtime.process import OperatorError
 from schemas.closed_sets import CloseReason, Speaker, ToolOutcome
 from schemas.scores.records import InterruptionFact, Scored, ToolUseFact
-from streamer.report.call.reported_call import ReportedCall
-from streamer.report.drawing.markup import Child, Markup, document, element, style_sheet
-from streamer.report.drawing.numbers import counted, day_and_time, duration, in_words, number, percent, seconds
-from streamer.report.sections.latency import latency
-from streamer.report.sections.progress import progress
-from streamer.report.sections.scores import scores
-from streamer.report.sections.standouts import MOST_MOMENTS, Standout, standouts
-from streamer.report.sections.talk import speech
-from streamer.report.sections.timeline import timeline
-from streamer.report.sections.transcript import transcript
+from streamer.report.calls import ReportedCall
+from streamer.report.drawing import (
+    Child,
+    Markup,
+    counted,
+    day_and_time,
+    document,
+    duration,
+    element,
+    in_words,
+    number,
+    percent,
+    seconds,
+    style_sheet,
+)
+from streamer.report.sections import (
+    MOST_MOMENTS,
+    Standout,
+    latency,
+    progress,
+    scores,
+    speech,
+    standouts,
+    timeline,
+    transcript,
+)
+
+# The report: one self-contained HTML file, with an index and a section for each call. It runs no script.
 
 _STYLE: Final = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 _ICON: Final = (
@@ -289,3 +314,106 @@ def _standout(call: ReportedCall, found: Standout) -> Markup:
         moments.append(element("li", f"and {more} more"))
     kind = "fault" if found.is_fault else "remark"
     return element("div", element("dt", found.heading), element("dd", element("ul", moments)), class_=kind)
+
+
+# Recorded calls as a table for the terminal: how long callers waited, how far the calls got, and what stands out.
+
+_NUMBERS = ("length", "turns", "answers", "median", "longest", "dead air", "goals")
+
+
+@dataclass(frozen=True, slots=True)
+class CallSummary:
+    """One call in a line, and what stands out in it.
+
+    Attributes:
+        name: Its conversation id.
+        cells: The values of the columns, in their order.
+        standouts: The parts of the call to look at first.
+    """
+
+    name: str
+    cells: tuple[str, ...]
+    standouts: tuple[Standout, ...]
+
+
+def summary_of(call: ReportedCall) -> CallSummary:
+    """The summary of a scored call; `-` is a value that is not known."""
+    waits_ms = call.waits_ms
+    closed, progress = call.closed, call.last_progress
+    goals = "-"
+    if progress is not None:
+        unknown = "" if isinstance(progress.result, Scored) else "?"
+        goals = f"{progress.reached} of {progress.subgoals}{unknown}"
+    cells = (
+        call.labels.agent,
+        duration(call.length_ms),
+        "-" if closed is None else str(closed.turns),
+        f"{len(waits_ms)} of {len(call.latencies)}",
+        "-" if call.median_wait_ms is None else seconds(call.median_wait_ms),
+        "-" if not waits_ms else seconds(max(waits_ms.values())),
+        "-" if call.dead_air_times is None else str(call.dead_air_times),
+        goals,
+        end_in_words(call),
+    )
+    return CallSummary(call.conversation_id, cells, tuple(standouts(call)))
+
+
+def summary_table(calls: Iterable[CallSummary]) -> Table:
+    """A row for each call."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("call", overflow="fold")
+    table.add_column("agent", overflow="fold")
+    for column in _NUMBERS:
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("end", overflow="fold")
+    for call in calls:
+        table.add_row(Text(call.name), *map(Text, call.cells))
+    return table
+
+
+def standout_lines(calls: Sequence[CallSummary]) -> Iterator[str]:
+    """The parts of the calls to look at first; one sentence if there are none."""
+    if not any(call.standouts for call in calls):
+        yield "Nothing stands out."
+        return
+    yield "What stands out:"
+    for call in calls:
+        for found in call.standouts:
+            moments = ", ".join(f"turn {each.turn}{f' ({each.text})' if each.text else ''}" for each in found.moments)
+            yield f"  {call.name}: {found.heading}: {moments}"
+
+
+# The work of the command `report`: writes the page.
+
+
+class ReportFileError(OperatorError):
+    """The page cannot be written."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            f"{path}: the report cannot be written here: {why}. Nothing was written; name another --html file."
+        )
+        self.path = path
+
+
+def require_place(path: Path) -> None:
+    """Checks the place before anything is read, so that nobody waits for a page that cannot be written."""
+    folder = path.parent
+    if path.is_dir():
+        raise ReportFileError(path, "it is a folder")
+    if not folder.is_dir():
+        raise ReportFileError(path, f"there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise ReportFileError(path, f"the folder {folder} is not ours to write in")
+
+
+def write_page(path: Path, text: str) -> None:
+    """Writes the whole file or none of it."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise ReportFileError(path, error.strerror or type(error).__name__) from error

@@ -1,42 +1,146 @@
-"""The demo: an embedded broker, simulated calls in real time, every role in this process, and a table of the calls.
-
-The first calls are a minute old when it begins, so that there is something to see at once. One agent is in trouble on purpose.
-"""
+"""The demo: simulated calls, every role in one process, and what happens on the screen."""
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 import os
 import shutil
 import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from confluent_kafka import KafkaException, Producer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.process import first_of, wall_clock_ms
+from consumers.runtime.logs import configure_logging
+from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from schemas.scores.records import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC, TOPICS
-from streamer.cluster.onlooker import onlooker
-from streamer.roles.demo_view.calls import CallTable
-from streamer.roles.demo_view.news import MOST_NEWS, News, plain_line
-from streamer.roles.demo_view.screen import Headline, screen
-from streamer.roles.demo_view.totals import Totals
-from streamer.roles.embedded_broker import KEEPS_NOTHING, embedded_broker
-from streamer.roles.head_start import HEAD_START_MS, publish_past, split_at
+from streamer.cluster.readers import onlooker
+from streamer.roles.demo_view import MOST_NEWS, CallTable, Headline, News, Totals, plain_line, screen
 from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
-from streamer.signals import over_after
+from streamer.signals import over_after, stop_on_signals
 from streamer.sources.publisher import EventPublisher, PlayProgress, play
-from streamer.sources.replay.playback import PlayedCall
-from streamer.sources.simulator.incidents import LLM_SLOW_MS, Incident, with_incidents
-from streamer.sources.simulator.profile import HEALTHY
+from streamer.sources.replay import PlayedCall, WireEvent
+from streamer.sources.simulator.profile import HEALTHY, LLM_SLOW_MS, Incident, with_incidents
 from streamer.sources.simulator.traffic import simulated_traffic
+
+# A head start of the demo: the past of calls that are under way, written before any role reads, so that the first
+# screen is full.
+
+HEAD_START_MS: Final = 60_000
+"""Age of the oldest call at the first screen: it has had answers, a goal and an interruption by then."""
+
+
+def split_at(traffic: Iterator[PlayedCall], head_ms: int) -> tuple[list[tuple[str, WireEvent]], Iterator[PlayedCall]]:
+    """Splits traffic at a moment.
+
+    Args:
+        traffic: Calls in the order in which they start.
+        head_ms: The moment, in milliseconds since the traffic began.
+
+    Returns:
+        The events before it, each with its conversation id, in the order of their arrival; and the calls from then on,
+        with starts that count from the moment. Calls that are under way come first, with the rest of their events.
+    """
+    past: list[tuple[int, int, str, WireEvent]] = []
+    under_way: list[PlayedCall] = []
+    later: Iterator[PlayedCall] = iter(())
+    numbers = itertools.count()
+    for call in traffic:
+        if call.start_offset_ms >= head_ms:
+            later = itertools.chain([call], traffic)
+            break
+        begins_ms = call.events[0].arrival_ms - call.start_offset_ms
+        cut = [event for event in call.events if event.arrival_ms - begins_ms < head_ms]
+        past += ((event.arrival_ms, next(numbers), call.conversation_id, event) for event in cut)
+        if rest := call.events[len(cut) :]:
+            offset_ms = rest[0].arrival_ms - begins_ms - head_ms
+            under_way.append(replace(call, events=rest, start_offset_ms=offset_ms))
+    moved = (replace(call, start_offset_ms=call.start_offset_ms - head_ms) for call in later)
+    under_way.sort(key=lambda call: call.start_offset_ms)
+    return [(call, event) for _, _, call, event in sorted(past)], heapq.merge(
+        under_way, moved, key=lambda call: call.start_offset_ms
+    )
+
+
+async def publish_past(past: list[tuple[str, WireEvent]], publisher: EventPublisher) -> None:
+    """Sends events as their producers had done it then: each record has the time of its arrival."""
+    for conversation_id, event in past:
+        await publisher.publish(conversation_id, event, sent_ms=event.arrival_ms)
+    await publisher.flush()
+
+
+# A broker inside this process, for the demo: librdkafka's mock cluster. It speaks Kafka's protocol and keeps nothing.
+#
+# It lacks parts of a real broker: it has no transactions (they seem to work and do not), no disk, about 5 MB of
+# memory per partition beyond which the oldest records go, no requests that create or describe topics (a topic appears
+# with four partitions at its first request), and groups must have a single member. The client options it needs are
+# here and used nowhere else.
+
+KEEPS_NOTHING: Final = (
+    "This broker is in the process itself and keeps nothing: when the program ends, all of it is gone."
+)
+
+PARTITIONS: Final = 4
+"""Partitions that the mock cluster gives each topic; none of its properties changes that."""
+
+_ANSWER_SECONDS: Final = 5.0
+
+
+class EmbeddedBrokerError(OperatorError):
+    """The embedded broker did not start: use a real one."""
+
+
+@contextmanager
+def embedded_broker(topics: Sequence[str]) -> Iterator[str]:
+    """Runs the broker while the context is open.
+
+    Args:
+        topics: Names of the topics to make at once, so that no consumer has to wait for one to appear.
+
+    Yields:
+        Its address, `host:port` on loopback.
+
+    Raises:
+        EmbeddedBrokerError: It does not answer, or a topic does not have `PARTITIONS` partitions.
+    """
+    # The client that asks for a mock cluster owns it: the cluster is gone when the client is.
+    owner = Producer({"test.mock.num.brokers": 1, "log_level": 2})  # 2: critical; it would log its address as a notice
+    try:
+        (broker,) = owner.list_topics(timeout=_ANSWER_SECONDS).brokers.values()
+        for name in topics:
+            made = owner.list_topics(topic=name, timeout=_ANSWER_SECONDS).topics[name]
+            if made.error is not None or len(made.partitions) != PARTITIONS:
+                raise EmbeddedBrokerError(
+                    f"The embedded broker made the topic {name} with {len(made.partitions)} partitions, expected "
+                    f"{PARTITIONS} (error: {made.error}). Use a real broker and `callgauge run` instead."
+                )
+    except KafkaException as error:
+        raise EmbeddedBrokerError(
+            f"The embedded broker does not answer on loopback: {error}. Use a real broker and `callgauge run` instead."
+        ) from error
+    try:
+        yield f"{broker.host}:{broker.port}"
+    finally:
+        del owner
+
+
+# The demo: an embedded broker, simulated calls in real time, every role in this process, and a table of the calls.
+#
+# The first calls are a minute old when it begins, so that there is something to see at once. One agent is in trouble
+# on purpose.
 
 REFRESH_SECONDS: Final = 0.25
 PLAIN_SECONDS: Final = 5.0
@@ -250,3 +354,13 @@ def _with_goals(settings: Settings) -> Settings:
     folder = GOALS_FOLDER / "judged" if settings.judge.is_on else GOALS_FOLDER
     goals = settings.goals.model_copy(update={"folder": folder, "reads_topic": False})
     return settings.model_copy(update={"goals": goals})
+
+
+# The work of the command `demo`: runs it until a signal.
+
+
+async def run_demo(settings: Settings, console: Console, seconds: float | None, calls: int, seed: int) -> None:
+    """Runs the demo for some seconds; None means until a signal."""
+    configure_logging(settings.log_format, "warning", redact=Redactor(settings.redaction).redact)
+    with stop_on_signals() as stop:
+        await first_of(stop.wait(), Demo(settings, console, concurrent_calls=calls, seed=seed).run(seconds))

@@ -9,14 +9,11 @@ from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from streamer.cluster.rights import files_group
-from streamer.goals.folder import GoalFolder
-from streamer.goals.sources import GoalSources
-from streamer.goals.topic import GoalsTopic
-from streamer.roles.transcripts.filer import TranscriptFiler
-from streamer.roles.transcripts.files import TranscriptFiles
+from streamer.cluster.facts import files_group
+from streamer.facts import installed_version
+from streamer.goals.topic import GoalFolder, GoalSources, GoalsTopic
+from streamer.roles.transcript_files import TranscriptFiler, TranscriptFiles
 from streamer.settings.all_settings import Settings
-from streamer.version import installed_version
 
 
 class EvaluatorRole:

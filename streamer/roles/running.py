@@ -1,30 +1,211 @@
-"""Roles in one process with one page of metrics, for `callgauge run` and the demo."""
+"""Runs roles in one process: makes them, starts them, ends them."""
 
 import asyncio
+import os
+import re
+import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
 import structlog
+import typer
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import MetricsServer
 from consumers.runtime.kafka.connection import KafkaSettings, LoginWatch, require_access
+from consumers.runtime.logs import configure_logging, is_json
 from consumers.runtime.process import finish_unless
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import ROLE_NAMES, RoleName
-from streamer.cluster.rights import needs_of
-from streamer.roles.role_runner import RoleRunner, RunsUntilStopped
+from schemas.topics import GOALS_TOPIC, JUDGE_REQUESTS_TOPIC, TRANSCRIPTS_TOPIC
+from streamer.cluster.facts import needs_of
+from streamer.facts import STOP_OVERDUE, installed_version
 from streamer.settings.all_settings import Settings
-from streamer.version import installed_version
+from streamer.signals import stop_on_signals
+from streamer.terminal import say
+
+# Keeps one role running: a failed role is started again after a pause, and the log says once why.
+#
+# A supervisor that restarts the process would do the same. A bare machine has no supervisor, and the end of one role
+# would end the other roles and the HTTP pages. So a role that has worked before is started again here: as a new
+# member of its group with nothing in memory, like in a new process. A role that has never worked ends the process at
+# once, and so does a role that fails again and again: a person has to see that.
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+"""From the end of a role to its next start; twice as long after each failure of a row."""
+LONGEST_PAUSE_SECONDS: Final = 60.0
+"""Bound of the pause: a restored right or topic is noticed within a minute."""
+QUIET_SECONDS: Final = 60.0
+"""A role that has worked for this long has recovered: its next failure begins a new row."""
+MOST_RESTARTS: Final = 10
+"""Restarts of one row, some 5 minutes of pauses, after which the process ends and its supervisor sees it."""
+
+_DIGITS: Final = re.compile(r"\d+")
+
+log = structlog.get_logger()
+
+
+class RunsUntilStopped(Protocol):
+    """A role, as its process sees it.
+
+    Attributes:
+        ready: Set when the role first does its work; cleared when it stops.
+    """
+
+    ready: asyncio.Event
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Works until `stop` is set; then finishes, commits and returns. Raises its failure."""
+
+    def problems(self) -> Sequence[str]:
+        """The reasons why the role does not work now, a sentence each, for `/readyz`; waiting for the broker is one."""
+
+    def stalled(self) -> Sequence[str]:
+        """The faults that only a restart repairs, a sentence each, for `/healthz`; waiting for the broker is none."""
+
+
+class RoleRunner:
+    """One role; every restart creates a new object.
+
+    Attributes:
+        was_ready: Set when the role first does its work, and never cleared.
+    """
+
+    def __init__(
+        self,
+        name: RoleName,
+        make: Callable[[], RunsUntilStopped],
+        instruments: Instruments,
+        may_start: Callable[[], Awaitable[None]],
+        *,
+        is_restarted: bool,
+    ) -> None:
+        """Creates the role; nothing is connected before `run`. Call it inside a running event loop.
+
+        Args:
+            name: Name of the role.
+            make: Creates the role, ready to run.
+            instruments: Gets the metrics of the role and the number of restarts.
+            may_start: Called before each start but the first; raises the obstacle.
+            is_restarted: Whether a failed role is started again. On a broker that stores nothing it cannot continue.
+        """
+        self.was_ready = asyncio.Event()
+        self._name = name
+        self._make = make
+        self._instruments = instruments
+        self._may_start = may_start
+        self._is_restarted = is_restarted
+        self._role = self._made()
+        self._ready_at: float | None = None
+        self._restarts = 0  # of this row
+        self._failure: Exception | None = None
+        self._shown = ""
+        self._starts_at: float | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Runs the role until `stop` is set, again and again if need be.
+
+        Raises:
+            Exception: The failure of the role: before it ever worked, while it stopped, or too often in a row.
+        """
+        while True:
+            try:
+                if self._failure is not None:
+                    await finish_unless(stop, self._asked())
+                if not stop.is_set():
+                    await self._run_once(stop)
+            except Exception as error:  # every kind of error: a new start has none of the state that led to it
+                if stop.is_set() or not self._may_go_on(error):
+                    raise
+                self._failure = error
+            else:
+                return
+            self._role = self._made()  # the failed object shows nothing any more
+            await self._pause(stop)
+
+    def problems(self) -> Sequence[str]:
+        """The reasons why the role does not work now, for `/readyz`. An error is named by its class: its text may be confidential."""
+        if self._role.ready.is_set() or self._failure is None:
+            return self._role.problems() or (() if self._role.ready.is_set() else (f"{self._name}: not ready yet",))
+        when = "now" if self._starts_at is None else f"in {max(0.0, self._starts_at - time.monotonic()):.0f} s"
+        return (
+            f"{self._name}: ended with {type(self._failure).__name__} and starts again {when} (restart {self._restarts} of "
+            f"{MOST_RESTARTS}); the log says why: role_failed",
+        )
+
+    def stalled(self) -> Sequence[str]:
+        """The faults that only a restart of the process repairs, for `/healthz`; waiting for the next start is none."""
+        return () if self._starts_at is not None else self._role.stalled()
+
+    def _made(self) -> RunsUntilStopped:
+        with self._instruments.registering(self._name):
+            return self._make()
+
+    async def _asked(self) -> None:
+        await self._may_start()
+
+    async def _run_once(self, stop: asyncio.Event) -> None:
+        watching = asyncio.create_task(self._note_ready(self._role))
+        try:
+            await self._role.run(stop)
+        finally:
+            watching.cancel()
+
+    async def _note_ready(self, role: RunsUntilStopped) -> None:
+        await role.ready.wait()
+        self._ready_at = time.monotonic()
+        self.was_ready.set()
+        if self._restarts:
+            log.info("role_works_again", role=self._name, restarts=self._restarts)
+
+    def _may_go_on(self, error: Exception) -> bool:
+        """Whether there is another start; logs a new failure."""
+        if not self._is_restarted or not self.was_ready.is_set():
+            return False
+        ready_at, self._ready_at = self._ready_at, None
+        if ready_at is not None and time.monotonic() - ready_at >= QUIET_SECONDS:
+            self._restarts, self._shown = 0, ""
+        if self._restarts >= MOST_RESTARTS:
+            log.error("role_given_up", role=self._name, restarts=self._restarts, what_happens_now="The process ends.")
+            return False
+        self._restarts += 1
+        self._instruments.inc("callgauge_role_restarts_total", (self._name,))
+        reason = f"{type(error).__name__}: {error}"
+        # Numbers of partitions and offsets differ from one try to the next, and the reason is the same.
+        if (shown := _DIGITS.sub("", reason)) != self._shown:
+            self._shown = shown
+            log.error(
+                "role_failed",
+                role=self._name,
+                error=reason,
+                what_happens_now=f"It is started again after a pause of {self._pause_seconds():.0f} s, {MOST_RESTARTS} times "
+                "at most, with longer and longer pauses; other roles of this process go on.",
+                what_to_do="Repair what the error says. The line comes again only when the reason changes; /readyz and "
+                "callgauge_role_restarts_total say how it goes on.",
+                # Our own errors say all there is to know.
+                exc_info=None if type(error).__module__.startswith(("consumers.", "streamer.")) else error,
+            )
+        return True
+
+    def _pause_seconds(self) -> float:
+        return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (self._restarts - 1))
+
+    async def _pause(self, stop: asyncio.Event) -> None:
+        seconds = self._pause_seconds()
+        self._starts_at = time.monotonic() + seconds
+        await finish_unless(stop, asyncio.sleep(seconds))
+        self._starts_at = None
+
+
+# Roles in one process with one page of metrics, for `callgauge run` and the demo.
 
 STOP_SECONDS: Final = 10.0
 """Longest time from the signal or the failure to the end of the process. Each step of a role has a shorter deadline of
 its own, some 5 s together; a supervisor should wait longer than this before it kills (Kubernetes: 30 s)."""
-
-log = structlog.get_logger()
 
 
 class Service:
@@ -171,7 +352,7 @@ def _maker(
             group, redactor = settings.judge_group, Redactor(settings.redaction)
             return partial(JudgeWorker, kafka, settings.judge, instruments, group_id=group, redactor=redactor)
         case "monitor":
-            from streamer.sources.monitor.role import MonitorRole
+            from streamer.sources.monitor import MonitorRole
 
             return partial(MonitorRole, kafka, settings.monitor, instruments)
         case "ingest":
@@ -180,3 +361,136 @@ def _maker(
             return partial(
                 IngestRole, kafka, settings.ingest, settings.limits, instruments, Redactor(settings.redaction)
             )
+
+
+# The facts that `callgauge run` states at its start: goals, judge, transcripts and redaction, each as one phrase.
+
+_KEY_REMEDY = "set OPENAI_API_KEY or CALLGAUGE_JUDGE__API_KEY_FILE"
+
+
+def start_facts(settings: Settings, roles: Collection[RoleName]) -> dict[str, str]:
+    """A phrase for each subject that concerns one of the roles, by subject. It reads the files of goals."""
+    facts = {}
+    if "evaluator" in roles:
+        facts["goals"] = _goals(settings)
+    if "evaluator" in roles or "judge" in roles:
+        facts["judge"] = _judge(settings, roles)
+    if "evaluator" in roles:
+        facts["transcripts"] = _transcripts(settings)
+    facts["redaction"] = _redaction(settings)
+    return facts
+
+
+def _goals(settings: Settings) -> str:
+    sources = []
+    if (folder := settings.goals.folder) is not None:
+        sources.append(f"{_counted_sets(folder)} in the folder {folder}")
+    if settings.goals.reads_topic:
+        sources.append(f"the topic {settings.kafka.topic(GOALS_TOPIC)}")
+    return " and ".join(sources) or "none (set goals.folder or goals.reads_topic)"
+
+
+def _counted_sets(folder: Path) -> str:
+    from streamer.goals.files import GoalFolderError, goal_files_of, read_goal_file  # bring YAML, which few roles need
+
+    try:
+        files = [read_goal_file(path) for path in goal_files_of(folder)]
+    except GoalFolderError:  # the evaluator, which reads it too, says why
+        return "unreadable goal sets"
+    sets, broken = (
+        sum(len(file.sets) for file in files if not file.mistakes),
+        sum(bool(file.mistakes) for file in files),
+    )
+    counted = "1 set" if sets == 1 else f"{sets} sets"
+    return f"{counted} ({broken} broken, see `callgauge goals check {folder}`)" if broken else counted
+
+
+def _judge(settings: Settings, roles: Collection[RoleName]) -> str:
+    if "judge" not in roles:
+        if settings.goals.asks_judge:
+            return f"in another process: questions go to the topic {settings.kafka.topic(JUDGE_REQUESTS_TOPIC)}"
+        return "off (no role judge in this process, and goals.asks_judge is false)"
+    if not settings.judge.enabled:
+        return "off (judge.enabled is false)"
+    if settings.judge.api_key is None:
+        return f"off (no key: {_KEY_REMEDY})"
+    return f"on ({settings.judge.model} at {settings.judge.base_url})"
+
+
+def _transcripts(settings: Settings) -> str:
+    if not settings.transcripts.enabled:
+        return "off (transcripts.enabled is false)"
+    folder = settings.transcripts.folder
+    files = "" if folder is None else f" and files in the folder {folder}"
+    return f"on (the topic {settings.kafka.topic(TRANSCRIPTS_TOPIC)}{files})"
+
+
+def _redaction(settings: Settings) -> str:
+    if not settings.redaction.enabled:
+        return "off (redaction.enabled is false): texts of calls are written as they are"
+    found = [*settings.redaction.detectors, *(f"pattern {name}" for name in settings.redaction.patterns)]
+    return f"on ({', '.join(found) or 'nothing is looked for'})"
+
+
+# The work of the commands `run` and `ingest`: roles in this process, until a signal.
+
+
+def roles_named(text: str | None, settings: Settings) -> tuple[RoleName, ...]:
+    """The named roles, or all that have something to do."""
+    switches = {"ingest": settings.ingest.is_on, "monitor": settings.monitor.is_on}
+    if text is None:
+        return tuple(role for role in ROLE_NAMES if role not in switches or switches[role])
+    names = [name.strip() for name in text.split(",")]
+    roles = tuple(role for role in ROLE_NAMES if role in names)
+    if unknown := [name for name in names if name not in ROLE_NAMES]:
+        raise typer.BadParameter(f"{unknown[0]!r} is no role: give one or more of {','.join(ROLE_NAMES)}.")
+    return roles
+
+
+def run_roles(settings: Settings, chosen: tuple[RoleName, ...]) -> None:
+    """Runs roles in this process until a signal.
+
+    Args:
+        settings: The settings of all of them.
+        chosen: The roles.
+    """
+    configure_logging(settings.log_format, settings.log_level, redact=Redactor(settings.redaction).redact)
+    asyncio.run(_run(settings, chosen))
+
+
+async def _run(settings: Settings, roles: tuple[RoleName, ...]) -> None:
+    with stop_on_signals() as stop:
+        service = Service(settings, settings.kafka, roles)
+        beside = [asyncio.create_task(_announce(service, settings, roles)), asyncio.create_task(_end_in_time(service))]
+        try:
+            await service.run(stop)
+        finally:
+            for task in beside:
+                task.cancel()
+
+
+async def _announce(service: Service, settings: Settings, roles: tuple[RoleName, ...]) -> None:
+    await service.ready.wait()
+    facts = await asyncio.to_thread(start_facts, settings, roles)
+    if is_json(settings.log_format):  # a plain sentence would be no log line
+        log.info("service_ready", roles=roles, bootstrap=settings.bootstrap, metrics_url=service.metrics_url, **facts)
+        return
+    say(f"callgauge runs {' and '.join(roles)} on {settings.bootstrap}; metrics: {service.metrics_url}")
+    for subject, fact in facts.items():
+        say(f"  {subject + ':':<13}{fact}")
+
+
+async def _end_in_time(service: Service) -> None:
+    """Sets the deadline once stopping begins. A thread keeps it: a task that hangs could keep the loop from it."""
+    await service.stopping.wait()
+    deadline = threading.Timer(STOP_SECONDS, _end_overdue, [service])
+    deadline.daemon = True  # the end of the process does not wait for it, and it runs while the loop shuts down
+    deadline.start()
+
+
+def _end_overdue(service: Service) -> None:
+    log.error(
+        "stop_overdue", unfinished=service.unfinished(), seconds=STOP_SECONDS,
+        detail="ended nevertheless; the next evaluator reads the uncommitted records again",
+    )  # fmt: skip
+    os._exit(STOP_OVERDUE)

@@ -1,14 +1,14 @@
-"""Settings of every command: defaults, then a TOML file, then the environment, then the command line; the later wins.
-
-All mistakes are found before anything is started and reported together, each with its name and a valid example.
-"""
+"""Every setting, by section."""
 
 import difflib
+import json
 import os
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 from pydantic import (
@@ -20,12 +20,14 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
@@ -37,23 +39,514 @@ from consumers.judge.settings import JudgeSettings
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
 from consumers.runtime.process import OperatorError
 from consumers.runtime.settings import (
+    MAX_SECRET_BYTES,
     MAX_SERIES,
     HeaderSecret,
     HeaderSecretFile,
     HttpSettings,
     LogFormat,
     LogLevel,
+    SecretFile,
     or_of_its_file,
 )
-from streamer.settings.goals import GoalSettings
-from streamer.settings.ingest import IngestSettings
-from streamer.settings.monitor import MonitorSettings
-from streamer.settings.redaction import RedactionSettings
-from streamer.settings.transcripts import TranscriptSettings
-from streamer.settings.variables import CONFIG_VARIABLE, ENV_PREFIX, NESTING, Given, Names, variable_of
+from schemas.closed_sets import TEXT_JUDGES, Detector, JudgeKind
+from schemas.judging import TemplateError, check_template
+from schemas.redaction import MAX_PHONE_REGIONS, RedactionRules, Region
 
 if TYPE_CHECKING:
     from consumers.runtime.kafka.connection import KafkaSettings
+
+
+# Settings of goals: the sources of goal sets, and the rules of judging.
+
+AGENT_INSPECT_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "num_judge_trials": "trials",
+        "optimize_judge_trials": "stops_early",
+        "max_retry_judge_trials": "retry_waves",
+        "include_judge_explanation": "include_judge_explanation",
+    }
+)
+"""Settings by the names of agent-inspect's options."""
+
+
+def _template_in(path: Path) -> str:
+    """The text of a template's file."""
+    return check_template(path.read_text(encoding="utf-8"))
+
+
+def _checked(path: Path) -> Path:
+    """The path, if there is a template that can be used."""
+    try:
+        _template_in(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"the file cannot be read as text: {error}") from error
+    except TemplateError as error:
+        raise ValueError(f"in this file, {error}") from error
+    return path
+
+
+class GoalSettings(GoalRules):
+    """The engine's rules as settings, and the sources of goal sets. Without a source calls have no goals."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    folder: Path | None = Field(
+        None,
+        examples=["goals"],
+        description="folder of goal files (.yaml, .yml, .json, .jsonl), read again when one changes",
+    )
+    template_subgoal_file: Annotated[Path, AfterValidator(_checked)] | None = Field(
+        None,
+        examples=["/etc/callgauge/judge-prompt.txt"],
+        description="file with a prompt of your own for subgoals; goal sets with a template of their own have that",
+    )
+    reads_topic: bool = Field(default=False, description="whether the topic `goals` is read too")
+    asks_judge: bool = Field(
+        default=False,
+        description="whether the evaluator puts questions to the judge role; one that runs in the same process with a key "
+        "is asked in any case",
+    )
+
+    text_judges: Annotated[tuple[JudgeKind, ...], NoDecode] = Field(
+        (),
+        examples=["conciseness,speakability"],
+        description="EVA's metrics to be judged besides those of judge.text_judges, separated by commas",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_agent_inspect_s_names(cls, given: object) -> object:
+        """Takes options under agent-inspect's names too."""
+        if not isinstance(given, dict):
+            return given
+        for name, ours in AGENT_INSPECT_NAMES.items():
+            if name != ours and name in given and ours in given:
+                raise ValueError(f"goals.{name} and goals.{ours} are the same setting; set one of them")
+        return {AGENT_INSPECT_NAMES.get(name, name): value for name, value in given.items()}
+
+    @field_validator("text_judges", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """A text with commas, as the environment gives it, or the names one by one."""
+        names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+        if isinstance(names, list) and (unknown := [name for name in names if name not in TEXT_JUDGES]):
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(TEXT_JUDGES)}")
+        return names
+
+    @property
+    def template(self) -> str | None:
+        """The template of the settings; None if there is none."""
+        if self.template_subgoal is not None or self.template_subgoal_file is None:
+            return self.template_subgoal
+        return _template_in(self.template_subgoal_file)
+
+    @property
+    def agent_inspect_options(self) -> dict[str, object]:
+        """The options that are set, under agent-inspect's names; its own defaults hold for the others."""
+        fields = self.model_fields_set
+        options = {name: getattr(self, ours) for name, ours in AGENT_INSPECT_NAMES.items() if ours in fields}
+        return options if self.template is None else {**options, "template_subgoal": self.template}
+
+    def rules(self, judge: JudgeSettings, *, has_judge: bool) -> GoalRules:
+        """The rules of an evaluator.
+
+        Args:
+            judge: Of the judge role. It names the metrics to be judged for both roles.
+            has_judge: Whether that role runs in the same process.
+        """
+        text_judges = tuple(kind for kind in TEXT_JUDGES if kind in judge.text_judges or kind in self.text_judges)
+        asks_judge = self.asks_judge or (has_judge and judge.is_on)
+        given = {"asks_judge": asks_judge, "text_judges": text_judges, "template_subgoal": self.template}
+        return self.model_copy(update=given)
+
+
+# Settings of the role `ingest`: the address for senders, their tokens, and ElevenLabs' webhook secret.
+
+MAX_TENANTS: Final = 100
+"""Each tenant is a value of a label."""
+_SECRETS: Final = ("token", "elevenlabs_secret")
+
+
+def _not_empty(secret: SecretStr) -> SecretStr:
+    if not secret.get_secret_value():
+        raise ValueError("it must not be empty")
+    return secret
+
+
+WebhookSecret = Annotated[SecretStr, AfterValidator(_not_empty)]
+
+
+class SenderSettings(BaseModel):
+    """The rights and limits of one sender of events: a tenant, or everybody if there are no tenants."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    token_file: HeaderSecretFile | None = Field(
+        None, examples=["/run/secrets/ingest-token"], description="file with the token for POST /events"
+    )
+    token: HeaderSecret | None = Field(
+        None, examples=["..."], description="the token itself; without one, POST /events is switched off"
+    )
+    elevenlabs_secret_file: SecretFile | None = Field(
+        None,
+        examples=["/run/secrets/elevenlabs-webhook"],
+        description="file with the secret of ElevenLabs' post-call webhook",
+    )
+    elevenlabs_secret: WebhookSecret | None = Field(
+        None, examples=["wsec_..."], description="the secret itself; without one, the webhook is switched off"
+    )
+    events_per_second: int = Field(
+        2_000, gt=0, le=1_000_000, description="events that a sender may post, over ten seconds on average"
+    )
+
+    @field_validator(*_SECRETS)
+    @classmethod
+    def _secret_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        return or_of_its_file(value, info)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settles_the_secrets(cls, given: object) -> object:
+        """Lets the validators of the secrets run when only their files are given."""
+        return {**dict.fromkeys(_SECRETS), **given} if isinstance(given, dict) else given
+
+    @property
+    def has_access(self) -> bool:
+        """Whether there is a token or a secret, so that something can be received."""
+        return self.token is not None or self.elevenlabs_secret is not None
+
+
+class IngestSettings(SenderSettings):
+    """The receiver of events over HTTP."""
+
+    host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="address to listen on for events; 0.0.0.0 is every network of the machine",
+    )
+    port: int = Field(8090, ge=0, le=65_535, description="port to listen on for events; 0 takes a free one")
+    tenants_file: Path | None = Field(
+        None,
+        examples=["/run/secrets/tenants.toml"],
+        description="TOML file with a table for each tenant, which has the tenant's own token, elevenlabs_secret and "
+        "events_per_second",
+    )
+
+    @field_validator("tenants_file")
+    @classmethod
+    def _tenants_fit(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            tenants_in(value)
+        return value
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anybody may send something."""
+        return self.has_access or self.tenants_file is not None
+
+    def senders(self) -> Mapping[str, SenderSettings]:
+        """All senders by tenant; the one without a tenant is under the empty name.
+
+        Raises:
+            ValueError: The file of tenants has changed since the start, and cannot be used any more.
+        """
+        tenants = {} if self.tenants_file is None else tenants_in(self.tenants_file)
+        return {"": self, **tenants} if self.has_access else tenants
+
+
+def tenants_in(path: Path) -> Mapping[str, SenderSettings]:
+    """Reads a file of tenants.
+
+    Raises:
+        ValueError: It is none. The text has the first mistake, and no secret.
+    """
+    try:
+        if path.stat().st_size > MAX_SECRET_BYTES:
+            raise ValueError(f"the file has more than {MAX_SECRET_BYTES} bytes")
+        tables: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"the file cannot be read ({error.strerror})") from error
+    except tomllib.TOMLDecodeError:  # its text may repeat a secret
+        raise ValueError("the file is not TOML") from None
+    if not 0 < len(tables) <= MAX_TENANTS:
+        raise ValueError(f"expected 1 to {MAX_TENANTS} tenants, each a table [name]; the file has {len(tables)}")
+    tenants = {}
+    for name, table in tables.items():
+        try:
+            tenants[name] = SenderSettings.model_validate(table)
+        except ValidationError as error:
+            detail = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join([name, *map(str, detail["loc"])])
+            raise ValueError(f"{where}: {detail['msg'].removeprefix('Value error, ')}") from None
+        if not tenants[name].has_access:
+            raise ValueError(f"{name}: expected a token or an elevenlabs_secret, otherwise it can send nothing")
+    tokens = [sender.token.get_secret_value() for sender in tenants.values() if sender.token is not None]
+    if len(set(tokens)) < len(tokens):
+        raise ValueError("two tenants have the same token")
+    return tenants
+
+
+# Settings of the role `monitor`: the key of ElevenLabs' API, and the agents whose calls are followed.
+
+
+class MonitorSettings(BaseModel):
+    """The bridge from ElevenLabs' conversation monitor to Kafka."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    api_key_file: HeaderSecretFile | None = Field(
+        None,
+        examples=["/run/secrets/elevenlabs-api-key"],
+        description="file with a key of ElevenLabs' API that may write agents",
+    )
+    api_key: HeaderSecret | None = Field(
+        None, examples=["..."], description="the key itself; without one, no live call is followed"
+    )
+    agents: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), examples=["agent_1,agent_2"], description="ids of the agents to follow, separated by commas; none means all"
+    )
+    base_url: str = Field(
+        "https://api.elevenlabs.io",
+        pattern=r"^https?://[^/\s?#]+$",
+        description="address of ElevenLabs' API, without a path; another one where data must stay in a region",
+    )
+    poll_seconds: float = Field(
+        5.0, gt=0, le=300, description="pause between two looks for calls that have begun, in seconds"
+    )
+
+    @field_validator("api_key")
+    @classmethod
+    def _key_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        return or_of_its_file(value, info)
+
+    @field_validator("agents", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settles_the_key(cls, given: object) -> object:
+        """Lets the key's validator run when only its file is given."""
+        return {"api_key": None, **given} if isinstance(given, dict) else given
+
+    @property
+    def is_on(self) -> bool:
+        """Whether live calls can be followed."""
+        return self.api_key is not None
+
+
+# Settings of redaction: the personal data that is removed from texts before they are written or shown.
+
+_NAMES: Final = ", ".join(Detector)
+
+
+class RedactionSettings(RedactionRules):
+    """The engine's rules as settings. They are on unless somebody switches them off."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    enabled: bool = Field(
+        default=True,
+        description="whether personal data is taken out of transcripts, questions to the judge, explanations, logs and pages",
+    )
+    detectors: Annotated[tuple[Detector, ...], NoDecode] = Field(
+        tuple(Detector), examples=["card,iban,email"], description=f"what is looked for, separated by commas: {_NAMES}"
+    )
+    phone_regions: Annotated[tuple[Region, ...], NoDecode] = Field(
+        ("US",),
+        max_length=MAX_PHONE_REGIONS,
+        examples=["US,GB,DE"],
+        description="countries whose telephone numbers are known without their country code, two letters each, separated by "
+        "commas",
+    )
+
+    @field_validator("detectors", mode="before")
+    @classmethod
+    def _are_detectors(cls, value: object) -> object:
+        names = _split(value)
+        if isinstance(names, list) and (unknown := [name for name in names if name not in tuple(Detector)]):
+            raise ValueError(f"{unknown[0]!r} is none of {_NAMES}")
+        return names
+
+    @field_validator("phone_regions", mode="before")
+    @classmethod
+    def _are_regions(cls, value: object) -> object:
+        names = _split(value)
+        if not isinstance(names, list) or not names:
+            return names
+        from phonenumbers import SUPPORTED_REGIONS  # brings tables of the world, which without a country nobody needs
+
+        if unknown := [name for name in names if name not in SUPPORTED_REGIONS]:
+            raise ValueError(f"{unknown[0]!r} is no country with a telephone plan, written like US or DE")
+        return names
+
+
+def _split(value: object) -> object:
+    """A text with commas, as the environment gives it, or the names one by one."""
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+# Settings of transcripts: whether calls get a transcript, and whether transcripts become files too.
+
+
+class TranscriptSettings(BaseModel):
+    """The destinations of the transcript of a closed call."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = Field(default=True, description="whether a call that closes is written to the topic `transcripts`")
+    folder: Path | None = Field(
+        None,
+        examples=["transcripts"],
+        description="folder that gets a file of each transcript too, named after its conversation; nothing is deleted there",
+    )
+    gzip: bool = Field(default=False, description="whether the files are packed (.json.gz)")
+
+    @field_validator("folder")
+    @classmethod
+    def _needs_transcripts(cls, folder: Path | None, info: ValidationInfo) -> Path | None:
+        if folder is not None and info.data.get("enabled") is False:
+            raise ValueError("there is nothing to put there while transcripts.enabled is false; leave one of them out")
+        return folder
+
+
+# The values that a person gave for settings, the place of each, and environment variables that nearly name a setting.
+
+ENV_PREFIX: Final = "CALLGAUGE_"
+CONFIG_VARIABLE: Final = "CALLGAUGE_CONFIG"
+NESTING: Final = "__"
+_NEARLY: Final = 0.85
+"""Share of equal letters from which a name is a slip of another one: `GOAL_FOLDER`, but not `TEST_BOOTSTRAP`."""
+_MOST_MEANT: Final = 3
+"""Settings that are offered for one wrong name; more would be a list and no answer."""
+_OF_KUBERNETES: Final = re.compile(
+    r".*_SERVICE_(HOST|PORT|PORT_\w+)|(.*_)?PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?"
+)
+_ADDRESS_OF_KUBERNETES: Final = re.compile(r"(tcp|udp|sctp)://")
+
+Names = tuple[str, ...]
+"""A setting: its name, with the name of its block before it if it is in one."""
+
+
+def variable_of(names: Names) -> str:
+    """The environment variable of a setting: `CALLGAUGE_GOALS__FOLDER`."""
+    return ENV_PREFIX + NESTING.join(names).upper()
+
+
+@dataclass(frozen=True)
+class Given:
+    """The values of the command line, the environment and the settings file, before anybody has checked them.
+
+    Attributes:
+        options: Of the command line, by setting.
+        environment: All variables of the process.
+        in_file: Content of the settings file.
+        path: The settings file, if there is one.
+    """
+
+    options: Mapping[str, Any]
+    environment: Mapping[str, str]
+    in_file: Mapping[str, Any]
+    path: Path | None
+
+    def place(self, names: Names) -> str:
+        """The place to change a setting: `--http-port`, `CALLGAUGE_HTTP_PORT` or `http_port in callgauge.toml`."""
+        if names[0] in self.options:
+            return "--" + names[0].replace("_", "-")
+        variable = variable_of(names)
+        if variable in self._variables or variable_of(names[:1]) in self._variables:
+            return variable
+        if names[0] in self.in_file:
+            return f"{'.'.join(names)} in {self.path} ({variable})"
+        return variable
+
+    def origin(self, names: Names) -> str | None:
+        """The option, variable or file that a setting has its value from; None is the default."""
+        variables, variable = self._variables, variable_of(names)
+        if names[0] in self.options:
+            return "--" + names[0].replace("_", "-")
+        if variable in variables or any(name.startswith(variable + NESTING) for name in variables):
+            return variable
+        block = variable_of(names[:1])
+        if len(names) > 1 and block in variables and names[1] in json.loads(variables[block]):
+            return block
+        inside = self.in_file.get(names[0]) if len(names) > 1 else self.in_file
+        if isinstance(inside, Mapping) and names[-1] in inside:
+            return str(self.path)
+        if names[0] == "judge" and names[-1] in self.of_openai():
+            return f"OPENAI_{names[-1].upper()}"
+        return None
+
+    def of_openai(self) -> dict[str, str]:
+        """Key and endpoint from the variables of OpenAI's own client, for people who have set them already.
+
+        The key is ignored if a key file of ours is set: our settings always win.
+        """
+        block = self.in_file.get("judge", {})
+        has_key_file = variable_of(("judge", "api_key_file")) in self._variables or (
+            isinstance(block, Mapping) and "api_key_file" in block
+        )
+        names = {"api_key": "OPENAI_API_KEY", "base_url": "OPENAI_BASE_URL"}
+        found = {name: self.environment.get(variable, "") for name, variable in names.items()}
+        return {name: value for name, value in found.items() if value and not (name == "api_key" and has_key_file)}
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        return {name.upper(): value for name, value in self.environment.items()}
+
+
+def near_misses(environment: Mapping[str, str], settings: Collection[Names]) -> tuple[str, ...]:
+    """Variables that look like a misspelt setting, each as a sentence.
+
+    Others that begin with CALLGAUGE_ are left alone: Kubernetes sets some for every service of that name. Wrong names in
+    a block that exists are left to the reading of settings, which refuses them.
+
+    Args:
+        environment: All variables of the process.
+        settings: Every setting there is.
+    """
+    known = {variable_of(names) for names in settings} | {CONFIG_VARIABLE}
+    blocks = tuple(variable_of(names[:1]) + NESTING for names in settings if len(names) > 1)
+    whole = {variable_of(names[:1]) for names in settings}
+    found = []
+    for name in sorted(environment):
+        upper = name.upper()
+        if not name.startswith(ENV_PREFIX) or upper in known | whole or upper.startswith(blocks):
+            continue
+        if not _is_of_kubernetes(name, environment[name]) and (meant := _meant(upper, known)):
+            told = f"{name} is set but is no setting and changes nothing"
+            found.append(f"{told}; did you mean {' or '.join(meant)}?")
+    return tuple(found)
+
+
+def _is_of_kubernetes(name: str, value: str) -> bool:
+    """Whether Kubernetes sets such a variable for a service whose name begins with `callgauge`."""
+    rest = name.removeprefix(ENV_PREFIX)
+    is_address = rest == "PORT" or rest.endswith("_PORT")
+    return bool(_OF_KUBERNETES.fullmatch(rest)) or (is_address and bool(_ADDRESS_OF_KUBERNETES.match(value)))
+
+
+def _meant(variable: str, known: Iterable[str]) -> list[str]:
+    """The settings that a name may mean: without regard to underscores, by its last part, or by most of its letters."""
+    rest = _plain(variable)
+    by_plain_name = {_plain(name): name for name in known}
+    if rest in by_plain_name:
+        return [by_plain_name[rest]]
+    ends = sorted(name for plain, name in by_plain_name.items() if plain.endswith(f"_{rest}"))
+    if 0 < len(ends) <= _MOST_MEANT:
+        return ends
+    return [by_plain_name[name] for name in difflib.get_close_matches(rest, by_plain_name, n=1, cutoff=_NEARLY)]
+
+
+def _plain(variable: str) -> str:
+    return re.sub("_+", "_", variable.removeprefix(ENV_PREFIX))
+
+
+# Settings of every command: defaults, then a TOML file, then the environment, then the command line; the later wins.
+#
+# All mistakes are found before anything is started and reported together, each with its name and a valid example.
 
 _MAX_PORT: Final = 65_535
 _MAX_SHOWN_CHARS: Final = 60

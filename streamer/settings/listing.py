@@ -1,13 +1,29 @@
-"""Every setting with its default, its value and the origin of the value: for people, and as a settings file."""
+"""Where each setting comes from: options, variables, a file or its default."""
 
 import json
+import os
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
-from streamer.settings.all_settings import BLOCKS, Settings, is_secret, setting_names
-from streamer.settings.variables import Given, variable_of
+from rich.table import Table
+
+from streamer.settings.all_settings import (
+    BLOCKS,
+    Given,
+    Settings,
+    given_values,
+    is_secret,
+    near_misses,
+    setting_names,
+    settings_of,
+    variable_of,
+)
+from streamer.terminal import safe, say
+
+# Every setting with its default, its value and the origin of the value: for people, and as a settings file.
 
 HIDDEN: Final = "(hidden)"
 """Shown in the place of a secret."""
@@ -144,3 +160,58 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     # JSON's strings are TOML's, but for one character that TOML wants escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# The work of the command `settings`: a setting as a row and as JSON.
+
+
+def setting_document(setting: ListedSetting) -> dict[str, object]:
+    """A setting for a program."""
+    return {
+        "setting": setting.full_name, "value": setting.value, "default": setting.default, "from": setting.origin,
+        "variable": setting.variable, "description": setting.description,
+    }  # fmt: skip
+
+
+def settings_table(listed: tuple[ListedSetting, ...]) -> Table:
+    """A line for each setting; the values that somebody has set are bold, with their defaults beside them."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("setting", no_wrap=True)
+    for column in ("value", "from", "default"):
+        table.add_column(column, overflow="fold")
+    for each in listed:
+        cells = (each.full_name, safe(shown_value(each.value)), safe(each.origin))
+        if each.is_set:
+            table.add_row(*cells, shown_value(each.default), style="bold")
+        else:
+            table.add_row(*cells)
+    return table
+
+
+# How the options of a command become settings.
+
+
+def settings_from(config: Path | None, **options: Any) -> Settings:
+    """The settings, with the options of the command line above all others.
+
+    Prints a warning for each environment variable that looks like a misspelt setting.
+
+    Args:
+        config: A TOML file; None takes the one that CALLGAUGE_CONFIG names, if any.
+        options: Values by the names of the settings; None means that the option was not given.
+
+    Raises:
+        SettingsError: At least one setting cannot be used.
+    """
+    return settings_of(given_from(config, **options))
+
+
+def given_from(config: Path | None, **options: Any) -> Given:
+    """The values that were given for settings, unchecked, after the same warnings. The arguments are the same.
+
+    Raises:
+        SettingsError: The settings file cannot be read.
+    """
+    for warning in near_misses(os.environ, setting_names()):
+        say(f"Warning: {warning}")
+    return given_values(config, options)

@@ -1,25 +1,30 @@
-"""Puts wire events on the input topics, paced like the calls they belong to."""
+"""Sends events to the topics: one writer, and recorded or simulated calls in real time."""
 
 import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
-from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.process import OperatorError
+from consumers.runtime.kafka.connection import KafkaSettings, require_access
+from consumers.runtime.process import OperatorError, first_of
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import agent_event_type, envelope_headers
 from schemas.events.simulator import CONTROL_EVENTS, Source
-from schemas.topics import TOPIC_BY_SOURCE
-from streamer.help_facts import MAX_OPEN_CALLS
-from streamer.sources.replay.playback import SOURCES, PlayedCall, WireEvent
+from schemas.topics import MAX_BATCH_BYTES, TOPIC_BY_SOURCE
+from streamer.cluster.facts import TRAFFIC_NEEDS
+from streamer.facts import MAX_OPEN_CALLS
+from streamer.settings.all_settings import Settings
+from streamer.signals import over_after, stop_on_signals
+from streamer.sources.replay import SOURCES, PlayedCall, WireEvent
+
+# Puts wire events on the input topics, paced like the calls they belong to.
 
 MAX_UNACKNOWLEDGED_SENDS: Final = 10_000
 """Records handed to the client and not yet acknowledged; publishing waits when there are more."""
@@ -297,3 +302,190 @@ async def play(
             on_progress(progress)
     await publisher.flush()
     return progress
+
+
+# Writes records to the input topics, and returns only when Kafka has acknowledged them.
+
+ACKNOWLEDGE_SECONDS: Final = 5.0
+"""How long an acknowledgement may take before the sender is asked to come again. A broker that is there takes milliseconds."""
+CLOSE_SECONDS: Final = 1.5
+"""How long closing waits for records in progress."""
+HEADROOM_BYTES: Final = 16_384
+"""Room for key, headers and the batch around the value of a record."""
+MAX_VALUE_BYTES: Final = MAX_BATCH_BYTES - HEADROOM_BYTES
+"""Largest value of a record: it and its headers are one batch."""
+
+
+class OutgoingRecord(NamedTuple):
+    """One record for an input topic; the key is the conversation id."""
+
+    source: InputSource
+    key: bytes
+    value: bytes
+    headers: Sequence[tuple[str, bytes]]
+
+
+class NotAcknowledgedError(Exception):
+    """Kafka did not acknowledge all records in time. Some of them may be written, now or later; send all of them again."""
+
+
+class ProducerBrokenError(OperatorError):
+    """The producer cannot write any more; only a new one can."""
+
+
+class AcknowledgedWriter:
+    """One idempotent producer. Records of a call keep their order, and a record is written once however often it is retried.
+
+    Records that are not acknowledged in time stay in the client, a batch for each partition at most, and are written when the broker
+    is back. A sender that comes again gives the same ids, so the evaluator recognises the second copy.
+
+    Attributes:
+        broken: Set when the producer can write nothing any more.
+    """
+
+    def __init__(self, kafka: KafkaSettings, role: str) -> None:
+        """Creates the writer; nothing is connected before `start`. Call it inside a running event loop.
+
+        Args:
+            kafka: Where Kafka is.
+            role: Last part of the client's name.
+        """
+        self.broken = asyncio.Event()
+        self._kafka = kafka
+        self._role = role
+        self._topics = {source: kafka.topic(topic) for source, topic in TOPIC_BY_SOURCE.items()}
+        self._producer: AIOKafkaProducer | None = None
+        self._failure: BaseException | None = None
+        self._was_refused = False
+
+    async def start(self) -> None:
+        """Connects.
+
+        Raises:
+            KafkaUnreachableError: No broker answers, or it does not let us in.
+        """
+        producer = self._kafka.producer(self._role)
+        try:
+            await producer.start()
+        except BaseException as error:
+            await producer.stop()  # also when cancelled: a producer that is dropped half started leaves its sockets
+            if isinstance(error, KafkaError):
+                raise self._kafka.unreachable(error) from error
+            raise
+        self._producer = producer
+
+    async def close(self) -> None:
+        """Finishes open writes, for at most `CLOSE_SECONDS`, and disconnects."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            stopping = asyncio.ensure_future(producer.stop())
+            await asyncio.wait({stopping}, timeout=CLOSE_SECONDS)
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the last records were not acknowledged."""
+        return self._was_refused
+
+    def failure(self) -> ProducerBrokenError:
+        """The reason why the writer is broken."""
+        return ProducerBrokenError(
+            f"{self._role}: records cannot be written any more: {self._failure!r}. It starts again."
+        )
+
+    async def write(self, records: Sequence[OutgoingRecord]) -> None:
+        """Writes records, in order for each call, and waits for all acknowledgements.
+
+        Raises:
+            NotAcknowledgedError: They did not come within `ACKNOWLEDGE_SECONDS`.
+        """
+        if self._producer is None:
+            raise NotAcknowledgedError
+        waiting: list[asyncio.Future[Any]] = []
+        try:
+            async with asyncio.timeout(ACKNOWLEDGE_SECONDS):
+                for record in records:
+                    sent = await self._producer.send(
+                        self._topics[record.source], value=record.value, key=record.key, headers=list(record.headers)
+                    )
+                    sent.add_done_callback(_read)
+                    waiting.append(sent)
+                # Not gather: its cancellation would cancel the client's open writes.
+                if waiting:
+                    await asyncio.wait(waiting)
+                for sent in waiting:
+                    sent.result()
+        except (TimeoutError, KafkaError) as error:
+            self._was_refused = True
+            if (
+                isinstance(error, KafkaError)
+                and not error.retriable
+                and not isinstance(error, MessageSizeTooLargeError)
+            ):
+                self._failure = error
+                self.broken.set()
+            raise NotAcknowledgedError from error
+        self._was_refused = False
+
+
+def _read(sent: "asyncio.Future[Any]") -> None:
+    """Takes the error of a record for which nobody waits any more, so that it is not reported as forgotten."""
+    if not sent.cancelled():
+        sent.exception()
+
+
+# Puts calls onto the topics until they end, time is over or a signal comes: for `replay` and `simulate`.
+
+_REFRESH_SECONDS: Final = 0.1
+
+
+async def publish_calls(
+    settings: Settings,
+    ce_source: str,
+    calls: Callable[[], Iterable[PlayedCall]],
+    speed: float | None,
+    *,
+    show: Callable[[PlayProgress], None],
+    seconds: float | None = None,
+    max_open_calls: int = MAX_OPEN_CALLS,
+) -> tuple[bool, PlayProgress]:
+    """Publishes calls until the last has ended, the time is over, or a signal comes.
+
+    Args:
+        settings: Where Kafka is.
+        ce_source: The producer as the records name it.
+        calls: Makes the calls; asked once access to the topics is certain.
+        speed: How many times faster than recorded; None is as fast as possible.
+        show: Gets the progress, some ten times a second and at the end.
+        seconds: Longest duration; None is unlimited.
+        max_open_calls: Bound of calls that run at the same time.
+
+    Returns:
+        Whether no signal came, and the last progress.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or the user lacks a right.
+        PublishError: Records could not be written.
+    """
+    latest = PlayProgress(0, 0, 0, 0)
+    next_look = 0.0
+
+    def on_progress(progress: PlayProgress) -> None:
+        nonlocal latest, next_look
+        latest = progress
+        if (now := time.monotonic()) >= next_look:
+            next_look = now + _REFRESH_SECONDS
+            show(progress)
+
+    async def work() -> None:
+        await require_access(settings.kafka, TRAFFIC_NEEDS)
+        async with EventPublisher(settings.kafka, ce_source=ce_source) as publisher:
+            playing = play(calls(), publisher, speed=speed, on_progress=on_progress, max_open_calls=max_open_calls)
+            await first_of(over_after(seconds), playing)  # closing the publisher has a deadline of its own
+
+    with stop_on_signals() as stop:
+        await first_of(stop.wait(), work())
+        completed = not stop.is_set()
+    show(latest)
+    return completed, latest

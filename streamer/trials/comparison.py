@@ -1,19 +1,50 @@
-"""Compares repeated calls of one goal set: success, progress, pass@k, pass^k, agreement of the judge, and errors. Pure.
+"""Compares trials: pass@k, agreement of judges, errors."""
 
-A trial is one call. All figures are over the trials of one version of one goal set. A trial whose success nobody knows counts
-as a trial and in no figure that needs its success: unknown is not zero.
-"""
-
+import asyncio
+import json
+import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import typer
+from rich.table import Table
+from rich.text import Text
 
 from consumers.engine.agent_inspect import K_VALUE, NO_OF_TRIALS, pass_at_k, pass_hat_k
+from consumers.runtime.process import OperatorError
 from schemas.closed_sets import UnjudgedReason
 from schemas.goals.goal_set import GoalSet
-from streamer.trials.trial import SubgoalOutcome, Trial
+from streamer.facts import STOPPED_BY_SIGNAL
+from streamer.offline.call_work import EVENTS, RECORDS, ReadingProgress, found_calls, reading_progress, total_of
+from streamer.offline.scored_recordings import plan_from
+from streamer.recordings.reader import goals_for
+from streamer.report.drawing import counted, in_words, number, percent
+from streamer.settings.all_settings import Settings
+from streamer.terminal import output_console, quiet_libraries, safe, say
+from streamer.time_bounds import moment_given
+from streamer.trials.calls import (
+    ReadCall,
+    SubgoalOutcome,
+    Trial,
+    TrialPlan,
+    Trials,
+    holds_scores,
+    read_score_file,
+    trials_with_judge,
+    trials_without_judge,
+)
+from streamer.trials.past import read_past_trials
+
+# Compares repeated calls of one goal set: success, progress, pass@k, pass^k, agreement of the judge, and errors.
+# Pure.
+#
+# A trial is one call. All figures are over the trials of one version of one goal set. A trial whose success nobody
+# knows counts as a trial and in no figure that needs its success: unknown is not zero.
 
 _NOT_JUDGED: Final = frozenset(reason.value for reason in UnjudgedReason)
 
@@ -207,3 +238,315 @@ def differences(before: GoalSet, after: GoalSet) -> list[str]:
     others = {"user_instruction": "the user's instruction", "expected_tool_calls": "expected tool calls"}
     phrases += [text for name, text in others.items() if getattr(before, name) != getattr(after, name)]
     return phrases or ["the agents that it is for"]
+
+
+# Results of compared trials: a table with the errors below it for people, and one JSON object for programs. Pure.
+
+USUAL_K: Final = (1, 3, 5)
+"""The k of pass@k and pass^k unless others are asked for, as far as there are so many trials."""
+MOST_ERRORS: Final = 5
+"""Subgoals, turns and tools of each kind that the text lists; JSON has all."""
+MOST_LINKS: Final = 3
+"""Calls that the text names for an error: enough to look at."""
+VERSION_CHARS: Final = 8
+"""Characters of a version in texts: enough to distinguish two versions of one set."""
+UNSCORED: Final = "Unscored"
+"""Name of the figure that the table leaves out where it is 0."""
+_UNKNOWN: Final = "-"
+
+
+def trials_table(groups: Sequence[GoalSetTrials], ks: Sequence[int]) -> Table:
+    """A row for each version of a goal set; `-` is a value that nobody knows. With two k it fits a terminal of 80 columns."""
+    left_out = set() if any(group.unscored for group in groups) else {UNSCORED}
+    rows = [(group.goal_set.id, dict(figures(group, ks))) for group in groups]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("Goal set", overflow="fold")
+    for head in dict.fromkeys(head for _, values in rows for head in values if head not in left_out):
+        table.add_column(head, justify="right", overflow="fold")
+    for name, values in rows:
+        table.add_row(Text(name), *(Text(text) for head, text in values.items() if head not in left_out))
+    return table
+
+
+def figures(group: GoalSetTrials, ks: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """The figures of a goal set with their names, as the table and the report show them."""
+    yield "Version", group.version[:VERSION_CHARS]
+    yield "Trials", str(len(group.trials))
+    yield UNSCORED, str(group.unscored.total())
+    yield "Success", _share(group.success_rate)
+    yield "Progress", _share(group.mean_progress)
+    for passes in map(group.passes, ks):
+        yield f"pass@{passes.k}", _number(passes.at_k)
+        yield f"pass^{passes.k}", _number(passes.hat_k)
+    yield "Judges agree", _share(group.judging.agreement)
+
+
+def error_lines(groups: Iterable[GoalSetTrials]) -> Iterator[str]:
+    """The errors of each goal set: missed subgoals, stalls, tools that fail, and the judge's errors; with the calls to look at."""
+    for group in groups:
+        lines = list(_errors(group))
+        if lines:
+            yield f"{group.goal_set.id} {group.version[:VERSION_CHARS]}:"
+            yield from (f"  {line}" for line in lines)
+
+
+def errors(group: GoalSetTrials) -> Iterator[tuple[str, tuple[Trial, ...]]]:
+    """Each error as a phrase, with the trials that have it."""
+    of = len(group.trials)
+    for subgoal in group.subgoals[:MOST_ERRORS]:
+        if subgoal.missed:
+            yield f"missed in {len(subgoal.missed)} of {of}: {subgoal.subgoal_id}{_unknown(subgoal)}", subgoal.missed
+    for stall in group.stalls[:MOST_ERRORS]:
+        where = "ended without a stall" if stall.turn is None else f"stalled in turn {stall.turn}"
+        yield f"{where}: {counted(len(stall.trials), 'call')}", stall.trials
+    for tool in group.failed_tools[:MOST_ERRORS]:
+        yield f"failed up to the stall: {tool.tool}, {counted(tool.failures, 'time')}", tool.trials
+
+
+def judge_errors(group: GoalSetTrials) -> str | None:
+    """A phrase about votes and missing verdicts; None without either."""
+    judging = group.judging
+    parts = []
+    if judging.polled:
+        split = judging.polled - judging.unanimous
+        parts.append(f"{judging.with_majority} of {judging.votes} votes with the majority, {split} of "
+                     f"{counted(judging.polled, 'verdict')} split")  # fmt: skip
+    if judging.unscored:
+        parts.append(f"{counted(judging.unscored.total(), 'subgoal')} without a verdict ({_reasons(judging.unscored)})")
+    return f"judge: {'; '.join(parts)}" if parts else None
+
+
+def remarks(groups: Sequence[GoalSetTrials], ks: Sequence[int] | None) -> Iterator[str]:
+    """Sentences about goal sets that changed, and about a wanted k that is above the number of trials.
+
+    Args:
+        groups: The compared trials.
+        ks: The k that were asked for; None if nobody asked for any.
+    """
+    for versions in changed_sets(groups):
+        counts = ", ".join(
+            f"{each.version[:VERSION_CHARS]} of {counted(len(each.trials), 'trial')}" for each in versions
+        )
+        changes = "; ".join(differences(versions[0].goal_set, versions[-1].goal_set))
+        yield (
+            f"Goal set {versions[0].goal_set.id} changed between its trials: expected one version, seen {len(versions)} ({counts}). "
+            f"From the first to the last differ: {changes}. Each version is compared by itself; to compare all, score the "
+            "recordings again with one version (--goals)."
+        )
+    for group in groups:
+        if too_large := [k for k in ks or () if k > len(group.known)]:
+            yield (
+                f"Goal set {group.goal_set.id} {group.version[:VERSION_CHARS]}: expected k from 1 to the number of trials with a "
+                f"known success, {len(group.known)} of {len(group.trials)}; seen --k {', '.join(map(str, too_large))}. It has no "
+                "pass@k and pass^k for that; the other figures are complete. Make more calls, or take a smaller k."
+            )
+
+
+def fitting(groups: Iterable[GoalSetTrials], ks: Sequence[int] | None) -> tuple[int, ...]:
+    """The k to show: those that were asked for, otherwise the usual ones that at least one goal set has trials for."""
+    if ks is not None:
+        return tuple(dict.fromkeys(ks))
+    most = max((len(group.known) for group in groups), default=0)
+    return tuple(k for k in USUAL_K if k <= max(1, most))
+
+
+def shown(ks: Sequence[int], wanted: Sequence[int] | None) -> tuple[int, ...]:
+    """The k of a table: without 1 unless somebody asked for it, because pass@1 and pass^1 are the success."""
+    return tuple(k for k in ks if k > 1 or wanted is not None)
+
+
+def trials_json(groups: Iterable[GoalSetTrials], ks: Sequence[int], left_out: Mapping[str, int]) -> dict[str, Any]:
+    """Everything as plain values; an unknown value is null.
+
+    Args:
+        groups: The compared trials.
+        ks: Each k of pass@k and pass^k.
+        left_out: Calls that are no trials, by reason.
+    """
+    return {"goal_sets": [_plain(group, ks) for group in groups], "left_out": dict(left_out)}
+
+
+def _plain(group: GoalSetTrials, ks: Sequence[int]) -> dict[str, Any]:
+    judging = group.judging
+    return {
+        "goal_set": group.goal_set.id,
+        "version": group.version,
+        "trials": len(group.trials),
+        "unscored": dict(group.unscored),
+        "successes": sum(group.known),
+        "success_rate": group.success_rate,
+        "mean_progress": group.mean_progress,
+        "pass": [_plain_passes(passes) for passes in map(group.passes, ks)],
+        "judge": {
+            "agreement": judging.agreement,
+            "votes": judging.votes,
+            "verdicts": judging.polled,
+            "unanimous": judging.unanimous,
+            "unscored": dict(judging.unscored),
+        },
+        "subgoals": [
+            {
+                "id": each.subgoal_id,
+                "details": each.details,
+                "reached": each.reached,
+                "missed": len(each.missed),
+                "unknown": dict(each.unknown),
+                "calls": _places(each.missed),
+            }
+            for each in group.subgoals
+        ],
+        "stalls": [{"turn": each.turn, "calls": _places(each.trials)} for each in group.stalls],
+        "failed_tools": [
+            {"tool": each.tool, "failures": each.failures, "calls": _places(each.trials)} for each in group.failed_tools
+        ],
+        "calls": [_plain_trial(trial) for trial in group.trials],
+    }
+
+
+def _plain_passes(passes: Passes) -> dict[str, Any]:
+    return {"k": passes.k, "pass_at_k": passes.at_k, "pass_hat_k": passes.hat_k}
+
+
+def _plain_trial(trial: Trial) -> dict[str, Any]:
+    success, progress = trial.success, trial.progress
+    return {
+        "conversation_id": trial.conversation_id,
+        "place": trial.place or None,
+        "success": None if isinstance(success, str) else success,
+        "progress": None if isinstance(progress, str) else progress,
+        "unscored": success if isinstance(success, str) else None,
+        "missed": list(trial.missed),
+        "stall_turn": trial.stall_turn,
+    }
+
+
+def _places(trials: Iterable[Trial]) -> list[str]:
+    return [trial.place or trial.conversation_id for trial in trials]
+
+
+def _errors(group: GoalSetTrials) -> Iterator[str]:
+    for phrase, trials in errors(group):
+        places = _places(trials[:MOST_LINKS])
+        more = f" and {len(trials) - MOST_LINKS} more" if len(trials) > MOST_LINKS else ""
+        yield f"{phrase}: {', '.join(places)}{more}"
+    if group.unscored:
+        yield f"unscored: {counted(group.unscored.total(), 'trial')} ({_reasons(group.unscored)})"
+    if (judged := judge_errors(group)) is not None:
+        yield judged
+
+
+def _unknown(subgoal: SubgoalErrors) -> str:
+    return f" (unknown in {subgoal.unknown.total()})" if subgoal.unknown else ""
+
+
+def _reasons(counts: Counter[str]) -> str:
+    return ", ".join(f"{in_words(reason)} {count}" for reason, count in counts.most_common())
+
+
+def _share(value: float | None) -> str:
+    return _UNKNOWN if value is None else percent(value)
+
+
+def _number(value: float | None) -> str:
+    return _UNKNOWN if value is None else number(value)
+
+
+# The work of the command `trials`: gathers trials from files or topics, and prints the comparison.
+
+
+class NothingToCompareError(OperatorError):
+    """No call is a trial of a goal set; the text says why and what to do."""
+
+
+def from_past_calls(settings: Settings, since: str, gathered: Trials) -> int:
+    """Reads live calls; gives the number of records that could not be read."""
+    since_ms = moment_given(since)
+    with quiet_libraries(), _read_to_the_end(None, RECORDS) as progress:
+        reading = read_past_trials(settings.kafka, since_ms, settings.console_url, gathered, progress.event)
+        unreadable = asyncio.run(reading)
+    if unreadable:
+        say(f"{unreadable} records of a newer version, or of another program, were left out with their calls.")
+    return unreadable
+
+
+def from_files(
+    paths: Sequence[Path],
+    settings: Settings,
+    goals: Path | None,
+    verdicts: Path | None,
+    agent: str | None,
+    processes: int | None,
+    gathered: Trials,
+    *,
+    asks_judge: bool,
+) -> int:
+    """Scores recordings and reads score records; gives the number of places that could not be read."""
+    unread = 0
+    files = [path for path in paths if holds_scores(path)]
+    recorded = [path for path in paths if path not in files]
+    found = found_calls(recorded)
+    plan = TrialPlan(plan_from(settings, asks_judge=asks_judge), goals_for(recorded, goals), agent)
+    with _read_to_the_end(total_of(found)) as progress:
+
+        def take(call: ReadCall) -> None:
+            nonlocal unread
+            for sentence in call.sentences:
+                say(sentence)
+            unread += not call.is_read
+            if call.is_call:
+                gathered.add(call.trial)
+                progress.call(call.events)
+
+        for file in files:
+            for sentence in read_score_file(file, gathered):
+                say(sentence)
+                unread += 1
+        if asks_judge and found:
+            trials_with_judge(found, plan, settings, verdicts, take, progress.event)
+        else:
+            for call in trials_without_judge(found, plan, processes):
+                take(call)
+    return unread
+
+
+@contextmanager
+def _read_to_the_end(total: int | None, counted: str = EVENTS) -> Iterator[ReadingProgress]:
+    """A bar; a signal ends the command without a comparison, which would be one of other trials."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with reading_progress(total, counted) as progress:
+        try:
+            yield progress
+        except KeyboardInterrupt:
+            say(f"Stopped after {progress.events} {counted}: nothing was compared.")
+            raise typer.Exit(STOPPED_BY_SIGNAL) from None
+
+
+def print_comparison(gathered: Trials, wanted: Sequence[int] | None, *, as_json: bool) -> bool:
+    """Prints the comparison; returns whether it has everything requested."""
+    if not gathered.found:
+        raise NothingToCompareError(_nothing(gathered))
+    groups = compared(gathered.found)
+    ks = fitting(groups, wanted)
+    if as_json:
+        typer.echo(json.dumps(trials_json(groups, ks, gathered.left_out), ensure_ascii=False))
+    else:
+        output_console().print(trials_table(groups, shown(ks, wanted)))
+        for line in error_lines(groups):
+            typer.echo(safe(line))
+    for sentence in remarks(groups, wanted):
+        say(safe(sentence))
+    if gathered.left_out:
+        say(f"Left out: {_left_out(gathered)}.")
+    return all(k <= len(group.known) for group in groups for k in wanted or ())
+
+
+def _nothing(gathered: Trials) -> str:
+    seen = _left_out(gathered) or "no call at all"
+    return (
+        f"There is nothing to compare: expected closed calls with goals; seen: {seen}. Nothing was printed. Give recordings their "
+        "goals with --goals, live calls with goals.folder or goals.reads_topic; with --from-topics look further back with --since."
+    )
+
+
+def _left_out(gathered: Trials) -> str:
+    return ", ".join(f"{counted(count, 'call')} {reason}" for reason, count in gathered.left_out.items())

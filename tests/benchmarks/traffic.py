@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from schemas.closed_sets import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.recordings.reader import read_recordings
-from streamer.sources.replay.playback import in_time_order
+from streamer.sources.replay import in_time_order
 from streamer.sources.simulator.traffic import simulate_call
 from tests.support.conformance_data import RECORD
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from streamer.agent_inspect.scorer_names import Scorer
 from streamer.cli import main as cli
+from streamer.facts import Scorer
 from tests.support.conformance_data import CONFORMANCE, needs_conformance
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, scripted_openai
 

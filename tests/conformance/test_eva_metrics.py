@@ -10,7 +10,7 @@ import pytest
 
 from consumers.engine.effects import Count
 from schemas.scores.records import CallValues, Scored, TurnValues
-from streamer.offline.eva_results import eva_metrics_of
+from streamer.offline.contexts import eva_metrics_of
 from streamer.recordings.reader import read_recordings
 from tests.properties.evaluation import newest, run
 from tests.support.calls.wire_calls import arrivals_of, in_random_order, in_time_order, wire_calls

@@ -12,7 +12,7 @@ from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord, CallValues, Scored, TurnValues, Unscored, VoiceToVoiceLatency
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import read_recordings
-from streamer.sources.replay.playback import with_control_events
+from streamer.sources.replay import with_control_events
 from tests.support.conformance_data import conformance
 
 MOST_CALLS = 60

@@ -9,9 +9,9 @@ from consumers.engine.limits import GoalRules, Limits
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import Judged, JudgeRequest, JudgeVerdict
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
+from streamer.recordings.files import RecordedCall
 from streamer.recordings.reader import read_recordings
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.sources.replay.playback import with_control_events
+from streamer.sources.replay import with_control_events
 from tests.support.conformance_data import CONFORMANCE, needs_conformance
 
 FILE: Final = CONFORMANCE / "calls.jsonl.gz"

@@ -14,9 +14,9 @@ from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.eva_text import ALL_LABELS
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
+from streamer.recordings.files import RecordedCall
 from streamer.recordings.reader import read_recordings
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.sources.replay.playback import with_control_events
+from streamer.sources.replay import with_control_events
 from streamer.sources.simulator.traffic import simulate_call
 from tests.support.calls.wire_calls import STREAMS, record_call, wire_calls
 from tests.support.conformance_data import conformance

@@ -20,8 +20,7 @@ from pydantic import SecretStr
 from consumers.runtime.http import MetricsServer
 from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import HttpSettings
-from streamer.settings.all_settings import load_settings, setting_names
-from streamer.settings.variables import near_misses
+from streamer.settings.all_settings import load_settings, near_misses, setting_names
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

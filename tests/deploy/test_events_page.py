@@ -15,7 +15,7 @@ from schemas.closed_sets import InputSource
 from schemas.events.codec import misread_of
 from schemas.json_schemas import json_schema
 from schemas.quarantine import QuarantineRecord
-from streamer.operations.event_check.check import check_events
+from streamer.event_check import check_events
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")
 T0_MS = 1_790_000_000_000

@@ -17,8 +17,7 @@ import yaml
 from kubernetes_validate.utils import latest_version
 
 from schemas.closed_sets import ROLE_NAMES
-from streamer.settings.all_settings import load_settings, setting_names
-from streamer.settings.variables import near_misses
+from streamer.settings.all_settings import load_settings, near_misses, setting_names
 from tests.support.patience import patient
 from tests.support.promtool import promtool
 from tests.support.required_tools import CACHE, require_tool

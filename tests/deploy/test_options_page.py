@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from schemas.goals.goal_set import GoalSet, JudgeOptions
-from streamer.agent_inspect.options import OPTIONS
-from streamer.settings.goals import AGENT_INSPECT_NAMES, GoalSettings
+from streamer.agent_inspect.traces import OPTIONS
+from streamer.settings.all_settings import AGENT_INSPECT_NAMES, GoalSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS = re.findall(

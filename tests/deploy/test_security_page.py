@@ -9,7 +9,7 @@ from typing import Any
 
 from consumers.runtime.kafka.connection import READ, WRITE, Needs
 from consumers.runtime.kafka.security import SecuritySettings
-from streamer.cluster.rights import TRAFFIC_NEEDS, needs_of
+from streamer.cluster.facts import TRAFFIC_NEEDS, needs_of
 from streamer.settings.all_settings import Settings
 
 PAGE = (Path(__file__).parents[2] / "deploy" / "security.md").read_text()

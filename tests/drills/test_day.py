@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from streamer.offline.side_by_side import usable_cores
-from streamer.sources.simulator.incidents import Incident
-from streamer.sources.simulator.speech import AGENTS
+from streamer.sources.simulator.profile import AGENTS, Incident
 from tests.drills.conftest import Record, note
 from tests.drills.virtual_time import World, alerts_of, minute, scraped
 

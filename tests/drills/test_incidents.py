@@ -8,8 +8,7 @@ import pytest
 
 from streamer.cli.demo import DEMO_SEED
 from streamer.roles.demo import IN_TROUBLE, TROUBLES
-from streamer.sources.simulator.incidents import Incident, IncidentName
-from streamer.sources.simulator.speech import AGENTS
+from streamer.sources.simulator.profile import AGENTS, Incident, IncidentName
 from tests.deploy.firing import Firing
 from tests.drills.conftest import Record, note
 from tests.drills.series import Series

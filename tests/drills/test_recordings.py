@@ -21,8 +21,7 @@ from schemas.scores.records import (
     ToolUseFact,
     VoiceToVoiceLatency,
 )
-from streamer.sources.simulator.profile import AWKWARD
-from streamer.sources.simulator.speech import AGENTS
+from streamer.sources.simulator.profile import AGENTS, AWKWARD
 from tests.drills.series import SCRAPE_SECONDS
 from tests.drills.virtual_time import RULES, World, minute, records_of, scraped
 from tests.support.promtool import promtool

@@ -21,14 +21,12 @@ from schemas.goals.goal_set import GoalSet
 from schemas.metrics.catalogue import metric_named
 from schemas.scores.records import AnyScoreRecord, ClosedFact
 from streamer.goals.files import read_goal_file
-from streamer.goals.index import GoalIndex
-from streamer.offline.arrivals import arrivals_of
+from streamer.goals.topic import GoalIndex
+from streamer.offline.contexts import arrivals_of
 from streamer.offline.side_by_side import results_in_order
 from streamer.roles.demo import GOALS_FOLDER
-from streamer.sources.replay.playback import PlayedCall, WireEvent
-from streamer.sources.simulator.incidents import Incident, with_incidents
-from streamer.sources.simulator.profile import HEALTHY, Profile
-from streamer.sources.simulator.speech import AGENTS
+from streamer.sources.replay import PlayedCall, WireEvent
+from streamer.sources.simulator.profile import AGENTS, HEALTHY, Incident, Profile, with_incidents
 from streamer.sources.simulator.traffic import simulated_traffic
 from tests.deploy.firing import Firing, firings, rules_for
 from tests.drills.series import SCRAPE_SECONDS, Series, series_name

@@ -20,9 +20,9 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
+from streamer.recordings.files import RecordedCall
 from streamer.recordings.reader import read_recordings
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.sources.replay.playback import in_time_order, with_control_events
+from streamer.sources.replay import in_time_order, with_control_events
 from streamer.sources.simulator.traffic import simulate_call
 from tests.properties.evaluation import EveryCall, end_of
 from tests.support.calls.wire_calls import arrivals_of, in_random_order, wire_calls

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from consumers.runtime.kafka.batches import MAX_UNPACKED_BATCH_BYTES
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import AnyScoreRecord, ClosedFact
-from streamer.sources.replay.playback import in_time_order, renamed, seconds_to_now, shifted
+from streamer.sources.replay import in_time_order, renamed, seconds_to_now, shifted
 from streamer.sources.simulator.traffic import simulate_call
 from tests.chaos.verdict.checker import said
 from tests.integration.metrics_page import address_in, page, total

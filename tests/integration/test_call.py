@@ -9,8 +9,8 @@ from confluent_kafka import Producer
 
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
-from streamer.recordings.files.places import SAMPLE
-from streamer.recordings.goals import goals_for
+from streamer.recordings.files import SAMPLE
+from streamer.recordings.reader import goals_for
 from streamer.settings.all_settings import Settings
 from tests.integration.processes import Ended, ran_here
 from tests.support.patience import patient

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 
-from streamer.sources.simulator.speech import AGENTS
+from streamer.sources.simulator.profile import AGENTS
 from tests.integration.metrics_page import address_in
 from tests.integration.processes import ran, started, wait_for
 from tests.support.conformance_data import RECORD, needs_conformance

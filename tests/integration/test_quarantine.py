@@ -12,9 +12,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from streamer.cluster.coordinates import Coordinates
-from streamer.cluster.record_reader import RecordGoneError, record_reader
-from streamer.operations.quarantine.log import Wanted, quarantined
+from streamer.cluster.readers import Coordinates, RecordGoneError, record_reader
+from streamer.quarantine import Wanted, quarantined
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import ended, started, wait_for
 from tests.integration.test_bad_input import line, now_ms

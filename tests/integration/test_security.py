@@ -25,7 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
 
 from schemas.scores.records import ClosedFact
 from schemas.topics import INPUT_TOPICS, TOPICS
-from streamer.commands import run as run_command
+from streamer.roles import running as run_command
 from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.conftest import make_topics
 from tests.integration.metrics_page import address_in, answer_of, total

@@ -10,8 +10,7 @@ import pytest
 
 from schemas.closed_sets import IngestOutcome, WebhookOutcome
 from schemas.scores.records import Scored, TurnValues
-from streamer.settings.ingest import IngestSettings, SenderSettings
-from streamer.settings.monitor import MonitorSettings
+from streamer.settings.all_settings import IngestSettings, MonitorSettings, SenderSettings
 from tests.integration.metrics_page import total
 from tests.integration.processes import started, wait_for
 from tests.integration.score_log import newest_of, written_scores

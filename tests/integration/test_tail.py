@@ -13,10 +13,10 @@ from typing import Any, Final
 import pytest
 
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord
-from streamer.help_facts import POSITION_FILE
-from streamer.recordings.files.places import AUDIT_FILE, RESULT_FILE
+from streamer.facts import POSITION_FILE
+from streamer.recordings.files import AUDIT_FILE, RESULT_FILE
 from streamer.sources.simulator.traffic import simulate_call
-from streamer.sources.tail.followed_run import SUMMARY_FILE
+from streamer.sources.tail import SUMMARY_FILE
 from tests.integration.processes import ran, started, wait_for
 from tests.integration.score_log import closings, newest_of, written_scores
 from tests.integration.test_run_and_replay import ready_address

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from schemas.scores.records import AnyScoreRecord
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
-from streamer.recordings.goals import read_recorded_goals
+from streamer.recordings.reader import read_recorded_goals
 from streamer.settings.all_settings import Settings
 from tests.integration.processes import Ended, ended
 from tests.support.patience import patient

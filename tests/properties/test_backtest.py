@@ -29,10 +29,8 @@ from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact, GoalsFact
 from schemas.topics import INPUT_TOPICS, ORDER_TOPIC, SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from schemas.transcript import Transcript
-from streamer.operations.backtest.comparison import Comparison, Said, Subject, last_words
-from streamer.operations.backtest.inputs import in_logged_order
-from streamer.operations.backtest.past import PastCalls, Period
-from streamer.operations.backtest.rerun import Rerun
+from streamer.backtest.past import PastCalls, Period, in_logged_order
+from streamer.backtest.rerun import Comparison, Rerun, Said, Subject, last_words
 from tests.properties.owners import Topics
 from tests.properties.test_recovery import AgentsGoals, partitions
 from tests.support.fakes.engine_feed import T0_MS, records_of

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from schemas.goals.checks import Judge
 from schemas.goals.goal_set import GoalSet, Subgoal
+from streamer.trials.calls import SubgoalOutcome, Trial
 from streamer.trials.comparison import compared
-from streamer.trials.trial import SubgoalOutcome, Trial
 
 GOALS = GoalSet(id="any", subgoals=(Subgoal(id="done", details="it is done", check=Judge(kind="judge")),))
 SUCCESSES = st.lists(st.sampled_from([True, False, "judge_disabled"]), min_size=1, max_size=9)

@@ -32,8 +32,8 @@ LONGER = {
     "schemas/metrics/exporter.py": "every metric of one role",
     "schemas/judging.py": "questions, votes and verdicts, which refer to each other",
     "streamer/settings/all_settings.py": "every setting of one section each",
-    "streamer/sources/replay/playback.py": "one pure transformation, with its model of arrival",
-    "streamer/sources/tail/followed_record.py": "one record with its files, as they grow",
+    "streamer/sources/replay.py": "one pure transformation, with its model of arrival",
+    "streamer/sources/tail.py": "one record with its files, as they grow",
 }
 """Files above the limit, each with the reason why it is one thing."""
 TARGETS = {

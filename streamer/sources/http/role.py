@@ -1,4 +1,4 @@
-"""The role `ingest`: an HTTP server whose requests become records of the input topics."""
+"""The role `ingest`: receives events over HTTP within bounds, by tenant."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,13 +14,11 @@ from consumers.runtime.http import ConnectionBounds, HttpLimit, HttpListener
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from streamer.settings.ingest import IngestSettings
-from streamer.sources.http.elevenlabs.webhook import WebhookRoute
-from streamer.sources.http.posted.batch import Batches
-from streamer.sources.http.posted.events import EventsRoute
-from streamer.sources.http.receiving.bodies import Bodies
-from streamer.sources.http.receiving.tenants import Senders
-from streamer.sources.writer import ACKNOWLEDGE_SECONDS, AcknowledgedWriter
+from streamer.settings.all_settings import IngestSettings
+from streamer.sources.http.elevenlabs import WebhookRoute
+from streamer.sources.http.posted import Batches, EventsRoute
+from streamer.sources.http.receiving import Bodies, Senders
+from streamer.sources.publisher import ACKNOWLEDGE_SECONDS, AcknowledgedWriter
 
 BOUNDS: Final = ConnectionBounds(request_seconds=30.0, answer_seconds=45.0, most_connections=1_024)
 """Bots keep a connection between their batches. An answer waits for the body and for Kafka, each with a deadline of its own."""

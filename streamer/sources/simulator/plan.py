@@ -1,16 +1,11 @@
-"""The plan of a simulated call: times of speech, decisions, and tools.
-
-The plan is the truth of the call, as an observer in the room would hear it. `eva_sources` and `phone` write the reports
-of each source, with its own delays and gaps.
-"""
+"""The plan of a simulated call."""
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from streamer.sources.simulator.profile import Profile, ProfileOf
-from streamer.sources.simulator.speech import (
+from streamer.sources.simulator.profile import (
     APOLOGY,
     CONFUSED,
     DOMAINS,
@@ -20,6 +15,8 @@ from streamer.sources.simulator.speech import (
     NUDGES,
     Domain,
     Exchange,
+    Profile,
+    ProfileOf,
     ToolScript,
     can_happen,
 )

@@ -1,32 +1,578 @@
-"""Seeded calls like live ones, difficult ones included: interruptions by both sides, late events, slow tools.
-
-About half of them come from a real phone line (pipecat's own records, no simulated caller), the others from EVA's
-three sources and its three kinds of pipeline. The same seed gives the same bytes.
-"""
+"""Simulated calls as events of each source, one after the other."""
 
 import heapq
 import itertools
+import json
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import Any, Final
 
 from schemas.events.simulator import Source
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.sources.replay.playback import Delivery, PlayedCall, WireEvent, in_time_order
-from streamer.sources.simulator.eva_sources import (
-    NEW_CALLER,
-    OLD_CALLER,
-    Emission,
-    audit_entries,
-    caller_events,
-    framework_events,
-    pipecat_events,
+from streamer.recordings.files import RecordedCall
+from streamer.sources.publisher import PlayProgress
+from streamer.sources.replay import Delivery, PlayedCall, WireEvent, in_time_order
+from streamer.sources.simulator.plan import SIMULATED_KINDS, CallKind, CallPlan, Speech, Step, ToolRun, Turn, plan_call
+from streamer.sources.simulator.profile import AGENTS, AWKWARD, DOMAINS, ProfileOf, always
+
+# Metrics of the services of a simulated call: pipecat's metrics as EVA logs them, and the figures of the model.
+
+_STT_METRICS = "CartesiaSTTService#0"
+_TTS_METRICS = "CartesiaTTSService#1"
+_STT_MODEL, _TTS_MODEL, _LLM_MODEL, _REALTIME_MODEL = "ink-whisper", "sonic-3", "gpt-4.1-mini", "gpt-realtime"
+_STARTED_MS: Final = 600
+"""How long after the line is opened every service reports zeros."""
+_PLAYBACK_MS: Final = 30
+"""From the first byte of speech to its first sound on the line."""
+
+TimedEvent = tuple[int, Mapping[str, Any]]
+"""When it is produced (epoch ms), and the event."""
+
+
+def pipecat_metrics(plan: CallPlan) -> Iterator[TimedEvent]:
+    """Metrics of pipecat's transcriber and speech synthesis; those of the model are in the audit log."""
+    for processor in (_STT_METRICS, _TTS_METRICS):
+        for kind in ("TTFBMetricsData", "ProcessingMetricsData"):
+            yield _metric(plan.start_ms + _STARTED_MS, kind, processor, None, 0.0)
+    for turn in plan.turns:
+        if turn.user and turn.heard_ms > turn.user.end_ms:
+            waited_s = (turn.heard_ms - turn.user.end_ms) / 1000
+            yield _metric(turn.heard_ms, "TTFBMetricsData", _STT_METRICS, _STT_MODEL, waited_s)
+        for step in turn.steps:
+            first_byte_ms = step.speech.start_ms - _PLAYBACK_MS if step.speech else 0
+            if step.speech and first_byte_ms > step.decided_ms:
+                yield _metric(step.decided_ms, "TTSUsageMetricsData", _TTS_METRICS, _TTS_MODEL, len(step.speech.text))
+                waited_s = (first_byte_ms - step.decided_ms) / 1000
+                yield _metric(first_byte_ms, "TTFBMetricsData", _TTS_METRICS, _TTS_MODEL, waited_s)
+
+
+def framework_metrics(plan: CallPlan) -> Iterator[TimedEvent]:
+    """Metrics of a speech-to-speech framework: one latency for the whole answer, and its tokens."""
+    for turn in plan.turns:
+        spoken = next((step.speech for step in turn.steps if step.speech), None)
+        if turn.user is None or spoken is None or spoken.start_ms - _PLAYBACK_MS <= turn.user.end_ms:
+            continue
+        at_ms = spoken.start_ms - _PLAYBACK_MS
+        waited_s = (at_ms - turn.user.end_ms) / 1000
+        latency = {"type": "LatencyMetric", "stage": "model_response", "model": _REALTIME_MODEL, "value": waited_s}
+        yield at_ms, {"timestamp": at_ms, **latency}
+        usage = {"prompt_tokens": 40 * len(turn.user.text.split()), "completion_tokens": 8 * len(spoken.text.split())}
+        usage["total_tokens"] = sum(usage.values())
+        yield _metric(spoken.end_ms, "LLMTokenUsageMetricsData", "realtime", _REALTIME_MODEL, usage)
+
+
+def model_figures(step: Step) -> dict[str, Any]:
+    """Figures of one step of the model in the audit log."""
+    said = step.speech.text if step.speech else ""
+    usage = {"prompt_tokens": 900, "completion_tokens": 20 + 2 * len(said.split())}
+    usage["total_tokens"] = sum(usage.values())
+    return {"model": _LLM_MODEL, "latency_ms": float(step.decided_ms - step.asked_ms), "usage": usage}
+
+
+def _metric(at_ms: int, kind: str, processor: str, model: str | None, value: Any) -> TimedEvent:
+    return at_ms, {"timestamp": at_ms, "type": kind, "processor": processor, "model": model, "value": value}
+
+
+# A planned call in EVA's three sources: the simulated caller, the pipecat or framework log, the audit log.
+#
+# Each source sees the call through its own delays: silence is noticed late, transcripts come seconds after the sound,
+# speech-to-speech models write their audit entries only when they are done and date them back.
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """An event and when it is produced (epoch ms); its own time, inside the event, may be earlier."""
+
+    produced_ms: int
+    event: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallerDialect:
+    """The role names and the extra field of a version of the simulated caller."""
+
+    user: str
+    assistant: str
+    user_text: str
+    assistant_text: str
+    extra: Mapping[str, str]
+
+
+NEW_CALLER: Final = CallerDialect(
+    "simulated_user", "assistant", "simulated_user", "assistant", {"provider": "elevenlabs"}
 )
-from streamer.sources.simulator.phone import phone_events
-from streamer.sources.simulator.plan import SIMULATED_KINDS, CallKind, CallPlan, plan_call
-from streamer.sources.simulator.profile import AWKWARD, ProfileOf, always
-from streamer.sources.simulator.speech import AGENTS, DOMAINS
+OLD_CALLER: Final = CallerDialect("elevenlabs_user", "framework_agent", "elevenlabs_agent", "pipecat_assistant", {})
+
+AUDIO_PLACEHOLDER: Final = "[user audio]"
+
+_VAD_MS = 200
+_USER_SILENCE_MS, _ASSISTANT_SILENCE_MS = 600, 200
+"""How long the simulated caller listens to silence before it logs the end of a sound, dated back to the end."""
+_WORD_BATCH_MS = 250
+"""Words of speech synthesis leave in batches, so neighbours share a timestamp."""
+
+
+def caller_events(plan: CallPlan, rng: random.Random, dialect: CallerDialect) -> list[Emission]:
+    """The simulated caller's stream: connection, sounds with back-dated times, and texts of both sides."""
+    emissions = [_connection(plan.start_ms + rng.randint(20, 90), "connected", {"server_url": "ws://caller.test/ws"})]
+    emissions.append(_connection(plan.start_ms + rng.randint(300, 600), "session_started", {}))
+    next_user_ms = [turn.user.start_ms if turn.user else None for turn in plan.turns[1:]] + [None]
+    for turn, user_ms in zip(plan.turns, next_user_ms, strict=True):
+        if turn.noise:
+            emissions += _sounds(dialect.user, turn.noise, _USER_SILENCE_MS, rng)
+            filtered = turn.noise.text, turn.noise.start_ms + rng.randint(200, 400)
+            emissions.append(_said("user_speech", dialect.user_text, *filtered))
+        if turn.user:
+            emissions += _user_sounds(turn, turn.user, dialect, rng)
+            said_ms = turn.user.start_ms + rng.randint(200, min(2500, turn.user.end_ms - turn.user.start_ms))
+            emissions.append(_said("user_speech", dialect.user_text, turn.user.text, said_ms))
+        for speech in _speeches(turn):
+            emissions += _sounds(dialect.assistant, speech, _ASSISTANT_SILENCE_MS, rng)
+            said_ms = speech.end_ms + rng.randint(700, 3900)
+            if user_ms is not None and speech.end_ms + 700 < user_ms < speech.end_ms + 3900:
+                said_ms = user_ms + rng.randint(-40, 40)  # the caller answers as soon as it has the words
+            emissions.append(_said("assistant_speech", dialect.assistant_text, misheard(rng, speech.spoken), said_ms))
+    last_ms = max(emission.produced_ms for emission in emissions)
+    details = {"reason": plan.ended_reason}
+    emissions.append(_connection(max(plan.hang_up_ms, last_ms) + rng.randint(800, 2500), "session_ended", details))
+    numbered = enumerate(sorted(emissions, key=_by_production), start=1)
+    return [Emission(item.produced_ms, _caller_event(item, number, dialect)) for number, item in numbered]
+
+
+def _caller_event(emission: Emission, sequence: int, dialect: CallerDialect) -> dict[str, Any]:
+    return {"timestamp": emission.produced_ms, "sequence": sequence, **emission.event, **dialect.extra}
+
+
+def _connection(at_ms: int, state: str, details: Mapping[str, Any]) -> Emission:
+    return Emission(at_ms, {"type": "connection_state", "data": {"state": state, "details": details}})
+
+
+def _said(kind: str, source: str, text: str, at_ms: int) -> Emission:
+    return Emission(at_ms, {"type": kind, "data": {"text": text, "source": source}})
+
+
+def _user_sounds(turn: Turn, user: Speech, dialect: CallerDialect, rng: random.Random) -> list[Emission]:
+    start, end = _sounds(dialect.user, user, _USER_SILENCE_MS, rng)
+    if turn.awkward == "missing_audio_end":
+        return [start]
+    if turn.awkward == "late_audio_end" and turn.steps:
+        # The answer covers the silence: the end is noticed, and dated, only when the answer is over.
+        noticed_ms = max(speech.end_ms for speech in _speeches(turn)) + rng.randint(300, 600)
+        return [start, _sound("audio_end", dialect.user, noticed_ms, noticed_ms, rng)]
+    return [start, end]
+
+
+def _sounds(role: str, speech: Speech, silence_ms: int, rng: random.Random) -> tuple[Emission, Emission]:
+    noticed_ms = speech.end_ms + silence_ms + rng.randint(-30, 60)
+    start = _sound("audio_start", role, speech.start_ms, speech.start_ms + rng.randint(1, 4), rng)
+    return start, _sound("audio_end", role, speech.end_ms, noticed_ms, rng)
+
+
+def _sound(kind: str, role: str, sound_ms: int, logged_ms: int, rng: random.Random) -> Emission:
+    audio_seconds = (sound_ms * 1000 + rng.randrange(1000)) / 1_000_000
+    return Emission(logged_ms, {"event_type": kind, "user": role, "audio_timestamp": audio_seconds})
+
+
+def pipecat_events(plan: CallPlan, rng: random.Random, *, announce_phrases: bool) -> list[Emission]:
+    """The pipecat log of a cascade or audio-LLM agent: turn markers, voice activity, transcripts, words as spoken.
+
+    Args:
+        plan: The call.
+        rng: Draws the small delays.
+        announce_phrases: Whether the speech service announces each phrase whole before its words.
+    """
+    log = _PipecatLog(plan.conversation_id)
+    log.line(plan.start_ms, "turn_start", {"frame": "StartFrame#0"}, "PipelineTask#0::Source", "RTVIProcessor#0")
+    for turn in plan.turns:
+        if turn.noise:
+            log.voice_activity(turn.noise, turn.noise.end_ms + _VAD_MS, was_interrupted=False)
+        if turn.user:
+            barged_in = turn.awkward == "user_barge_in"
+            log.voice_activity(
+                turn.user, max(turn.heard_ms - 5, turn.user.start_ms + 2 * _VAD_MS), was_interrupted=barged_in
+            )
+            for text, at_ms in _fragments(turn.user, rng):
+                log.line(
+                    at_ms, "transcript", {"frame": f" {text}"}, "CartesiaSTTService#0", "UserTranscriptProcessor#0"
+                )
+        for step in turn.steps:
+            if step.speech:
+                frame = {"frame": step.speech.text}
+                log.line(step.decided_ms, "llm_response", frame, "BenchmarkAgentProcessor#0", "CartesiaTTSService#1")
+                log.words(step.speech, announced=announce_phrases and not step.speech.cut_off)
+    return _with_metrics(log.emissions, pipecat_metrics(plan))
+
+
+class _PipecatLog:
+    def __init__(self, conversation_id: str) -> None:
+        self.emissions: list[Emission] = []
+        self._conversation_id = conversation_id
+        self._frames = 0
+
+    def line(self, at_ms: int, kind: str, data: Mapping[str, Any], source: str, destination: str) -> None:
+        event = {"type": kind, "data": data, "timestamp": at_ms, "source": source, "destination": destination}
+        self.emissions.append(Emission(at_ms, {**event, "conversation_id": self._conversation_id}))
+
+    def voice_activity(self, speech: Speech, stopped_ms: int, *, was_interrupted: bool) -> None:
+        """Turn markers and both ends of a speech; start and end are written once per destination, so twice."""
+        started_ms = speech.start_ms + _VAD_MS
+        route = ("LLMUserAggregator#0", "BenchmarkAgentProcessor#0")
+        started = {"frame": f"UserStartedSpeakingFrame#{self._frames}"}
+        self.line(started_ms, "turn_end", {**started, "was_interrupted": was_interrupted}, *route)
+        self.line(started_ms, "turn_start", started, *route)
+        for kind, frame_name, at_ms in (
+            ("user_started_speaking", "UserStartedSpeakingFrame", started_ms),
+            ("user_stopped_speaking", "UserStoppedSpeakingFrame", stopped_ms),
+        ):
+            for copy, destination in enumerate(("BenchmarkAgentProcessor#0", "UserObserver#0")):
+                frame = {"frame": f"{frame_name}#{self._frames + copy}"}
+                self.line(at_ms, kind, frame, "LLMUserAggregator#0", destination)
+        self._frames += 2
+
+    def words(self, speech: Speech, *, announced: bool) -> None:
+        route = ("CartesiaTTSService#1", "AssistantTranscriptProcessor#0")
+        words = speech.spoken.split()
+        if announced and len(words) > 1:
+            self.line(speech.start_ms + 99, "tts_text", {"frame": speech.spoken}, *route)
+        said_ms = speech.end_ms - speech.start_ms - 250
+        for index, word in enumerate(words):
+            offset_ms = round(said_ms * index / len(words)) // _WORD_BATCH_MS * _WORD_BATCH_MS
+            self.line(speech.start_ms + 100 + offset_ms, "tts_text", {"frame": word}, *route)
+
+
+def framework_events(plan: CallPlan) -> list[Emission]:
+    """The framework log of a speech-to-speech agent: replies as text, and the spoken part of interrupted ones."""
+    emissions = []
+    for speech in (speech for turn in plan.turns for speech in _speeches(turn)):
+        written_ms = min(speech.end_ms, speech.start_ms + 400)
+        emissions.append(_framework_line(written_ms, "llm_response", speech.text))
+        if speech.cut_off:
+            emissions.append(_framework_line(speech.end_ms + 30, "s2s_transcript", f"{speech.spoken} [interrupted]"))
+    return _with_metrics(emissions, framework_metrics(plan))
+
+
+def _framework_line(at_ms: int, kind: str, frame: str) -> Emission:
+    return Emission(at_ms, {"timestamp": at_ms, "type": kind, "data": {"frame": frame}})
+
+
+def audit_entries(plan: CallPlan, rng: random.Random) -> tuple[list[Emission], list[Emission]]:
+    """The audit log in the order in which it is written, and the updates of its placeholders (audio-LLM only)."""
+    entries: list[Emission] = []
+    updates: list[Emission] = []
+    for number, turn in enumerate(plan.turns):
+        if number == 0:
+            continue  # the greeting is spoken by the pipeline and is in no audit log
+        if turn.user and plan.kind == "s2s":
+            written_ms = max(turn.heard_ms, turn.user.end_ms) + rng.randint(200, 900)
+            entries.append(_entry(written_ms, "user", misheard(rng, turn.user.text), turn.user.start_ms))
+        elif turn.user and plan.kind == "audio_llm":
+            entries.append(_entry(turn.heard_ms, "user", AUDIO_PLACEHOLDER, turn_id=number))
+            at_ms = turn.heard_ms + rng.randint(1500, 4000)
+            update = {"type": "user_text_updated", "timestamp": at_ms, "text": misheard(rng, turn.user.text)}
+            updates.append(Emission(at_ms, {**update, "turn_id": number}))
+        elif turn.user:
+            entries.append(_entry(turn.heard_ms, "user", misheard(rng, turn.user.text)))
+        elif plan.kind in ("cascade", "audio_llm"):
+            content = "(The user has been silent. Ask whether they are still there.)"
+            text = "[TURN-END FALLBACK after 12s] no user speech captured"
+            entries.append(_entry(turn.heard_ms, "turn_fallback", text, llm_content=content))
+        for step in turn.steps:
+            entries += _step_entries(plan, step)
+    return sorted(entries, key=_by_production), updates
+
+
+def _step_entries(plan: CallPlan, step: Step) -> Iterator[Emission]:
+    said = step.speech.text if step.speech else ""
+    if plan.kind != "s2s":
+        yield _entry(step.decided_ms, "llm_call", {"agent": plan.agent, "response": said}, **model_figures(step))
+        if said:  # empty replies are not recorded
+            yield _entry(step.decided_ms, "assistant", said)
+    elif step.speech:
+        written_ms = (
+            step.speech.end_ms + 50 if step.speech.cut_off else (step.speech.start_ms + step.speech.end_ms) // 2
+        )
+        text = f"{step.speech.spoken} [interrupted]" if step.speech.cut_off else said
+        yield _entry(written_ms, "assistant", text, step.speech.start_ms)
+    if step.tool:
+        call = {"tool": step.tool.name, "parameters": step.tool.parameters}
+        yield _entry(step.tool.called_ms, "tool_call", call)
+        response = {"tool": step.tool.name, "response": step.tool.response}
+        yield _entry(step.tool.answered_ms, "tool_response", response)
+
+
+_AUDIT_LOOKS: Final[Mapping[str, tuple[str, str, bool]]] = {
+    "user": ("User", "text", False),
+    "turn_fallback": ("User", "text", False),
+    "assistant": ("Bot", "text", True),
+    "llm_call": ("LLM", "text", True),
+    "tool_call": ("Tool", "tool_call", True),
+    "tool_response": ("Tool Response", "tool_response", True),
+}
+
+
+def _entry(written_ms: int, message_type: str, value: Any, dated_ms: int | None = None, **extra: Any) -> Emission:
+    display_name, kind, by_bot = _AUDIT_LOOKS[message_type]
+    stamp = str(written_ms if dated_ms is None else dated_ms)
+    entry = {"value": value, "displayName": display_name, "type": kind, "isBotMessage": by_bot, "timestamp": stamp}
+    return Emission(written_ms, {**entry, "message_type": message_type, **extra})
+
+
+def misheard(rng: random.Random, text: str) -> str:
+    """The text as a transcriber hears it: mostly right, some words lost, less punctuation."""
+    words = [word.rstrip(",") for word in text.split() if rng.random() > 0.03]
+    return " ".join(words) or text
+
+
+def _fragments(speech: Speech, rng: random.Random) -> Iterator[tuple[str, int]]:
+    words = misheard(rng, speech.text).split()
+    done = 0
+    while done < len(words):
+        taken = rng.randint(3, 7)
+        fraction = min(1.0, (done + taken) / len(words))
+        heard_ms = speech.start_ms + round((speech.end_ms - speech.start_ms) * fraction)
+        yield " ".join(words[done : done + taken]), min(heard_ms + 150, speech.end_ms + 240)
+        done += taken
+
+
+def _speeches(turn: Turn) -> Iterable[Speech]:
+    return [step.speech for step in turn.steps if step.speech]
+
+
+def _with_metrics(lines: Iterable[Emission], metrics: Iterable[TimedEvent]) -> list[Emission]:
+    return sorted([*lines, *(Emission(at_ms, event) for at_ms, event in metrics)], key=_by_production)
+
+
+def _by_production(emission: Emission) -> int:
+    return emission.produced_ms
+
+
+# A planned call on a real phone line as pipecat's observers report it: the records of pipecat-ai 1.14, as JSON.
+#
+# There is no simulated caller: the time at which sound left the far end is unknown. Each event is `{"type",
+# "timestamp", "data"}`: `timestamp` is the epoch millisecond at which the observer saw it, `data` the observer's
+# record without nulls, whose own times are epoch seconds. Speech of the user is back-dated by the delay of the
+# detector.
+
+_VAD_START_MS = 200
+_VAD_STOP_MS = 200
+_BOT_SILENCE_MS = 350
+"""Pipecat calls the bot silent after this much silence, and does not date the end back."""
+_TURN_END_MS = 2500
+"""A turn of pipecat's turn counter ends after this much silence of the bot, or when the user speaks."""
+_OUTPUT_TRANSPORT_MS = 30
+
+_STT, _LLM, _TTS, _OUTPUT = "DeepgramSTTService#0", "OpenAILLMService#0", "CartesiaTTSService#0", "OutputTransport#0"
+_MODELS: Final = {_STT: "nova-3", _LLM: "gpt-4.1-mini", _TTS: "sonic-3"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def phone_events(plan: CallPlan, rng: random.Random, *, voice_detector: bool) -> list[Emission]:
+    """Everything that pipecat's observers report of a call, in the order in which they report it.
+
+    Args:
+        plan: The call.
+        rng: Draws the small delays.
+        voice_detector: False for a bot whose transcriber owns turn taking: it has no voice activity detector, so there
+            is no `user_speech_*` record and no latency measured by pipecat itself.
+    """
+    emissions: list[Emission] = []
+    for number, turn in enumerate(plan.turns):
+        if turn.noise and voice_detector:
+            emissions += _user_speech(turn.noise)
+        if turn.user:
+            emissions += _user_turn(turn, turn.user, rng, voice_detector=voice_detector)
+        for index, step in enumerate(turn.steps):
+            emissions += _step_records(step, f"call_{number}_{index}", rng)
+        emissions += _bot_speech(plan, number)
+        if turn.user and voice_detector:
+            emissions += _latency_records(turn, turn.user)
+    return _with_turn_counter(sorted(emissions, key=lambda item: item.produced_ms), plan)
+
+
+def _record(at_ms: int, kind: str, data: Mapping[str, Any]) -> Emission:
+    present = {key: value for key, value in data.items() if value is not None}
+    return Emission(at_ms, {"type": kind, "timestamp": at_ms, "data": present})
+
+
+def _speech_event(seen_ms: int, kind: str, at_ms: int, started_ms: int | None = None) -> Emission:
+    started_at = None if started_ms is None else _seconds(started_ms)
+    return _record(seen_ms, "speech_event", {"kind": kind, "timestamp": _seconds(at_ms), "started_at": started_at})
+
+
+def _user_speech(speech: Speech) -> Iterator[Emission]:
+    start_ms, end_ms = speech.start_ms, speech.end_ms
+    yield _speech_event(start_ms + _VAD_START_MS, "user_speech_started", start_ms)
+    yield _speech_event(end_ms + _VAD_STOP_MS, "user_speech_stopped", end_ms, start_ms)
+
+
+def _user_turn(turn: Turn, user: Speech, rng: random.Random, *, voice_detector: bool) -> Iterator[Emission]:
+    if voice_detector:
+        yield from _user_speech(user)
+    started_ms = user.start_ms + _VAD_START_MS + (5 if voice_detector else rng.randint(150, 400))
+    stopped_ms = max(turn.heard_ms, started_ms + 200)
+    yield _speech_event(started_ms, "user_turn_started", started_ms)
+    if turn.awkward == "user_barge_in":
+        yield _speech_event(started_ms + 2, "interruption", started_ms + 2)
+    yield _speech_event(stopped_ms, "user_turn_stopped", stopped_ms, started_ms)
+    message = {"content": misheard(rng, user.text), "timestamp": _iso(started_ms)}
+    yield _record(stopped_ms + 3, "user_message", message)
+    transcribed = {"kind": "stt", "processor": _STT, "model": _MODELS[_STT], "timestamp": _seconds(stopped_ms)}
+    audio_seconds = (user.end_ms - user.start_ms) / 1000
+    yield _record(stopped_ms, "service_usage", {**transcribed, "audio_seconds": audio_seconds})
+
+
+def _bot_speech(plan: CallPlan, number: int) -> Iterator[Emission]:
+    """The speeches of the bot in a turn and, after them, their text as one message."""
+    speeches = [step.speech for step in plan.turns[number].steps if step.speech]
+    for speech in speeches:
+        stopped_ms = speech.end_ms + (0 if speech.cut_off else _BOT_SILENCE_MS)  # an interruption stops it at once
+        yield _speech_event(speech.start_ms, "bot_speech_started", speech.start_ms)
+        yield _speech_event(stopped_ms, "bot_speech_stopped", stopped_ms, speech.start_ms)
+    if speeches:
+        content = " ".join(speech.spoken for speech in speeches)
+        message = {"content": content, "interrupted": speeches[-1].cut_off, "timestamp": _iso(speeches[0].start_ms)}
+        yield _record(speeches[-1].end_ms + _BOT_SILENCE_MS + 5, "assistant_message", message)
+
+
+def _step_records(step: Step, call_id: str, rng: random.Random) -> Iterator[Emission]:
+    tokens = rng.randint(400, 2200)
+    common = {"processor": _LLM, "model": _MODELS[_LLM], "timestamp": _seconds(step.decided_ms)}
+    waited_seconds = (step.decided_ms - step.asked_ms) / 1000
+    yield _record(step.decided_ms, "service_latency", {"kind": "ttfb", **common, "seconds": waited_seconds})
+    usage = {"prompt_tokens": tokens, "completion_tokens": 40, "total_tokens": tokens + 40}
+    yield _record(step.decided_ms + 40, "service_usage", {"kind": "llm", **common, **usage})
+    if step.speech:
+        start_ms = step.speech.start_ms
+        common = {"processor": _TTS, "model": _MODELS[_TTS], "timestamp": _seconds(start_ms - _OUTPUT_TRANSPORT_MS)}
+        waited_seconds = max(0, start_ms - _OUTPUT_TRANSPORT_MS - step.decided_ms) / 1000
+        seen_ms = start_ms - _OUTPUT_TRANSPORT_MS
+        yield _record(seen_ms, "service_latency", {"kind": "ttfb", **common, "seconds": waited_seconds})
+        yield _record(seen_ms, "service_usage", {"kind": "tts", **common, "characters": len(step.speech.text)})
+    if step.tool:
+        yield from _function_call(step.tool, call_id)
+
+
+def _function_call(tool: ToolRun, call_id: str) -> Iterator[Emission]:
+    common = {"function_name": tool.name, "tool_call_id": call_id}
+    asked_ms, running_ms, settled_ms = tool.called_ms, tool.called_ms + 3, tool.answered_ms
+    opened = {"kind": "function_call_started", **common, "timestamp": _seconds(asked_ms), "arguments": tool.parameters}
+    yield _record(asked_ms, "function_call_event", opened)
+    running = {
+        "kind": "function_call_in_progress", **common, "timestamp": _seconds(running_ms), "blocking": True,
+        "group_id": f"group_{call_id}", "arguments": tool.parameters, "started_at": _seconds(asked_ms),
+    }  # fmt: skip
+    yield _record(running_ms, "function_call_event", running)
+    settled = {"kind": "function_call_failed" if tool.failed else "function_call_completed", **common}
+    times = {"timestamp": _seconds(settled_ms), "in_progress_at": _seconds(running_ms)}
+    error = tool.response["message"] if tool.failed else None
+    # Results stay in the bot: the observer reports them only if configured.
+    yield _record(settled_ms, "function_call_event", {**settled, **times, "error": error})
+
+
+def _latency_records(turn: Turn, user: Speech) -> Iterator[Emission]:
+    """Latency of pipecat from the user's silence to the first sound of the bot, and its breakdown."""
+    spoken = next((step.speech for step in turn.steps if step.speech), None)
+    if spoken is None or turn.heard_ms < user.end_ms + _VAD_STOP_MS:
+        return  # no answer, or one that began before the user was silent
+    latency_seconds = (spoken.start_ms - user.end_ms) / 1000
+    yield _record(spoken.start_ms, "user_bot_latency", {"latency_seconds": latency_seconds})
+    contributions = list(_contributions(turn, user, spoken))
+    functions = [
+        {
+            "function_name": step.tool.name, "start_time": _seconds(step.tool.called_ms),
+            "duration_secs": (step.tool.answered_ms - step.tool.called_ms) / 1000,
+        }
+        for step in turn.steps if step.tool and step.tool.answered_ms <= spoken.start_ms
+    ]  # fmt: skip
+    first = turn.steps[0]
+    ttfb = {"processor": _LLM, "model": _MODELS[_LLM], "start_time": _seconds(first.asked_ms)}
+    breakdown = {
+        "ttfb": [{**ttfb, "duration_secs": (first.decided_ms - first.asked_ms) / 1000}],
+        "contributions": contributions,
+        "measured_from": "user_silence",
+        "total_secs": latency_seconds,
+        "user_turn_start_time": _seconds(user.end_ms),
+        "user_turn_secs": (turn.heard_ms - user.end_ms) / 1000,
+        "function_calls": functions,
+    }
+    yield _record(spoken.start_ms, "latency_breakdown", breakdown)
+
+
+def _contributions(turn: Turn, user: Speech, spoken: Speech) -> Iterator[dict[str, Any]]:
+    """Named stretches without gaps from the user's last sound to the bot's first; they sum to the latency."""
+    marks: list[tuple[int, str, str, str, str]] = []  # until when (ms), key, label, owner, kind of owner
+    vad_ms = user.end_ms + _VAD_STOP_MS
+    transcribed_ms = (vad_ms + turn.heard_ms) // 2
+    marks.append((vad_ms, "endpointing_wait", "endpointing wait", "config: VAD stop_secs", "setting"))
+    marks.append((transcribed_ms, "transcription", "transcription", _STT, "service"))
+    marks.append((turn.heard_ms, "turn_detection", "turn detection", "config: user turn strategies", "setting"))
+    for step in turn.steps:
+        marks.append((step.decided_ms, "llm_inference", "LLM inference", _LLM, "service"))
+        if step.speech:
+            break
+        if step.tool:
+            marks.append((step.tool.called_ms, "llm_tool_call", "LLM tool call", _LLM, "service"))
+            marks.append((step.tool.answered_ms, "function_handler", "function handler", step.tool.name, "bot"))
+    marks.append((spoken.start_ms - _OUTPUT_TRANSPORT_MS, "speech_synthesis", "speech synthesis", _TTS, "service"))
+    marks.append((spoken.start_ms, "output_transport", "output transport", _OUTPUT, "pipeline"))
+    begun_ms = user.end_ms
+    for until_ms, key, label, owner, owner_kind in marks:
+        named = {"key": key, "label": label, "owner": owner, "owner_kind": owner_kind}
+        yield {**named, "start_time": _seconds(begun_ms), "duration_secs": (until_ms - begun_ms) / 1000}
+        begun_ms = until_ms
+
+
+def _with_turn_counter(emissions: list[Emission], plan: CallPlan) -> list[Emission]:
+    """Adds pipecat's own turn numbers, which count from the start of the pipeline and follow its rules, not ours."""
+    counted: list[Emission] = []
+    number, turn_started_ms, bot_speaking, bot_spoke, silent_since_ms = 0, plan.start_ms, False, False, None
+
+    def begin(at_ms: int) -> None:
+        nonlocal number, turn_started_ms, bot_spoke
+        number, turn_started_ms, bot_spoke = number + 1, at_ms, False
+        counted.append(_record(at_ms, "turn_started", {"turn_number": number}))
+
+    def end(at_ms: int, *, was_interrupted: bool) -> None:
+        duration_secs = (at_ms - turn_started_ms) / 1000
+        data = {"turn_number": number, "duration_secs": duration_secs, "was_interrupted": was_interrupted}
+        counted.append(_record(at_ms, "turn_ended", data))
+
+    begin(plan.start_ms)
+    is_open = True
+    for emission in emissions:
+        if is_open and silent_since_ms is not None and emission.produced_ms >= silent_since_ms + _TURN_END_MS:
+            end(silent_since_ms + _TURN_END_MS, was_interrupted=False)
+            is_open = False
+        kind = emission.event["data"].get("kind")
+        if kind == "user_turn_started" and (bot_speaking or bot_spoke or not is_open):
+            if is_open:
+                end(emission.produced_ms, was_interrupted=bot_speaking)
+            begin(emission.produced_ms)
+            is_open, bot_speaking, silent_since_ms = True, False, None
+        elif kind == "bot_speech_started":
+            bot_speaking, bot_spoke, silent_since_ms = True, True, None
+        elif kind == "bot_speech_stopped" and bot_speaking:
+            bot_speaking, silent_since_ms = False, emission.produced_ms
+        counted.append(emission)
+    if is_open:
+        end(max(plan.hang_up_ms, counted[-1].produced_ms), was_interrupted=True)  # the end of a call flushes its turn
+    return sorted(counted, key=lambda item: item.produced_ms)
+
+
+def _seconds(at_ms: int) -> float:
+    return at_ms / 1000
+
+
+def _iso(at_ms: int) -> str:
+    return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds")
+
+
+# Seeded calls like live ones, difficult ones included: interruptions by both sides, late events, slow tools.
+#
+# About half of them come from a real phone line (pipecat's own records, no simulated caller), the others from EVA's
+# three sources and its three kinds of pipeline. The same seed gives the same bytes.
 
 PHONE_SHARE: Final = 0.5
 """Share of phone calls, when no kind is asked for."""
@@ -221,3 +767,21 @@ def simulated_traffic(
         events = tuple(simulated.wire_events())
         heapq.heapreplace(lines_free_ms, events[-1].arrival_ms + rng.randint(_PAUSE_MIN_MS, _PAUSE_MAX_MS))
         yield PlayedCall(simulated.call.conversation_id, events, start_offset_ms=begin_ms - start_ms)
+
+
+# The work of the command `simulate`: events as lines, and the progress as text.
+
+
+def event_lines(calls: Iterable[PlayedCall]) -> Iterator[str]:
+    """The events of all calls in the order of their arrival, each with its conversation."""
+    events = [(event.arrival_ms, call.conversation_id, event.value) for call in calls for event in call.events]
+    for _, conversation_id, value in sorted(events, key=itemgetter(0)):
+        yield json.dumps({"conversation_id": conversation_id, **json.loads(value)}, ensure_ascii=False)
+
+
+def traffic_text(progress: PlayProgress) -> str:
+    """The progress of simulated traffic, in words."""
+    return (
+        f"{progress.calls_started - progress.calls_finished} calls running, {progress.calls_finished} over, "
+        f"{progress.events_published} events sent"
+    )

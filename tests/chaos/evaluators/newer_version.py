@@ -26,7 +26,7 @@ CHANGES: Final = (
         '    name: Literal["closed"] = "closed"\n',
         '    name: Literal["closed"] = "closed"\n    closed_by: str = "a later version"\n',
     ),
-    ("streamer.version", '        return version("callgauge")\n', '        return version("callgauge") + ".later"\n'),
+    ("streamer.facts", '        return version("callgauge")\n', '        return version("callgauge") + ".later"\n'),
 )
 """By module, in the order in which they are imported: a line of it, and the line of a later version."""
 SETTINGS: Final = {"CALLGAUGE_LIMITS__CALL_VALUES_EVERY_MS": "2000"}

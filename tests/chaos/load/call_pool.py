@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, get_args
 
 from schemas.events.simulator import Source
-from streamer.sources.replay.playback import compact_json, renamed, shifted
+from streamer.sources.replay import compact_json, renamed, shifted
 from streamer.sources.simulator.plan import CallKind
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call
 

@@ -7,10 +7,9 @@ from consumers.engine.limits import GoalRules, Limits
 from schemas.goals.goal_set import GoalSet
 from streamer.offline.contexts import folded_recording
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.report.call.hearing import heard_in
-from streamer.report.call.reported_call import ReportedCall
-from streamer.sources.replay.playback import in_time_order, with_control_events
+from streamer.recordings.files import RecordedCall
+from streamer.report.calls import ReportedCall, heard_in
+from streamer.sources.replay import in_time_order, with_control_events
 
 Json = dict[str, Any]
 T0_MS = 1_790_000_000_000

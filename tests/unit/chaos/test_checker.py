@@ -27,7 +27,7 @@ from schemas.scores.records import (
     VoiceToVoiceLatency,
 )
 from schemas.topics import TOPIC_BY_SOURCE
-from streamer.sources.replay.playback import renamed, shifted
+from streamer.sources.replay import renamed, shifted
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call
 from tests.chaos.evaluators import newer_version
 from tests.chaos.load.call_pool import T0_SECONDS, CallTemplate, call_template, make_pool

@@ -23,7 +23,7 @@ from schemas.closed_sets import UnscoredReason
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, NotApplicable, TurnValues, Unscored
 from streamer.offline.call_work import scoring_of
 from streamer.offline.scored_recordings import plan_from
-from streamer.recordings.recorded_call import RecordedCall
+from streamer.recordings.files import RecordedCall
 from streamer.settings.all_settings import Settings
 from streamer.sources.simulator.traffic import simulate_call
 from tests.support.fakes.http_answers import Answer, Request, answering

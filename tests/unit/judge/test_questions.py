@@ -37,7 +37,7 @@ def call_lines(asked: Question) -> list[str]:
 
 
 def test_a_version_names_one_text() -> None:
-    folder = files("consumers.judge.prompting") / "prompts"
+    folder = files("consumers.judge") / "templates"
     texts = {path.name.removesuffix(".txt"): path.read_bytes() for path in folder.iterdir() if path.is_file()}
     hashes = {name: hashlib.blake2b(text, digest_size=8).hexdigest() for name, text in texts.items()}
     assert hashes == TEXT_OF_VERSION

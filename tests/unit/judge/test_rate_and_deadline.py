@@ -12,8 +12,8 @@ from consumers.judge.endpoint import Delivery, Reply
 from consumers.judge.prompts import Question
 from schemas.closed_sets import UnjudgedReason
 from schemas.judging import JudgeVerdict, Unjudged
-from streamer.offline.judging import judge_in_process
-from streamer.offline.judging.judge_in_process import JudgeInProcess
+from streamer.offline import judge_in_process
+from streamer.offline.judge_in_process import JudgeInProcess
 from tests.support.calls.judge_questions import ScriptedEndpoint, answer, judge_settings, question, running_judge
 from tests.support.jumping_loop import JumpingLoop
 

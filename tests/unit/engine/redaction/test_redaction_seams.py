@@ -27,8 +27,8 @@ from schemas.quarantine import QuarantineRecord
 from schemas.redaction import RedactionRules
 from schemas.scores.records import ClosedFact
 from schemas.topics import SOURCE_BY_TOPIC
-from streamer.operations.quarantine.screen import MAX_VALUE_BYTES, shown_value
-from streamer.settings.redaction import RedactionSettings
+from streamer.quarantine import MAX_VALUE_BYTES, shown_value
+from streamer.settings.all_settings import RedactionSettings
 from tests.support.calls.judge_questions import ScriptedEndpoint, judge_settings, question, running_judge
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json
 from tests.support.fakes.evaluator_fakes import NOW_MS, PIPECAT, Record, StubEvaluator

@@ -10,9 +10,9 @@ from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
 from consumers.engine.turns.timeline import BrokerMoment, HeardBy
 from schemas.scores.records import DeadAirFact
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
+from streamer.recordings.files import RecordedCall
 from streamer.recordings.reader import read_recordings
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.sources.replay.playback import with_control_events
+from streamer.sources.replay import with_control_events
 from streamer.sources.simulator.traffic import simulate_call
 from tests.support.conformance_data import conformance
 from tests.support.fakes.engine_feed import T0_MS, Feed

@@ -30,7 +30,7 @@ from consumers.runtime.kafka.connection import (
     require_access,
 )
 from consumers.runtime.kafka.security import SecuritySettings, TokenError
-from streamer.roles.embedded_broker import embedded_broker
+from streamer.roles.demo import embedded_broker
 
 NOBODY = "127.0.0.1:1"
 PASSWORD = "hunter2"  # noqa: S105 - not a real one

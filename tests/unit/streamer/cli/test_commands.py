@@ -21,12 +21,12 @@ from schemas.topics import INPUT_TOPICS, TOPICS
 from streamer.cli import app as cli_app
 from streamer.cli import main as cli
 from streamer.cluster.topic_admin import judged
-from streamer.commands import run as run_command
-from streamer.operations.event_check.check import check_events
-from streamer.roles.embedded_broker import PARTITIONS, embedded_broker
+from streamer.event_check import check_events
+from streamer.facts import installed_version
+from streamer.roles import running as run_command
+from streamer.roles.demo import PARTITIONS, embedded_broker
 from streamer.roles.running import STOP_SECONDS
 from streamer.sources.simulator.traffic import simulate_call
-from streamer.version import installed_version
 from tests.support.patience import patient
 
 COMMANDS = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.scores.records import TurnValues
-from streamer.operations.event_check.check import check_events
+from streamer.event_check import check_events
 from tests.integration.processes import Ended, ran_here
 from tests.support.fakes.engine_feed import Feed, plain, records_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.goals.goal_set import GoalSet
 from streamer.cli import main as cli
-from streamer.goals.words import set_in_words
+from streamer.goals.check import set_in_words
 from tests.support.conformance_data import RECORD, conformance
 
 GOOD = """

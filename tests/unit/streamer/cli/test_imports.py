@@ -20,17 +20,17 @@ FOR_ALL_COMMANDS = {
         "consumers.runtime",
         "consumers.runtime.process",
         "consumers.runtime.process",
-        "streamer.exit_codes",
+        "streamer.facts",
         "streamer.terminal",
     ),
-    *("streamer.cli", "streamer.cli.app", "streamer.cli.main", "streamer.cli.options", "streamer.version"),
-    *("streamer.help_facts", "streamer.quiet_libraries"),
+    *("streamer.cli", "streamer.cli.app", "streamer.cli.main", "streamer.cli.options", "streamer.facts"),
+    *("streamer.facts", "streamer.terminal"),
 }
 FOR_ONE_COMMAND = {
-    "call": {"streamer.operations", "streamer.operations.one_call", "streamer.operations.one_call.ids"},
+    "call": {"streamer.operations", "streamer.operations.one_call", "streamer.facts"},
     "quarantine": {"schemas.closed_sets"},
     "run": {"schemas.closed_sets"},
-    "score": {"streamer.agent_inspect", "streamer.agent_inspect.scorer_names"},
+    "score": {"streamer.agent_inspect", "streamer.facts"},
     "simulate": {
         "streamer.sources",
         "streamer.sources.simulator",
@@ -140,6 +140,6 @@ def test_a_role_loads_nothing_of_the_others(roles: list[str], unneeded: set[str]
     service = {
         "evaluator": "streamer.roles.evaluator_role",
         "ingest": "streamer.sources.http.role",
-        "monitor": "streamer.sources.monitor.role",
+        "monitor": "streamer.sources.monitor",
     }.get(roles[0], f"consumers.{roles[0]}.service")
     assert service in modules

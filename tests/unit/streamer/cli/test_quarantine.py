@@ -5,7 +5,7 @@ import sys
 import pytest
 import typer
 
-from streamer.commands.quarantine import confirm
+from streamer.quarantine import confirm
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from streamer.cli import main as cli
 from streamer.cli import report as cli_report
-from streamer.recordings.recorded_call import RecordedCall
+from streamer.recordings.files import RecordedCall
 from tests.support.calls.report_calls import goal_set, recorded, wire_line
 from tests.support.fakes.scripted_openai import grades, scripted_openai
 

@@ -17,8 +17,8 @@ from schemas.scores.records import (
     SubgoalScore,
     Unscored,
 )
+from streamer.backtest.rerun import last_words
 from streamer.cli import main as cli
-from streamer.operations.backtest.comparison import last_words
 from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai
 
 Json = dict[str, Any]

@@ -165,7 +165,7 @@ def test_the_bar_adds_no_thread_so_that_processes_begin_as_copies() -> None:
     """A terminal shows the bar. A thread for it would delay the start of work on the other cores by a second."""
     ours, terminal = pty.openpty()
     text = (
-        "from streamer.offline import side_by_side as it; from streamer.offline.screen import reading_progress\n"
+        "from streamer.offline import side_by_side as it; from streamer.offline.call_work import reading_progress\n"
         "with reading_progress(3) as progress:\n"
         "    progress.call(5)\n"
         "    print(it._context(it.usable_cores).get_start_method())"

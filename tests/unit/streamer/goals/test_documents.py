@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from streamer.goals.documents import MAX_DEPTH, Document, DocumentError, read_json, read_json_lines, read_yaml
+from streamer.goals.files import MAX_DEPTH, Document, DocumentError, read_json, read_json_lines, read_yaml
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from streamer.goals.files import (
     goal_files_of,
     read_goal_file,
 )
-from streamer.goals.folder import GoalFolder
+from streamer.goals.topic import GoalFolder
 
 
 def goal_set(goals_id: str, agent: str = "", details: str = "d") -> str:

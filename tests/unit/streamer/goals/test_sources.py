@@ -13,11 +13,8 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.topics import GOALS_TOPIC
 from streamer.goals.files import GoalFolderError
-from streamer.goals.folder import GoalFolder
-from streamer.goals.index import GoalIndex
-from streamer.goals.sources import GoalSources
-from streamer.goals.topic import GoalsTopic
-from streamer.roles.embedded_broker import embedded_broker
+from streamer.goals.topic import GoalFolder, GoalIndex, GoalSources, GoalsTopic
+from streamer.roles.demo import embedded_broker
 from tests.support.patience import patient
 
 NOBODY = KafkaSettings(bootstrap_servers="127.0.0.1:1")

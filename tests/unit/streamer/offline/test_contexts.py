@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from consumers.engine.measures.eva import state_hash
-from streamer.offline.contexts import context_of
-from streamer.offline.eva_results import eva_metrics_of
-from streamer.recordings.files.json_files import RecordingError
+from streamer.offline.contexts import context_of, eva_metrics_of
+from streamer.recordings.files import RecordingError
 from streamer.recordings.reader import read_recordings
 
 AGENT = """\

@@ -17,7 +17,7 @@ from consumers.judge.settings import JudgeSettings
 from schemas.closed_sets import JudgeKind
 from schemas.judging import JudgeVerdict, Rated
 from streamer.cli import main as cli
-from streamer.offline.judging.kept_verdicts import KeptVerdicts
+from streamer.offline.kept_verdicts import KeptVerdicts
 from tests.support.calls.judge_questions import question
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
 from tests.support.patience import patient

@@ -23,14 +23,11 @@ from schemas.order import Fold, OrderEncoder, OrderError, OrderStart, TimePassed
 from schemas.quarantine import UndecodableRecord
 from schemas.scores.records import AnyScoreRecord, GoalsFact
 from schemas.topics import ORDER_TOPIC, SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
-from streamer.operations.backtest import past as backtest_past
-from streamer.operations.backtest import rerun as backtest_rerun
-from streamer.operations.backtest.comparison import MAX_EXAMPLES, Comparison, Subject, last_words, number_in
-from streamer.operations.backtest.inputs import Logged, by_broker_time, in_logged_order
-from streamer.operations.backtest.past import BacktestError, PastCalls, Period
-from streamer.operations.backtest.rerun import Rerun
-from streamer.operations.backtest.run import BacktestPlan, BacktestResult, topic_to_write
-from streamer.operations.backtest.summary import remarks, report, report_json
+from streamer.backtest import past as backtest_past
+from streamer.backtest import rerun as backtest_rerun
+from streamer.backtest.past import BacktestError, Logged, PastCalls, Period, by_broker_time, in_logged_order
+from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Rerun, Subject, last_words, number_in
+from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_json, topic_to_write
 from tests.support.fakes.engine_feed import T0_MS, Feed
 from tests.support.fakes.evaluator_fakes import partition_of
 

@@ -10,8 +10,9 @@ from aiokafka import TopicPartition
 from schemas.topics import INPUT_TOPICS, TOPICS
 from streamer.cli import doctor as cli_doctor
 from streamer.cluster.facts import ClockFacts, ClusterFacts, GroupFacts, LogBounds, PartitionState
-from streamer.commands import doctor as doctor_command
-from streamer.operations.doctor.findings import (
+from streamer.doctor import examination as doctor_command
+from streamer.doctor.examination import group_findings
+from streamer.doctor.findings import (
     Finding,
     Verdict,
     broker_finding,
@@ -21,7 +22,6 @@ from streamer.operations.doctor.findings import (
     topic_findings,
     topic_setting_findings,
 )
-from streamer.operations.doctor.groups import group_findings
 from streamer.settings.all_settings import LimitSettings, Settings
 
 SETTINGS = Settings(topic_prefix="x.")

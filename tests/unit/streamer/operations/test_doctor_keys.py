@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from consumers.runtime.kafka.polling import murmur2_place
-from streamer.operations.doctor.findings import Finding, Verdict
-from streamer.operations.doctor.keys import key_findings
+from streamer.doctor.examination import key_findings
+from streamer.doctor.findings import Finding, Verdict
 
 PIPECAT, ELEVENLABS, AUDIT = "x.pipecat.events", "x.elevenlabs.events", "x.audit.events"
 PARTITIONS = dict.fromkeys((PIPECAT, ELEVENLABS, AUDIT), 6)

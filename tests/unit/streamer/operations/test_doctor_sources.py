@@ -10,8 +10,8 @@ import pytest
 from starlette.routing import Route
 
 from consumers.runtime.http import HttpListener
-from streamer.operations.doctor.findings import Finding, Verdict
-from streamer.operations.doctor.sources import address_finding, reach_finding, secret_findings, source_findings
+from streamer.doctor.examination import address_finding, reach_finding, secret_findings, source_findings
+from streamer.doctor.findings import Finding, Verdict
 from streamer.settings.all_settings import Settings
 from tests.support.fakes.http_answers import Answer, Request, answering
 

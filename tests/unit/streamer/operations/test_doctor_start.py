@@ -7,8 +7,8 @@ import pytest
 from aiokafka import TopicPartition
 
 from streamer.cluster.facts import LogBounds
-from streamer.operations.doctor.findings import Finding, Verdict
-from streamer.operations.doctor.start import metrics_finding, quarantine_finding, start_findings
+from streamer.doctor.examination import metrics_finding, quarantine_finding, start_findings
+from streamer.doctor.findings import Finding, Verdict
 from streamer.settings.all_settings import Settings, load_settings
 from tests.support.fakes.http_answers import Answer, answering
 

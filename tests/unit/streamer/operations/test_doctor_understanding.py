@@ -4,8 +4,8 @@ import json
 from typing import Any, NamedTuple
 
 from schemas.closed_sets import InputSource
-from streamer.operations.doctor.findings import Verdict
-from streamer.operations.doctor.understanding import Understanding
+from streamer.doctor.examination import Understanding
+from streamer.doctor.findings import Verdict
 
 PIPECAT, ELEVENLABS = "x.pipecat.events", "x.elevenlabs.events"
 SOURCES = {PIPECAT: InputSource.PIPECAT, ELEVENLABS: InputSource.ELEVENLABS}

@@ -6,9 +6,9 @@ from schemas.scores.records import ClosedFact, DeadAirFact, InterruptionFact
 from schemas.transcript import TRANSCRIPT
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
-from streamer.operations.one_call.text import call_lines
-from streamer.recordings.files.places import SAMPLE
-from streamer.recordings.goals import goals_for
+from streamer.one_call import call_lines
+from streamer.recordings.files import SAMPLE
+from streamer.recordings.reader import goals_for
 from streamer.settings.all_settings import Settings
 
 

@@ -8,9 +8,9 @@ import pytest
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import RefusalReason
 from schemas.quarantine import QuarantineRecord
-from streamer.cluster.coordinates import Coordinates
-from streamer.operations.quarantine import log as quarantine_log
-from streamer.operations.quarantine.log import Entries, Wanted, quarantined
+from streamer import quarantine as quarantine_log
+from streamer.cluster.readers import Coordinates
+from streamer.quarantine import Entries, Wanted, quarantined
 
 
 def entry(offset: int, **fields: Any) -> QuarantineRecord:

@@ -16,16 +16,8 @@ from schemas.closed_sets import CloseReason, InputSource
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
 from schemas.topics import SOURCE_BY_TOPIC
-from streamer.cluster.coordinates import Coordinates
-from streamer.cluster.record_reader import RecordGoneError
-from streamer.operations.quarantine.put_back import (
-    IN_FLIGHT,
-    CallStates,
-    Outcome,
-    RefusedRecords,
-    put_back,
-    replay_headers,
-)
+from streamer.cluster.readers import Coordinates, RecordGoneError
+from streamer.quarantine import IN_FLIGHT, CallStates, Outcome, RefusedRecords, put_back, replay_headers
 
 WRITTEN_MS = 1_790_000_000_000
 NOW_MS = WRITTEN_MS + 3_600_000

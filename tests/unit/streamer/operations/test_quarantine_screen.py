@@ -8,15 +8,7 @@ from rich.console import Console, RenderableType
 from consumers.engine.admission import admit
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource, RefusalReason
-from streamer.operations.quarantine.log import Entries
-from streamer.operations.quarantine.screen import (
-    MAX_HEADERS,
-    entry_details,
-    listing,
-    record_details,
-    shown_bytes,
-    summary,
-)
+from streamer.quarantine import MAX_HEADERS, Entries, entry_details, listing, record_details, shown_bytes, summary
 from streamer.terminal import safe
 from tests.unit.streamer.operations.test_quarantine_log import entry
 from tests.unit.streamer.operations.test_quarantine_put_back import record

@@ -14,10 +14,9 @@ from schemas.events.elevenlabs import ConversationRecord
 from schemas.scores.records import AnyScoreRecord, ClosedFact, StageLatency, TurnValues
 from streamer.offline.contexts import context_of
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
-from streamer.recordings.files.json_files import RecordingError
+from streamer.recordings.files import RecordedCall, RecordingError
 from streamer.recordings.reader import read_recordings
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.sources.replay.playback import in_time_order, renamed, shifted, with_control_events
+from streamer.sources.replay import in_time_order, renamed, shifted, with_control_events
 from tests.support.fakes.engine_feed import plain
 
 Json = dict[str, Any]
@@ -440,7 +439,7 @@ def test_a_folder_with_another_document_is_refused_when_it_comes_to_that(tmp_pat
 def test_a_packed_record_that_cannot_be_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes, seen: str
 ) -> None:
-    monkeypatch.setattr("streamer.recordings.files.json_files.MAX_DOCUMENT_BYTES", 1_000)
+    monkeypatch.setattr("streamer.recordings.files.MAX_DOCUMENT_BYTES", 1_000)
     (tmp_path / "call.json.gz").write_bytes(packed)
     with pytest.raises(RecordingError, match=seen):
         read(tmp_path / "call.json.gz")

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamer.recordings.eva_metrics import UnplacedMetricsError, with_llm_latencies, with_metrics
-from streamer.recordings.files.json_files import RecordingError
+from streamer.recordings.files import RecordingError, UnplacedMetricsError, with_llm_latencies, with_metrics
 from streamer.recordings.reader import read_recordings
 
 T0_MS = 1_790_000_000_000

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from streamer.recordings.eva_state import RecordedState, state_of_record, with_state
-from streamer.recordings.files.json_files import RecordingError
+from streamer.recordings.eva import RecordedState, state_of_record, with_state
+from streamer.recordings.files import RecordedCall, RecordingError
 from streamer.recordings.reader import read_recordings
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.sources.replay.playback import with_control_events
+from streamer.sources.replay import with_control_events
 
 ENTRY = {"value": "hello", "timestamp": "1790000000100", "message_type": "user"}
 

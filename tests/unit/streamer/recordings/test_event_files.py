@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from streamer.recordings import reader
-from streamer.recordings.files.json_files import RecordingError
-from streamer.recordings.files.places import SAMPLE
+from streamer.recordings.files import SAMPLE, RecordedCall, RecordingError
 from streamer.recordings.reader import read_recordings
-from streamer.recordings.recorded_call import RecordedCall
 from tests.integration.processes import ran_here
 
 GOALS = Path(reader.__file__).parent / "sample" / "goals.yaml"

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from streamer.recordings.files.json_files import MAX_LINE_BYTES, RecordingError
+from streamer.recordings.files import MAX_LINE_BYTES, RecordedCall, RecordingError
 from streamer.recordings.reader import read_recordings
-from streamer.recordings.recorded_call import RecordedCall
 
 CARD = "4111 1111 1111 1111"
 ENTRY = {"value": "hello", "timestamp": "1790000000100", "message_type": "user"}

@@ -10,10 +10,8 @@ from schemas.closed_sets import ToolOutcome
 from schemas.scores.records import DeadAirFact, InterruptionFact, ProgressScore, Scored, ToolUseFact
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
-from streamer.recordings.files.json_files import RecordingError
-from streamer.recordings.files.places import SAMPLE, RecordedPath
-from streamer.recordings.goals import goals_for
-from streamer.recordings.reader import read_recordings
+from streamer.recordings.files import SAMPLE, RecordedPath, RecordingError
+from streamer.recordings.reader import goals_for, read_recordings
 from streamer.settings.all_settings import Settings
 
 MOST_BYTES = 100_000

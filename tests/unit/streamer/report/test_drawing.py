@@ -12,15 +12,24 @@ from consumers.engine.turns.timeline import Span, merged
 from schemas.closed_sets import Anchor, Speaker, UnscoredReason
 from schemas.scores.latency_stages import Stage, StageSource
 from schemas.scores.records import NotApplicable, Scored, StageLatency, Unscored
-from streamer.report.call.intervals import Interval, Stretch, cut, overlaps, silences
-from streamer.report.drawing import axis as report_axis
-from streamer.report.drawing import markup
-from streamer.report.drawing import numbers as report_numbers
-from streamer.report.drawing import texts as report_texts
-from streamer.report.drawing.axis import Scale, round_ticks, spaced, time_ticks
-from streamer.report.drawing.numbers import anchor_in_words, clock, outcome, seconds, title
-from streamer.report.drawing.texts import shortened
-from streamer.report.sections import stages as report_stages
+from streamer.report import drawing as markup
+from streamer.report import drawing as report_axis
+from streamer.report import drawing as report_numbers
+from streamer.report import drawing as report_texts
+from streamer.report import sections as report_stages
+from streamer.report.calls import Interval, Stretch, cut, overlaps, silences
+from streamer.report.drawing import (
+    Scale,
+    anchor_in_words,
+    clock,
+    outcome,
+    round_ticks,
+    seconds,
+    shortened,
+    spaced,
+    time_ticks,
+    title,
+)
 
 USER, ASSISTANT = Speaker.USER, Speaker.ASSISTANT
 

@@ -6,8 +6,8 @@ import pytest
 
 from consumers.engine.transcripts import transcript_of
 from streamer.offline.contexts import folded_recording
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.report.call.hearing import Said, heard_in
+from streamer.recordings.files import RecordedCall
+from streamer.report.calls import Said, heard_in
 from tests.support.calls.report_calls import T0_MS
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.report.drawing.markup import Markup, document, element, joined, showable, style_sheet
+from streamer.report.drawing import Markup, document, element, joined, showable, style_sheet
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -27,11 +27,11 @@ from schemas.scores.records import (
     TurnValues,
     Unscored,
 )
-from streamer.report.call.reported_call import ReportedCall
+from streamer.report import sections as report_timeline
+from streamer.report import sections as report_transcript
+from streamer.report.calls import ReportedCall
 from streamer.report.page import index, page, section
-from streamer.report.sections import timeline as report_timeline
-from streamer.report.sections import transcript as report_transcript
-from streamer.report.sections.trials import over_many_calls
+from streamer.report.sections import over_many_calls
 from tests.support.calls.report_calls import T0_MS, Marks, goal_set, recorded, reported
 
 PLAIN = Marks("\x00")

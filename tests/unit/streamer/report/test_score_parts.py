@@ -12,8 +12,8 @@ from schemas.scores.records import (
     TurnValues,
     Unscored,
 )
-from streamer.operations.backtest.comparison import Comparison, Subject, last_words
-from streamer.report.call.score_parts import LATENCY, ScorePart, part_of, parts_of
+from streamer.backtest.rerun import Comparison, Subject, last_words
+from streamer.report.calls import LATENCY, ScorePart, part_of, parts_of
 from tests.unit.exporter.test_projection import (
     ERROR,
     NOT_KNOWN,

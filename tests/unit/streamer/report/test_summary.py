@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from schemas.scores.records import CallLabels, Scored, StallFact, SubgoalScore, TurnStatus
-from streamer.report.call.reported_call import ReportedCall
-from streamer.report.sections.standouts import standouts
-from streamer.report.summary import standout_lines, summary_of, summary_table
+from streamer.report.calls import ReportedCall
+from streamer.report.page import standout_lines, summary_of, summary_table
+from streamer.report.sections import standouts
 from tests.support.calls.report_calls import Marks, goal_set, recorded, reported
 
 PLAIN = Marks("\x00")

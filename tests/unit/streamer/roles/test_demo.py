@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from schemas.topics import TOPICS
-from streamer.roles.demo import place_of_command
-from streamer.roles.embedded_broker import PARTITIONS, embedded_broker
+from streamer.roles.demo import PARTITIONS, embedded_broker, place_of_command
 from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]

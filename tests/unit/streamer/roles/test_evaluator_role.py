@@ -17,7 +17,7 @@ from schemas.goals.goal_set import ChoosesGoals
 from streamer.goals.files import GoalFolderError
 from streamer.roles import evaluator_role
 from streamer.roles.evaluator_role import EvaluatorRole
-from streamer.roles.transcripts.files import TranscriptFolderError
+from streamer.roles.transcript_files import TranscriptFolderError
 from streamer.settings.all_settings import Settings
 from tests.support.patience import patient
 

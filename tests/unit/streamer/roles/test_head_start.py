@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.roles.head_start import split_at
+from streamer.roles.demo import split_at
 from streamer.sources.simulator.traffic import simulated_traffic
 
 START_MS = 1_790_000_000_000

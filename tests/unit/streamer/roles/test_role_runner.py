@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from consumers.evaluator.writer import WriteError
 from consumers.runtime.kafka.connection import KafkaRefusedError
 from consumers.runtime.registry import Instruments
-from streamer.roles.role_runner import LONGEST_PAUSE_SECONDS, MOST_RESTARTS, QUIET_SECONDS, RoleRunner
+from streamer.roles.running import LONGEST_PAUSE_SECONDS, MOST_RESTARTS, QUIET_SECONDS, RoleRunner
 from tests.support.fakes.evaluator_fakes import until_idle
 
 

@@ -18,11 +18,11 @@ from structlog.testing import capture_logs
 from consumers.exporter import service as exporter_service
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import ROLE_NAMES, RoleName
+from streamer.facts import installed_version
 from streamer.roles import evaluator_role
 from streamer.roles import running as service
 from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
-from streamer.version import installed_version
 from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from schemas.closed_sets import ROLE_NAMES, RoleName
-from streamer.roles.start_facts import start_facts
+from streamer.roles.running import start_facts
 from streamer.settings.all_settings import load_settings
 
 ALL: tuple[RoleName, ...] = ("evaluator", "exporter", "judge")

@@ -14,9 +14,8 @@ from structlog.testing import capture_logs
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from streamer.roles.transcripts import filer as transcript_filer
-from streamer.roles.transcripts.filer import TranscriptFiler
-from streamer.roles.transcripts.files import TranscriptFiles, TranscriptFolderError
+from streamer.roles import transcript_files as transcript_filer
+from streamer.roles.transcript_files import TranscriptFiler, TranscriptFiles, TranscriptFolderError
 from tests.support.patience import patient
 
 KAFKA = KafkaSettings(topic_prefix="t.")

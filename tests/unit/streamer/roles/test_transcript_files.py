@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.roles.transcripts.files import MAX_NAME_CHARS, TranscriptFiles, TranscriptFolderError, file_stem
+from streamer.roles.transcript_files import MAX_NAME_CHARS, TranscriptFiles, TranscriptFolderError, file_stem
 
 VALUE = b'[{"role":"user"}]'
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from streamer.settings.all_settings import load_settings, setting_names
-from streamer.settings.variables import near_misses
+from streamer.settings.all_settings import load_settings, near_misses, setting_names
 
 
 def told_of(**environment: str) -> list[str]:

@@ -8,10 +8,18 @@ from statistics import mean
 
 import pytest
 
-from streamer.sources.simulator.incidents import INCIDENT_NAMES, Incident, IncidentName, with_incidents
 from streamer.sources.simulator.plan import CallPlan, Turn, plan_call
-from streamer.sources.simulator.profile import AWKWARD, HEALTHY, ProfileOf, always
-from streamer.sources.simulator.speech import AGENTS
+from streamer.sources.simulator.profile import (
+    AGENTS,
+    AWKWARD,
+    HEALTHY,
+    INCIDENT_NAMES,
+    Incident,
+    IncidentName,
+    ProfileOf,
+    always,
+    with_incidents,
+)
 from streamer.sources.simulator.traffic import simulate_call
 
 START_MS = 1_795_000_000_000

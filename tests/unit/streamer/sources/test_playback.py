@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.recordings.recorded_call import RecordedCall
-from streamer.sources.replay.playback import (
+from streamer.recordings.files import RecordedCall
+from streamer.sources.replay import (
     Delivery,
     WireEvent,
     event_time_ms,

@@ -13,7 +13,7 @@ from schemas.events.envelope import read_envelope
 from schemas.events.simulator import Source
 from streamer.sources import publisher as publisher_module
 from streamer.sources.publisher import EventPublisher, PlayProgress, PublishError, cloudevent_headers, play
-from streamer.sources.replay.playback import PlayedCall, WireEvent
+from streamer.sources.replay import PlayedCall, WireEvent
 from tests.support.patience import patient
 
 NOW_MS = 1_790_000_000_000

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamer.sources.replay.playback import RECORD_TYPES, WireEvent
+from streamer.sources.replay import RECORD_TYPES, WireEvent
 from streamer.sources.simulator.plan import CallKind
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call, simulated_traffic
 

@@ -12,16 +12,12 @@ from schemas.scores.records import ClosedFact, DeadAirFact, InterruptionFact, Su
 from streamer.cli.demo import DEMO_SEED
 from streamer.goals.files import goal_files_of, read_goal_file
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
-from streamer.recordings.goals import read_recorded_goals
-from streamer.roles.demo import GOALS_FOLDER, IN_TROUBLE, _with_goals
-from streamer.roles.demo_view.news import VERY_SLOW_MS
-from streamer.roles.head_start import HEAD_START_MS
-from streamer.settings.all_settings import Settings
-from streamer.settings.goals import GoalSettings
-from streamer.sources.simulator.incidents import Incident, with_incidents
+from streamer.recordings.reader import read_recorded_goals
+from streamer.roles.demo import GOALS_FOLDER, HEAD_START_MS, IN_TROUBLE, _with_goals
+from streamer.roles.demo_view import VERY_SLOW_MS
+from streamer.settings.all_settings import GoalSettings, Settings
 from streamer.sources.simulator.plan import SIMULATED_KINDS
-from streamer.sources.simulator.profile import HEALTHY
-from streamer.sources.simulator.speech import DOMAINS
+from streamer.sources.simulator.profile import DOMAINS, HEALTHY, Incident, with_incidents
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call, simulated_traffic
 
 T0_MS = 1_790_000_000_000

@@ -10,17 +10,25 @@ from typing import Any
 
 import pytest
 
-from streamer.help_facts import POSITION_FILE
-from streamer.recordings.eva_state import with_state
-from streamer.recordings.files.places import AUDIT_FILE, METRICS_FILE, RESULT_FILE
+from streamer.facts import POSITION_FILE
+from streamer.recordings.eva import with_state
+from streamer.recordings.files import AUDIT_FILE, METRICS_FILE, RESULT_FILE
 from streamer.recordings.reader import read_recordings
-from streamer.sources.replay.playback import WireEvent, in_time_order, with_control_events
+from streamer.sources import tail as followed_record
+from streamer.sources import tail as followed_run
+from streamer.sources import tail as growing_file
+from streamer.sources.replay import WireEvent, in_time_order, with_control_events
 from streamer.sources.simulator.traffic import simulate_call
-from streamer.sources.tail import followed_record, followed_run, growing_file
-from streamer.sources.tail.followed_record import CallFacts
-from streamer.sources.tail.followed_run import SUMMARY_FILE, FollowedRun, RunFolderError
-from streamer.sources.tail.growing_file import GrowingFile
-from streamer.sources.tail.positions import FilePosition, PositionError, PositionFile
+from streamer.sources.tail import (
+    SUMMARY_FILE,
+    CallFacts,
+    FilePosition,
+    FollowedRun,
+    GrowingFile,
+    PositionError,
+    PositionFile,
+    RunFolderError,
+)
 from tests.support.patience import patient
 
 MS = 1_790_000_000_000

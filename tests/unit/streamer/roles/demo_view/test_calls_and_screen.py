@@ -25,10 +25,20 @@ from schemas.scores.records import (
     Unscored,
     VoiceToVoiceLatency,
 )
-from streamer.roles.demo_view.calls import SHOWN_AFTER_END_MS, CallTable
-from streamer.roles.demo_view.news import MOST_NEWS, News, NewsLine, plain_line
-from streamer.roles.demo_view.screen import LEGEND, MOST_NEWS_LINES, Headline, screen
-from streamer.roles.demo_view.totals import MAX_AGENTS, Totals
+from streamer.roles.demo_view import (
+    LEGEND,
+    MAX_AGENTS,
+    MOST_NEWS,
+    MOST_NEWS_LINES,
+    SHOWN_AFTER_END_MS,
+    CallTable,
+    Headline,
+    News,
+    NewsLine,
+    Totals,
+    plain_line,
+    screen,
+)
 
 NOW_MS = 1_790_000_000_000
 

@@ -14,13 +14,11 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
-from streamer.settings.ingest import IngestSettings, SenderSettings
-from streamer.sources.http.elevenlabs.webhook import WebhookRoute
-from streamer.sources.http.posted.batch import Batches
-from streamer.sources.http.posted.events import EventsRoute
-from streamer.sources.http.receiving.bodies import Bodies
-from streamer.sources.http.receiving.tenants import Senders
-from streamer.sources.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
+from streamer.settings.all_settings import IngestSettings, SenderSettings
+from streamer.sources.http.elevenlabs import WebhookRoute
+from streamer.sources.http.posted import Batches, EventsRoute
+from streamer.sources.http.receiving import Bodies, Senders
+from streamer.sources.publisher import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
 from tests.support.webhooks import SECRET
 
 TOKEN = "token-of-everybody"  # noqa: S105 - a secret of tests

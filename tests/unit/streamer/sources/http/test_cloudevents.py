@@ -10,7 +10,7 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.sources.http.posted.cloudevents import MAX_EVENTS, Posted, UnreadableBodyError, posted_events
+from streamer.sources.http.posted import MAX_EVENTS, Posted, UnreadableBodyError, posted_events
 
 words = st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters='"'), min_size=1, max_size=30)
 scalars = st.none() | st.booleans() | st.integers(min_value=-(2**53), max_value=2**53) | st.text(max_size=20)

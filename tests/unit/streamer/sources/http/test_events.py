@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from schemas.events.envelope import read_envelope
-from streamer.settings.ingest import IngestSettings, SenderSettings
-from streamer.sources.http.posted import events
-from streamer.sources.http.receiving import bodies
+from streamer.settings.all_settings import IngestSettings, SenderSettings
+from streamer.sources.http import posted as events
+from streamer.sources.http import receiving as bodies
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 
 NOW_MS = int(time.time() * 1000)

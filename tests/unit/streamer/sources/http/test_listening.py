@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from consumers.runtime.http import BoundedConnection, ConnectionBounds, HttpLimit, HttpListener
-from streamer.sources.http.posted import events
-from streamer.sources.http.receiving import bodies
+from streamer.sources.http import posted as events
+from streamer.sources.http import receiving as bodies
 from tests.support.patience import patient
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 

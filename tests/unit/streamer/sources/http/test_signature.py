@@ -9,7 +9,7 @@ from elevenlabs.webhooks_custom import WebhooksClient
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streamer.sources.http.elevenlabs.signature import (
+from streamer.sources.http.elevenlabs import (
     MAX_AGE_SECONDS,
     MAX_AHEAD_SECONDS,
     MAX_HEADER_BYTES,

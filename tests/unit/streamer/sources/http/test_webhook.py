@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from schemas.events.envelope import AGENT_RECORD_TYPE, read_envelope
-from streamer.settings.ingest import IngestSettings, SenderSettings
-from streamer.sources.http.elevenlabs import webhook
-from streamer.sources.http.receiving import bodies
+from streamer.settings.all_settings import IngestSettings, SenderSettings
+from streamer.sources.http import elevenlabs as webhook
+from streamer.sources.http import receiving as bodies
 from tests.support.webhooks import delivery, entry, record_of_a_call, signature_header
 from tests.unit.streamer.sources.http.receiver import Receiver
 

@@ -12,10 +12,9 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from consumers.runtime.registry import Instruments
-from streamer.settings.monitor import MonitorSettings
-from streamer.sources.monitor.bridge import CallBridge, LiveCall
-from streamer.sources.monitor.past import QUIET_SECONDS
-from streamer.sources.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
+from streamer.settings.all_settings import MonitorSettings
+from streamer.sources.monitor import QUIET_SECONDS, CallBridge, LiveCall
+from streamer.sources.publisher import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
 
 Json = dict[str, Any]
 T0_MS = 1_790_000_000_000

@@ -7,8 +7,8 @@ from schemas.events.codec import decode
 from schemas.events.elevenlabs import CarriedAgentEvent
 from schemas.events.envelope import read_envelope
 from schemas.scores.records import ToolUseFact, TurnValues, VoiceToVoiceLatency
-from streamer.sources.monitor import bridge as monitor_bridge
-from streamer.sources.monitor.past import PAST_MESSAGES, JoinedCall, Judgement
+from streamer.sources import monitor as monitor_bridge
+from streamer.sources.monitor import PAST_MESSAGES, JoinedCall, Judgement
 from tests.support.calls.monitor_messages import server_messages
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
 from tests.support.fakes.engine_feed import Feed, plain, records_of

@@ -1,0 +1,525 @@
+"""Scores finished traces with agent-inspect's scorers, and asks the judge what they need."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from consumers.engine import agent_inspect as observed
+from consumers.engine.agent_inspect import (
+    Asking,
+    Ballot,
+    CheckedValue,
+    EvaluationError,
+    InvalidInputValueError,
+    Score,
+    StaticProgress,
+    Step,
+    ToolCorrectness,
+    Turn,
+    TurnProgress,
+    Validation,
+    Vote,
+    auc_of,
+    auc_of_conversation,
+    judge_statistics,
+    pass_at_k,
+    pass_hat_k,
+    ppt_of,
+    ppt_of_conversation,
+    progress_of,
+    progress_through_turns,
+    static_progress,
+    success_at_final_turn,
+    success_of,
+    tool_correctness,
+)
+from consumers.engine.goals.checks import CalledTool, TurnFacts
+from consumers.engine.goals.questions import in_words
+from consumers.engine.goals.text_judges import transcript_of
+from consumers.engine.goals.tool_correctness import ToolQuestion
+from consumers.engine.redaction.redactor import Redactor
+from consumers.judge.prompts import AnswerForm, question_of
+from consumers.runtime.logs import configure_logging
+from consumers.runtime.process import first_of
+from schemas.closed_sets import JudgeKind, UnjudgedReason
+from schemas.judging import MAX_RETRY_WAVES, MAX_TRIALS, Judged, JudgeRequest, TranscriptItem, Unjudged, prompt_version
+from schemas.wire import MAX_TEXT_CHARS
+from streamer.agent_inspect.traces import KEEPS_PROMPTS, TraceDocument, TraceFiles, read_samples
+from streamer.facts import Scorer
+from streamer.offline.call_work import CallOutput
+from streamer.offline.judge_in_process import JudgeInProcess
+from streamer.offline.kept_verdicts import keeping
+from streamer.recordings.files import RecordingError
+from streamer.settings.all_settings import Settings
+from streamer.terminal import say
+
+# Makes the questions to the judge about a trace: with callgauge's own prompt or the user's template, and without
+# personal data.
+
+_BEFORE_ANY_DEADLINE_MS: Final = 0
+"""Questions are asked when their turn comes; the judge counts their deadline from then on."""
+
+
+class NotJudgedError(Exception):
+    """The judge gives no verdict for a reason that agent-inspect does not know, such as a budget.
+
+    Attributes:
+        reason: The reason.
+    """
+
+    def __init__(self, reason: UnjudgedReason | str) -> None:
+        super().__init__(f"The judge gives no verdict: {reason}.")
+        self.reason = str(reason)
+
+
+class TraceQuestions:
+    """Makes the requests of one trace. Each turn is redacted once."""
+
+    def __init__(self, document: TraceDocument, agent: str, patience_ms: int, redactor: Redactor) -> None:
+        """Starts without a question.
+
+        Args:
+            document: The trace.
+            agent: The agent whose budget pays.
+            patience_ms: Time that the judge has for each question.
+            redactor: Redacts texts of the trace and its sample.
+        """
+        self._document = document
+        self._agent = agent
+        self._patience_ms = patience_ms
+        self._redactor = redactor
+        self._items: list[tuple[TranscriptItem, ...]] = []
+
+    def request(self, ballot: Ballot) -> JudgeRequest:
+        """The request for a ballot.
+
+        Raises:
+            NotJudgedError: The question is larger than any judge of callgauge reads.
+        """
+        if ballot.trials > MAX_TRIALS or ballot.retry_waves > MAX_RETRY_WAVES:
+            raise NotJudgedError(f"at most {MAX_TRIALS} trials and {MAX_RETRY_WAVES} retry waves are possible")
+        instruction = self._document.user_instruction if ballot.reads_instruction else None
+        # As in agent-inspect, a template is for subgoals of dynamic conversations.
+        template = self._document.template if ballot.reads_instruction else None
+        try:
+            request = JudgeRequest(
+                conversation_id=self._document.trace_id, kind=JudgeKind.SUBGOAL, turn=ballot.turn_index + 1,
+                subgoal_id=_id_of(ballot), subgoal=self._subgoal(ballot),
+                user_instruction=self._redacted(instruction) if instruction and instruction.strip() else None,
+                transcript=self._transcript(ballot), trials=ballot.trials, stops_early=ballot.stops_early,
+                retry_waves=ballot.retry_waves, prompt_version=prompt_version(template), template=template,
+                asked_at_ms=_BEFORE_ANY_DEADLINE_MS, deadline_ms=_BEFORE_ANY_DEADLINE_MS + self._patience_ms,
+                agent=self._agent,
+            )  # fmt: skip
+        except ValidationError as error:  # ids and options are checked: only bounds of length remain
+            raise NotJudgedError(UnjudgedReason.TOO_LONG) from error
+        if request.is_too_large:
+            raise NotJudgedError(UnjudgedReason.TOO_LONG)
+        return request
+
+    def prompt(self, ballot: Ballot, form: AnswerForm) -> str:
+        """The whole prompt of a ballot, rules and question, as the judge sends it. Raises as `request`."""
+        question = question_of(self.request(ballot), form)
+        return f"{question.system}\n\n{question.user}"
+
+    def _subgoal(self, ballot: Ballot) -> str:
+        about = ballot.about
+        if not isinstance(about, CheckedValue):
+            return self._redacted(about.details)
+        turn = ballot.turn_index + 1
+        call = _called(about.step)
+        return in_words(ToolQuestion(turn, ballot.place, 0, about.name, about.check, about.value, call), self._redactor)
+
+    def _transcript(self, ballot: Ballot) -> tuple[TranscriptItem, ...]:
+        if isinstance(ballot.about, CheckedValue):  # as in agent-inspect, the tool call is all that the judge reads
+            facts = TurnFacts("", "", (_called(ballot.about.step),))
+            return transcript_of(ballot.turn_index + 1, facts, self._redactor)
+        turns = self._document.turns or ()
+        for number in range(len(self._items) + 1, ballot.turn_index + 2):
+            self._items.append(transcript_of(number, _facts(turns[number - 1]), self._redactor))
+        return tuple(item for items in self._items[: ballot.turn_index + 1] for item in items)
+
+    def _redacted(self, text: str) -> str:
+        return self._redactor.beginning(text, MAX_TEXT_CHARS)
+
+
+def _id_of(ballot: Ballot) -> str:
+    """Name of the question within its turn; two subgoals with the same text are two questions."""
+    return f"{'tool' if isinstance(ballot.about, CheckedValue) else 'subgoal'}-{ballot.place + 1}"
+
+
+def _facts(turn: Turn) -> TurnFacts:
+    calls = tuple(_called(step) for step in turn.steps or () if step.tool)
+    return TurnFacts(str(turn.user_text), str(turn.assistant_text), calls)
+
+
+def _called(step: Step) -> CalledTool:
+    arguments = {argument.name: argument.value for argument in step.arguments or ()}
+    # A trace does not say whether a tool failed; an output may.
+    return CalledTool(str(step.tool), arguments, step.output, None if step.output is None else True)
+
+
+# agent-inspect's scorers on one document, and their results in the encoding of its dataclasses.
+#
+# Each error that one of its scorers ends with is the result of that scorer. Progress over turns is judged once, for
+# all four scorers that need it; agent-inspect judges anew for each.
+
+Json = Any
+
+_STATIC: Final = (Scorer.PROGRESS, Scorer.SUCCESS)
+_DYNAMIC: Final = (Scorer.THROUGH_TURNS, Scorer.AUC, Scorer.PPT, Scorer.SUCCESS_AT_END)
+_OBSERVED: Final[Mapping[Scorer, Callable[[Any], float]]] = {
+    Scorer.TOTAL_LATENCY: observed.total_latency_ms,
+    Scorer.AVERAGE_LATENCY: observed.average_latency_ms,
+    Scorer.INPUT_TOKENS: observed.input_tokens,
+    Scorer.OUTPUT_TOKENS: observed.output_tokens,
+    Scorer.REASONING_TOKENS: observed.reasoning_tokens,
+    Scorer.TOKENS: observed.total_tokens,
+    Scorer.TOOL_CALLS: observed.tool_call_count,
+}
+_ENDS = (EvaluationError, InvalidInputValueError, NotJudgedError, TypeError, IndexError, KeyError, ValueError)
+"""Its own errors, and those that it lets through; and a question without a verdict."""
+
+PromptOf = Callable[[Ballot], str]
+
+
+def default_scorers(document: TraceDocument) -> tuple[Scorer, ...]:
+    """The scorers of a document for which none are named.
+
+    A subgoal that names a turn by its number is of a static conversation. Tool correctness is computed if calls are expected.
+    """
+    is_static = any(isinstance(subgoal.turn, int) for subgoal in document.subgoals)
+    judged = _STATIC if is_static else _DYNAMIC
+    return (*judged, Scorer.TOOLS) if document.expected_calls else judged
+
+
+def metrics_of(document: TraceDocument, scorers: Iterable[Scorer], prompt_of: PromptOf) -> Asking[dict[str, Json]]:
+    """The results of these scorers by class name.
+
+    Args:
+        document: The trace with its sample.
+        scorers: The scorers; each question is asked once for all of them.
+        prompt_of: The prompt of a ballot, for `include_prompt_sent_to_llmj`.
+    """
+    named = list(dict.fromkeys(scorers))
+    results: dict[str, Json] = {}
+    encode = _Encoder(document, prompt_of)
+    turns: Any = document.turns
+    if any(scorer in _STATIC for scorer in named):
+        try:
+            static = yield from static_progress(turns, document.subgoals, document.config)
+            results |= {Scorer.PROGRESS: encode.progress(static), Scorer.SUCCESS: encode.success(static)}
+        except _ENDS as error:
+            results |= dict.fromkeys(_STATIC, encoded_error(error))
+    if any(scorer in _DYNAMIC for scorer in named):
+        try:
+            config, instruction = document.config, document.user_instruction
+            entries = yield from progress_through_turns(turns, document.subgoals, config, instruction)
+            results |= encode.through_turns(entries)
+        except _ENDS as error:
+            results |= dict.fromkeys(_DYNAMIC, encoded_error(error))
+    if Scorer.TOOLS in named:
+        try:
+            expected: Any = document.expected_calls
+            results[Scorer.TOOLS] = encode.tools((yield from tool_correctness(turns, expected, document.config)))
+        except _ENDS as error:
+            results[Scorer.TOOLS] = encoded_error(error)
+    for scorer, measure in _OBSERVED.items():
+        results[scorer] = _or_error(partial(measure, turns)) if scorer in named else None
+    return {scorer.value: results[scorer] for scorer in named}
+
+
+def known_metrics_of(document: TraceDocument) -> dict[str, Json]:
+    """The results that follow from results, as agent-inspect's static helpers compute them; nobody is asked."""
+    known, results = document.known, {}
+    if "progress_scores" in known:
+        values = known["progress_scores"]
+        results["AUC"] = _or_error(lambda: encoded_score(auc_of(values)))
+        results["PPT"] = _or_error(lambda: encoded_score(ppt_of(values)))
+    if "progress_score" in known:
+        results["SuccessScore"] = _or_error(lambda: _encoded(success_of(known["progress_score"])))
+    if "validation_results" in known:
+        listed = known["validation_results"]
+        results["ProgressScore"] = _or_error(lambda: encoded_score(progress_of(_flags(listed))))
+        results["SuccessScore"] = _or_error(lambda: _encoded(success_of(progress_of(_flags(listed)))))
+        if any("explanations" in each for each in listed if isinstance(each, Mapping)):
+            results["StatisticAnalysis"] = _or_error(lambda: _statistics(listed))
+    if "success_scores" in known:
+        values, config = known["success_scores"], document.config
+        results["PassAtK"] = _or_error(lambda: encoded_score(pass_at_k(values, config)))
+        results["PassHatK"] = _or_error(lambda: encoded_score(pass_hat_k(values, config)))
+    return results
+
+
+def encoded_score(
+    score: float,
+    sub_scores: Mapping[str, float] | None = None,
+    explanations: list[Json] | None = None,
+    validation_results: list[Json] | None = None,
+) -> Json:
+    """The fields of a `NumericalScore`."""
+    return {
+        "score": score,
+        "sub_scores": sub_scores,
+        "explanations": explanations,
+        "validation_results": validation_results,
+    }
+
+
+def encoded_error(error: Exception) -> Json:
+    """The error that a scorer ends with: class, agent-inspect's internal code or the reason if there is one, and our words."""
+    told: dict[str, Json] = {"error": type(error).__name__.replace("NotJudgedError", "NotJudged")}
+    if isinstance(error, EvaluationError | InvalidInputValueError):
+        told["internal_code"] = error.internal_code
+    if isinstance(error, NotJudgedError):
+        told["reason"] = error.reason
+    return told | {"message": str(error)}
+
+
+def _or_error(compute: Callable[[], Json]) -> Json:
+    try:
+        return compute()
+    except (*_ENDS, AttributeError) as error:
+        return encoded_error(error)
+
+
+def _encoded(score: Score, explanations: list[Json] | None = None) -> Json:
+    return encoded_score(score.value, score.sub_scores, explanations)
+
+
+def _flags(validation_results: Iterable[Any]) -> list[bool]:
+    return [bool(each["is_completed"] if isinstance(each, Mapping) else each) for each in validation_results]
+
+
+def _statistics(validation_results: Iterable[Mapping[str, Any]]) -> Json:
+    # The first explanation of a subgoal is a summary; the others are completions.
+    found = judge_statistics([list(each["explanations"])[1:] for each in validation_results])
+    return {"judge_expectation": found.expectation, "judge_std": found.std}
+
+
+class _Encoder:
+    def __init__(self, document: TraceDocument, prompt_of: PromptOf) -> None:
+        self._keeps_prompts = bool(document.config.get(KEEPS_PROMPTS, False))
+        self._prompt_of = prompt_of
+
+    def progress(self, result: StaticProgress) -> Json:
+        validations = [self._validation(each, is_dynamic=False) for each in result.validations]
+        return encoded_score(result.progress, None, _explanations(result.validations), validations)
+
+    def success(self, result: StaticProgress) -> Json:
+        return _encoded(result.success, _explanations(result.validations))
+
+    def through_turns(self, entries: list[TurnProgress]) -> dict[str, Json]:
+        values = [entry.progress for entry in entries]
+        explained = [_explanations(entry.explained) for entry in entries]
+        curve = []
+        for entry, explanations in zip(entries, explained, strict=True):
+            validations = None
+            if entry.validations is not None:
+                validations = [self._validation(each, is_dynamic=True) for each in entry.validations]
+            curve.append(encoded_score(entry.progress, None, explanations, validations))
+        last = explained[-1] if explained else None
+        return {
+            Scorer.THROUGH_TURNS: curve,
+            Scorer.AUC: _or_error(lambda: _encoded(auc_of_conversation(values), explained)),
+            Scorer.PPT: _or_error(lambda: _encoded(ppt_of_conversation(values), explained)),
+            Scorer.SUCCESS_AT_END: _or_error(lambda: _encoded(success_at_final_turn(values), last)),
+        }
+
+    def tools(self, result: ToolCorrectness) -> Json:
+        return encoded_score(
+            result.score, explanations=[{each.expected.tool: list(each.explanations)} for each in result.found]
+        )
+
+    def _validation(self, each: Validation, *, is_dynamic: bool) -> Json:
+        ballot = Ballot(
+            each.turn_index, each.place, each.subgoal, 1, stops_early=True, retry_waves=0, reads_instruction=is_dynamic
+        )
+        return {
+            "is_completed": each.is_completed,
+            "explanations": _explained(each),
+            "sub_goal": {"details": each.subgoal.details, "type": each.subgoal.type, "turn": each.subgoal.turn},
+            "prompt_sent_to_llmj": self._prompt_of(ballot) if self._keeps_prompts else None,
+        }
+
+
+def _explanations(validations: Iterable[Validation]) -> list[Json]:
+    return [{each.subgoal.details: _explained(each)} for each in validations]
+
+
+def _explained(each: Validation) -> list[str]:
+    verdict = "is completed" if each.is_completed else "is not completed"
+    return [f"After turn {each.turn_index + 1} the subgoal {verdict}: {each.subgoal.details}", *each.completions]
+
+
+# Scores traces of agent-inspect side by side, with the judge role's machinery, in the order of the traces.
+
+_VOTE_FAILED: Final = frozenset(
+    {UnjudgedReason.INVALID_ANSWERS, UnjudgedReason.REFUSED, UnjudgedReason.REJECTED, UnjudgedReason.UNAVAILABLE}
+)
+"""Answers that agent-inspect counts as invalid, until its vote fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracePlan:
+    """How traces are scored.
+
+    Attributes:
+        settings: Judge, deadlines and redaction.
+        scorers: The scorers for each trace; empty for those that fit it.
+        asks_judge: Whether a judge is asked.
+        verdicts: File of kept verdicts; None keeps none.
+        agent: The agent whose budget pays.
+        options: Options under agent-inspect's names, for all traces that do not set them.
+    """
+
+    settings: Settings
+    scorers: Sequence[Scorer] = ()
+    asks_judge: bool = False
+    verdicts: Path | None = None
+    agent: str = "unknown"
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+def score_traces(
+    files: TraceFiles,
+    samples_path: Path | None,
+    plan: TracePlan,
+    show: Callable[[CallOutput], None],
+    on_question: Callable[[], None],
+) -> None:
+    """Scores all traces and shows each in its order.
+
+    Args:
+        files: The traces.
+        samples_path: Samples for traces without their own; None for none.
+        plan: How they are scored.
+        show: Called with each trace's line.
+        on_question: Called after each question to the judge.
+
+    Raises:
+        RecordingError: The samples cannot be read.
+        VerdictFileError: The file of verdicts cannot be used.
+        NoJudgeError: A judge is asked, and a setting of it is missing.
+        JudgeFailedError: The judge answers nothing.
+    """
+    samples = read_samples(samples_path)
+    options = {**plan.settings.goals.agent_inspect_options, **plan.options}
+    redactor = Redactor(plan.settings.redaction)
+    # Log lines of the judge are no results.
+    configure_logging(plan.settings.log_format, "warning", redact=redactor.redact)
+
+    def documents() -> Iterator[TraceDocument | RecordingError]:
+        for placed in files:
+            if isinstance(placed, RecordingError):
+                yield placed
+                continue
+            try:
+                yield placed.read(samples, options)
+            except RecordingError as error:
+                yield error
+
+    asyncio.run(_Run(plan, redactor, show, on_question).all(documents()))
+
+
+class _Run:
+    def __init__(
+        self,
+        plan: TracePlan,
+        redactor: Redactor,
+        show: Callable[[CallOutput], None],
+        on_question: Callable[[], None],
+    ) -> None:
+        # The completions of its judge are a part of agent-inspect's results.
+        self._judge_settings = plan.settings.judge.model_copy(update={"keeps_raw_answers": True})
+        self._plan = plan
+        self._redactor = redactor
+        self._show = show
+        self._on_question = on_question
+        self._judge: JudgeInProcess | None = None
+
+    async def all(self, documents: Iterator[TraceDocument | RecordingError]) -> None:
+        if not self._plan.asks_judge:
+            await self._side_by_side(documents)
+            return
+        with keeping(self._plan.verdicts, self._judge_settings) as kept:
+            judge = self._judge = JudgeInProcess(self._judge_settings, redactor=self._redactor, kept=kept)
+
+            async def work() -> None:
+                try:
+                    await self._side_by_side(documents)
+                finally:
+                    await judge.finish()
+
+            await first_of(work(), judge.run())
+            say(judge.summary())
+
+    async def _side_by_side(self, documents: Iterator[TraceDocument | RecordingError]) -> None:
+        # Each trace asks one question at a time, so fewer would leave places of the judge empty.
+        at_a_time = self._judge_settings.max_concurrent_requests
+        begun: deque[asyncio.Task[CallOutput]] = deque()
+        try:
+            for document in documents:
+                begun.append(asyncio.create_task(self._scored(document)))
+                if len(begun) == at_a_time:
+                    self._show(await begun.popleft())
+            while begun:
+                self._show(await begun[0])
+                begun.popleft()
+        finally:
+            for task in begun:
+                task.cancel()
+            await asyncio.gather(*begun, return_exceptions=True)
+
+    async def _scored(self, document: TraceDocument | RecordingError) -> CallOutput:
+        if isinstance(document, RecordingError):
+            return CallOutput("", (str(document),), is_read=False)
+        if document.known:
+            return _output(document, known_metrics_of(document), ())
+        scorers = self._plan.scorers or default_scorers(document)
+        patience_ms = self._plan.settings.goals.verdict_deadline_ms
+        questions = TraceQuestions(document, self._plan.agent, patience_ms, self._redactor)
+        form = self._judge_settings.answer_form
+        asking = metrics_of(document, scorers, lambda ballot: questions.prompt(ballot, form))
+        unjudged: list[str] = []
+        proceed: Callable[[], Ballot] = partial(next, asking)
+        while True:
+            try:
+                ballot = proceed()
+            except StopIteration as ended:
+                return _output(document, ended.value, unjudged)
+            try:
+                proceed = partial(asking.send, await self._vote(questions, ballot))
+            except NotJudgedError as error:
+                proceed = partial(asking.throw, error)
+                unjudged.append(error.reason)
+
+    async def _vote(self, questions: TraceQuestions, ballot: Ballot) -> Vote:
+        request = questions.request(ballot)
+        if self._judge is None:
+            raise NotJudgedError(UnjudgedReason.JUDGE_DISABLED)
+        verdict = await self._judge.answer_whatever_the_rate(request)
+        self._on_question()
+        completions = tuple(answer.raw for answer in verdict.answers if answer.raw)
+        match verdict.result:
+            case Judged(is_completed=is_completed):
+                return Vote(is_completed, completions)
+            case Unjudged(reason=reason) if reason not in _VOTE_FAILED:
+                raise NotJudgedError(reason)
+        return Vote(None, completions)
+
+
+def _output(document: TraceDocument, metrics: dict[str, Json], unjudged: Sequence[str]) -> CallOutput:
+    told = (
+        f"Trace {document.trace_id}: the judge gave no verdict ({', '.join(dict.fromkeys(unjudged))}), so scorers that need "
+        "it have none."
+    )
+    line = json.dumps({"id": document.trace_id, "metrics": metrics}, default=str) + "\n"
+    return CallOutput(line, (told,) if unjudged else ())

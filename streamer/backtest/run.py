@@ -1,0 +1,540 @@
+"""Runs a back-test over the topics, and says what came out."""
+
+import asyncio
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Self
+
+import typer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from rich.console import Group, RenderableType
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.kafka.connection import (
+    READ,
+    WRITE,
+    KafkaSettings,
+    Needs,
+    TopicsUnfitError,
+    partition_counts,
+    require_access,
+    require_equal_counts,
+)
+from consumers.runtime.logs import configure_logging
+from consumers.runtime.process import finish_unless, wall_clock_ms
+from schemas.goals.goal_set import ChoosesGoals
+from schemas.order import OrderError
+from schemas.scores.records import SCHEMA_VERSION, AnyScoreRecord
+from schemas.topics import INPUT_TOPICS, ORDER_TOPIC, SCORES_TOPIC, TOPICS
+from streamer.backtest.past import FETCH_WAIT_MS, BacktestError, PastInputs, Period, past_calls, past_inputs
+from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, Said, Tally
+from streamer.cluster.readers import onlooker
+from streamer.facts import STOPPED_BY_SIGNAL, installed_version
+from streamer.roles.evaluator_role import goals_of_now
+from streamer.settings.all_settings import Settings
+from streamer.signals import stop_on_signals
+from streamer.sources.publisher import PublishError
+from streamer.terminal import error_console, output_console, safe, say
+from streamer.time_bounds import moment_ms, shown_moment
+
+# Evaluates past traffic again with today's code and settings, writes to a separate topic, and compares.
+
+RUN_HEADER: Final = "callgauge_run"
+"""Header of every record that a back-test writes; its value is the id of the run."""
+MAX_UNACKNOWLEDGED: Final = 1_000
+"""Records on their way to the topic at a time."""
+
+_SHOWN_EVERY: Final = 500
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+ShowProgress = Callable[[int, int, float], None]
+"""Gets the partition number, the number of partitions, and the finished share of this one's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestPlan:
+    """The past to evaluate again, and how.
+
+    Attributes:
+        period: The past, in broker time.
+        into: Topic of the new records, without the prefix.
+        obeys_facts: Whether records are folded in the order of the log, and goals taken from it.
+        run_id: Identifies the records of this run.
+        now_ms: Start of the command: an open silence lasts until then.
+    """
+
+    period: Period
+    into: str
+    obeys_facts: bool
+    run_id: str
+    now_ms: int
+
+
+@dataclass(slots=True)
+class BacktestResult:
+    """The outcome of a back-test.
+
+    Attributes:
+        comparison: The final scores of the log against the new ones.
+        written: Records put on the topic.
+        refused: Input records of the calls that are refused today.
+        open_calls: Calls that have not ended yet.
+        without_beginning: Calls left out because `order` or the inputs do not have their beginning.
+        closed_twice: Calls left out because their id was used again after they had closed.
+        older: Calls left out because their records have an older schema version.
+        unreadable: Records of `scores` that this version cannot read.
+        cut: Time in ms of the oldest record of each input partition whose older records are deleted.
+    """
+
+    comparison: Comparison = field(default_factory=Comparison)
+    written: int = 0
+    refused: int = 0
+    open_calls: int = 0
+    without_beginning: int = 0
+    closed_twice: int = 0
+    older: int = 0
+    unreadable: int = 0
+    cut: dict[str, int] = field(default_factory=dict)
+
+
+def topic_to_write(kafka: KafkaSettings, into: str) -> str:
+    """The name, without the prefix, of the topic that the records go to.
+
+    Args:
+        kafka: How topics are called here.
+        into: As typed, with the prefix or without.
+
+    Raises:
+        ValueError: It cannot be a topic's name, or it is a topic that others read.
+    """
+    name = into.removeprefix(kafka.topic_prefix)
+    if not _TOPIC_NAME.fullmatch(kafka.topic(name)) or not name:
+        raise ValueError(f"{into!r} is no name of a topic: letters, digits, dot, dash and underscore, at most 249")
+    if name in {topic.name for topic in TOPICS}:
+        raise ValueError(f"{into!r} is a topic of the running system; a back-test writes to one of its own")
+    return name
+
+
+async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -> BacktestResult:
+    """Evaluates one partition number after the other; each is read once, and no consumer group knows of it.
+
+    Args:
+        settings: Today's settings.
+        plan: The past, and the topic of the new records.
+        show: Gets the progress.
+
+    Raises:
+        BacktestError: It cannot run as requested.
+        GoalFolderError: The folder of goals cannot be read.
+        KafkaUnreachableError: No broker answers, or rights are missing.
+        PublishError: A record could not be written.
+        TopicsUnfitError: A topic is missing.
+    """
+    kafka = settings.kafka
+    count = await _partitions(kafka, plan)
+    result = BacktestResult()
+    rules = settings.goal_rules(("evaluator", "judge"))
+    async with (
+        _goals(settings, plan) as goals,
+        past_inputs(kafka) as inputs,
+        onlooker(kafka, "backtest-scores", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS) as ledger,
+        _Writer(kafka, plan) as writer,
+    ):
+        for number in range(count):
+            show(number, count, 0.0)
+            # Without the facts a call may close as late as the longest one that begins at the end of the period.
+            longest_ms = settings.limits.max_call_duration_ms
+            since_ms, until_ms = plan.period
+            closing = plan.period if plan.obeys_facts else Period(since_ms, until_ms + longest_ms)
+            past = await past_calls(ledger, kafka, number, closing, longest_ms)
+            rerun = Rerun(
+                limits=settings.limits,
+                code_version=installed_version(),
+                period=plan.period,
+                past=past.by_id,
+                obeys_facts=plan.obeys_facts,
+                comparison=result.comparison,
+                left_out=frozenset(past.closed_twice | past.older),
+                goals=ChosenGoals(goals, rules),
+                redactor=Redactor(settings.redaction),
+            )
+            order = ledger if plan.obeys_facts else None
+            await _evaluate(rerun, inputs, number, order, writer, plan, partial(show, number, count))
+            result.refused += rerun.refused
+            result.open_calls += rerun.open_calls
+            result.without_beginning += rerun.without_beginning
+            result.closed_twice += len(past.closed_twice)
+            result.older += len(past.older)
+            result.unreadable += past.unreadable
+        await writer.flush()
+        result.written = writer.written
+        result.cut = inputs.cut
+    show(count, count, 0.0)
+    return result
+
+
+def _goals(settings: Settings, plan: BacktestPlan) -> AbstractAsyncContextManager[ChoosesGoals | None]:
+    """The source of goals, unless those of the log count."""
+    return nullcontext() if plan.obeys_facts else goals_of_now(settings.kafka, settings)
+
+
+async def _evaluate(
+    rerun: Rerun,
+    inputs: PastInputs,
+    number: int,
+    order: AIOKafkaConsumer | None,
+    writer: "_Writer",
+    plan: BacktestPlan,
+    show: Callable[[float], None],
+) -> None:
+    """One partition number, from as long before the period as a call may last."""
+    if rerun.is_over(plan.period.since_ms):
+        return
+    begin_ms, end_ms = plan.period.since_ms - rerun.limits.max_call_duration_ms, plan.period.until_ms
+    taken = 0
+    try:
+        async with inputs.steps(number, begin_ms, order) as steps:
+            async for logged in steps:
+                await writer.write(rerun.take(logged))
+                taken += 1
+                if taken % _SHOWN_EVERY == 0:
+                    show(min(1.0, max(0.0, (logged.time_ms - begin_ms) / (end_ms - begin_ms))))
+                if rerun.is_over(logged.time_ms):
+                    break
+    except OrderError as error:
+        raise BacktestError(
+            f"Back-test: `order` of partition {number} cannot be used: {error}. Nothing more was evaluated. Take a later --since, "
+            "or --without-facts, which goes by broker time."
+        ) from error
+    await writer.write(rerun.finish(plan.now_ms))
+
+
+async def _partitions(kafka: KafkaSettings, plan: BacktestPlan) -> int:
+    """How many partition numbers there are to evaluate."""
+    into, order = plan.into, (ORDER_TOPIC,) if plan.obeys_facts else ()
+    reads = {topic: frozenset({READ}) for topic in (*INPUT_TOPICS, SCORES_TOPIC, *order)}
+    await require_access(kafka, Needs(reads))
+    count = require_equal_counts(await partition_counts(kafka, reads))
+    try:
+        await require_access(kafka, Needs({into: frozenset({WRITE})}))
+    except TopicsUnfitError as error:
+        raise BacktestError(
+            f"Back-test: there is no topic {kafka.topic(into)} on {kafka.bootstrap_servers} to write to, and callgauge "
+            "creates none on the way. Nothing was evaluated. Create it:\n"
+            f"  callgauge topics create --scores-copy {into} --partitions {count} --bootstrap {kafka.bootstrap_servers}"
+            f"{f' --topic-prefix {kafka.topic_prefix}' if kafka.topic_prefix else ''}"
+        ) from error
+    return count
+
+
+class _Writer:
+    """Puts records on the topic of a back-test, in order, each with the id of the run."""
+
+    def __init__(self, kafka: KafkaSettings, plan: BacktestPlan) -> None:
+        self.written = 0
+        self._kafka = kafka
+        self._topic = kafka.topic(plan.into)
+        self._headers = [(RUN_HEADER, plan.run_id.encode())]
+        self._producer: AIOKafkaProducer | None = None
+        self._sent: list[asyncio.Future[Any]] = []
+
+    async def __aenter__(self) -> Self:
+        self._producer = self._kafka.producer("backtest")
+        try:
+            await self._producer.start()
+        except KafkaError as error:
+            await self._producer.stop()
+            raise self._kafka.unreachable(error) from error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._producer is not None:
+            await self._producer.stop()
+
+    async def write(self, records: Sequence[AnyScoreRecord]) -> None:
+        """Hands records over; waits when too many are on their way.
+
+        Raises:
+            PublishError: The broker did not take one.
+        """
+        producer = self._producer
+        if producer is None or not records:
+            return
+        try:
+            for record in records:
+                value, key = record.model_dump_json().encode(), record.conversation_id.encode()
+                self._sent.append(await producer.send(self._topic, value, key=key, headers=self._headers))
+        except KafkaError as error:
+            raise self._refused(error) from error
+        if len(self._sent) >= MAX_UNACKNOWLEDGED:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Waits until all that was handed over is acknowledged.
+
+        Raises:
+            PublishError: The broker did not take one.
+        """
+        sent, self._sent = self._sent, []
+        try:
+            await asyncio.gather(*sent)
+        except KafkaError as error:
+            raise self._refused(error) from error
+        self.written += len(sent)
+
+    def _refused(self, error: KafkaError) -> PublishError:
+        return PublishError(
+            f"Back-test: records could not be written to {self._topic} on {self._kafka.bootstrap_servers}: "
+            f"{str(error) or type(error).__name__}. It ends here, and its output is incomplete. Check the broker "
+            "and the rights on the topic, then run it again: a run has an id of its own."
+        )
+
+
+# The report of a back-test as tables or JSON. Pure.
+
+_NOT_THERE: Final = "-"
+
+
+def report(plan: BacktestPlan, result: BacktestResult) -> RenderableType:
+    """The comparison for people: how many calls and scores differ, by name of score, and examples."""
+    comparison = result.comparison
+    parts: list[RenderableType] = [Text(line) for line in _headlines(plan, comparison)]
+    if comparison.tallies:
+        parts += ["", _scores_table(comparison.tallies)]
+    if comparison.examples:
+        total = comparison.total()
+        differing = total.changed + total.only_then + total.only_now
+        shown = f"{len(comparison.examples)} of {differing}" if differing > MAX_EXAMPLES else f"{differing}"
+        parts += ["", Text(f"Differences ({shown}):"), _examples_table(comparison)]
+    return Group(*parts)
+
+
+def report_json(plan: BacktestPlan, result: BacktestResult) -> str:
+    """The comparison as one line of JSON."""
+    comparison = result.comparison
+    total = comparison.total()
+    return json.dumps(
+        {
+            "run": plan.run_id,
+            "since_ms": plan.period.since_ms,
+            "until_ms": plan.period.until_ms,
+            "obeys_facts": plan.obeys_facts,
+            "into": plan.into,
+            "records_written": result.written,
+            "calls": {
+                "equal": comparison.equal_calls,
+                "changed": comparison.changed_calls,
+                "only_then": comparison.only_then,
+                "only_now": comparison.only_now,
+                "not_over": result.open_calls,
+                "without_beginning": result.without_beginning,
+                "closed_twice": result.closed_twice,
+                "of_older_schema": result.older,
+            },
+            "scores": {"equal": total.equal, "changed": total.changed, "only_then": total.only_then,
+                       "only_now": total.only_now},
+            "scores_by_name": {name: _tally_json(tally) for name, tally in sorted(comparison.tallies.items())},
+            "examples": [_example_json(example) for example in comparison.examples],
+            "refused_records": result.refused,
+            "unreadable_scores": result.unreadable,
+            "inputs_cut_at_ms": result.cut,
+        }
+    )  # fmt: skip
+
+
+def remarks(result: BacktestResult, into: str, run_id: str) -> Iterator[str]:
+    """Remarks beside the differences, each a sentence."""
+    for partition, oldest_ms in sorted(result.cut.items()):
+        yield (
+            f"{partition} has nothing before {shown_moment(oldest_ms)} UTC, and more was wanted: calls that began earlier "
+            "are left out or incomplete, and differences of incomplete ones say nothing of today's code. Take a later --since."
+        )
+    if result.comparison.only_then:
+        yield f"{_calls(result.comparison.only_then)} of then: the inputs have no record of it any more, or it is refused today."
+    if result.refused:
+        yield f"{result.refused} records of these calls are refused with today's code and settings."
+    if result.open_calls:
+        yield f"{_calls(result.open_calls)} not over yet, so not compared."
+    if result.without_beginning:
+        yield (
+            f"{_calls(result.without_beginning)} left out: `order` does not have the beginning, or the inputs do not have it any more. "
+            "Take a later --since, or --without-facts, which goes by broker time."
+        )
+    if result.closed_twice:
+        yield f"{_calls(result.closed_twice)} left out: the conversation id was used again after the call had closed."
+    if result.older:
+        yield (
+            f"{_calls(result.older)} left out: scores of a schema version before {SCHEMA_VERSION} were written of them, and a "
+            "back-test compares only with scores of its own."
+        )
+    if result.unreadable:
+        yield f"{result.unreadable} records of scores could not be read: not ours, or of a newer version."
+    yield f"{result.written} records written to {into}, each with the header callgauge_run={run_id}."
+
+
+def _headlines(plan: BacktestPlan, comparison: Comparison) -> Iterator[str]:
+    since, until = (shown_moment(ms) for ms in plan.period)
+    what = "closed" if plan.obeys_facts else "began"
+    calls = comparison.equal_calls + comparison.changed_calls
+    yield f"Calls that {what} from {since} to {until} UTC, evaluated again: {calls + comparison.only_now}"
+    if plan.obeys_facts:
+        yield "The order of records and the goals of calls are those of the log."
+    total = comparison.total()
+    if calls and total.is_same:
+        yield f"No difference: {total.equal} final scores of {_calls(calls)} are equal."
+    elif calls or comparison.only_then or comparison.only_now:
+        rows = (
+            ("equal", comparison.equal_calls), ("changed", comparison.changed_calls),
+            ("only then", comparison.only_then), ("only now", comparison.only_now),
+        )  # fmt: skip
+        yield "Calls: " + ", ".join(f"{number} {name}" for name, number in rows if number)
+    else:
+        yield "There is nothing to compare: no call in this time."
+
+
+def _scores_table(tallies: Mapping[str, Tally]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("final score")
+    for column in ("equal", "changed", "mean change", "only then", "only now"):
+        table.add_column(column, justify="right")
+    for name, tally in sorted(tallies.items()):
+        mean = tally.mean_difference
+        shown_mean = _NOT_THERE if mean is None else f"±{mean:.3f}".rstrip("0").rstrip(".")
+        numbers = (tally.equal, tally.changed, shown_mean, tally.only_then, tally.only_now)
+        table.add_row(name, *(str(number) for number in numbers))
+    return table
+
+
+def _examples_table(comparison: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("conversation", "turn", "final score", "then", "now"):
+        table.add_column(column, overflow="fold")
+    for example in comparison.examples:
+        subject = example.subject
+        name = f"{subject.name} {subject.place}" if subject.place and subject.name != "dead_air" else subject.name
+        turn = _NOT_THERE if subject.turn is None else str(subject.turn)
+        cells = (example.conversation_id, turn, name, said_text(example.then), said_text(example.now))
+        table.add_row(*(Text(safe(cell)) for cell in cells))
+    return table
+
+
+def said_text(said: Said | None) -> str:
+    """A score in a few words.
+
+    Example:
+        >>> said_text({"result": {"outcome": "scored", "value": 812.5}, "anchor": "vad"})
+        '812.5, anchor vad'
+        >>> said_text({"result": {"outcome": "unscored", "reason": "no_user_speech"}})
+        'unscored: no_user_speech'
+    """
+    if said is None:
+        return _NOT_THERE
+    return ", ".join(_field_text(name, value) for name, value in said.items()) or "there"
+
+
+def _field_text(name: str, value: Any) -> str:
+    if name == "result" and isinstance(value, Mapping):
+        if value.get("outcome") == "scored":
+            return f"{value['value']}"
+        return f"{value.get('outcome')}: {value.get('reason')}"
+    return f"{name} {value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _tally_json(tally: Tally) -> Mapping[str, Any]:
+    return {
+        "equal": tally.equal,
+        "changed": tally.changed,
+        "mean_absolute_difference": tally.mean_difference,
+        "only_then": tally.only_then,
+        "only_now": tally.only_now,
+    }
+
+
+def _example_json(example: Difference) -> Mapping[str, Any]:
+    return {
+        "conversation_id": example.conversation_id,
+        "name": example.subject.name,
+        "turn": example.subject.turn,
+        "place": example.subject.place,
+        "then": example.then,
+        "now": example.now,
+    }
+
+
+def _calls(number: int) -> str:
+    return f"{number} call{'' if number == 1 else 's'}"
+
+
+# `callgauge replay --from-topics`: reads the times of the options, shows a progress bar, prints the differences.
+
+
+def run_backtest(
+    settings: Settings, *, since: str | None, until: str | None, into: str, obeys_facts: bool, as_json: bool
+) -> None:
+    """Runs a back-test and prints the result; differences are a result and no failure.
+
+    Args:
+        settings: Today's settings.
+        since: Start of the period, as typed.
+        until: End of the period, as typed; None is now.
+        into: Topic to write to, as typed.
+        obeys_facts: Whether records are folded in the order of the log, and goals taken from it.
+        as_json: One JSON object instead of tables.
+
+    Raises:
+        typer.BadParameter: A time or the topic cannot be used.
+        BacktestError: It cannot run as requested.
+        typer.Exit: A signal cut it short.
+    """
+    plan = _plan(settings, since, until, into, obeys_facts=obeys_facts)
+    redact = Redactor(settings.redaction).redact
+    configure_logging(settings.log_format, "warning", redact=redact)  # log lines of the goal sources are no results
+    result = asyncio.run(_run(settings, plan))
+    if result is None:
+        say(f"Stopped. What was written until then is in {settings.kafka.topic(plan.into)} under run {plan.run_id}.")
+        raise typer.Exit(STOPPED_BY_SIGNAL)
+    if as_json:
+        typer.echo(report_json(plan, result))
+    else:
+        output_console().print(report(plan, result))
+    for remark in remarks(result, settings.kafka.topic(plan.into), plan.run_id):
+        say(remark)
+
+
+def _plan(settings: Settings, since: str | None, until: str | None, into: str, *, obeys_facts: bool) -> BacktestPlan:
+    now_ms = wall_clock_ms()
+    if since is None:
+        raise typer.BadParameter("--from-topics needs --since: from when on calls are evaluated again, for example 2h.")
+    try:
+        period = Period(moment_ms(since, now_ms), now_ms if until is None else moment_ms(until, now_ms))
+        name = topic_to_write(settings.kafka, into)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from error
+    if period.since_ms >= period.until_ms:
+        raise typer.BadParameter("--since must be before --until.")
+    return BacktestPlan(period, name, obeys_facts, secrets.token_hex(4), now_ms)
+
+
+async def _run(settings: Settings, plan: BacktestPlan) -> BacktestResult | None:
+    """The result; None when a signal came first."""
+    console = error_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console)
+    with bar if console.is_terminal else nullcontext(), stop_on_signals() as stop:
+        task = bar.add_task("Back-test", total=1.0)
+
+        def show(number: int, count: int, part: float) -> None:
+            text = f"partition {min(number + 1, count)}/{count}"
+            bar.update(task, total=float(count), completed=number + part, description=text)
+
+        return await finish_unless(stop, backtest(settings, plan, show))

@@ -1,0 +1,211 @@
+"""What `doctor` can find: each finding with what it means and what to do."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from consumers.engine.limits import needs_of
+from consumers.exporter.settings import ExporterSettings
+from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.topics import (
+    INPUT_TOPICS,
+    SCORES_TOPIC,
+    TOPICS,
+    Severity,
+    TopicSettings,
+    duration,
+    retention_ms,
+    topic_faults,
+)
+from streamer.cluster.facts import ClockFacts, ClusterFacts, PartitionState
+from streamer.cluster.topic_admin import judged
+from streamer.settings.all_settings import Settings
+
+MAX_CLOCK_DIFFERENCE_MS: Final = 1_000
+"""A third of the dead-air threshold: a larger clock error could turn a pause into dead air."""
+
+
+class Verdict(StrEnum):
+    """The verdict of a finding: fine; works with a risk; does not work or will not; not visible."""
+
+    OK = "ok"
+    WARNING = "warning"
+    WRONG = "wrong"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        check: Name of the check.
+        verdict: Its verdict.
+        seen: The observation, a sentence without a full stop.
+        what_to_do: The remedy; empty when all is well.
+        lag: Records that a group has not read, by `topic[partition]`.
+    """
+
+    check: str
+    verdict: Verdict
+    seen: str
+    what_to_do: str = ""
+    lag: Mapping[str, int] = field(default_factory=dict)
+
+
+def counted(count: int, what: str) -> str:
+    """A number with its noun, as in `1 broker`, `2 brokers`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def settings_findings(settings: Settings) -> Iterator[Finding]:
+    """The settings, which can be read, or there would be nothing to look at."""
+    limits = settings.limits
+    longest = duration(limits.max_call_duration_ms)
+    yield Finding(
+        "settings",
+        Verdict.OK,
+        f"Kafka at {settings.bootstrap}, topic prefix {settings.topic_prefix or 'none'}; a call lasts {longest} at most "
+        f"and is over after {duration(limits.idle_ms)} of silence",
+    )
+    forgotten_ms = ExporterSettings(group_id=settings.exporter_group).forget_after_ms
+    if limits.max_call_duration_ms >= forgotten_ms:
+        yield Finding(
+            "settings",
+            Verdict.WARNING,
+            f"a call may last {longest}, but the exporter forgets a silent one after {duration(forgotten_ms)}: the gauge "
+            "of running calls would be too low",
+            "Lower max_call_duration_ms.",
+        )
+
+
+def broker_finding(cluster: ClusterFacts) -> Finding:
+    """The finding that the broker answers, with its version."""
+    version = "version not known" if cluster.version is None else f"version {cluster.version}"
+    return Finding("broker", Verdict.OK, f"{counted(cluster.brokers, 'broker')} in the cluster, {version}")
+
+
+def topic_findings(cluster: ClusterFacts, kafka: KafkaSettings) -> Iterator[Finding]:
+    """Checks that every topic of the topic table exists, with equal partition counts."""
+    states = judged({name: len(parts) for name, parts in cluster.topics.items()}, kafka)
+    if missing := [state.name for state in states if state.partitions is None]:
+        yield Finding(
+            "topics", Verdict.WRONG, f"not there: {', '.join(missing)}",
+            "`callgauge topics create` makes them; or check the topic prefix, and the right of this user to Describe them.",
+        )  # fmt: skip
+    for state in states:
+        if state.problem and state.partitions is not None:
+            what_to_do = "Make it again with the same number, or add partitions to the smaller ones while no call runs."
+            yield Finding(state.name, Verdict.WRONG, state.problem, what_to_do)
+    if not any(state.problem for state in states):
+        inputs = next(state for state in states if state.topic.name == INPUT_TOPICS[0])
+        yield Finding(
+            "topics",
+            Verdict.OK,
+            f"all {len(states)} are there; {inputs.partitions} partitions each for the inputs, scores and order",
+        )
+
+
+def topic_setting_findings(
+    known: Mapping[str, TopicSettings], existing: Sequence[str], settings: Settings
+) -> Iterator[Finding]:
+    """Retention, cleanup, timestamps and sizes.
+
+    Args:
+        known: The settings that could be asked for, by name in the topic table.
+        existing: The topics that are there, by name in the topic table.
+        settings: Whose limits decide.
+    """
+    kafka, needs = settings.kafka, needs_of(settings.limits)
+    for fault in topic_faults(known, needs):
+        verdict = Verdict.WARNING if fault.severity is Severity.WARNING else Verdict.WRONG
+        stops = " The evaluator does not start before." if fault.severity is Severity.REFUSED else ""
+        yield Finding(kafka.topic(fault.topic), verdict, fault.seen, f"Set {fault.setting}.{stops}")
+    if unknown := [kafka.topic(name) for name in existing if name not in known]:
+        yield Finding(
+            "topic settings", Verdict.UNKNOWN, f"this user may not see those of {', '.join(unknown)}",
+            "Give it the right to DescribeConfigs on them, or run this as one who has it.",
+        )  # fmt: skip
+    elif known and not topic_faults(known, needs):
+        kept = {
+            name: duration(kept_ms)
+            for name in (*INPUT_TOPICS, SCORES_TOPIC)
+            if (kept_ms := retention_ms(known.get(name, {}))) is not None
+        }
+        inputs = sorted({kept[name] for name in INPUT_TOPICS if name in kept})
+        yield Finding(
+            "topic settings", Verdict.OK,
+            f"inputs are kept for {' and '.join(inputs)}, scores for {kept.get(SCORES_TOPIC, 'a time that is not known')}; a call needs "
+            f"{duration(needs.least_kept_ms)}; cleanup, timestamps and sizes are right",
+        )  # fmt: skip
+
+
+def replica_findings(
+    topics: Mapping[str, Sequence[PartitionState]], known: Mapping[str, TopicSettings], kafka: KafkaSettings
+) -> Iterator[Finding]:
+    """Whether the death of one broker loses records or stops writing; topics with the same fault in one line."""
+    faults: dict[tuple[Verdict, str, str], list[str]] = defaultdict(list)
+    present = {topic.name: topics[kafka.topic(topic.name)] for topic in TOPICS if kafka.topic(topic.name) in topics}
+    for name, partitions in present.items():
+        for fault in _replica_faults(partitions, known.get(name, {})):
+            faults[fault].append(kafka.topic(name))
+    for (verdict, seen, what_to_do), names in faults.items():
+        named = "all topics" if len(names) == len(present) else ", ".join(names)
+        yield Finding("replicas", verdict, f"{named}: {seen}", what_to_do)
+    if present and not faults:
+        least = min(state.replicas for partitions in present.values() for state in partitions)
+        yield Finding("replicas", Verdict.OK, f"at least {least} copies of every partition, all up to date")
+
+
+def clock_finding(clock: ClockFacts | None) -> Finding:
+    """This machine's clock against the broker's."""
+    if clock is None:
+        return Finding(
+            "clock", Verdict.UNKNOWN,
+            "no event with the broker's time was written while this looked, and nothing is written to find out",
+            "Run this again while calls run.",
+        )  # fmt: skip
+    if clock.most_ms >= -MAX_CLOCK_DIFFERENCE_MS and clock.least_ms <= MAX_CLOCK_DIFFERENCE_MS:
+        return Finding("clock", Verdict.OK, "this machine and the broker agree to within a second or two")
+    ahead = clock.least_ms > 0
+    by_ms = clock.least_ms if ahead else -clock.most_ms
+    return Finding(
+        "clock", Verdict.WRONG,
+        f"the broker's clock is {duration(by_ms)} or more {'ahead of' if ahead else 'behind'} this machine's: dead air "
+        "and idle calls would be decided too late or too early by an evaluator here",
+        "Set both clocks by NTP.",
+    )  # fmt: skip
+
+
+def _replica_faults(
+    partitions: Sequence[PartitionState], settings: TopicSettings
+) -> Iterator[tuple[Verdict, str, str]]:
+    replicas = min((state.replicas for state in partitions), default=0)
+    in_sync = min((state.in_sync for state in partitions), default=0)
+    needed = int(settings.get("min.insync.replicas", "1"))
+    if not all(state.has_leader for state in partitions):
+        yield Verdict.WRONG, "a partition has no leader: it can be neither read nor written", "Start its brokers."
+    elif in_sync < needed:
+        seen = f"{in_sync} copies are up to date, min.insync.replicas is {needed}: nothing can be written"
+        yield Verdict.WRONG, seen, "Start the brokers that are down."
+    elif in_sync < replicas:
+        yield Verdict.WARNING, f"{in_sync} of {replicas} copies are up to date", "See why a broker is away or slow."
+    if replicas == 1:
+        yield (
+            Verdict.WARNING,
+            "one copy: while its broker is away nothing goes on, and with its disk everything is lost",
+            "Enough to try things out; else make topics with --replication-factor 3 and set min.insync.replicas=2.",
+        )
+    elif replicas and needed >= replicas:
+        seen = f"min.insync.replicas is {needed} of {replicas} copies: one broker away stops all writing"
+        yield Verdict.WARNING, seen, f"Set min.insync.replicas={max(1, replicas - 1)}."
+    elif needed == 1 and "min.insync.replicas" in settings:
+        seen = "min.insync.replicas is 1: what only one broker has counts as written, and is lost with it"
+        yield Verdict.WARNING, seen, "Set min.insync.replicas=2."
+    if replicas > 1 and settings.get("unclean.leader.election.enable") == "true":
+        seen = (
+            "unclean.leader.election.enable is true: a broker that is behind may take over, without the newest records"
+        )
+        yield Verdict.WARNING, seen, "Set unclean.leader.election.enable=false."

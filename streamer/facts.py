@@ -1,0 +1,66 @@
+"""Facts that both the help of commands and their work use. Nothing is imported, so that the help comes at once."""
+
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+MAX_OPEN_CALLS: Final = 5_000
+"""Calls played at the same time; further ones wait until one is over."""
+ID_MARK: Final = "{id}"
+"""Stands for the recorded id in the name of a goal set."""
+POSITION_FILE: Final = ".callgauge-tail.json"
+"""Name of the file in the run's folder: it moves with the run, and to delete it is to begin again."""
+
+
+# Exit codes of `callgauge` beside 0, and 1 and 2 of errors that a person can fix.
+
+STOPPED_BY_SIGNAL: Final = 130
+"""Ctrl-C or SIGTERM cut the work short: 128 and the number of SIGINT, as shells have it."""
+STOP_OVERDUE: Final = 1
+"""Stopping the roles of `run` took too long."""
+READER_GONE: Final = 141
+"""Nobody reads the output any more: 128 and the number of SIGPIPE."""
+
+
+# The version of the running program.
+
+
+def installed_version() -> str:
+    """The version of the installed distribution; `unknown` in a tree that is not installed."""
+    try:
+        return version("callgauge")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+# Finds the conversation ids that end with a part of one.
+
+LEAST_CHARS: Final = 4
+"""Characters of the end of an id that are looked for: fewer would find many calls."""
+
+
+def is_wanted(conversation_id: str, wanted: str) -> bool:
+    """Whether the id is the wanted one, or ends with it."""
+    return conversation_id == wanted or (len(wanted) >= LEAST_CHARS and conversation_id.endswith(wanted))
+
+
+# The scorers of agent-inspect by name. Nothing is imported, so that the help of `score` comes at once.
+
+
+class Scorer(StrEnum):
+    """The scorers that read a trace, by their class names."""
+
+    PROGRESS = "ProgressScore"
+    SUCCESS = "SuccessScore"
+    THROUGH_TURNS = "ProgressScoresThroughTurns"
+    AUC = "AUC"
+    PPT = "PPT"
+    SUCCESS_AT_END = "SuccessScoreFinalTurn"
+    TOOLS = "ToolCorrectnessMetric"
+    TOTAL_LATENCY = "TotalLatency"
+    AVERAGE_LATENCY = "AverageLatency"
+    INPUT_TOKENS = "InputTotalTokenCount"
+    OUTPUT_TOKENS = "OutputTotalTokenCount"
+    REASONING_TOKENS = "ReasoningTotalTokenCount"
+    TOKENS = "TotalTokenConsumption"
+    TOOL_CALLS = "ToolCallCount"

@@ -1,0 +1,195 @@
+"""Checks goal sets and says in words what they ask for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_never
+
+import typer
+
+from schemas.goals.checks import (
+    AllOf,
+    AnyCheck,
+    AnyOf,
+    Between,
+    Equals,
+    Judge,
+    Matcher,
+    Matches,
+    Not,
+    OneOf,
+    Present,
+    Says,
+    ToolCalled,
+    ToolResult,
+    Within,
+)
+from schemas.goals.goal_set import ExpectedParameter, ExpectedToolCall, GoalSet, seen
+from schemas.scores.records import SubgoalScore, Unscored
+from streamer.goals.files import FileMistake, GoalFile, GoalFolderError, goal_files_of
+from streamer.report.drawing import counted
+
+if TYPE_CHECKING:
+    from streamer.offline.scoring import RecordedScoring
+
+
+# Goal sets in plain words: their contents, and how each subgoal is checked.
+
+
+def set_in_words(goals: GoalSet) -> Iterator[str]:
+    """The set as lines: a heading, and one indented line for each part."""
+    agents = f"for calls of {', '.join(goals.agents)}" if goals.agents else "for calls that name it"
+    yield f"{goals.id}: {agents}, up to {goals.max_turns} turns, digest {goals.digest}"
+    width = max(len(subgoal.id) for subgoal in goals.subgoals)
+    for subgoal in goals.subgoals:
+        how = f"by a judge: {subgoal.details}" if subgoal.is_judged else f"by code: {check_in_words(subgoal.check)}"
+        yield f"  {subgoal.id:<{width}}  {how}"
+    for call in goals.expected_tool_calls:
+        yield f"  expected tool call: {_call_in_words(call)}"
+
+
+def check_in_words(check: AnyCheck) -> str:
+    """How a subgoal is checked.
+
+    Example:
+        >>> thanks = Says(kind="says", speaker="user", pattern="thank(s| you)")
+        >>> check_in_words(Within(kind="within", turns=3, check=Not(kind="not", check=thanks)))
+        'within 3 turns: not (the user says /thank(s| you)/)'
+    """
+    match check:
+        case Judge():
+            return "a judge decides"
+        case Says():
+            return f"the {check.speaker} says /{check.pattern}/"
+        case ToolCalled():
+            return f"{check.tool} is called{_with(check.arguments)}"
+        case ToolResult():
+            how = f" {check.outcome}" if check.outcome else ""
+            return f"{check.tool}{_with(check.arguments)} answers{how}{_with(check.result)}"
+        case Within():
+            limit = f"{check.turns} turns" if check.turns is not None else f"{check.seconds:g} s"
+            return f"within {limit}: {check_in_words(check.check)}"
+        case AllOf() | AnyOf():
+            word = "all" if isinstance(check, AllOf) else "any"
+            return f"{word} of ({'; '.join(map(check_in_words, check.checks))})"
+        case Not():
+            return f"not ({check_in_words(check.check)})"
+        case _:
+            assert_never(check)
+
+
+def _with(matchers: Mapping[str, Matcher]) -> str:
+    matched = ", ".join(_matcher_in_words(path, matcher) for path, matcher in matchers.items())
+    return f" with {matched}" if matched else ""
+
+
+def _matcher_in_words(path: str, matcher: Matcher) -> str:
+    match matcher:
+        case Equals():
+            return f"{path} = {seen(matcher.equals)}"
+        case OneOf():
+            return f"{path} one of {', '.join(map(seen, matcher.one_of))}"
+        case Matches():
+            return f"{path} like /{matcher.matches}/"
+        case Between(at_least=least, at_most=most):
+            if least is not None and most is not None:
+                return f"{path} from {least:g} to {most:g}"
+            return f"{path} at most {most:g}" if most is not None else f"{path} at least {least:g}"
+        case Present():
+            return f"{path} {'present' if matcher.present else 'absent'}"
+        case _:
+            assert_never(matcher)
+
+
+def _call_in_words(call: ExpectedToolCall) -> str:
+    arguments = ", ".join(f"{each.name}{_value_in_words(each)}" for each in call.expected_parameters)
+    turn = "" if call.turn is None else f", turn {call.turn}"
+    return f"{call.tool}({arguments}){turn}"
+
+
+def _value_in_words(expected: ExpectedParameter) -> str:
+    return f"={seen(expected.value)}" if expected.check is None else f" as a judge sees it: {expected.check}"
+
+
+# The work of the command `goals`: reads goal files, tries them on calls, and shows them.
+
+
+def tried_on(path: Path, sets: Sequence[GoalSet]) -> "list[RecordedScoring]":
+    """The recorded calls that have one of the goal sets, scored against it without a judge."""
+    # These bring the engine, which reading goals does not need.
+    from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
+    from streamer.recordings.reader import RecordedGoals
+    from streamer.settings.listing import settings_from
+
+    settings = settings_from(None)
+    scored: list[RecordedScoring] = []
+    scorings = scorings_of([path], plan_from(settings, asks_judge=False), RecordedGoals(sets), None)
+    score_all(scorings, settings, scored.append, lambda: None, asks_judge=False)
+    return [scoring for scoring in scored if scoring.goal_set is not None]  # a sentence has named the others
+
+
+def tried_lines(scoring: "RecordedScoring") -> Iterator[str]:
+    """How far a recorded call comes in its goal set: a line for each subgoal."""
+    yield f"call {scoring.call.conversation_id}, goals {'' if scoring.goal_set is None else scoring.goal_set.id}:"
+    yield from (f"  {subgoal}: {_state(score)}" for subgoal, score in _subgoals(scoring))
+
+
+def _subgoals(scoring: "RecordedScoring") -> Iterator[tuple[str, SubgoalScore | None]]:
+    """The id of each subgoal and its final score; None for a call without an answer."""
+    scores = {record.index: record for record in scoring.final_records() if isinstance(record, SubgoalScore)}
+    for index, subgoal in enumerate(() if scoring.goal_set is None else scoring.goal_set.subgoals):
+        yield subgoal.id, scores.get(index)
+
+
+def set_document(
+    files: Sequence[GoalFile], mistakes: Sequence[FileMistake], tried: "Sequence[RecordedScoring]"
+) -> dict[str, Any]:
+    """The result for a program; a file with a mistake in it has no goal set."""
+    return {
+        "files": [
+            {"path": str(file.path), "goal_sets": [placed.goals.model_dump(mode="json") for placed in file.sets]}
+            for file in files
+        ],
+        "mistakes": [{"path": str(each.path), "line": each.line, "text": each.text} for each in mistakes],
+        "calls": [
+            {
+                "conversation_id": scoring.call.conversation_id,
+                "goal_set": None if scoring.goal_set is None else scoring.goal_set.id,
+                "subgoals": [
+                    {
+                        "id": subgoal,
+                        "state": _state(score),
+                        "reached_turn": None if score is None else score.reached_turn,
+                    }
+                    for subgoal, score in _subgoals(scoring)
+                ],
+            }
+            for scoring in tried
+        ],
+    }
+
+
+def _state(score: SubgoalScore | None) -> str:
+    if score is None:
+        return "not looked at: the call has no turn with an answer"
+    if score.reached_turn is not None:
+        return f"reached in turn {score.reached_turn}"
+    return f"not known ({score.result.reason.value})" if isinstance(score.result, Unscored) else "not reached"
+
+
+def files_of(paths: Sequence[Path]) -> Iterator[Path]:
+    """The given files, and the goal files of the given folders."""
+    for path in paths:
+        if path.is_dir():
+            try:
+                yield from goal_files_of(path)
+            except GoalFolderError as error:
+                raise typer.BadParameter(str(error)) from error
+        else:
+            yield path
+
+
+def set_lines(file: GoalFile) -> Iterator[str]:
+    """The goal sets of a file in words."""
+    yield f"{file.path}: {counted(len(file.sets), 'goal set')}"
+    for placed in file.sets:
+        yield from (f"  {line}" for line in set_in_words(placed.goals))

@@ -1,0 +1,217 @@
+"""The running calls of the topics as a table."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import typer
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from pydantic import ValidationError
+from rich.console import RenderableType
+from rich.live import Live
+
+from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
+from consumers.runtime.process import first_of, wall_clock_ms
+from schemas.scores.live_view import CallView
+from schemas.scores.records import SCORE_RECORD
+from schemas.topics import SCORES_TOPIC
+from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS, STALL_SECONDS, onlooker
+from streamer.roles.demo_view import MOST_NEWS, CallTable, News, Totals, screen
+from streamer.settings.all_settings import Settings
+from streamer.signals import stop_on_signals
+from streamer.terminal import FILE_COLUMNS, output_console
+
+# Reads `scores` as it grows, for a table of the running calls. It uses no consumer group, so it disturbs no other
+# reader.
+
+MAX_RECORDS_PER_POLL: Final = 500
+
+
+class WatchedCalls:
+    """The calls with a record since a moment, as far as `scores` was read.
+
+    Attributes:
+        table: The calls.
+        totals: Totals of these calls.
+        news: The newest lines of note.
+        unreadable: Records of another program or of a newer version.
+        caught_up: Set when the records that were there at the start are read.
+    """
+
+    def __init__(self, since_ms: int) -> None:
+        """Starts with no call.
+
+        Args:
+            since_ms: Records with an earlier cause are left out.
+        """
+        self.table = CallTable()
+        self.totals = Totals()
+        self.news = News()
+        self.unreadable = 0
+        self.caught_up = asyncio.Event()
+        self._since_ms = since_ms
+
+    def take(self, value: bytes) -> None:
+        """Takes in the value of one record."""
+        try:
+            record = SCORE_RECORD.validate_json(value)
+        except ValidationError:
+            self.unreadable += 1
+            return
+        if record.caused_at_ms >= self._since_ms:
+            self.table.fold(record)
+            self.totals.fold(record)
+            self.news.fold(record)
+
+    async def read(self, kafka: KafkaSettings) -> None:
+        """Reads until cancelled.
+
+        Raises:
+            KafkaUnreachableError: No broker answers, it refuses, or it delivers nothing although there are more records.
+            TopicsUnfitError: The topic does not exist.
+        """
+        counts = await partition_counts(kafka, [SCORES_TOPIC])
+        partitions = [TopicPartition(kafka.topic(SCORES_TOPIC), number) for number in range(counts[SCORES_TOPIC])]
+        async with onlooker(kafka, "top", auto_offset_reset="earliest") as consumer:
+            consumer.assign(partitions)
+            behind = await self._go_back(consumer, partitions)
+            clock = asyncio.get_running_loop().time
+            patience = clock() + STALL_SECONDS
+            while True:
+                batches = await consumer.getmany(timeout_ms=POLL_MS, max_records=MAX_RECORDS_PER_POLL)
+                for records in batches.values():
+                    for record in records:
+                        if isinstance(record.value, bytes):
+                            self.take(record.value)
+                if self.caught_up.is_set():
+                    continue
+                # By position, not by record: a transaction's marker has an offset and is no record.
+                behind = {tp: end for tp, end in behind.items() if await consumer.position(tp) < end}
+                if not behind:
+                    self.caught_up.set()
+                elif batches:
+                    patience = clock() + STALL_SECONDS
+                elif clock() > patience:
+                    raise TimeoutError(f"nothing more of {SCORES_TOPIC} for {STALL_SECONDS:.0f} s")
+
+    async def _go_back(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Moves each partition to its first record of the time; returns the present ends."""
+        ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
+        earliest_ms = max(0, self._since_ms - CLOCK_MARGIN_MS)
+        found = await consumer.offsets_for_times(dict.fromkeys(partitions, earliest_ms))
+        for tp, at in found.items():
+            consumer.seek(tp, at.offset if at else ends[tp])
+        return ends
+
+
+# The watched calls as a screen, as plain lines and as JSON. Pure: values in, text out.
+
+EVERY_ROW = 10_000
+"""Height of a table that is no screen: no row is left out."""
+
+
+def live_screen(watched: WatchedCalls, place: str, now_ms: int, *, width: int, height: int) -> RenderableType:
+    """The calls as they are now, for a terminal of this size; `place` says where they come from."""
+    return screen(
+        _headline(watched, place, now_ms), watched.table.rows(now_ms), now_ms, width=width, height=height,
+        totals=watched.totals.text(), news=watched.news.newest(MOST_NEWS),
+    )  # fmt: skip
+
+
+def plain_table(watched: WatchedCalls, place: str, now_ms: int) -> RenderableType:
+    """Every call as it is now, without news and legend, for a file or a pipe."""
+    headline = f"{_headline(watched, place, now_ms)}\n{watched.totals.text()}"
+    return screen(headline, watched.table.rows(now_ms), now_ms, width=FILE_COLUMNS, height=EVERY_ROW)
+
+
+def calls_document(watched: WatchedCalls, now_ms: int) -> dict[str, Any]:
+    """The calls as they are now, for a program: times in epoch ms, durations in ms, null for unknown values."""
+    rows = watched.table.rows(now_ms)
+    return {
+        "at_ms": now_ms,
+        "calls_running": watched.table.calls_running,
+        "calls_ended": watched.table.calls_ended,
+        "unreadable_records": watched.unreadable,
+        "calls": [_call(row) for row in rows],
+    }
+
+
+def _headline(watched: WatchedCalls, place: str, now_ms: int) -> str:
+    watched.table.rows(now_ms)  # lets go of calls that are over
+    unreadable = f", {watched.unreadable} records not understood" if watched.unreadable else ""
+    return f"{watched.table.calls_running} calls running, {watched.table.calls_ended} over, {place}{unreadable}"
+
+
+def _call(row: CallView) -> dict[str, Any]:
+    latency, goals = row.latency, row.goals
+    return {
+        "conversation_id": row.conversation_id,
+        **row.labels.model_dump(mode="json"),
+        "first_seen_ms": row.first_seen_ms,
+        "changed_ms": row.changed_ms,
+        "turn": row.turn,
+        "latency": None
+        if latency is None
+        else {
+            "turn": latency.turn,
+            "latency_ms": latency.latency_ms,
+            "anchor": None if latency.anchor is None else latency.anchor.value,
+        },
+        "user_interruptions": row.user_interruptions,
+        "assistant_interruptions": row.assistant_interruptions,
+        "dead_airs": row.dead_airs,
+        "tool_calls": row.tool_calls,
+        "goals": None if goals is None else goals._asdict(),
+        "is_stalled": row.is_stalled,
+        "closed": None
+        if row.closed is None
+        else {"reason": row.closed.reason.value, "ended_reason": row.closed.ended_reason},
+    }
+
+
+# The work of the command `top`: watches the calls, and shows them.
+
+REFRESH_SECONDS: Final = 0.25
+PLAIN_SECONDS: Final = 5.0
+"""From one table to the next where there is no terminal."""
+
+
+async def watch(settings: Settings, since_ms: int, *, once: bool, as_json: bool) -> None:
+    """Reads the topic, and shows the calls until a signal; with `once` a single time."""
+    watched = WatchedCalls(since_ms)
+    place = f"topic {settings.kafka.topic('scores')} at {settings.bootstrap}"
+    show = _print_json if as_json else _print_once if once else _show
+    with stop_on_signals() as stop:
+        await first_of(stop.wait(), watched.read(settings.kafka), show(watched, place))
+
+
+async def _print_json(watched: WatchedCalls, _place: str) -> None:
+    await watched.caught_up.wait()
+    typer.echo(json.dumps(calls_document(watched, wall_clock_ms()), indent=2))
+
+
+async def _print_once(watched: WatchedCalls, place: str) -> None:
+    await watched.caught_up.wait()
+    output_console().print(plain_table(watched, place, wall_clock_ms()))
+
+
+async def _show(watched: WatchedCalls, place: str) -> None:
+    """Shows the calls until cancelled: a screen on a terminal, otherwise a table every few seconds."""
+    await watched.caught_up.wait()
+    console = output_console()
+    if not console.is_terminal:
+        await _again_and_again(lambda: console.print(plain_table(watched, place, wall_clock_ms())), PLAIN_SECONDS)
+    with Live(console=console, auto_refresh=False) as live:
+        await _again_and_again(
+            lambda: live.update(
+                live_screen(watched, place, wall_clock_ms(), width=console.width, height=console.height), refresh=True
+            ),
+            REFRESH_SECONDS,
+        )
+
+
+async def _again_and_again(show: Callable[[], None], seconds: float) -> None:
+    while True:
+        show()
+        await asyncio.sleep(seconds)

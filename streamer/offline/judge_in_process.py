@@ -1,0 +1,140 @@
+"""The judge without Kafka: answers questions of this process, for `callgauge score --judge on`."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from typing import Final, Never
+
+from prometheus_client import CollectorRegistry
+
+from consumers.engine.redaction.redactor import Redactor
+from consumers.judge.ask import Judge
+from consumers.judge.endpoint import Asks
+from consumers.judge.settings import JudgeSettings
+from consumers.runtime.process import OperatorError, wall_clock_ms
+from consumers.runtime.registry import Instruments
+from schemas.closed_sets import UnjudgedReason
+from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, Unjudged
+from streamer.offline.kept_verdicts import KeptVerdicts
+
+FINISH_SECONDS: Final = 5.0
+"""A request that is cut off may be charged, and leaves its connection open; one that hangs is not waited for."""
+MOST_ASKINGS: Final = 1_200
+"""Times that a question is put while others leave no place for it: ten minutes at least."""
+PAUSE_SECONDS: Final = 0.5
+"""Pause before a question is put again."""
+_SOME: Final = 3
+_NOBODY_ANSWERS: Final = frozenset({UnjudgedReason.REJECTED, UnjudgedReason.UNAVAILABLE})
+
+
+class NoJudgeError(OperatorError):
+    """The judge cannot be asked; the text names the missing setting."""
+
+    exit_code = 2
+
+
+class JudgeFailedError(OperatorError):
+    """The endpoint does not answer; the text says what to check."""
+
+
+class JudgeInProcess:
+    """Asks the configured model within its limits and budgets, and counts questions, tokens and costs."""
+
+    def __init__(
+        self,
+        settings: JudgeSettings,
+        endpoint: Asks | None = None,
+        *,
+        redactor: Redactor | None = None,
+        kept: KeptVerdicts | None = None,
+    ) -> None:
+        """Prepares the judge; nothing is asked before `run`. Call it inside a running event loop.
+
+        Args:
+            settings: Model, endpoint, rates and budgets.
+            endpoint: Replaces the endpoint of the settings, in tests.
+            redactor: Redacts the explanations of the model; None uses the default rules.
+            kept: Verdicts and answers of earlier runs, which are not asked for again; None keeps none.
+
+        Raises:
+            NoJudgeError: The settings name no key, or switch the judge off.
+        """
+        if endpoint is None and not settings.is_on:
+            missing = "it is switched off (judge.enabled)" if not settings.enabled else "there is no key"
+            raise NoJudgeError(
+                f"--judge on: nobody can be asked, because {missing}. Nothing was scored. Set OPENAI_API_KEY, or "
+                "CALLGAUGE_JUDGE__API_KEY_FILE and CALLGAUGE_JUDGE__BASE_URL for another endpoint; or leave --judge off: "
+                "subgoals for a judge are then unscored (judge_disabled)."
+            )
+        self._settings = settings
+        self._kept = kept
+        self._recalled = 0
+        instruments = Instruments(CollectorRegistry(), ["judge"])
+        self._judge = Judge(settings, instruments, endpoint, redactor, kept, waits_for_rate=True)
+        self._outcomes: Counter[UnjudgedReason | None] = Counter()
+        self._requests = 0
+        self._tokens = TokenUse()
+        self._cost = 0.0
+
+    async def run(self) -> Never:
+        """Asks the model until cancelled."""
+        await self._judge.run()
+
+    async def finish(self) -> None:
+        """Starts no more questions, and waits some seconds for the open ones; while `run` runs."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._judge.finish(), FINISH_SECONDS)
+
+    async def answer_whatever_the_rate(self, request: JudgeRequest) -> JudgeVerdict:
+        """The verdict on a question; while `run` runs. It is put again while there is no place for its first request.
+
+        Raises:
+            VerdictFileError: The verdict cannot be kept.
+            JudgeFailedError: The very first questions failed at the endpoint, or later ones for so long that it was left alone.
+        """
+        if self._kept is not None and (known := self._kept.verdict_on(request)) is not None:
+            self._recalled += 1
+            return known
+        for _ in range(MOST_ASKINGS):
+            # Shielded: the promises are the judge's to keep, also when nobody waits for them any more.
+            verdict = await asyncio.shield(self._judge.ask(_asked_now(request)))
+            if verdict.requests or verdict.result != Unjudged(reason=UnjudgedReason.DEADLINE):
+                break
+            await asyncio.sleep(PAUSE_SECONDS)
+        if self._kept is not None:
+            self._kept.keep_verdict(request, verdict)
+        self._take(verdict)
+        return verdict
+
+    def _take(self, verdict: JudgeVerdict) -> None:
+        result = verdict.result
+        reason = result.reason if isinstance(result, Unjudged) else None
+        if reason is UnjudgedReason.CIRCUIT_OPEN or (reason in _NOBODY_ANSWERS and not self._outcomes[None]):
+            raise JudgeFailedError(
+                f"Judge: the model {self._settings.model} at {self._settings.base_url} answers nothing ({reason}), so "
+                "scoring ends here; calls that are complete were printed. Check the key, the model's name and the address "
+                "(judge.api_key_file, judge.model, judge.base_url), and what the endpoint says of its own state."
+            )
+        self._outcomes[reason] += 1
+        self._requests += verdict.requests
+        self._tokens += verdict.tokens
+        self._cost += verdict.cost
+
+    def summary(self) -> str:
+        """Questions, answers and costs, as a sentence."""
+        questions = self._outcomes.total()
+        without = {reason: count for reason, count in self._outcomes.most_common() if reason}
+        reasons = ", ".join(f"{reason} {count}" for reason, count in list(without.items())[:_SOME])
+        tokens = self._tokens.prompt + self._tokens.answer
+        recalled = f" {self._recalled} further questions have verdicts of an earlier run." if self._recalled else ""
+        return (
+            f"Judge: {questions} questions, {sum(without.values())} without a verdict{f' ({reasons})' if reasons else ''}; "
+            f"{self._requests} requests, {tokens} tokens, cost {self._cost:.4f}.{recalled}"
+        )
+
+
+def _asked_now(request: JudgeRequest) -> JudgeRequest:
+    """The same question on this machine's clock: the call may have been recorded years ago."""
+    now_ms = wall_clock_ms()
+    patience_ms = request.deadline_ms - request.asked_at_ms
+    return request.model_copy(update={"asked_at_ms": now_ms, "deadline_ms": now_ms + patience_ms})

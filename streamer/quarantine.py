@@ -1,0 +1,738 @@
+"""Refused records: reads them, shows them, and puts them back after a fix."""
+
+import asyncio
+import heapq
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final, NoReturn, TypeVar
+
+import typer
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from pydantic import ValidationError
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from consumers.engine.admission import Arrival, admit
+from consumers.engine.limits import Limits, needs_of
+from consumers.engine.redaction.redactor import MARGIN_CHARS, Redactor
+from consumers.runtime.kafka.connection import KafkaSettings, explained, partition_counts, require_access
+from consumers.runtime.process import wall_clock_ms
+from schemas.closed_sets import InputSource, RefusalReason
+from schemas.events.envelope import ID_HEADER, SOURCE_HEADER
+from schemas.quarantine import QuarantineRecord
+from schemas.scores.records import SCORE_RECORD, ClosedFact
+from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
+from schemas.wire import MAX_NAME_CHARS
+from streamer.cluster.facts import PUT_BACK_NEEDS, administration, group_facts
+from streamer.cluster.readers import Coordinates, RecordGoneError, RecordReader, onlooker, record_reader, records_so_far
+from streamer.facts import STOPPED_BY_SIGNAL
+from streamer.report.drawing import counted
+from streamer.settings.all_settings import Settings
+from streamer.signals import stop_on_signals
+from streamer.terminal import output_console, quiet_libraries, safe, say
+from streamer.time_bounds import moment_given, shown_moment
+
+# Reads the `quarantine` topic: refused records and the reasons. It uses no consumer group, so it disturbs no other
+# reader.
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Filter of quarantine entries; empty and None select all.
+
+    Attributes:
+        reasons: Any of these.
+        topics: Any of these, by full name.
+        conversation: The key of the refused record.
+        since_ms: When the broker took the refused record: at this moment or later.
+        until_ms: Before this moment.
+        places: Any of these.
+    """
+
+    reasons: Collection[RefusalReason] = ()
+    topics: Collection[str] = ()
+    conversation: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    places: Collection[Coordinates] = ()
+
+    def matches(self, record: QuarantineRecord) -> bool:
+        """Whether an entry is one of them."""
+        return (
+            (not self.reasons or record.reason in self.reasons)
+            and (not self.topics or record.topic in self.topics)
+            and (self.conversation is None or record.key == self.conversation)
+            and (self.since_ms is None or record.quarantined_at_ms >= self.since_ms)
+            and (self.until_ms is None or record.quarantined_at_ms < self.until_ms)
+            and (not self.places or Coordinates.of(record) in self.places)
+        )
+
+
+@dataclass(slots=True)
+class Entries:
+    """The entries found by a search.
+
+    Attributes:
+        newest: The newest entries that match, oldest first, each refused record once.
+        by_reason: Number of all matching entries, by reason.
+        unreadable: Records of another program or of a newer version.
+    """
+
+    newest: list[QuarantineRecord] = field(default_factory=list)
+    by_reason: Counter[RefusalReason] = field(default_factory=Counter)
+    unreadable: int = 0
+
+    @property
+    def matching(self) -> int:
+        """How many entries match."""
+        return self.by_reason.total()
+
+
+async def quarantined(kafka: KafkaSettings, wanted: Wanted, *, most: int) -> Entries:
+    """Reads the topic up to where it ends now.
+
+    Args:
+        kafka: Where the broker is.
+        wanted: Which entries.
+        most: How many to keep at most; memory is bounded by it.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or not any more.
+        TopicsUnfitError: There is no quarantine topic.
+    """
+    found = Entries()
+    kept: list[tuple[int, Coordinates]] = []
+    by_place: dict[Coordinates, QuarantineRecord] = {}
+    async for value in _values(kafka, wanted.since_ms):
+        try:
+            record = QuarantineRecord.model_validate_json(value or b"")
+        except ValidationError:
+            found.unreadable += 1
+            continue
+        if not wanted.matches(record):
+            continue
+        found.by_reason[record.reason] += 1
+        place = Coordinates.of(record)
+        if place in by_place:  # an evaluator that was killed may have refused it once more
+            continue
+        by_place[place] = record
+        heapq.heappush(kept, (record.quarantined_at_ms, place))
+        if len(kept) > most:
+            del by_place[heapq.heappop(kept)[1]]
+    found.newest = [by_place[place] for _, place in sorted(kept)]
+    return found
+
+
+async def _values(kafka: KafkaSettings, since_ms: int | None) -> AsyncIterator[bytes | None]:
+    """The values of the quarantine topic, partition by partition in order, up to where each ends now."""
+    topic = kafka.topic(QUARANTINE_TOPIC)
+    count = (await partition_counts(kafka, [QUARANTINE_TOPIC]))[QUARANTINE_TOPIC]
+    partitions = [TopicPartition(topic, number) for number in range(count)]
+    async with onlooker(kafka, "quarantine", auto_offset_reset="earliest") as consumer:
+        async for record in records_so_far(consumer, partitions, since_ms):
+            yield record.value
+
+
+# Finds closed calls in `scores`, the only memory of calls that outlives every evaluator.
+
+_MARK = b'"closed"'
+"""Part of the JSON of every closing record; parsing all other records would take ten times as long."""
+
+
+async def closed_calls(
+    kafka: KafkaSettings, calls: Mapping[int, Collection[str]], since_ms: int | None
+) -> Mapping[str, ClosedFact]:
+    """The closing records of those of the calls that have closed.
+
+    Args:
+        kafka: Where the broker is.
+        calls: Conversation ids by partition number.
+        since_ms: Closing records before this are not looked for; None looks through all that are kept.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or it does not let us read `scores`.
+    """
+    topic = kafka.topic(SCORES_TOPIC)
+    keys = {number: {conversation.encode() for conversation in ids} for number, ids in calls.items()}
+    found: dict[str, ClosedFact] = {}
+    async with onlooker(kafka, "quarantine", auto_offset_reset="earliest") as consumer:
+        partitions = [TopicPartition(topic, number) for number in keys]
+        async for record in records_so_far(consumer, partitions, since_ms):
+            if record.key in keys[record.partition] and _MARK in (record.value or b""):
+                closed = _closed(record.value)
+                if closed is not None:
+                    found[closed.conversation_id] = closed
+    return found
+
+
+def _closed(value: bytes) -> ClosedFact | None:
+    try:
+        score = SCORE_RECORD.validate_json(value)
+    except ValidationError:  # of a version to come, or not ours
+        return None
+    return score if isinstance(score, ClosedFact) else None
+
+
+# Puts refused records back: read again by their coordinates and appended to the same partition as new records.
+#
+# Two kinds stay where they are. First, records that the evaluator reads again by itself when it starts: it begins at
+# the oldest open call, and a fixed evaluator accepts them in place; a copy would be folded twice. Second, records of
+# closed calls: an evaluator remembers closed calls for a while only, and would open a new call for a record that
+# arrives days later.
+
+REPLAY_OF_HEADER: Final = "callgauge_replay_of"
+"""Names the record that was refused first, through any number of replays."""
+CE_SOURCE: Final = "callgauge.quarantine"
+IN_FLIGHT: Final = 100
+"""Records on their way at a time: an interrupted replay may leave so many unreported."""
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome for one quarantine entry.
+
+    Attributes:
+        place: Coordinates of the refused record.
+        appended: Coordinates of the new record; None when it was not appended.
+        reason: The obstacle, a sentence without a full stop; None without one.
+        is_needed: False when the evaluator accepts the record in its old place: then nothing is wrong.
+    """
+
+    place: Coordinates
+    appended: Coordinates | None = None
+    reason: str | None = None
+    is_needed: bool = True
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether it should have been put back, and cannot be."""
+        return self.reason is not None and self.is_needed
+
+    def __str__(self) -> str:
+        if self.appended is not None:
+            return f"{self.place}: put back as {self.appended}"
+        if self.reason is None:
+            return f"{self.place}: would be put back"
+        return f"{self.place}: {'not put back' if self.is_needed else 'not needed'}: {self.reason}"
+
+
+class CannotReplayError(Exception):
+    """This record cannot be put back; the text says why, as a sentence without a full stop."""
+
+
+class ReplayNotNeededError(CannotReplayError):
+    """This record would be folded twice: in its old place, and as a new record."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallStates:
+    """Where the calls are that refused records belong to.
+
+    Attributes:
+        committed: Per input partition, where an evaluator that starts now begins to read.
+        closed: Calls that have closed, by conversation id.
+    """
+
+    committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    closed: Mapping[str, ClosedFact] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRecords:
+    """Refused records in the input topics, checked with today's code and settings.
+
+    Attributes:
+        kafka: The cluster.
+        limits: Limits of the evaluator: they decide which records are refused again.
+        reader: Reads the records.
+        calls: State of their calls.
+        redactor: Redacts their texts in messages.
+    """
+
+    kafka: KafkaSettings
+    limits: Limits
+    reader: RecordReader
+    calls: CallStates
+    redactor: Redactor = field(default_factory=Redactor)
+
+    async def read(self, entry: QuarantineRecord) -> Any:
+        """Reads the refused record.
+
+        Raises:
+            RecordGoneError: The record was deleted, or another one has its offset.
+            KafkaError: The broker does not answer.
+            TimeoutError: It does not hand the record over.
+        """
+        record = await self.reader.read(Coordinates.of(entry))
+        key = (record.key or b"")[:MAX_NAME_CHARS].decode("utf-8", "replace")
+        if key != entry.key or record.timestamp != entry.quarantined_at_ms:
+            raise RecordGoneError("another record is there now: the topic was made anew since")
+        return record
+
+    def judged(self, record: Any, now_ms: int) -> Arrival | QuarantineRecord:
+        """Checks the record as the evaluator would if the broker accepted it at `now_ms`."""
+        return admit(self._source_of(record.topic), replace(record, timestamp=now_ms), self.limits, self.redactor)
+
+    async def ready(self, entry: QuarantineRecord, now_ms: int) -> tuple[Any, Headers]:
+        """The record to put back, and the headers to do it with.
+
+        Raises:
+            CannotReplayError: The record is deleted, would be refused again, belongs to a closed call, or is not needed.
+            KafkaError: The broker does not answer.
+            TimeoutError: It does not hand the record over.
+        """
+        try:
+            record = await self.read(entry)
+        except RecordGoneError as error:
+            raise CannotReplayError(str(error)) from error
+        arrival = self.judged(record, now_ms)
+        if isinstance(arrival, QuarantineRecord):
+            raise CannotReplayError(f"it would be refused again: {arrival.what}, {arrival.expected_and_seen}")
+        if (closed := self.calls.closed.get(entry.key)) is not None:
+            when = shown_moment(closed.caused_at_ms)
+            raise CannotReplayError(f"its call has closed ({closed.reason}, {when} UTC) and is not reopened")
+        # Committed offsets only grow, so a record before them now will not be read again.
+        begin = self.calls.committed.get(TopicPartition(record.topic, record.partition), 0)
+        if record.offset >= begin:
+            raise ReplayNotNeededError(
+                f"an evaluator that starts reads from @{begin} on, so one with the fix takes it where it stands"
+            )
+        return record, replay_headers(record, arrival)
+
+    def _source_of(self, topic: str) -> InputSource:
+        source = SOURCE_BY_TOPIC.get(topic.removeprefix(self.kafka.topic_prefix))
+        if source is None:
+            raise CannotReplayError(f"{topic} is no input topic of this installation")
+        return source
+
+
+def replay_headers(record: Any, arrival: Arrival) -> Headers:
+    """The headers of the record, its old coordinates and, if it has none, an id by which a second replay is a repeat.
+
+    A record that already identifies repeats (by an event id, or a simulator's sequence) keeps its headers: it may
+    have been sent twice, and the two must stay the same event.
+
+    Args:
+        record: The record to put back.
+        arrival: The record after the checks of the evaluator.
+    """
+    headers: Headers = list(record.headers)
+    named = dict(headers)
+    origin = named.get(REPLAY_OF_HEADER)
+    if origin is None:
+        origin = str(Coordinates(record.topic, record.partition, record.offset)).encode()
+        headers.append((REPLAY_OF_HEADER, origin))
+    is_simulator = arrival.source is InputSource.ELEVENLABS
+    has_sequence = is_simulator and isinstance(getattr(arrival.event, "sequence", None), int)
+    if not has_sequence and (arrival.envelope is None or arrival.envelope.id is None):
+        headers.append((ID_HEADER, origin))
+        if named.get(SOURCE_HEADER) is None:
+            headers.append((SOURCE_HEADER, CE_SOURCE.encode()))
+    return headers
+
+
+async def put_back(
+    records: RefusedRecords,
+    producer: AIOKafkaProducer,
+    entries: Sequence[QuarantineRecord],
+    now_ms: int,
+    stop: asyncio.Event,
+) -> AsyncIterator[Outcome]:
+    """Appends each record to its own partition again, in the order of `entries`; ends early when `stop` is set.
+
+    After a failure of the broker the remaining records are not tried.
+
+    Args:
+        records: Reads and checks them.
+        producer: A started one.
+        entries: Entries to put back; those of one partition in the order of their offsets.
+        now_ms: Broker time of the new records.
+        stop: Ends it, after the records that are on their way.
+    """
+    left = iter(entries)
+    is_well = True
+    while is_well and not stop.is_set() and (batch := list(islice(left, IN_FLIGHT))):
+        sent: list[tuple[Coordinates, asyncio.Future[Any] | Outcome]] = []
+        for entry in batch:
+            place = Coordinates.of(entry)
+            try:
+                sent.append((place, await _send(records, producer, entry, now_ms)))
+            except CannotReplayError as error:
+                sent.append((place, left_out(place, error)))
+            except (KafkaError, TimeoutError) as error:
+                is_well = False
+                sent.append((place, _failed(place, error, records.kafka)))
+                break
+        for place, result in sent:
+            if isinstance(result, Outcome):
+                yield result
+                continue
+            try:
+                metadata = await result
+            except KafkaError as error:
+                is_well = False
+                yield _failed(place, error, records.kafka)
+            else:
+                yield Outcome(place, appended=Coordinates(metadata.topic, metadata.partition, metadata.offset))
+
+
+async def _send(
+    records: RefusedRecords, producer: AIOKafkaProducer, entry: QuarantineRecord, now_ms: int
+) -> "asyncio.Future[Any]":
+    """The acknowledgement to wait for."""
+    record, headers = await records.ready(entry, now_ms)
+    try:
+        future: asyncio.Future[Any] = await producer.send(
+            record.topic, record.value, key=record.key, partition=record.partition, headers=headers
+        )
+    except MessageSizeTooLargeError as error:
+        size = len(record.value or b"")
+        raise CannotReplayError(
+            f"its {size} bytes are more than a producer of callgauge sends: fix it and send it where it came from"
+        ) from error
+    return future
+
+
+def left_out(place: Coordinates, error: CannotReplayError) -> Outcome:
+    """A record that is not put back, and why."""
+    return Outcome(place, reason=str(error), is_needed=not isinstance(error, ReplayNotNeededError))
+
+
+def _failed(place: Coordinates, error: Exception, kafka: KafkaSettings) -> Outcome:
+    return Outcome(place, reason=f"the broker {explained(error, kafka.security).seen}")
+
+
+# Decides which refused records can be put back, before the first one is.
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """The plan of a replay.
+
+    Attributes:
+        chosen: Entries to put back, in their order in the topic.
+        left: Entries that stay where they are, with the reason.
+        calls: State of the calls at the time of the plan. It stays valid: closed calls stay closed, committed offsets only grow.
+    """
+
+    chosen: Sequence[QuarantineRecord]
+    left: Sequence[Outcome]
+    calls: CallStates
+
+
+async def planned(
+    settings: Settings, entries: Iterable[QuarantineRecord], named: Collection[Coordinates]
+) -> ReplayPlan:
+    """Checks each record as a replay would; appends nothing.
+
+    Args:
+        settings: The settings of the evaluator.
+        entries: Entries of the quarantine topic.
+        named: Records requested by coordinates; those without an entry are left out.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or a right is missing.
+    """
+    ordered = sorted(entries, key=Coordinates.of)
+    missing = sorted(set(named) - {Coordinates.of(entry) for entry in ordered})
+    left = [Outcome(place, reason="it is not in quarantine") for place in missing]
+    chosen: list[QuarantineRecord] = []
+    calls = await _call_states(settings, ordered) if ordered else CallStates()
+    async with record_reader(settings.kafka) as reader:
+        records = RefusedRecords(settings.kafka, settings.limits, reader, calls, Redactor(settings.redaction))
+        for entry in ordered:
+            try:
+                await records.ready(entry, time.time_ns() // 1_000_000)
+            except CannotReplayError as error:
+                left.append(left_out(Coordinates.of(entry), error))
+            else:
+                chosen.append(entry)
+    return ReplayPlan(chosen, left, calls)
+
+
+async def _call_states(settings: Settings, entries: Sequence[QuarantineRecord]) -> CallStates:
+    kafka = settings.kafka
+    calls: dict[int, set[str]] = defaultdict(set)
+    for entry in entries:
+        calls[entry.partition].add(entry.key)
+    async with administration(kafka) as admin:
+        committed = (await group_facts(admin, settings.evaluator_group)).committed
+    return CallStates(committed, await closed_calls(kafka, calls, _closed_since_ms(settings, entries)))
+
+
+def _closed_since_ms(settings: Settings, entries: Sequence[QuarantineRecord]) -> int | None:
+    """Since when the calls can have closed: not before they began, as far as that is known.
+
+    A record came while its call was open, or later by less than a call may take; unless its time was so far from the
+    broker's that it was refused for it: then its call may have closed at any time.
+    """
+    if any(entry.reason is RefusalReason.TIME_OUT_OF_BOUNDS for entry in entries):
+        return None
+    return min(entry.quarantined_at_ms for entry in entries) - needs_of(settings.limits).least_kept_ms
+
+
+# Refused records as terminal text. Pure: entries in, text out. Texts of producers cannot control the terminal.
+
+MAX_VALUE_BYTES: Final = 2_000
+MAX_HEADERS: Final = 20
+_MAX_HEADER_BYTES: Final = 200
+_WIDE_COLUMNS: Final = 150
+"""Width from which an entry fits on one line of a table."""
+
+
+def shown_bytes(raw: bytes, most: int) -> str:
+    """Bytes as text as far as they are UTF-8, at most `most` of them, with how many are left out."""
+    lines = raw[:most].decode("utf-8", "backslashreplace").split("\n")
+    text = "\n".join(safe(line) for line in lines)
+    return text if len(raw) <= most else f"{text}\n... {len(raw) - most} more bytes"
+
+
+def shown_value(raw: bytes, redactor: Redactor) -> str:
+    """The beginning of a record without personal data, as far as it is UTF-8, and how much is left out."""
+    text = raw[: MAX_VALUE_BYTES + 2 * MARGIN_CHARS + 1].decode("utf-8", "backslashreplace")
+    lines = redactor.beginning(text, MAX_VALUE_BYTES).split("\n")
+    more = f"\n... of {len(raw)} bytes" if len(raw) > MAX_VALUE_BYTES else ""
+    return "\n".join(safe(line) for line in lines) + more
+
+
+def listing(entries: Sequence[QuarantineRecord], width: int) -> RenderableType:
+    """The entries, one to a line where the terminal is wide enough."""
+    if width < _WIDE_COLUMNS:
+        return Group(*(_in_two_lines(entry) for entry in entries))
+    table = Table(box=None, pad_edge=False)
+    for column in ("refused (UTC)", "record", "conversation", "reason", "what"):
+        table.add_column(column, overflow="fold", no_wrap=column == "refused (UTC)")
+    for entry in entries:
+        cells = (str(Coordinates.of(entry)), entry.key, entry.reason.value, _what(entry))
+        table.add_row(shown_moment(entry.quarantined_at_ms), *(Text(safe(cell)) for cell in cells))
+    return table
+
+
+def summary(found: Entries) -> RenderableType:
+    """How many entries match, by reason, the most frequent first."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("entries", justify="right")
+    table.add_column("reason")
+    for reason, count in found.by_reason.most_common():
+        table.add_row(str(count), reason.value)
+    return table
+
+
+def entry_details(entry: QuarantineRecord) -> RenderableType:
+    """The five parts of the message."""
+    of = f" of conversation {safe(entry.key)}" if entry.key else ""
+    return Group(
+        Text(f"{Coordinates.of(entry)}{of}", style="bold"),
+        _rows(
+            ("refused", f"{shown_moment(entry.quarantined_at_ms)} UTC, {entry.reason.value}"),
+            ("what", safe(entry.what)),
+            ("details", safe(entry.expected_and_seen)),
+            ("now", safe(entry.what_happens_now)),
+            ("to do", safe(entry.what_to_do)),
+        ),
+    )
+
+
+def record_details(record: Any, judged: Arrival | QuarantineRecord) -> RenderableType:
+    """The record without its value, for a person, and the verdict of today's code."""
+    headers = [
+        f"{name}: {'(none)' if value is None else shown_bytes(value, _MAX_HEADER_BYTES)}"
+        for name, value in record.headers[:MAX_HEADERS]
+    ]
+    if (more := len(record.headers) - MAX_HEADERS) > 0:
+        headers.append(f"... {more} more headers")
+    value = record.value
+    if isinstance(judged, Arrival):
+        verdict = "it would be taken, with this version and these settings"
+    else:
+        verdict = safe(f"it would be refused again: {judged.what}, {judged.expected_and_seen}")
+    return _rows(
+        ("key", "(none)" if record.key is None else shown_bytes(record.key, _MAX_HEADER_BYTES)),
+        ("headers", "\n".join(headers) or "(none)"),
+        ("put back", verdict),
+        ("value", "(none)" if value is None else f"{len(value)} bytes:"),
+    )
+
+
+def _in_two_lines(entry: QuarantineRecord) -> RenderableType:
+    head = Text(f"{shown_moment(entry.quarantined_at_ms)}  {entry.reason.value}  {Coordinates.of(entry)}")
+    whose = f"conversation {entry.key}: " if entry.key else ""
+    return Group(head, Padding(Text(safe(f"{whose}{_what(entry)}")), (0, 0, 0, 4)))
+
+
+def _what(entry: QuarantineRecord) -> str:
+    return f"{entry.what}; {entry.expected_and_seen}"
+
+
+def _rows(*rows: tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        table.add_row(name, Text(text))
+    return table
+
+
+# The work of the command `quarantine`: finds, shows and puts back refused records.
+
+Result = TypeVar("Result")
+UNTIMELY: Final = (
+    "A record that is put back gets a new broker time, so one that was refused for its time is refused again unless "
+    "max_event_time_skew_ms is raised, or 0, for the evaluator and for this command."
+)
+MAX_REPLAYED: Final = 10_000
+"""One replay is checked, confirmed and reported as a whole; more records need several."""
+
+
+def finished(work: Coroutine[Any, Any, Result]) -> Result:
+    """Runs the work to its end, without the log lines of the Kafka client."""
+    with quiet_libraries():
+        return asyncio.run(work)
+
+
+async def show_entry(settings: Settings, place: Coordinates) -> bool:
+    """Prints an entry and its record; returns whether both were found."""
+    console = output_console()
+    found = await quarantined(settings.kafka, Wanted(places={place}), most=1)
+    tell_unreadable(found)
+    if not found.newest:
+        say(
+            f"{place} is not in quarantine: it was not refused, or the entry is gone. `callgauge quarantine list` shows what is."
+        )
+        return False
+    entry = found.newest[0]
+    console.print(entry_details(entry))
+    console.print()
+    async with record_reader(settings.kafka) as reader:
+        redactor = Redactor(settings.redaction)
+        records = RefusedRecords(settings.kafka, settings.limits, reader, CallStates(), redactor)
+        try:
+            record = await records.read(entry)
+            judged = records.judged(record, wall_clock_ms())
+        except (RecordGoneError, CannotReplayError) as error:
+            say(f"The record itself cannot be shown: {error}.")
+            return False
+    console.print(record_details(record, judged))
+    typer.echo(shown_value(record.value or b"", redactor))
+    return True
+
+
+async def plan_of(settings: Settings, wanted: Wanted) -> tuple[ReplayPlan, int]:
+    """The plan, and the number of records that cannot be put back; prints each record that stays."""
+    await require_access(settings.kafka, PUT_BACK_NEEDS)
+    found = await quarantined(settings.kafka, wanted, most=MAX_REPLAYED + 1)
+    if len(found.newest) > MAX_REPLAYED:
+        raise typer.BadParameter(
+            f"more than {MAX_REPLAYED} records match: narrow them with --since, --until, --topic or --reason."
+        )
+    tell_unreadable(found)
+    plan = await planned(settings, found.newest, wanted.places)
+    for outcome in plan.left:
+        typer.echo(safe(str(outcome)))
+    failed = [outcome.place for outcome in plan.left if outcome.is_problem]
+    reasons = {Coordinates.of(entry): entry.reason for entry in found.newest}
+    if any(reasons.get(place) is RefusalReason.TIME_OUT_OF_BOUNDS for place in failed):
+        say(UNTIMELY)
+    return plan, len(failed)
+
+
+async def put_back_planned(settings: Settings, plan: ReplayPlan) -> int:
+    """Appends the chosen records; returns the number of those that failed."""
+    kafka, chosen = settings.kafka, plan.chosen
+    done = tried = 0
+    async with record_reader(kafka) as reader, kafka.producer("quarantine") as producer:
+        records = RefusedRecords(kafka, settings.limits, reader, plan.calls, Redactor(settings.redaction))
+        with stop_on_signals() as stop:
+            async for outcome in put_back(records, producer, chosen, wall_clock_ms(), stop):
+                tried += 1
+                done += outcome.appended is not None
+                typer.echo(safe(str(outcome)))
+            is_stopped = stop.is_set() and tried < len(chosen)
+    say(
+        f"{counted(done, 'record')} of {len(chosen)} put back. A call that closes meanwhile counts its record as after_close."
+    )
+    if is_stopped:
+        say("Stopped. The entries above are done; the others are unchanged.")
+        raise typer.Exit(STOPPED_BY_SIGNAL)
+    if tried < len(chosen):
+        say(f"The broker failed, so {len(chosen) - tried} were not tried. Run the command again once it is well.")
+    return len(chosen) - done
+
+
+def wanted_by(
+    settings: Settings,
+    reasons: Sequence[RefusalReason] | None,
+    topics: Sequence[str] | None,
+    conversation: str | None,
+    since: str | None,
+    until: str | None,
+    places: frozenset[Coordinates] = frozenset(),
+) -> Wanted:
+    """The entries that the options choose."""
+    return Wanted(
+        reasons=frozenset(reasons or ()),
+        topics=frozenset(_topic(settings.kafka, name) for name in topics or ()),
+        conversation=conversation,
+        since_ms=None if since is None else moment_given(since),
+        until_ms=None if until is None else moment_given(until),
+        places=places,
+    )
+
+
+def _topic(kafka: KafkaSettings, name: str) -> str:
+    """The full name of an input topic; the given one may lack the prefix."""
+    if name in SOURCE_BY_TOPIC:
+        return kafka.topic(name)
+    if name.removeprefix(kafka.topic_prefix) in SOURCE_BY_TOPIC:
+        return name
+    raise typer.BadParameter(f"{name!r} is no input topic: there are {', '.join(SOURCE_BY_TOPIC)}.")
+
+
+def place_named(kafka: KafkaSettings, text: str) -> Coordinates:
+    """The coordinates that a text names; its topic may lack the prefix.
+
+    Raises:
+        BadParameter: It names none.
+    """
+    try:
+        place = Coordinates.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from error
+    return place._replace(topic=_topic(kafka, place.topic))
+
+
+def confirm(count: int, *, is_agreed: bool) -> None:
+    """Asks before more than one record is appended; ends the command without consent."""
+    if count == 1 or is_agreed:
+        return
+    if not sys.stdin.isatty():
+        _refuse(f"{count} records would be appended; nothing was: give --yes to append them without being asked.")
+    if not typer.confirm(f"Append {count} records to the input topics?", err=True):
+        _refuse("Nothing was appended.")
+
+
+def _refuse(text: str) -> NoReturn:
+    say(text)
+    raise typer.Exit(1)
+
+
+def tell_unreadable(found: Entries) -> None:
+    """Says how many records of the quarantine topic could not be read, if any."""
+    if found.unreadable:
+        say(
+            f"{counted(found.unreadable, 'record')} of the quarantine topic could not be read: not ours, or of a newer version."
+        )
+
+
+def counted_entries(count: int) -> str:
+    """A number of entries, in words."""
+    return f"{count} entr{'y' if count == 1 else 'ies'}"

@@ -1,0 +1,457 @@
+"""Draws: markup that cannot be broken out of, axes, and numbers as people write them."""
+
+import json
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from html import escape
+from typing import Any, Final, NamedTuple, Protocol, assert_never
+
+from schemas.closed_sets import Anchor
+from schemas.scores.records import NotApplicable, Result, Scored, Unscored
+
+# HTML and SVG as nested calls. Every value except `Markup` is text and is escaped here, so no text of a call becomes
+# markup.
+
+_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9:-]*")
+_LINE_END: Final = re.compile(r"\r\n?")
+_UNSHOWABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+"""Characters that HTML forbids, and halves of surrogate pairs, which no file can hold."""
+_VOID: Final = frozenset({"br", "link", "meta"})
+
+Attribute = str | int | float | bool | None
+"""None and False leave the attribute out, True is one without a value."""
+
+
+class Markup(str):
+    """Text that is markup already. Only this module makes it."""
+
+    __slots__ = ()
+
+
+Child = str | int | Iterable["Child"] | None
+"""The content of an element: markup, text, several of them, or nothing."""
+
+NOTHING: Final = Markup()
+
+
+def element(tag: str, *children: Child, **attributes: Attribute) -> Markup:
+    """One element.
+
+    Args:
+        tag: Its name.
+        children: Its content; texts are escaped.
+        attributes: Underscores in names become hyphens; one at the end is dropped (`class_`).
+
+    Example:
+        >>> element("p", "1 < 2", class_="sum", data_turn=3)
+        '<p class="sum" data-turn="3">1 &lt; 2</p>'
+    """
+    start = "".join([_required_name(tag), *(_attribute(name, value) for name, value in attributes.items())])
+    if tag in _VOID:
+        return Markup(f"<{start}>")
+    return Markup(f"<{start}>{joined(*children)}</{tag}>")
+
+
+def joined(*children: Child) -> Markup:
+    """Several pieces one after the other; texts among them are escaped.
+
+    Example:
+        >>> joined("a & b", [element("br"), 1], None)
+        'a &amp; b<br>1'
+    """
+    return Markup("".join(map(_rendered, children)))
+
+
+def style_sheet(text: str) -> Markup:
+    """A style element. Its text is ours and cannot be escaped, so it may not end the element.
+
+    Raises:
+        ValueError: It would.
+    """
+    if "</" in text:
+        raise ValueError("a style sheet with '</' in it would end its element early: write it otherwise")
+    return Markup(f"<style>{text}</style>")
+
+
+def document(root: Markup) -> Markup:
+    """A whole document around its root element."""
+    return Markup(f"<!doctype html>\n{root}\n")
+
+
+def showable(text: str) -> str:
+    """The text with lines that end in one way, and a replacement for each character that no page can hold.
+
+    Example:
+        >>> showable("a" + chr(0) + "b") == "a" + chr(0xFFFD) + "b"
+        True
+    """
+    return _UNSHOWABLE.sub("\ufffd", _LINE_END.sub("\n", text))
+
+
+def _rendered(child: Child) -> str:
+    match child:
+        case None:
+            return ""
+        case Markup():
+            return child
+        case str():
+            return escape(showable(child))
+        case int():
+            return str(child)
+    return "".join(map(_rendered, child))
+
+
+def _attribute(name: str, value: Attribute) -> str:
+    if value is None or value is False:
+        return ""
+    written = _required_name(name.rstrip("_").replace("_", "-"))
+    return f" {written}" if value is True else f' {written}="{escape(showable(str(value)))}"'
+
+
+def _required_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of an element or an attribute")
+    return name
+
+
+# Axes of drawings: positions in percent of the width, and round tick values. Pure.
+#
+# Drawings are placed in percent and lettered in pixels, so they fit every width and their text never shrinks.
+
+_TIME_STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400)
+_ROUND_STEPS: Final = (1, 2, 5, 10)
+_MS_PER_SECOND: Final = 1_000
+
+
+class Scale(NamedTuple):
+    """A scale from `start` at 0 % to `end` at 100 %; values outside are drawn at the border."""
+
+    start: float
+    end: float
+
+    def place(self, value: float) -> float:
+        """Percent of the width.
+
+        Example:
+            >>> Scale(0, 4).place(1), Scale(0, 4).place(9), Scale(3, 3).place(3)
+            (25.0, 100.0, 0.0)
+        """
+        if self.end <= self.start:
+            return 0.0
+        return min(100.0, max(0.0, 100 * (value - self.start) / (self.end - self.start)))
+
+    def at(self, value: float) -> str:
+        """The same as an attribute of SVG.
+
+        Example:
+            >>> Scale(0, 3).at(1)
+            '33.3333%'
+        """
+        return share(self.place(value))
+
+    def length(self, start: float, end: float, least: float = 0.0) -> str:
+        """How wide something is; at least so many percent, that it can be seen.
+
+        Example:
+            >>> Scale(0, 10).length(2, 4), Scale(0, 10).length(2, 2, 0.5)
+            ('20%', '0.5%')
+        """
+        return share(max(least, self.place(end) - self.place(start)))
+
+
+def share(percent: float) -> str:
+    """Percent as an attribute of SVG."""
+    return f"{percent:.4f}".rstrip("0").rstrip(".") + "%"
+
+
+def time_ticks(length_ms: float, most: int) -> list[int]:
+    """Round moments of a call, in ms from its start, not more than `most` and one.
+
+    Example:
+        >>> time_ticks(65_000, 5)
+        [0, 15000, 30000, 45000, 60000]
+    """
+    wanted_s = length_ms / _MS_PER_SECOND / max(1, most)
+    index = bisect_left(_TIME_STEPS_S, wanted_s)
+    step_s = (
+        _TIME_STEPS_S[index]
+        if index < len(_TIME_STEPS_S)
+        else _TIME_STEPS_S[-1] * int(wanted_s // _TIME_STEPS_S[-1] + 1)
+    )
+    return list(range(0, int(length_ms) + 1, step_s * _MS_PER_SECOND))
+
+
+def round_ticks(highest: float, most: int) -> list[float]:
+    """Round values from 0 to the first that is not below `highest`.
+
+    Example:
+        >>> round_ticks(17.6, 5), round_ticks(0.7, 4), round_ticks(0, 4)
+        ([0.0, 5.0, 10.0, 15.0, 20.0], [0.0, 0.2, 0.4, 0.6, 0.8], [0.0, 1.0])
+    """
+    if highest <= 0:
+        return [0.0, 1.0]
+    wanted = highest / max(1, most)
+    magnitude: float = 10.0 ** math.floor(math.log10(wanted))
+    step = next((each * magnitude for each in _ROUND_STEPS if each * magnitude >= wanted), 10 * magnitude)
+    count = math.ceil(round(highest / step, 6))
+    return [round(index * step, 10) for index in range(count + 1)]
+
+
+def spaced(letterings: Iterable[tuple[float, float]], most_shift: float = 0.0) -> list[float | None]:
+    """How far each lettering, a place and a width in the order of the places, must move on so that no two touch.
+
+    Args:
+        letterings: Each with the space behind it.
+        most_shift: One that would have to move further is left out, which is None.
+
+    Example:
+        >>> spaced([(0, 4), (1, 4), (5, 3), (6, 4), (8, 4)])
+        [0.0, None, 0.0, None, 0.0]
+        >>> spaced([(0, 4), (1, 4)], most_shift=3)
+        [0.0, 3.0]
+    """
+    shifts: list[float | None] = []
+    free_from = -math.inf
+    for place, width in letterings:
+        shift = max(0.0, free_from - place)
+        if shift > most_shift:
+            shifts.append(None)
+            continue
+        shifts.append(shift)
+        free_from = place + shift + width
+    return shifts
+
+
+# Times, durations and values as text: the same everywhere, and never a number for an unknown value.
+
+MS_PER_SECOND: Final = 1_000
+_MS_PER_MINUTE: Final = 60_000
+_MINUTES_PER_HOUR: Final = 60
+_DECIMALS: Final = 4
+"""EVA rounds scores so far."""
+_LAST_YEAR_MS: Final = 253_402_300_799_999
+
+_UNITS: Final = ("_ms", "_seconds", "_secs", "_records", "_bytes")
+_IN_SECONDS: Final = frozenset({"eva_response_speed"})
+"""EVA's metrics of which only the documentation says the unit."""
+_ANCHORS: Final = {
+    Anchor.AUDIO: "heard on the line",
+    Anchor.RECORD: "from the conversation record",
+    Anchor.VAD: "by voice detector",
+    Anchor.TURN_RELEASE: "by the bot's turn ruling",
+    Anchor.TRANSCRIPT: "by the time of the transcript",
+    Anchor.ESTIMATED: "estimated from arrival times",
+}
+_ACRONYMS: Final = {
+    "x": "X",
+    "eva": "EVA",
+    "stt": "STT",
+    "tts": "TTS",
+    "llm": "LLM",
+    "wer": "WER",
+    "cer": "CER",
+    "ppt": "PPT",
+    "auc": "AUC",
+}
+
+
+def clock(offset_ms: float) -> str:
+    """A moment of a call, counted from its start.
+
+    Example:
+        >>> clock(65_400), clock(3_600_000), clock(-1_500)
+        ('1:05', '1:00:00', '-0:01')
+    """
+    seconds = int(abs(offset_ms)) // MS_PER_SECOND
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, _MINUTES_PER_HOUR)
+    sign = "-" if offset_ms <= -MS_PER_SECOND else ""
+    return f"{sign}{hours}:{minutes:02}:{seconds:02}" if hours else f"{sign}{minutes}:{seconds:02}"
+
+
+def seconds(length_ms: float) -> str:
+    """A length in seconds, with as many decimals as a person can use.
+
+    Example:
+        >>> seconds(640), seconds(17_572.5), seconds(-21_287.8), seconds(343_000)
+        ('0.64 s', '17.6 s', '\u221221.3 s', '343 s')
+    """
+    value = abs(length_ms) / MS_PER_SECOND
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    written = f"{value:.{digits}f}"
+    sign = "\u2212" if length_ms < 0 and float(written) else ""
+    return f"{sign}{written} s"
+
+
+def duration(length_ms: float) -> str:
+    """A length of minutes or hours.
+
+    Example:
+        >>> duration(342_768), duration(59_600), duration(7_260_000)
+        ('5 min 43 s', '1 min 0 s', '2 h 1 min')
+    """
+    whole = round(length_ms / MS_PER_SECOND)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < _MINUTES_PER_HOUR:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // _MINUTES_PER_HOUR} h {minutes % _MINUTES_PER_HOUR} min"
+
+
+def number(value: float) -> str:
+    """A value without a unit, exact to four decimals.
+
+    Example:
+        >>> number(1.0), number(0.26957), number(-0.5), number(1e-9), number(12345.5)
+        ('1', '0.2696', '\u22120.5', '0', '12345.5')
+    """
+    written = f"{abs(value):.{_DECIMALS}f}".rstrip("0").rstrip(".")
+    return f"\u2212{written}" if value < 0 and written != "0" else written
+
+
+def percent(share: float) -> str:
+    """A share of 1.
+
+    Example:
+        >>> percent(0.5), percent(1 / 3), percent(1)
+        ('50 %', '33 %', '100 %')
+    """
+    return f"{share * 100:.0f} %"
+
+
+def day_and_time(time_ms: float) -> str:
+    """A moment in UTC; a time that no calendar has is shown as the number it is.
+
+    Example:
+        >>> day_and_time(1_772_403_724_000), day_and_time(-5)
+        ('2026-03-01 22:22:04 UTC', '-5 ms')
+    """
+    if not 0 <= time_ms <= _LAST_YEAR_MS:
+        return f"{time_ms:.0f} ms"
+    return f"{datetime.fromtimestamp(time_ms / MS_PER_SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def quantity(name: str, value: float) -> str:
+    """A value, in the unit that the end of its name says.
+
+    Example:
+        >>> quantity("voice_to_voice_latency_ms", 1966.091), quantity("turn_taking", 0.2696)
+        ('1.97 s', '0.2696')
+    """
+    if name.endswith("_ms"):
+        return seconds(value)
+    if name.endswith(("_seconds", "_secs")) or name in _IN_SECONDS:
+        return seconds(value * MS_PER_SECOND)
+    return number(value)
+
+
+def outcome(name: str, result: Result) -> str:
+    """A result as it is: the value, or that there is none and why."""
+    match result:
+        case Scored(value=value):
+            return quantity(name, value)
+        case Unscored(reason=reason):
+            return f"Unscored: {in_words(reason)}"
+        case NotApplicable(reason=why):
+            return f"Not applicable: {why}"
+        case _:
+            assert_never(result)
+
+
+def in_words(name: str) -> str:
+    """A name of the wire as words.
+
+    Example:
+        >>> in_words("no_user_speech")
+        'no user speech'
+    """
+    return name.replace("_", " ").strip()
+
+
+def anchor_in_words(anchor: Anchor) -> str:
+    """How the end of the user's speech is known.
+
+    Example:
+        >>> anchor_in_words(Anchor.RECORD)
+        'from the conversation record'
+    """
+    return _ANCHORS[anchor]
+
+
+def title(name: str) -> str:
+    """The heading for a score: its name as words, without its unit.
+
+    Example:
+        >>> title("voice_to_voice_latency_ms"), title("stt_wer"), title("turn_taking.on_time_rate")
+        ('Voice to voice latency', 'STT WER', 'Turn taking, on time rate')
+    """
+    bare = next((name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)), name)
+    words = [_ACRONYMS.get(word, word) for word in re.split(r"[_\s]+", bare.replace(".", ", ")) if word]
+    text = " ".join(words)
+    return text[:1].upper() + text[1:]
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> counted(1, "turn"), counted(2, "turn")
+        ('1 turn', '2 turns')
+    """
+    return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+# Texts of a call as a report shows them: redacted, then cut to a bound.
+
+MOST_CHARS: Final = 4_000
+"""Characters of one text that are shown; a spoken turn has a few hundred, the answer of a tool may have megabytes."""
+
+_TOO_DEEP: Final = "(nested too deep to be shown)"
+
+
+class Redacts(Protocol):
+    """Redacts personal data in texts."""
+
+    def redact(self, text: str) -> str:
+        """The text with placeholders in place of personal data."""
+
+    def redact_value(self, value: Any) -> Any:
+        """The same for a value of JSON, in all its texts."""
+
+
+def shortened(text: str, most: int = MOST_CHARS) -> str:
+    """The beginning of a text that is too long, and how much more there was.
+
+    Example:
+        >>> shortened("abcdef", 4)
+        'abcd … (2 more characters)'
+    """
+    if len(text) <= most:
+        return text
+    return f"{text[:most]} … ({len(text) - most:,} more characters)"
+
+
+def json_text(value: object, redactor: Redacts) -> str:
+    """A value of JSON on indented lines, redacted and cut."""
+    try:
+        return shortened(
+            json.dumps(
+                _with_shown_keys(redactor.redact_value(value), redactor), ensure_ascii=False, indent=2, default=str
+            )
+        )
+    except RecursionError:  # a value that fits one line may be nested too deep for indented lines
+        return _TOO_DEEP
+
+
+def _with_shown_keys(value: Any, redactor: Redacts) -> Any:
+    """A tool may be given words of the caller as keys; values are redacted already."""
+    match value:
+        case dict():
+            return {redactor.redact(str(key)): _with_shown_keys(each, redactor) for key, each in value.items()}
+        case list() | tuple():
+            return [_with_shown_keys(each, redactor) for each in value]
+    return value

@@ -1,0 +1,310 @@
+"""Writes the transcripts of closed calls as files."""
+
+import asyncio
+import contextlib
+import gzip
+import hashlib
+import os
+import re
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+from aiokafka.structs import OffsetAndMetadata
+
+from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
+from consumers.runtime.kafka.polling import COMMIT_SECONDS
+from consumers.runtime.process import OperatorError, finish_unless
+from consumers.runtime.registry import Instruments
+from schemas.quarantine import UndecodableRecord
+from schemas.topics import TRANSCRIPTS_TOPIC
+from streamer.offline.scoring import RecordedScoring
+from streamer.terminal import say
+
+# Transcripts as files: one per conversation, always whole, with a safe name for every conversation id.
+#
+# They contain the words of people, so only the user of the process may read them, whatever the umask.
+
+FILE_MODE: Final = 0o600
+"""Rights of a transcript's file: its owner reads and writes."""
+FOLDER_MODE: Final = 0o700
+"""Rights of a new folder. An existing folder keeps its own."""
+MAX_NAME_CHARS: Final = 100
+"""Bound of the conversation id in a file name; file systems accept 255 bytes, some of them 143."""
+_PART_SUFFIX: Final = ".part"
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]|^[.-]")  # a leading dot hides a file, a leading dash makes it an option
+
+
+class TranscriptFolderError(OperatorError):
+    """The folder for transcripts cannot be used: create it, or choose another."""
+
+
+class TranscriptFiles:
+    """A folder of transcripts. A file appears as a whole or not at all; an existing file is replaced.
+
+    Attributes:
+        folder: The folder of the files.
+    """
+
+    def __init__(self, folder: Path, *, packs: bool) -> None:
+        """Nothing is touched before `prepare`.
+
+        Args:
+            folder: The folder of the files.
+            packs: Whether they are gzipped.
+        """
+        self.folder = folder
+        self._packs = packs
+
+    def prepare(self) -> bool:
+        """Creates the folder if necessary, and deletes unfinished files of a killed process.
+
+        Returns:
+            Whether users other than the owner and its group can look into the folder.
+
+        Raises:
+            TranscriptFolderError: The folder cannot be created or written to.
+        """
+        try:
+            _make_folder(self.folder)
+            for part in self.folder.glob(f".*{_PART_SUFFIX}"):
+                if part.is_symlink() or part.is_file():  # a link is deleted, its target stays
+                    part.unlink(missing_ok=True)
+            with tempfile.NamedTemporaryFile(prefix=".", suffix=_PART_SUFFIX, dir=self.folder):
+                return bool(self.folder.stat().st_mode & stat.S_IRWXO)
+        except OSError as error:
+            raise TranscriptFolderError(
+                f"Transcripts: the folder {self.folder} cannot be written to ({error.strerror or error}), so nothing was "
+                "started. Make it, give this user the right to write there, or choose another one."
+            ) from error
+
+    def path_of(self, conversation_id: str) -> Path:
+        """Where the transcript of this conversation is."""
+        return self.folder / f"{file_stem(conversation_id)}.json{'.gz' if self._packs else ''}"
+
+    def write(self, conversation_id: str, value: bytes) -> Path:
+        """Writes the file. It waits for the disk, so call it in a thread.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            OSError: The file could not be written; an earlier file stays.
+        """
+        path = self.path_of(conversation_id)
+        # A new file under a name that nobody can know: a link that waits there is not followed.
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PART_SUFFIX, dir=self.folder)
+        part = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(descriptor, FILE_MODE)  # the umask may have left less
+                # Without the time of packing the same transcript is the same file.
+                file.write(gzip.compress(value, mtime=0) if self._packs else value)
+                file.flush()
+                os.fsync(file.fileno())  # otherwise the name could survive a power cut and the content not
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+        return path
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes the folder and those above it that are not there; `Path.mkdir` gives those above the rights of the umask."""
+    if folder.is_dir():
+        return
+    if not folder.parent.exists():
+        _make_folder(folder.parent)
+    folder.mkdir(FOLDER_MODE, exist_ok=True)
+    folder.chmod(FOLDER_MODE)  # the umask may have left less
+
+
+def file_stem(conversation_id: str) -> str:
+    """The name of a conversation's file without its ending: a safe id, or the safe part of the id and a hash.
+
+    Example:
+        >>> file_stem("conv-12.a")
+        'conv-12.a'
+        >>> file_stem("../etc/passwd")
+        '_._etc_passwd-3cba4c3a335390b6'
+    """
+    safe = _UNSAFE.sub("_", conversation_id)[:MAX_NAME_CHARS]
+    if safe == conversation_id:
+        return safe
+    return f"{safe}-{hashlib.blake2b(conversation_id.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+
+
+# Writes the transcripts of the topic to files, apart from the evaluator: a full disk delays no score.
+#
+# Its position is committed when the files exist, so each transcript becomes a file at least once, also after a crash;
+# a second time it becomes the same file. A transcript that cannot be written waits in the topic and is tried again.
+
+POLL_MS: Final = 200
+"""Duration of one poll: stopping may have to wait for it."""
+MAX_BATCH_RECORDS: Final = 50
+"""Transcripts of one poll: their files take a tenth of a second."""
+RETRY_SECONDS: Final = 5.0
+"""How long until a file is tried again that could not be written, or a broker that was away."""
+STOP_SECONDS: Final = 1.0
+"""How long leaving the group may take."""
+
+log = structlog.get_logger()
+
+
+class TranscriptFiler:
+    """One member of the group that writes transcript files."""
+
+    def __init__(self, kafka: KafkaSettings, group_id: str, files: TranscriptFiles, instruments: Instruments) -> None:
+        """Nothing is connected before `follow`.
+
+        Args:
+            kafka: Where the broker is.
+            group_id: The consumer group. A new one begins with the oldest transcripts there are.
+            files: Where they go.
+            instruments: Where files are counted.
+        """
+        self._kafka = kafka
+        self._group_id = group_id
+        self._files = files
+        self._instruments = instruments
+        self._has_warned = False
+
+    async def follow(self, stop: asyncio.Event) -> None:
+        """Makes files until `stop` is set.
+
+        Raises:
+            TranscriptFolderError: The folder cannot be used; nothing was read.
+        """
+        if await asyncio.to_thread(self._files.prepare):
+            log.warning(
+                "transcripts_folder_is_open",
+                folder=str(self._files.folder),
+                problem="Every user of this machine may look into the folder of transcripts.",
+                what_happens_now="New files can be read by callgauge's user only; their names, which hold the calls' ids, "
+                "and files of an older version are open to all.",
+                what_to_do="Take the rights away: chmod o-rwx for the folder and the files in it.",
+            )
+        while not stop.is_set():
+            try:
+                await self._read(stop)
+            except (KafkaError, KafkaUnreachableError, TopicsUnfitError, TimeoutError) as error:
+                self._tell(str(error) or type(error).__name__)
+                await _pause(stop)
+
+    async def _read(self, stop: asyncio.Event) -> None:
+        if await finish_unless(stop, partition_counts(self._kafka, [TRANSCRIPTS_TOPIC])) is None:
+            return
+        consumer = self._kafka.consumer(
+            "transcript-files",
+            self._kafka.topic(TRANSCRIPTS_TOPIC),
+            group_id=self._group_id,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_poll_records=MAX_BATCH_RECORDS,
+        )
+        try:
+            await consumer.start()
+            while not stop.is_set():
+                for partition, records in (await consumer.getmany(timeout_ms=POLL_MS)).items():
+                    await self._file(consumer, partition, records, stop)
+        finally:
+            with contextlib.suppress(TimeoutError, KafkaError):
+                await asyncio.wait_for(consumer.stop(), STOP_SECONDS)
+
+    async def _file(
+        self, consumer: AIOKafkaConsumer, partition: TopicPartition, records: Sequence[Any], stop: asyncio.Event
+    ) -> None:
+        """Writes the files of one partition in order until one fails; the rest is polled again."""
+        for written, record in enumerate(records):
+            if isinstance(record, UndecodableRecord):
+                self._instruments.inc("callgauge_transcript_files_total", ("undecodable",))
+                log.warning(
+                    "transcript_undecodable", record=str(record), what_happens_now="There is no file of it.",
+                    what_to_do=record.what_to_do,
+                )  # fmt: skip
+                continue
+            if not record.key or record.value is None:
+                continue  # none of ours
+            try:
+                await asyncio.to_thread(self._files.write, record.key.decode("utf-8", "replace"), record.value)
+            except OSError as error:
+                self._instruments.inc("callgauge_transcript_files_total", ("failed",))
+                self._tell(f"{error.filename}: {error.strerror or error}")
+                if written:
+                    await self._commit(consumer, partition, record.offset)
+                consumer.seek(partition, record.offset)
+                await _pause(stop)
+                return
+            self._instruments.inc("callgauge_transcript_files_total", ("written",))
+            self._has_warned = False
+        await self._commit(consumer, partition, records[-1].offset + 1)
+
+    async def _commit(self, consumer: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> None:
+        try:
+            async with asyncio.timeout(COMMIT_SECONDS):
+                await consumer.commit({partition: OffsetAndMetadata(offset, "")})
+        except (KafkaError, TimeoutError) as error:  # costs writing the same files again, if anything
+            log.warning("commit_failed", role="transcript files", error=str(error) or type(error).__name__)
+
+    def _tell(self, problem: str) -> None:
+        """Logs a fault once for as long as it lasts."""
+        if not self._has_warned:
+            self._has_warned = True
+            log.error(
+                "transcript_files_wait",
+                problem=problem,
+                what_happens_now=f"It is tried again every {RETRY_SECONDS:.0f} s; transcripts wait in their topic, and calls are "
+                "evaluated as ever.",
+                what_to_do="See to the disk and the rights of the folder, or to the broker.",
+            )
+
+
+async def _pause(stop: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
+
+
+# The work of the command `transcript`: writes transcripts to files or prints them.
+
+
+def write_transcript(scoring: RecordedScoring, write: Callable[[str, bytes], None]) -> None:
+    """Writes the transcript of a call, or says why it has none."""
+    conversation_id = scoring.call.conversation_id
+    if scoring.transcript is None:
+        say(f"Call {conversation_id}: it has no transcript, because it is empty or its transcript would be too large.")
+    else:
+        write(conversation_id, scoring.transcript)
+
+
+def print_transcript(_conversation_id: str, value: bytes) -> None:
+    """Prints a transcript as a line of JSON."""
+    sys.stdout.write(value.decode() + "\n")
+
+
+class FolderWriter:
+    """Writes each transcript into a file of its own."""
+
+    def __init__(self, folder: Path, *, packs: bool) -> None:
+        self._files = TranscriptFiles(folder, packs=packs)
+        if self._files.prepare():
+            say(f"The folder {folder} can be looked into by every user of this machine; the files in it only by you.")
+        self._written: set[Path] = set()
+
+    def write(self, conversation_id: str, value: bytes) -> None:
+        try:
+            path = self._files.write(conversation_id, value)
+        except OSError as error:
+            raise TranscriptFolderError(
+                f"Call {conversation_id}: its transcript could not be written to {self._files.path_of(conversation_id)} "
+                f"({error.strerror or error}). It ends here; the files written before are whole. Make room, or choose another "
+                "folder, and run it again."
+            ) from error
+        if path in self._written:
+            say(f"Call {conversation_id}: its transcript replaces that of an earlier call of the same id, in {path}.")
+        self._written.add(path)

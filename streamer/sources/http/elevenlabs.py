@@ -1,0 +1,428 @@
+"""ElevenLabs' webhook: signatures, deliveries, and the events that they become."""
+
+import asyncio
+import hashlib
+import hmac
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import structlog
+from pydantic import ValidationError
+from pydantic_core import from_json
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from consumers.runtime.registry import Instruments
+from schemas.closed_sets import InputSource, WebhookKind, WebhookOutcome
+from schemas.events.envelope import envelope_headers
+from schemas.wire import MAX_NAME_CHARS
+from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call, record_in
+from streamer.sources.http.receiving import Bodies, BusyError, GoneError, Sender, Senders, TooSlowError
+from streamer.sources.publisher import (
+    MAX_VALUE_BYTES,
+    AcknowledgedWriter,
+    NotAcknowledgedError,
+    OutgoingRecord,
+    cloudevent_type,
+)
+from streamer.sources.replay import AGENT_RECORD, agent_event_name, compact_json
+
+# The records for Kafka of one delivery of ElevenLabs' webhook. Pure.
+
+CE_SOURCE: Final = "callgauge.elevenlabs.webhook"
+"""`ce_source` of these records. With ids that come from the call alone, a second delivery of it is a repeat in any process."""
+MAX_EVENTS: Final = 20_000
+"""Most events that one record gives; the evaluator closes a call with more."""
+
+
+class Delivery(NamedTuple):
+    """A delivery as records.
+
+    Attributes:
+        records: In order.
+        fault: The part of the record that cannot be read; None if all can. The record itself is written nevertheless: the
+            evaluator puts it into quarantine, from where it can be sent again after a fix.
+    """
+
+    records: tuple[OutgoingRecord, ...]
+    fault: str | None
+
+
+def records_of_delivery(content: bytes, sender: Sender) -> Delivery:
+    """Turns the body of a webhook into records: the call's start, the events of its transcript, its record.
+
+    The events are marked as made from the record: the evaluator leaves them out of a call that has live events.
+
+    Args:
+        content: The body, with a signature that holds.
+        sender: Whose webhook it is.
+    """
+    try:
+        document = from_json(content, allow_inf_nan=False)
+    except ValueError:
+        return Delivery((_unread("", content),), "the body is not JSON")
+    record = record_in(document)
+    if record is None:
+        return Delivery((_unread(_id_in(document), content),), "data")
+    record = _dated(record, document)
+    conversation_id = record.get("conversation_id")
+    try:
+        call = agent_call(record)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
+        return Delivery((_unread(_id_in(document), content),), where)
+    if not isinstance(conversation_id, str) or not 0 < len(conversation_id.encode()) <= MAX_NAME_CHARS:
+        return Delivery((_unread("", content),), "data.conversation_id")
+    begin_ms = call.events[0]["timestamp"]
+    started = {"type": "call_started", "timestamp": begin_ms, "agent": call.agent, "tenant": sender.tenant or None}
+    records = [_control(conversation_id, started)]
+    records += _agent_records(conversation_id, tuple({**event, "is_from_record": True} for event in call.events[:-1]))
+    last = compact_json(call.events[-1])
+    if len(last) <= MAX_VALUE_BYTES:
+        records += list(_agent_records(conversation_id, call.events[-1:], first=len(call.events)))
+        return Delivery(tuple(records), None)
+    end_ms = call.events[-1]["timestamp"]
+    ended = {"type": "call_ended", "timestamp": end_ms, "reason": call.ended_reason}
+    return Delivery((*records, _control(conversation_id, ended)), f"the record has {len(last)} bytes")
+
+
+def _dated(record: dict[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with a start: if it has none, the call ended when the webhook was sent."""
+    given = record.get("metadata")
+    metadata = given if isinstance(given, dict) else {}
+    sent_s = document.get("event_timestamp")
+    if metadata.get("start_time_unix_secs") is not None or not isinstance(sent_s, int | float):
+        return record
+    duration_s = metadata.get("call_duration_secs")
+    begin_s = sent_s - (duration_s if isinstance(duration_s, int | float) else 0)
+    return {**record, "metadata": {**metadata, "start_time_unix_secs": begin_s}}
+
+
+def _agent_records(
+    conversation_id: str, events: tuple[dict[str, Any], ...], first: int = 1
+) -> Iterator[OutgoingRecord]:
+    for number, event in enumerate(events[:MAX_EVENTS], first):
+        name = agent_event_name(event)
+        yield OutgoingRecord(
+            InputSource.ELEVENLABS,
+            conversation_id.encode(),
+            compact_json(event),
+            envelope_headers(
+                event_id=f"{conversation_id}/{AGENT_RECORD if name == AGENT_RECORD else number}",
+                source=CE_SOURCE,
+                event_type=cloudevent_type("elevenlabs", name, is_agent_event=True),
+                subject=conversation_id,
+                time_ms=int(event["timestamp"]),
+            ),
+        )
+
+
+def _control(conversation_id: str, event: Mapping[str, Any]) -> OutgoingRecord:
+    name = str(event["type"])
+    return OutgoingRecord(
+        InputSource.AUDIT,
+        conversation_id.encode(),
+        compact_json({key: value for key, value in event.items() if value is not None}),
+        envelope_headers(
+            event_id=f"{conversation_id}/{name}",
+            source=CE_SOURCE,
+            event_type=cloudevent_type("audit", name, is_agent_event=False),
+            subject=conversation_id,
+            time_ms=int(event["timestamp"]),
+        ),
+    )
+
+
+def _unread(conversation_id: str, content: bytes) -> OutgoingRecord:
+    """The body as it came, for the quarantine; the beginning of one that is too large for a record."""
+    return OutgoingRecord(
+        InputSource.ELEVENLABS,
+        conversation_id.encode("utf-8", "replace"),
+        content[:MAX_VALUE_BYTES],
+        envelope_headers(
+            event_id=f"{conversation_id}/{AGENT_RECORD}",
+            source=CE_SOURCE,
+            event_type=cloudevent_type("elevenlabs", AGENT_RECORD, is_agent_event=True),
+            subject=conversation_id,
+        ),
+    )
+
+
+def _id_in(document: object) -> str:
+    data = document.get("data") if isinstance(document, Mapping) else None
+    found = data.get("conversation_id") if isinstance(data, Mapping) else None
+    return found if isinstance(found, str) and len(found.encode("utf-8", "replace")) <= MAX_NAME_CHARS else ""
+
+
+# Verifies the signature of ElevenLabs' webhooks: `t=<unix seconds>,v0=<HMAC-SHA256 of "<t>.<body>" in hex>`. Pure.
+#
+# We do not use the check in ElevenLabs' package. It accepts times of any future, and times such as `1_790` or Arabic
+# digits; it takes the last of several signatures; it needs the body as text.
+
+SIGNATURE_HEADER: Final = "elevenlabs-signature"
+MAX_HEADER_BYTES: Final = 1_024
+"""Longest header. One signature has 79 bytes; while a secret is exchanged there may be two."""
+MAX_SIGNATURES: Final = 4
+"""Most signatures of one header. Each is compared, and one that holds is enough."""
+MAX_AGE_SECONDS: Final = 1_800
+"""Age from which a delivery is refused, as in ElevenLabs' own check: a record of a delivery cannot be sent again later."""
+MAX_AHEAD_SECONDS: Final = 300
+"""How far the sender's clock may be ahead of ours."""
+_MAX_TIME_DIGITS: Final = 12
+_HEX_DIGITS: Final = 64
+
+Fault = Literal["malformed", "stale", "ahead", "forged"]
+
+
+class SignatureError(ValueError):
+    """The signature of a delivery does not hold, so nothing in it is believed.
+
+    Attributes:
+        fault: The fault, from a closed set, for the metric.
+    """
+
+    def __init__(self, fault: Fault, text: str) -> None:
+        super().__init__(text)
+        self.fault: Fault = fault
+
+
+class Signature(NamedTuple):
+    """The parts of the header.
+
+    Attributes:
+        time: The sender's time as written: it is part of the signed text.
+        digests: The signatures in hex, one or a few.
+    """
+
+    time: bytes
+    digests: tuple[bytes, ...]
+
+    @property
+    def time_seconds(self) -> int:
+        """The sender's time in seconds since 1970."""
+        return int(self.time)
+
+
+def read_signature(header: bytes) -> Signature:
+    """Reads the header. Blanks around its parts do not matter, and parts of other schemes are left out.
+
+    Raises:
+        SignatureError: It is malformed.
+
+    Example:
+        >>> read_signature(b"t=1790000000, v0=" + b"a" * 64).time_seconds
+        1790000000
+    """
+    if len(header) > MAX_HEADER_BYTES:
+        raise SignatureError("malformed", f"the header has more than {MAX_HEADER_BYTES} bytes")
+    parts = [part.strip(b" \t").partition(b"=") for part in header.split(b",")]
+    times = [value for name, _, value in parts if name == b"t"]
+    digests = tuple(value for name, _, value in parts if name == b"v0")
+    # bytes.isdigit() knows ASCII digits alone, and no underscore.
+    if len(times) != 1 or not times[0].isdigit() or len(times[0]) > _MAX_TIME_DIGITS:
+        raise SignatureError("malformed", "expected one `t=` with seconds since 1970 in plain digits")
+    if not 0 < len(digests) <= MAX_SIGNATURES or any(len(digest) != _HEX_DIGITS for digest in digests):
+        raise SignatureError(
+            "malformed", f"expected 1 to {MAX_SIGNATURES} parts `v0=`, each with {_HEX_DIGITS} hex digits"
+        )
+    return Signature(times[0], digests)
+
+
+def check_time(signature: Signature, now_seconds: float) -> None:
+    """Checks the time of a delivery against our clock.
+
+    Raises:
+        SignatureError: It is stale, or ahead of our time.
+    """
+    age_seconds = now_seconds - signature.time_seconds
+    if age_seconds > MAX_AGE_SECONDS:
+        raise SignatureError("stale", f"it was signed {age_seconds:.0f} s ago, expected at most {MAX_AGE_SECONDS} s")
+    if age_seconds < -MAX_AHEAD_SECONDS:
+        raise SignatureError("ahead", f"it was signed {-age_seconds:.0f} s ahead of our clock")
+
+
+class SignedBody:
+    """The signature of a body, computed while the body arrives: it need not fit into memory."""
+
+    def __init__(self, signature: Signature, secret: bytes) -> None:
+        """Begins with the signed time.
+
+        Args:
+            signature: The header of the delivery.
+            secret: The secret that ElevenLabs shows when the webhook is made.
+        """
+        self._signature = signature
+        self._mac = hmac.new(secret, signature.time + b".", hashlib.sha256)
+
+    def add(self, piece: bytes) -> None:
+        """Adds the next piece of the body."""
+        self._mac.update(piece)
+
+    def check(self) -> None:
+        """Checks the signature of the whole body.
+
+        Raises:
+            SignatureError: No signature of the header is that of this body.
+        """
+        expected = self._mac.hexdigest().encode()
+        # As bytes, because compare_digest raises for text beyond ASCII; all of them, so that time says nothing.
+        holding = [digest for digest in self._signature.digests if hmac.compare_digest(digest, expected)]
+        if not holding:
+            raise SignatureError("forged", "the signature is not that of this body and our secret")
+
+
+# `POST /webhooks/elevenlabs`: the record of a call, when ElevenLabs has processed it.
+#
+# ElevenLabs switches a webhook off after ten failures in a row. So a delivery that a second try would not improve
+# gets 200 and a count: recorded sound, a call that never began, types of tomorrow. 503 is only for a delivery that
+# must come again.
+
+MAX_BODY_BYTES: Final = 8_388_608
+"""Largest body that is kept. The record of an hour with its usage figures has 2 MB; recorded sound is read and dropped."""
+SNIFFED_BYTES: Final = 4_096
+"""Beginning of a body in which its type is looked for; ElevenLabs writes it first."""
+MAX_REMEMBERED_DELIVERIES: Final = 10_000
+"""Deliveries that are recognised when they come again: those of half an hour, after which a signature is stale, at five a second.
+The ids of events make a delivery a repeat for the evaluator beyond that, and in other processes."""
+RETRY_SECONDS: Final = 5
+
+_TYPE: Final = re.compile(rb'"type"\s*:\s*"([a-z0-9_]{1,64})"')
+_KINDS: Final = {
+    **dict.fromkeys(RECORD_WEBHOOKS, WebhookKind.TRANSCRIPTION),
+    "post_call_audio": WebhookKind.AUDIO,
+    "unredacted_audio": WebhookKind.AUDIO,
+    "call_initiation_failure": WebhookKind.INITIATION_FAILURE,
+}
+_REFUSED_STATUS: Final = 401
+
+log = structlog.get_logger()
+
+
+class WebhookRoute:
+    """The route for ElevenLabs' webhooks, of one tenant each."""
+
+    def __init__(self, senders: Senders, bodies: Bodies, writer: AcknowledgedWriter, instruments: Instruments) -> None:
+        """Stores its parts; nothing is connected here. Call it inside a running event loop."""
+        self._senders = senders
+        self._bodies = bodies
+        self._writer = writer
+        self._instruments = instruments
+        self._deliveries: OrderedDict[bytes, asyncio.Future[None]] = OrderedDict()
+
+    async def answer(self, request: Request) -> Response:
+        """Answers one delivery."""
+        sender = self._senders.by_tenant.get(request.path_params.get("tenant", ""))
+        secret = None if sender is None else sender.settings.elevenlabs_secret
+        if sender is None or secret is None:
+            return PlainTextResponse("There is no webhook of ElevenLabs here: set ingest.elevenlabs_secret.\n", 404)
+        headers = [value for name, value in request.headers.raw if name == SIGNATURE_HEADER.encode()]
+        try:
+            signature = read_signature(b"".join(headers) if len(headers) == 1 else b"")
+            check_time(signature, time.time())
+            signed = SignedBody(signature, secret.get_secret_value().encode())
+            body = await self._bodies.read(request, _kept_bytes, signed.add)
+        except SignatureError as error:
+            return self._unsigned(error)
+        except BusyError:
+            return self._answer(WebhookKind.UNKNOWN, WebhookOutcome.BUSY, 503)
+        except TooSlowError:
+            return self._answer(WebhookKind.UNKNOWN, WebhookOutcome.TOO_SLOW, 408)
+        except GoneError:
+            return self._answer(WebhookKind.UNKNOWN, WebhookOutcome.GONE, 400)
+        try:
+            signed.check()
+            content = body.content
+            kind = _kind_of(content) if body.is_whole else _kind_at_the_beginning(content)
+            if kind is not WebhookKind.TRANSCRIPTION:
+                return self._answer(kind, WebhookOutcome.IGNORED)
+            if not body.is_whole:
+                log.error(
+                    "webhook_too_large", bytes=body.total_bytes, expected=f"at most {MAX_BODY_BYTES} bytes",
+                    what_happens_now="The call is not measured.", what_to_do="Leave audio out of the transcript webhook.",
+                )  # fmt: skip
+                return self._answer(kind, WebhookOutcome.TOO_LARGE)
+            return await self._deliver(content, sender)
+        except SignatureError as error:
+            return self._unsigned(error)
+        finally:
+            body.release()
+
+    async def _deliver(self, content: bytes, sender: Sender) -> Response:
+        """Writes the records of a call once, also if the same delivery comes twice at the same time."""
+        kind = WebhookKind.TRANSCRIPTION
+        digest = hashlib.sha256(sender.tenant.encode() + b"\0" + content).digest()
+        known = self._deliveries.get(digest)
+        try:
+            if known is not None:
+                await asyncio.shield(known)
+                return self._answer(kind, WebhookOutcome.REPEATED)
+            found = records_of_delivery(content, sender)
+            if not self._senders.owns(sender, found.records[0].key.decode("utf-8", "replace")):
+                return self._answer(kind, WebhookOutcome.FOREIGN)
+            await self._write_once(digest, found.records)
+        except NotAcknowledgedError:
+            return self._answer(kind, WebhookOutcome.KAFKA_AWAY, 503)
+        if found.fault is not None:
+            log.error(
+                "webhook_unreadable", where=found.fault, what_happens_now="The record is on its topic; see the quarantine.",
+                what_to_do="`callgauge quarantine show` says what is wrong with it.",
+            )  # fmt: skip
+        return self._answer(kind, WebhookOutcome.ACCEPTED if found.fault is None else WebhookOutcome.QUARANTINED)
+
+    async def _write_once(self, digest: bytes, records: Sequence[OutgoingRecord]) -> None:
+        delivery: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        delivery.add_done_callback(_read)
+        self._deliveries[digest] = delivery
+        if len(self._deliveries) > MAX_REMEMBERED_DELIVERIES:
+            self._deliveries.popitem(last=False)
+        began = time.perf_counter()
+        try:
+            await self._writer.write(records)
+        except BaseException:
+            self._deliveries.pop(digest, None)
+            delivery.set_exception(NotAcknowledgedError())
+            raise
+        delivery.set_result(None)
+        seconds = time.perf_counter() - began
+        self._instruments.observe("callgauge_ingest_acknowledgement_seconds", ("elevenlabs",), seconds)
+
+    def _unsigned(self, error: SignatureError) -> Response:
+        return self._answer(WebhookKind.UNKNOWN, WebhookOutcome(error.fault), _REFUSED_STATUS, str(error))
+
+    def _answer(self, kind: WebhookKind, outcome: WebhookOutcome, status: int = 200, text: str = "") -> Response:
+        self._instruments.inc("callgauge_ingest_webhooks_total", (kind.value, outcome.value))
+        headers: dict[str, Any] = {"retry-after": str(RETRY_SECONDS)} if status == 503 else {}
+        return PlainTextResponse(f"{outcome.value}{': ' if text else ''}{text}\n", status, headers)
+
+
+def _kind_of(content: bytes) -> WebhookKind:
+    try:
+        document = from_json(content, allow_inf_nan=False)
+    except ValueError:
+        return _kind_at_the_beginning(content)
+    kind = document.get("type") if isinstance(document, Mapping) else None
+    return _KINDS.get(kind, WebhookKind.UNKNOWN) if isinstance(kind, str) else WebhookKind.UNKNOWN
+
+
+def _kind_at_the_beginning(content: bytes) -> WebhookKind:
+    """The kind of a body that is not whole, or no JSON."""
+    found = _TYPE.search(content[:SNIFFED_BYTES])
+    return WebhookKind.UNKNOWN if found is None else _KINDS.get(found[1].decode(), WebhookKind.UNKNOWN)
+
+
+def _kept_bytes(beginning: bytearray) -> int:
+    """How much of a body is kept: nothing but the beginning of recorded sound."""
+    return (
+        SNIFFED_BYTES
+        if _kind_at_the_beginning(bytes(beginning[:SNIFFED_BYTES])) is WebhookKind.AUDIO
+        else MAX_BODY_BYTES
+    )
+
+
+def _read(delivery: "asyncio.Future[None]") -> None:
+    """Takes the error of a delivery that came only once, so that it is not reported as forgotten."""
+    if not delivery.cancelled():
+        delivery.exception()

@@ -1,0 +1,486 @@
+"""POST /events: batches of events, as JSON lines or CloudEvents."""
+
+import asyncio
+import base64
+import binascii
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from consumers.engine.admission import admit
+from consumers.engine.limits import Limits
+from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.http import challenge, given_token
+from consumers.runtime.registry import Instruments
+from schemas.closed_sets import IngestOutcome, RefusalReason
+from schemas.events.codec import Misread, misread_of
+from schemas.events.envelope import envelope_headers
+from schemas.events.simulator import STREAMS, Stream, input_source_of, source_of, stream_of, stream_of_type
+from schemas.quarantine import QuarantineRecord
+from schemas.topics import TOPIC_BY_SOURCE
+from schemas.wire import MAX_NAME_CHARS
+from streamer.sources.http.receiving import Bodies, BusyError, GoneError, Sender, Senders, TooSlowError
+from streamer.sources.publisher import (
+    MAX_VALUE_BYTES,
+    AcknowledgedWriter,
+    NotAcknowledgedError,
+    OutgoingRecord,
+    cloudevent_type,
+)
+from streamer.sources.replay import agent_event_name, event_name, event_time_ms
+
+# Reads the events in the body of a POST: plain JSON, JSON lines, and CloudEvents 1.0 in all three modes of HTTP.
+# Pure.
+
+STRUCTURED: Final = "application/cloudevents+json"
+BATCH: Final = "application/cloudevents-batch+json"
+LINES: Final = frozenset({"application/x-ndjson", "application/jsonl", "application/x-jsonlines"})
+REQUIRED: Final = ("specversion", "id", "source", "type")
+MAX_EVENTS: Final = 10_000
+"""Most events of one request."""
+
+
+class UnreadableBodyError(ValueError):
+    """The body as a whole cannot be read, so no event of it is accepted."""
+
+
+class Posted(NamedTuple):
+    """One event of a body.
+
+    Attributes:
+        place: Its line, or its place in the array, from 1.
+        event: The event itself, of any JSON type.
+        attributes: Its CloudEvents attributes; None for a plain event.
+        fault: The reason why it cannot be read; None if it can.
+    """
+
+    place: int
+    event: Any
+    attributes: Mapping[str, str] | None = None
+    fault: str | None = None
+
+
+def posted_events(
+    body: bytes, content_type: str, headers: Mapping[str, str], most_events: int = MAX_EVENTS
+) -> list[Posted]:
+    """Reads the events of a request.
+
+    Args:
+        body: The body.
+        content_type: The value of the header, with or without parameters.
+        headers: All headers by their names in small letters.
+        most_events: Most events that it may have.
+
+    Raises:
+        UnreadableBodyError: It is no JSON, has too many events, or is a CloudEvents batch that is no array.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == STRUCTURED:
+        return [_structured(1, _document(body))]
+    if kind == BATCH:
+        events = _document(body)
+        if not isinstance(events, list):
+            raise UnreadableBodyError(f"{BATCH}: expected a JSON array of CloudEvents")
+        return [_structured(place, each) for place, each in enumerate(_bounded(events, most_events), 1)]
+    if "ce-specversion" in headers or "ce-id" in headers:
+        attributes = {name[3:]: _decoded(value) for name, value in headers.items() if name.startswith("ce-")}
+        return [Posted(1, _document(body), attributes, _lacking(attributes))]
+    if kind not in LINES and body.lstrip()[:1] == b"[":
+        return [Posted(place, event) for place, event in enumerate(_bounded(_document(body), most_events), 1)]
+    return _bounded(list(_lines(body, may_be_whole=kind not in LINES)), most_events)
+
+
+def _lines(body: bytes, *, may_be_whole: bool) -> Iterator[Posted]:
+    """The events of JSON lines; blank lines have a number and no event. One object may have line breaks inside."""
+    if may_be_whole:
+        try:
+            yield Posted(1, from_json(body, allow_inf_nan=False))
+        except ValueError:
+            if b"\n" not in body.strip():
+                raise UnreadableBodyError("expected one JSON object, an array of them, or one object a line") from None
+        else:
+            return
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if line.strip():
+            try:
+                yield Posted(number, from_json(line, allow_inf_nan=False))
+            except ValueError as error:
+                yield Posted(number, None, None, f"the line is not JSON: {error}")
+
+
+def _document(body: bytes) -> Any:
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise UnreadableBodyError(f"the body is not JSON: {error}") from None
+
+
+def _bounded(events: list[Any], most: int) -> list[Any]:
+    if len(events) > most:
+        raise UnreadableBodyError(f"expected at most {most} events in a request, saw {len(events)}")
+    return events
+
+
+def _structured(place: int, document: Any) -> Posted:
+    if not isinstance(document, Mapping):
+        return Posted(place, None, {}, "expected a CloudEvent as a JSON object")
+    attributes = {
+        name: value if isinstance(value, str) else str(value)
+        for name, value in document.items()
+        if name not in ("data", "data_base64") and isinstance(value, str | int) and not isinstance(value, bool)
+    }
+    data = document.get("data")
+    fault = _lacking(attributes)
+    if "data_base64" in document and fault is None:
+        try:
+            data = from_json(base64.b64decode(document["data_base64"], validate=True), allow_inf_nan=False)
+        except (ValueError, TypeError, binascii.Error):
+            fault = "data_base64 is not JSON in base64"
+    return Posted(place, data, attributes, fault)
+
+
+def _lacking(attributes: Mapping[str, str]) -> str | None:
+    missing = [name for name in REQUIRED if not attributes.get(name)]
+    if missing:
+        return f"the CloudEvent lacks {', '.join(missing)}"
+    return None if attributes["specversion"] == "1.0" else 'specversion: expected "1.0"'
+
+
+def _decoded(value: str) -> str:
+    """A header value without its percent encoding, and without the quotes that a sender may put around it."""
+    return unquote(value.strip().removeprefix('"').removesuffix('"'))
+
+
+# Turns posted events into records for the input topics, or into refusals that say which event, and why. Pure but for
+# the clock.
+#
+# An event passes the evaluator's own checks here, so a sender learns of a refusal from the answer instead of the
+# quarantine.
+
+CE_SOURCE: Final = "callgauge.ingest"
+"""`ce_source` of events without CloudEvents attributes."""
+MAX_SHOWN_CHARS: Final = 80
+
+
+class Refusal(NamedTuple):
+    """One event that is not accepted.
+
+    Attributes:
+        place: Its line, or its place in the array, from 1.
+        reason: The reason, from a closed set.
+        what: The fault, in a few words.
+        expected_and_seen: The expected content and the actual one, redacted.
+        what_to_do: The remedy.
+    """
+
+    place: int
+    reason: RefusalReason
+    what: str
+    expected_and_seen: str
+    what_to_do: str
+
+
+class Accepted(NamedTuple):
+    """One event that is ready for Kafka, of this stream; `misread` names the part of it that is not understood, if there is one."""
+
+    record: OutgoingRecord
+    stream: Stream
+    misread: Misread | None
+
+
+@dataclass(slots=True)
+class _PostedRecord:
+    """A posted event in the shape in which the evaluator checks records."""
+
+    topic: str
+    offset: int
+    timestamp: int
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, bytes]]
+    partition: int = 0
+
+
+class Batches:
+    """Checks the events of all requests."""
+
+    def __init__(self, senders: Senders, limits: Limits, redactor: Redactor, clock_ms: Callable[[], int]) -> None:
+        """Prepares the checks.
+
+        Args:
+            senders: The owners of conversations.
+            limits: Of the evaluator: sizes, and how far an event's time may be from now.
+            redactor: Redacts the parts of events that a refusal repeats.
+            clock_ms: Milliseconds since 1970.
+        """
+        self._senders = senders
+        self._limits = limits.model_copy(update={"max_record_bytes": min(limits.max_record_bytes, MAX_VALUE_BYTES)})
+        self._redactor = redactor
+        self._clock_ms = clock_ms
+
+    def checked(self, posted: Iterable[Posted], sender: Sender, request_id: str) -> Iterator[Accepted | Refusal]:
+        """Checks events one by one.
+
+        Args:
+            posted: The events of one request.
+            sender: The sender, whose tenant the events get.
+            request_id: Identifies the request: an event without CloudEvents attributes gets an id from it and from its place,
+                so a request that is sent again with the same id is a repeat.
+        """
+        for each in posted:
+            yield self._checked(each, sender, request_id)
+
+    def _checked(self, posted: Posted, sender: Sender, request_id: str) -> Accepted | Refusal:
+        place, attributes = posted.place, posted.attributes or {}
+        if posted.fault is not None:
+            fault = self._redactor.beginning(posted.fault, 4 * MAX_SHOWN_CHARS)
+            return _refusal(place, RefusalReason.UNDECODABLE, "it cannot be read", fault)
+        if not isinstance(posted.event, Mapping):
+            return _refusal(place, RefusalReason.UNDECODABLE, "it is no event", "expected a JSON object")
+        event = dict(posted.event)
+        named = event.pop("conversation_id", None)
+        conversation_id = attributes.get("subject") or attributes.get("partitionkey") or named
+        if isinstance(conversation_id, int) and not isinstance(conversation_id, bool):
+            conversation_id = str(conversation_id)
+        if (
+            not isinstance(conversation_id, str)
+            or not 0 < len(conversation_id.encode("utf-8", "replace")) <= MAX_NAME_CHARS
+        ):
+            return _refusal(
+                place, RefusalReason.EMPTY_KEY, "it names no conversation",
+                f"expected `conversation_id`, or `subject` of a CloudEvent, of 1 to {MAX_NAME_CHARS} bytes",
+                "Put the id of the call into every event.",
+            )  # fmt: skip
+        stream = _stream(event, attributes)
+        if stream is None:
+            return _refusal(
+                place, RefusalReason.INVALID_EVENT, "its type is not known",
+                f"expected a known `type` or `message_type`, or `stream`: one of {', '.join(STREAMS)}",
+                "Compare with `callgauge schema`, or name the stream.",
+            )  # fmt: skip
+        if (foreign := self._foreign_tenant(event, sender)) is not None:
+            return foreign._replace(place=place)
+        if not self._senders.owns(sender, conversation_id):
+            return _refusal(
+                place, RefusalReason.INVALID_EVENT, "the conversation is another tenant's",
+                "expected a conversation that this tenant began", "Give each call an id that nobody can guess, for example a UUID.",
+            )  # fmt: skip
+        return self._admitted(place, conversation_id, stream, event, attributes, f"{request_id}/{place}", sender)
+
+    def _foreign_tenant(self, event: dict[str, Any], sender: Sender) -> Refusal | None:
+        """Puts the sender's tenant into an event that names the labels of a call; a refusal if it names another one."""
+        if event.get("type") != "call_started" or not sender.tenant:
+            return None
+        if event.get("tenant") not in (None, sender.tenant):
+            return _refusal(
+                0, RefusalReason.INVALID_EVENT, "its tenant is another one",
+                f"expected {sender.tenant!r}, the tenant of the token, or none", "Leave `tenant` out, or use that tenant's token.",
+            )  # fmt: skip
+        event["tenant"] = sender.tenant
+        return None
+
+    def _admitted(
+        self,
+        place: int,
+        conversation_id: str,
+        stream: Stream,
+        event: dict[str, Any],
+        attributes: Mapping[str, str],
+        own_id: str,
+        sender: Sender,
+    ) -> Accepted | Refusal:
+        now_ms = self._clock_ms()
+        is_agent_event = stream == "elevenlabs"
+        name = agent_event_name(event) if is_agent_event else event_name(source_of(stream), event)
+        if is_agent_event and event.get("timestamp") is None and "transcript" not in event and "data" not in event:
+            event["timestamp"] = now_ms  # ElevenLabs' events have no time: it is that of their arrival
+        sequence = attributes.get("sequence", "")
+        headers = envelope_headers(
+            event_id=attributes.get("id") or own_id,
+            source=attributes.get("source") or (f"{CE_SOURCE}/{sender.tenant}" if sender.tenant else CE_SOURCE),
+            event_type=cloudevent_type(source_of(stream), name, is_agent_event=is_agent_event),
+            subject=conversation_id,
+            time_ms=event_time_ms(event),
+            sequence=int(sequence) if sequence.isascii() and sequence.isdigit() and len(sequence) < 19 else None,
+        )  # fmt: skip
+        if any(len(value) > 4 * MAX_NAME_CHARS for _, value in headers):
+            return _refusal(
+                place, RefusalReason.TEXT_TOO_LONG, "an attribute is too long",
+                f"expected CloudEvents attributes and types of at most {4 * MAX_NAME_CHARS} bytes",
+            )  # fmt: skip
+        try:
+            value = to_json(event, inf_nan_mode="null")  # 1e999 is infinity by now
+        except (PydanticSerializationError, ValueError) as error:
+            return _refusal(place, RefusalReason.UNDECODABLE, "it cannot be written as JSON", type(error).__name__)
+        source = input_source_of(stream)
+        key = conversation_id.encode("utf-8", "replace")
+        record = _PostedRecord(TOPIC_BY_SOURCE[source], place, now_ms, key, value, headers)
+        arrival = admit(source, record, self._limits, self._redactor)
+        if isinstance(arrival, QuarantineRecord):
+            return _refusal(place, arrival.reason, arrival.what, arrival.expected_and_seen, arrival.what_to_do)
+        return Accepted(OutgoingRecord(source, key, value, headers), stream, misread_of(arrival.event))
+
+
+def _stream(event: dict[str, Any], attributes: Mapping[str, str]) -> Stream | None:
+    """The stream that the event names, or its CloudEvents type, or its own type."""
+    named = event.pop("stream", None)
+    if named is not None:
+        return next((stream for stream in STREAMS if stream == named), None)
+    return stream_of_type(attributes.get("type", "")) or stream_of(event)
+
+
+def _refusal(
+    place: int, reason: RefusalReason, what: str, expected_and_seen: str,
+    what_to_do: str = "Compare with `callgauge schema`, fix the sender, and send it again.",
+) -> Refusal:  # fmt: skip
+    return Refusal(place, reason, what, expected_and_seen, what_to_do.replace(", then put the record back", ""))
+
+
+# `POST /events`: events of any framework, answered when Kafka has acknowledged them.
+
+MAX_BODY_BYTES: Final = 4_194_304
+"""Largest body: some 20,000 events. A bot sends a few hundred a second at most."""
+MAX_SHOWN_REFUSALS: Final = 100
+"""Refused events that an answer describes one by one; `refused_events` counts all of them."""
+MAX_SHOWN_MISREADINGS: Final = 20
+"""Kinds of events that are not understood which an answer names."""
+EVENTS_A_TURN: Final = 200
+"""Events that are checked before other requests get their turn: some 20 ms."""
+RETRY_SECONDS: Final = 5
+"""Pause after which a sender should try again when Kafka is away, or there is no room."""
+MAX_REQUEST_ID_CHARS: Final = 200
+
+
+class EventsRoute:
+    """The route for events."""
+
+    def __init__(
+        self, senders: Senders, batches: Batches, bodies: Bodies, writer: AcknowledgedWriter, instruments: Instruments
+    ) -> None:
+        """Stores its parts; nothing is connected here."""
+        self._senders = senders
+        self._batches = batches
+        self._bodies = bodies
+        self._writer = writer
+        self._instruments = instruments
+
+    async def answer(self, request: Request) -> Response:
+        """Answers one request."""
+        authorization = request.headers.get("authorization", "").encode("latin-1")
+        token = given_token(authorization)
+        sender = None if token is None else self._senders.with_token(token)
+        if sender is None:
+            text = "Expected `Authorization: Bearer` with the token of the setting ingest.token, or of a tenant."
+            headers = {"www-authenticate": challenge(authorization)}
+            return self._refused("", IngestOutcome.UNAUTHORIZED, 401, text, headers)
+        if (wait_seconds := sender.wait_seconds()) > 0:
+            text = f"More than {sender.settings.events_per_second} events a second on average; nothing was accepted."
+            return self._refused(sender.tenant, IngestOutcome.LIMITED, 429, text, _retry(wait_seconds))
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            text = "Expected a body without Content-Encoding; nothing was accepted."
+            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 415, text)
+        try:
+            body = await self._bodies.read(request, lambda _: MAX_BODY_BYTES)
+        except BusyError:
+            text = "Too many requests at a time; nothing was accepted."
+            return self._refused(sender.tenant, IngestOutcome.BUSY, 503, text, _retry(RETRY_SECONDS))
+        except TooSlowError:
+            text = "The body did not arrive in time; nothing was accepted."
+            return self._refused(sender.tenant, IngestOutcome.TOO_SLOW, 408, text, {"connection": "close"})
+        except GoneError:
+            return self._refused(
+                sender.tenant, IngestOutcome.GONE, 400, "The body has no end.", {"connection": "close"}
+            )
+        try:
+            if not body.is_whole:
+                text = (
+                    f"Expected a body of at most {MAX_BODY_BYTES} bytes, saw {body.total_bytes}: send smaller batches."
+                )
+                return self._refused(sender.tenant, IngestOutcome.TOO_LARGE, 413, text)
+            return await self._taken(request, body.content, sender)
+        finally:
+            body.release()
+
+    async def _taken(self, request: Request, body: bytes, sender: Sender) -> Response:
+        began = time.perf_counter()
+        try:
+            posted = posted_events(body, request.headers.get("content-type", ""), dict(request.headers))
+        except UnreadableBodyError as error:
+            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, f"{error}. Nothing was accepted.")
+        if not posted:
+            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, "The body is empty.")
+        sender.take(len(posted))
+        request_id = request.headers.get("idempotency-key", "")[:MAX_REQUEST_ID_CHARS] or uuid.uuid4().hex
+        accepted, refused = await self._sorted(posted, sender, request_id)
+        try:
+            await self._writer.write([each.record for each in accepted])
+        except NotAcknowledgedError:
+            text = "Kafka did not acknowledge the events in time. Send the whole request again, with the same Idempotency-Key."
+            return self._refused(sender.tenant, IngestOutcome.KAFKA_AWAY, 503, text, _retry(RETRY_SECONDS))
+        if accepted:
+            seconds = time.perf_counter() - began
+            self._instruments.observe("callgauge_ingest_acknowledgement_seconds", ("events",), seconds)
+        return self._summary(sender.tenant, accepted, refused)
+
+    async def _sorted(
+        self, posted: Sequence[Posted], sender: Sender, request_id: str
+    ) -> tuple[list[Accepted], list[Refusal]]:
+        accepted: list[Accepted] = []
+        refused: list[Refusal] = []
+        for begin in range(0, len(posted), EVENTS_A_TURN):
+            for each in self._batches.checked(posted[begin : begin + EVENTS_A_TURN], sender, request_id):
+                if isinstance(each, Accepted):
+                    accepted.append(each)
+                else:
+                    refused.append(each)
+            await asyncio.sleep(0)
+        return accepted, refused
+
+    def _summary(self, tenant: str, accepted: Sequence[Accepted], refused: Sequence[Refusal]) -> Response:
+        by_source = Counter(each.record.source for each in accepted)
+        for source, count in by_source.items():
+            self._instruments.inc("callgauge_ingest_events_total", (tenant, source.value), count)
+        if refused:
+            self._instruments.inc("callgauge_ingest_events_refused_total", (tenant,), len(refused))
+        misread = Counter(each.misread for each in accepted if each.misread is not None)
+        answer: dict[str, Any] = {"accepted_events": len(accepted), "refused_events": len(refused)}
+        if refused:
+            answer["refused"] = [_shown(each) for each in refused[:MAX_SHOWN_REFUSALS]]
+        if misread:
+            answer["not_understood"] = [
+                {"events": count, "what": what.what, "what_to_do": what.what_to_do}
+                for what, count in misread.most_common(MAX_SHOWN_MISREADINGS)
+            ]
+        outcome, status = IngestOutcome.ACCEPTED, 202
+        if refused:
+            outcome, status = (IngestOutcome.PARTLY_REFUSED, 207) if accepted else (IngestOutcome.REFUSED, 422)
+        self._instruments.inc("callgauge_ingest_requests_total", (tenant, outcome.value))
+        return JSONResponse(answer, status_code=status)
+
+    def _refused(
+        self, tenant: str, outcome: IngestOutcome, status: int, text: str, headers: dict[str, str] | None = None
+    ) -> Response:
+        self._instruments.inc("callgauge_ingest_requests_total", (tenant, outcome.value))
+        return JSONResponse({"accepted_events": 0, "error": text}, status_code=status, headers=headers)
+
+
+def _shown(refusal: Refusal) -> dict[str, object]:
+    return {
+        "line": refusal.place,
+        "reason": refusal.reason.value,
+        "what": refusal.what,
+        "expected_and_seen": refusal.expected_and_seen,
+        "what_to_do": refusal.what_to_do,
+    }
+
+
+def _retry(seconds: float) -> dict[str, str]:
+    return {"retry-after": str(max(1, round(seconds)))}

@@ -1,0 +1,199 @@
+"""Receives bodies within bounds, and knows the tenant of each sender."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from starlette.requests import ClientDisconnect, Request
+
+from consumers.runtime.http import is_token
+from streamer.settings.all_settings import SenderSettings
+
+# Bodies of requests, read within bounds: of one body, of all bodies in memory at a time, and of time.
+
+BODY_SECONDS: Final = 20.0
+"""How long a body may take. A megabyte over a slow line (1 Mbit/s) takes 8 s."""
+MAX_PENDING_BYTES: Final = 67_108_864
+"""Bytes of all bodies of a route that are in memory at a time; further requests are asked to come again."""
+MAX_DRAINED_BYTES: Final = 134_217_728
+"""Bytes of one body that are read and dropped. A client that is cut while it still sends sees no answer; an hour of recorded
+sound in base64 has 80 MB."""
+
+
+class TooSlowError(Exception):
+    """The body did not arrive in time."""
+
+
+class BusyError(Exception):
+    """Too many bodies are in memory; there is room again in a moment."""
+
+
+class GoneError(Exception):
+    """The client went away before the end of the body, or sends without an end."""
+
+
+class Bodies:
+    """The bodies of one route that are in memory now."""
+
+    def __init__(self) -> None:
+        """Starts without bodies."""
+        self.pending_bytes = 0
+
+    async def read(
+        self, request: Request, most_bytes: Callable[[bytearray], int], on_piece: Callable[[bytes], None] | None = None
+    ) -> "Body":
+        """Reads a body to its end. Of a body that is too large, the beginning is kept and the rest is dropped.
+
+        Args:
+            request: The request.
+            most_bytes: Returns how many bytes are kept, from the beginning of the body as far as it is known.
+            on_piece: Called with each piece, in order, also with those that are dropped.
+
+        Raises:
+            TooSlowError, BusyError, GoneError: It was not read to its end; nothing of it is kept.
+        """
+        body = Body(self)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for piece in request.stream():
+                    if on_piece is not None:
+                        on_piece(piece)
+                    body.add(piece, most_bytes)
+        except TimeoutError:
+            body.release()
+            raise TooSlowError from None
+        except ClientDisconnect:
+            body.release()
+            raise GoneError from None
+        except BaseException:
+            body.release()
+            raise
+        return body
+
+
+class Body:
+    """One body. `release` gives its room back.
+
+    Attributes:
+        total_bytes: Its length, dropped pieces included.
+    """
+
+    def __init__(self, bodies: Bodies) -> None:
+        self.total_bytes = 0
+        self._bodies = bodies
+        self._kept = bytearray()
+
+    @property
+    def content(self) -> bytes:
+        """The kept bytes."""
+        return bytes(self._kept)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was dropped."""
+        return self.total_bytes == len(self._kept)
+
+    def add(self, piece: bytes, most_bytes: Callable[[bytearray], int]) -> None:
+        """Keeps a piece as far as there is room.
+
+        Raises:
+            BusyError: All bodies together are too many.
+            GoneError: The body has no end.
+        """
+        self.total_bytes += len(piece)
+        if self.total_bytes > MAX_DRAINED_BYTES:
+            raise GoneError
+        before = len(self._kept)
+        if self.is_whole_but_for(piece):
+            self._kept += piece
+        del self._kept[most_bytes(self._kept) :]
+        self._bodies.pending_bytes += len(self._kept) - before
+        if self._bodies.pending_bytes > MAX_PENDING_BYTES:
+            raise BusyError
+
+    def is_whole_but_for(self, piece: bytes) -> bool:
+        """Whether nothing before this piece was dropped."""
+        return self.total_bytes - len(piece) == len(self._kept)
+
+    def release(self) -> None:
+        """Gives the room of the body back; harmless when repeated."""
+        self._bodies.pending_bytes -= len(self._kept)
+        self._kept = bytearray()
+
+
+# The senders that may post: their tokens, how much each may send, and which conversations are theirs.
+
+BURST_SECONDS: Final = 10.0
+"""A sender may send so many seconds' worth of events at once, for example after its network was away."""
+MAX_REMEMBERED_CALLS: Final = 100_000
+"""Conversations of which this process remembers the tenant: some hours of a busy installation, 20 MB."""
+
+
+class Sender:
+    """One tenant, or everybody if there are no tenants.
+
+    Attributes:
+        tenant: Name of the tenant; empty for everybody.
+        settings: Its rights and limits.
+    """
+
+    def __init__(self, tenant: str, settings: SenderSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        """Starts with a full allowance.
+
+        Args:
+            tenant: Name of the tenant; empty for everybody.
+            settings: Its rights and limits.
+            clock: Seconds, monotonic.
+        """
+        self.tenant = tenant
+        self.settings = settings
+        self._clock = clock
+        self._most = settings.events_per_second * BURST_SECONDS
+        self._left = self._most
+        self._at = clock()
+
+    def wait_seconds(self) -> float:
+        """How long the sender has to wait before it may send again; 0 if it may send now."""
+        now = self._clock()
+        self._left = min(self._most, self._left + (now - self._at) * self.settings.events_per_second)
+        self._at = now
+        return 0.0 if self._left > 0 else 1 - self._left / self.settings.events_per_second
+
+    def take(self, events: int) -> None:
+        """Takes events from the allowance. It may fall below 0: a batch is never cut, and the next one waits."""
+        self._left -= events
+
+
+class Senders:
+    """All senders, and the owners of the newest conversations."""
+
+    def __init__(self, settings: Mapping[str, SenderSettings], clock: Callable[[], float] = time.monotonic) -> None:
+        """Makes the senders.
+
+        Args:
+            settings: By tenant.
+            clock: Seconds, monotonic.
+        """
+        self.by_tenant = {tenant: Sender(tenant, each, clock) for tenant, each in settings.items()}
+        self._has_tenants = any(self.by_tenant)
+        self._owners: OrderedDict[str, str] = OrderedDict()
+
+    def with_token(self, token: bytes) -> Sender | None:
+        """The sender with this token. Every token is compared, so that time says nothing."""
+        found = None
+        for sender in self.by_tenant.values():
+            if sender.settings.token is not None and is_token(token, sender.settings.token):
+                found = sender
+        return found
+
+    def owns(self, sender: Sender, conversation_id: str) -> bool:
+        """Whether a conversation is the sender's. It belongs to the tenant that first sent an event of it."""
+        if not self._has_tenants:
+            return True
+        owner = self._owners.setdefault(conversation_id, sender.tenant)
+        self._owners.move_to_end(conversation_id)
+        if len(self._owners) > MAX_REMEMBERED_CALLS:
+            self._owners.popitem(last=False)
+        return owner == sender.tenant

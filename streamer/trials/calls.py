@@ -1,0 +1,481 @@
+"""Repeated calls as trials: from recordings, files of scores, or the topics."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from schemas.closed_sets import ToolOutcome, UnscoredReason
+from schemas.goals.goal_set import GoalSet
+from schemas.scores.live_view import Subject, newest_scores
+from schemas.scores.records import (
+    SCORE_RECORD,
+    AnyScoreRecord,
+    CallStartedFact,
+    CallValues,
+    ClosedFact,
+    GoalsFact,
+    NotApplicable,
+    ProgressScore,
+    Result,
+    Scored,
+    SubgoalScore,
+    ToolUseFact,
+    Unscored,
+)
+from streamer.offline.call_work import (
+    BrokenOff,
+    CallOutput,
+    about_refused,
+    place_text,
+    places_of,
+    readable_scorings,
+    scoring_of,
+    unread,
+)
+from streamer.offline.scored_recordings import score_all
+from streamer.offline.scoring import RecordedScoring, ScoringPlan
+from streamer.offline.side_by_side import results_in_order
+from streamer.recordings.files import Place, RecordedPath, RecordingError, raw_lines_of
+from streamer.recordings.reader import RecordedGoals, read_call
+from streamer.settings.all_settings import Settings
+
+# One call as a trial of its goal set, folded from its score records. Pure.
+
+READ_NAMES: Final = frozenset({"call_started", "goals", "subgoal", "progress", "call", "tool_call", "closed"})
+"""Names of the records that a trial is made of; a reader may leave out all others before it decodes them."""
+_FAILED: Final = frozenset({ToolOutcome.ERROR, ToolOutcome.UNANSWERED})
+
+
+@dataclass(frozen=True, slots=True)
+class SubgoalOutcome:
+    """The end of one subgoal in one call.
+
+    Attributes:
+        subgoal_id: Its name in the goal set.
+        finding: Whether it was reached, or why nobody knows.
+        reached_turn: The turn that reached it.
+        votes_complete: Votes of the judge for "reached", in the verdict that decided; 0 for a check by code.
+        votes_incomplete: Votes against it in the same verdict.
+    """
+
+    subgoal_id: str
+    finding: bool | str
+    reached_turn: int | None = None
+    votes_complete: int = 0
+    votes_incomplete: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTool:
+    """A tool that answered with an error, or not at all, and the turn in which it was called; None if no turn is known."""
+
+    tool: str
+    turn: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One closed call that had goals.
+
+    Attributes:
+        conversation_id: Its id.
+        place: Where a person finds the call: a file, or the address of its page; empty if neither is known.
+        goal_set: Its goals.
+        version: Digest of the goals: sets of one name and two contents have two.
+        success: Whether every subgoal was reached by the last turn that counts, or why nobody knows.
+        progress: Share of the subgoals that were reached, or why nobody knows.
+        subgoals: In the order of the goal set.
+        stall_turn: In a call without success, the first turn after its last progress; None if there is no such turn.
+        failed_tools: In the order of writing.
+        closed_at_ms: Broker time at which the call closed.
+    """
+
+    conversation_id: str
+    place: str
+    goal_set: GoalSet
+    version: str
+    success: bool | str
+    progress: float | str
+    subgoals: tuple[SubgoalOutcome, ...]
+    stall_turn: int | None
+    failed_tools: tuple[FailedTool, ...]
+    closed_at_ms: int = 0
+
+    @property
+    def missed(self) -> Iterator[str]:
+        """The subgoals that were not reached, by id."""
+        return (subgoal.subgoal_id for subgoal in self.subgoals if subgoal.finding is False)
+
+    @property
+    def failed_before_stall(self) -> Iterator[FailedTool]:
+        """The tools that failed up to the turn in which the call stalls, that turn included; all if it does not stall."""
+        last = self.stall_turn
+        return (each for each in self.failed_tools if last is None or (each.turn is not None and each.turn <= last))
+
+
+class CallFold:
+    """The newest records of one call, as far as a trial needs them; records may come in any number of revisions.
+
+    Attributes:
+        has_start: Whether the first record of the call was among them.
+        closed_at_ms: Broker time of the record that says that the call is over; None before it.
+    """
+
+    __slots__ = ("_newest", "closed_at_ms", "has_start")
+
+    def __init__(self, records: Iterable[AnyScoreRecord] = ()) -> None:
+        """Folds the records of a call that are there already."""
+        self._newest: dict[Subject, AnyScoreRecord] = {}
+        self.has_start = False
+        self.closed_at_ms: int | None = None
+        for record in records:
+            self.take(record)
+
+    def take(self, record: AnyScoreRecord) -> None:
+        """Folds one more record of the call."""
+        match record:
+            case CallStartedFact():
+                self.has_start = self.has_start or record.revision == 1  # further ones have new labels
+            case ClosedFact():
+                self.closed_at_ms = record.caused_at_ms
+            case GoalsFact() | SubgoalScore() | ProgressScore() | CallValues() | ToolUseFact():
+                subject = (record.name, record.turn, record.index)
+                known = self._newest.get(subject)
+                if known is None or known.revision <= record.revision:
+                    self._newest[subject] = record
+
+    def trial(self, conversation_id: str, place: str) -> Trial | None:
+        """The call as a trial; None if it has no goals."""
+        records = list(newest_scores(self._newest.values()).values())
+        goals = next((record for record in records if isinstance(record, GoalsFact)), None)
+        if goals is None:
+            return None
+        last = max((r for r in records if isinstance(r, ProgressScore)), key=lambda r: r.turn or 0, default=None)
+        whole = next((record for record in records if isinstance(record, CallValues)), None)
+        success = None if whole is None else whole.success_final_turn
+        if success is None and last is not None:
+            success = last.success
+        known = _finding(success)
+        found = {record.index: record for record in records if isinstance(record, SubgoalScore)}
+        subgoals = tuple(
+            _outcome(subgoal.id, found.get(index)) for index, subgoal in enumerate(goals.goal_set.subgoals)
+        )
+        tools = (record for record in records if isinstance(record, ToolUseFact) and record.outcome in _FAILED)
+        return Trial(
+            conversation_id=conversation_id,
+            place=place,
+            goal_set=goals.goal_set,
+            version=goals.digest,
+            success=known,
+            progress=_value(last.result) if last is not None else _value(success),
+            subgoals=subgoals,
+            stall_turn=_stall_turn(subgoals, (last and last.turn) or 0) if known is False else None,
+            failed_tools=tuple(FailedTool(tool.tool, tool.turn) for tool in tools),
+            closed_at_ms=self.closed_at_ms or 0,
+        )
+
+
+def _value(result: Result | None) -> float | str:
+    """The value, or why there is none."""
+    match result:
+        case Scored(value=value):
+            return value
+        case Unscored(reason=reason):
+            return reason.value
+        case NotApplicable(reason=why):
+            return why
+    return UnscoredReason.NO_TURN_JUDGED.value
+
+
+def _finding(result: Result | None) -> bool | str:
+    value = _value(result)
+    return value if isinstance(value, str) else value == 1
+
+
+def _outcome(subgoal_id: str, record: SubgoalScore | None) -> SubgoalOutcome:
+    if record is None:
+        return SubgoalOutcome(subgoal_id, UnscoredReason.NO_TURN_JUDGED.value)
+    votes = (record.votes_complete, record.votes_incomplete)
+    return SubgoalOutcome(subgoal_id, _finding(record.result), record.reached_turn, *votes)
+
+
+def _stall_turn(subgoals: Iterable[SubgoalOutcome], last_turn: int) -> int | None:
+    """The turn after the last one that reached a subgoal, if the call has such a turn."""
+    after = 1 + max((each.reached_turn for each in subgoals if each.reached_turn is not None), default=0)
+    return after if after <= last_turn else None
+
+
+# Folds the score records of many calls at once, and makes a trial of each call that closes. Pure, and bounded.
+
+MAX_TRIALS: Final = 50_000
+"""Trials that are compared at once, some 3 kB each; further calls are left out and counted."""
+MAX_OPEN_CALLS: Final = 20_000
+"""Calls that are followed at once until they close, some 20 kB each; further ones are left out and counted."""
+
+NO_GOALS: Final = "without goals"
+NOT_CLOSED: Final = "not over"
+BEGAN_BEFORE: Final = "began before --since"
+TOO_MANY: Final = "over the limit"
+DAMAGED: Final = "with records that cannot be read"
+
+
+class Trials:
+    """The trials so far. Equal goal sets are kept once.
+
+    Attributes:
+        found: In the order in which they were added.
+        left_out: Calls that are no trials, by reason.
+    """
+
+    def __init__(self) -> None:
+        """Begins without a trial."""
+        self.found: list[Trial] = []
+        self.left_out: Counter[str] = Counter()
+        self._sets: dict[str, GoalSet] = {}
+
+    def add(self, trial: Trial | None) -> None:
+        """Adds one call; None is a call without goals."""
+        if trial is None:
+            self.left_out[NO_GOALS] += 1
+        elif len(self.found) == MAX_TRIALS:
+            self.left_out[TOO_MANY] += 1
+        else:
+            self.found.append(replace(trial, goal_set=self._sets.setdefault(trial.version, trial.goal_set)))
+
+
+class CallFolds:
+    """The calls whose records come mixed, until each closes."""
+
+    def __init__(self, trials: Trials, place_of: Callable[[str], str], since_ms: int = 0) -> None:
+        """Begins without a call.
+
+        Args:
+            trials: Gets the trial of each call that closes.
+            place_of: The place of a call by its id, as `Trial.place`.
+            since_ms: Calls that closed before this are no trials, and records before it may be missing; 0 for neither.
+        """
+        self._trials = trials
+        self._place_of = place_of
+        self._since_ms = since_ms
+        self._folds: dict[str, CallFold] = {}
+        self._damaged: set[str] = set()
+
+    def take(self, conversation_id: str, record: AnyScoreRecord) -> None:
+        """Folds one record. Records of an id after its `closed` are another call."""
+        fold = self._folds.get(conversation_id)
+        if fold is None:
+            if len(self._folds) == MAX_OPEN_CALLS:
+                self._trials.left_out[TOO_MANY] += record.name == "closed"
+                return
+            fold = self._folds[conversation_id] = CallFold()
+        fold.take(record)
+        if fold.closed_at_ms is None:
+            return
+        del self._folds[conversation_id]
+        is_damaged = conversation_id in self._damaged
+        self._damaged.discard(conversation_id)
+        if fold.closed_at_ms < self._since_ms:
+            return
+        if is_damaged:
+            self._trials.left_out[DAMAGED] += 1
+            return
+        trial = fold.trial(conversation_id, self._place_of(conversation_id))
+        if trial is None and self._since_ms and not fold.has_start:
+            self._trials.left_out[BEGAN_BEFORE] += 1
+        else:
+            self._trials.add(trial)
+
+    def damage(self, conversation_id: str) -> None:
+        """Notes that a record of this call cannot be read: without it the call would be another one."""
+        if len(self._damaged) < MAX_OPEN_CALLS:
+            self._damaged.add(conversation_id)
+
+    def damage_open_calls(self) -> None:
+        """Notes that a record cannot be read and can be of any open call."""
+        for conversation_id in self._folds:
+            self.damage(conversation_id)
+
+    def end(self) -> None:
+        """Counts the calls that did not close."""
+        if self._folds:
+            self._trials.left_out[NOT_CLOSED] += len(self._folds)
+        self._folds.clear()
+
+
+# Scores recorded calls and gives each as a trial: on all cores, or beside each other in one process if a judge is
+# asked.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCall:
+    """One recorded call after it was scored.
+
+    Attributes:
+        trial: None if it has no goals, or cannot be read.
+        sentences: For a person.
+        events: Events that were read.
+        is_read: Whether it could be read.
+        is_call: Whether there is a call: a webhook without one is no failure.
+    """
+
+    trial: Trial | None
+    sentences: tuple[str, ...]
+    events: int = 0
+    is_read: bool = True
+    is_call: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """How recorded calls become trials: the plan of scoring, the goal sets, and the agent of calls that name none."""
+
+    scoring: ScoringPlan
+    sets: RecordedGoals | None
+    agent: str | None
+
+
+def trials_without_judge(found: Sequence[RecordedPath], plan: TrialPlan, processes: int | None) -> Iterator[ReadCall]:
+    """The calls in the order of the recordings, read on all cores unless a number of processes is given."""
+    return results_in_order(places_of(found), partial(_scored, plan), processes)
+
+
+def trials_with_judge(
+    found: Sequence[RecordedPath],
+    plan: TrialPlan,
+    settings: Settings,
+    verdicts: Path | None,
+    take: Callable[[ReadCall], None],
+    on_event: Callable[[], None],
+) -> None:
+    """Scores the calls and asks the judge; many calls wait for answers at the same time.
+
+    Args:
+        found: The paths.
+        plan: How they are scored.
+        settings: The judge with its limits and budgets.
+        verdicts: File of kept verdicts; None keeps none.
+        take: Called with each call, in the order of the recordings, and with each place that cannot be read.
+        on_event: Called after each event.
+
+    Raises:
+        VerdictFileError: The file of verdicts cannot be used.
+        NoJudgeError: A setting of the judge is missing.
+        JudgeFailedError: The judge answers nothing.
+    """
+    places: deque[str] = deque()
+
+    def leave_out(output: CallOutput) -> None:
+        take(_left_out(output))
+
+    def scorings() -> Iterator[RecordedScoring]:
+        for place, scoring in readable_scorings(found, plan.scoring, plan.sets, plan.agent, leave_out):
+            places.append(place)
+            yield scoring
+
+    def show(scoring: RecordedScoring) -> None:
+        take(_read(scoring, places.popleft(), [], 0))
+
+    score_all(scorings(), settings, show, on_event, asks_judge=True, verdicts=verdicts)
+
+
+def _scored(plan: TrialPlan, place: Place | BrokenOff) -> ReadCall:
+    if isinstance(place, BrokenOff):
+        return ReadCall(None, (place.sentences,), is_read=False, is_call=False)
+    events = 0
+
+    def on_event() -> None:
+        nonlocal events
+        events += 1
+
+    try:
+        scoring, sentences = scoring_of(read_call(place), plan.scoring, plan.sets, plan.agent)
+        deque(scoring.run(on_event), maxlen=0)  # nothing is asked
+    except RecordingError as error:
+        return _left_out(unread(error))
+    return _read(scoring, place_text(place), sentences, events)
+
+
+def _read(scoring: RecordedScoring, place: str, sentences: Sequence[str], events: int) -> ReadCall:
+    call = scoring.call.conversation_id
+    trial = CallFold(scoring.records).trial(call, place)
+    return ReadCall(trial, (*sentences, *about_refused(call, scoring.refused)), events)
+
+
+def _left_out(output: CallOutput) -> ReadCall:
+    return ReadCall(None, output.sentences, is_read=output.is_read, is_call=False)
+
+
+# Reads the trials in files of score records, as `callgauge score` prints them or a reader of `scores` keeps them.
+
+_SUFFIXES: Final = (".jsonl", ".jsonl.gz")
+_MARKS: Final = frozenset({"conversation_id", "name", "revision", "status"})
+"""Fields that every score record has, and no recorded call."""
+MOST_MISTAKES: Final = 5
+"""Lines of one file that are named; the others are counted."""
+
+
+def holds_scores(path: Path) -> bool:
+    """Whether the first line of a file is a score record. A file that cannot be read is left to the reader of recordings."""
+    if not (path.is_file() and path.name.endswith(_SUFFIXES)):
+        return False
+    try:
+        first = next((text for _, text in raw_lines_of(path) if text.strip()), b"")
+        fields = from_json(first)
+    except (RecordingError, ValueError):
+        return False
+    return isinstance(fields, dict) and fields.keys() >= _MARKS
+
+
+def read_score_file(path: Path, trials: Trials) -> Iterator[str]:
+    """Adds the calls of a file. A call with a line that cannot be read is left out; the others are not concerned.
+
+    Yields:
+        A sentence for each of the first lines that cannot be read, and one for the others together.
+    """
+    folds = CallFolds(trials, lambda call: f"{path} ({call})")
+    mistakes = 0
+    try:
+        for number, text in raw_lines_of(path):
+            if (seen := _problem(text, folds)) is None:
+                continue
+            mistakes += 1
+            if mistakes <= MOST_MISTAKES:
+                yield (
+                    f"{path}:{number}: this line cannot be read: expected a score record of this version; seen {seen}. Its "
+                    "call is left out; the others are not concerned. Write the file again with `callgauge score`."
+                )
+    except RecordingError as error:
+        error.consequence = "The calls before it are compared; the rest of the file is left out."
+        yield str(error)
+    folds.end()
+    if mistakes > MOST_MISTAKES:
+        yield f"{path}: {mistakes - MOST_MISTAKES} further lines cannot be read."
+
+
+def _problem(text: bytes, folds: CallFolds) -> str | None:
+    """Folds a line; returns the fault if that cannot be done."""
+    try:
+        fields = from_json(text)
+    except ValueError:
+        folds.damage_open_calls()  # it is a line of one of them
+        return "no JSON"
+    call, name = (fields.get(key) if isinstance(fields, dict) else None for key in ("conversation_id", "name"))
+    if not isinstance(call, str) or not isinstance(name, str):
+        folds.damage_open_calls()
+        return "JSON without conversation_id and name"
+    if name not in READ_NAMES:
+        return None
+    try:
+        record = SCORE_RECORD.validate_json(text)
+    except ValidationError as error:
+        folds.damage(call)
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"a record {name} in which {'.'.join(map(str, first['loc'][1:])) or 'a field'} is wrong"
+    folds.take(call, record)
+    return None
