@@ -1,11 +1,14 @@
 """The effects of the engine: a closed union of values that the shell carries out and tests compare."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from schemas.closed_sets import InputSource
-from schemas.events.codec import Misread
 from schemas.judging import JudgeRequest
 from schemas.scores.records import AnyScoreRecord
+
+if TYPE_CHECKING:
+    from schemas.events.codec import Misread  # brings the reader of every event
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class NotUnderstood:
 
     source: InputSource
     conversation_id: str
-    misread: Misread
+    misread: "Misread"
 
 
 Effect = PublishScore | OpenCall | CloseCall | Count | RequestVerdict | NotUnderstood

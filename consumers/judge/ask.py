@@ -14,9 +14,9 @@ import structlog
 
 from consumers.engine.goals.questions import Voting
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.endpoint import Asks, Delivery, Reply, ReplyFault
 from consumers.judge.limits import Breaker, Budget, BudgetName, Promise, RateLimit, Waiting, WaitingLine
 from consumers.judge.prompts import Answer, Question, question_of, read_answer
+from consumers.judge.reply import Asks, Delivery, Reply, ReplyFault
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments

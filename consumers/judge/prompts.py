@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from consumers.engine.goals.questions import grade_of
 from consumers.engine.redaction.redactor import Redactor
+from consumers.judge.settings import AnswerForm
 from schemas.closed_sets import JudgeKind
 from schemas.judging import (
     MAX_EXPLANATION_CHARS,
@@ -25,11 +26,6 @@ from schemas.judging import (
     filled,
     is_known_prompt,
 )
-
-# The forms in which a model is asked to answer.
-
-AnswerForm = Literal["structured", "grade"]
-
 
 # Turns an utterance into one line of text without hidden characters.
 

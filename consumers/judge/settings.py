@@ -6,11 +6,13 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, fi
 from pydantic_settings import NoDecode
 
 from consumers.judge.limits import Allowance, Prices
-from consumers.judge.prompts import AnswerForm
 from consumers.runtime.settings import HeaderSecret, HeaderSecretFile, or_of_its_file
 from schemas.closed_sets import TEXT_JUDGES, JudgeKind
 
 _Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+AnswerForm = Literal["structured", "grade"]
+"""The forms in which a model is asked to answer."""
 
 
 class JudgeSettings(BaseModel):

@@ -45,7 +45,8 @@ from consumers.engine.goals.questions import in_words
 from consumers.engine.goals.text_judges import transcript_of
 from consumers.engine.goals.tool_correctness import ToolQuestion
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.prompts import AnswerForm, question_of
+from consumers.judge.prompts import question_of
+from consumers.judge.settings import AnswerForm
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import first_of
 from schemas.closed_sets import JudgeKind, UnjudgedReason

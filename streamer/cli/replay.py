@@ -139,7 +139,7 @@ def replay(
     from streamer.report.drawing import counted
     from streamer.settings.listing import settings_from
     from streamer.sources.publisher import PlayProgress, publish_calls
-    from streamer.sources.replay import ReplayPlan, amount_of, calls_to_play
+    from streamer.sources.replayed_calls import ReplayPlan, amount_of, calls_to_play
 
     _require_one_kind(context, from_topics=from_topics)
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.ask import Judge
-from consumers.judge.endpoint import Asks
+from consumers.judge.reply import Asks
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from consumers.runtime.process import OperatorError
 from schemas.goals.goal_set import GoalSet
-from streamer.goals.files import doubles_in, goal_files_of, read_goal_file
-from streamer.goals.topic import GoalIndex
+from streamer.goals.files import GoalIndex, doubles_in, goal_files_of, read_goal_file
 from streamer.recordings.elevenlabs import agent_call, other_webhook, record_in
 from streamer.recordings.files import (
     AUDIT_FILE,

@@ -25,14 +25,9 @@ from schemas.events.elevenlabs import CarriedAgentEvent
 from schemas.events.envelope import envelope_headers
 from schemas.wire import MAX_NAME_CHARS, Name
 from streamer.settings.all_settings import MonitorSettings
-from streamer.sources.publisher import (
-    MAX_VALUE_BYTES,
-    AcknowledgedWriter,
-    NotAcknowledgedError,
-    OutgoingRecord,
-    cloudevent_type,
-)
+from streamer.sources.publisher import cloudevent_type
 from streamer.sources.replay import compact_json
+from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
 
 # Separates the past of a call from its present in the messages of ElevenLabs' monitor. Pure.
 #

@@ -3,18 +3,14 @@
 import heapq
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from schemas.events.simulator import CONTROL_EVENTS, Source
 from schemas.wire import without_infinity
-from streamer.facts import ID_MARK
-from streamer.recordings.eva import with_state
 from streamer.recordings.files import Events, RecordedCall
-from streamer.recordings.reader import read_recordings
 
 # Turns a recorded call into the events for the topics: their bytes, their order and their times. Pure.
 #
@@ -383,78 +379,3 @@ def _shifted_record(value: Any, by_seconds: int) -> Any:
 
 def _without_nulls(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in facts.items() if value is not None}
-
-
-# Prepares recorded calls for `callgauge replay`: as if they happened now.
-
-MAX_ID_BYTES_KEPT = 200
-"""Length of the part of a recorded id in the new one; the rest must fit into the longest key too."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayPlan:
-    """How recorded calls are played.
-
-    Attributes:
-        paths: Record directories, wire-level files and records of ElevenLabs agents, played in this order.
-        speed: Factor against the recording; None is as fast as possible.
-        run_name: Part of the new conversation ids of this run; None keeps the recorded ids.
-        keeps_times: Whether the recorded times are kept instead of moved to the present.
-        agent: Agent in each `call_started` that the recording lacks.
-        goals: Goal set in those events; `ID_MARK` in it is replaced by the recorded id.
-    """
-
-    paths: tuple[Path, ...]
-    speed: float | None
-    run_name: str | None
-    keeps_times: bool
-    agent: str | None
-    goals: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedAmount:
-    """How much there is to play."""
-
-    calls: int
-    events: int
-
-
-def amount_of(plan: ReplayPlan) -> RecordedAmount:
-    """Reads everything once without playing it: a broken line is found before anything is sent.
-
-    Raises:
-        RecordingError: A path or a line cannot be read.
-    """
-    calls = events = 0
-    for call in _recorded(plan.paths):
-        calls += 1
-        ready = with_control_events(call)
-        streams = (ready.audit, ready.pipecat, ready.elevenlabs, ready.agent, ready.control)
-        events += sum(len(stream or ()) for stream in streams)
-    return RecordedAmount(calls, events)
-
-
-def calls_to_play(plan: ReplayPlan, now_ms: Callable[[], int]) -> Iterator[PlayedCall]:
-    """The calls, each moved to the present at the moment when it is taken.
-
-    Every call gets `call_started` and `call_ended` where its recording has none.
-
-    Raises:
-        RecordingError: A path or a line cannot be read.
-    """
-    for number, recorded in enumerate(_recorded(plan.paths), start=1):
-        call = recorded
-        if plan.run_name is not None:
-            name = call.conversation_id.encode()[:MAX_ID_BYTES_KEPT].decode(errors="ignore")
-            call = renamed(call, f"{name}-{plan.run_name}-{number}")
-        if not plan.keeps_times:
-            call = shifted(call, seconds_to_now(call, now_ms(), plan.speed))
-        goals = None if plan.goals is None else plan.goals.replace(ID_MARK, recorded.conversation_id)
-        call = with_state(with_control_events(call, agent=plan.agent, environment="replay", goals=goals))
-        yield PlayedCall(call.conversation_id, tuple(in_time_order(call)))
-
-
-def _recorded(paths: Sequence[Path]) -> Iterator[RecordedCall]:
-    for path in paths:
-        yield from read_recordings(path)

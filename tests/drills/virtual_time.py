@@ -20,8 +20,7 @@ from consumers.exporter.projection import CallSoFar, Counted, project
 from schemas.goals.goal_set import GoalSet
 from schemas.metrics.catalogue import metric_named
 from schemas.scores.records import AnyScoreRecord, ClosedFact
-from streamer.goals.files import read_goal_file
-from streamer.goals.topic import GoalIndex
+from streamer.goals.files import GoalIndex, read_goal_file
 from streamer.offline.contexts import arrivals_of
 from streamer.offline.side_by_side import results_in_order
 from streamer.roles.demo import GOALS_FOLDER

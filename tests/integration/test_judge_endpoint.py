@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import structlog
 
-from consumers.judge.endpoint import Delivery, Endpoint, Reply
+from consumers.judge.endpoint import Endpoint
 from consumers.judge.prompts import question_of
+from consumers.judge.reply import Delivery, Reply
 from schemas.closed_sets import TrialOutcome, UnjudgedReason
 from schemas.judging import Judged, TokenUse, Unjudged
 from tests.support.calls.judge_questions import judge_settings, question, running_judge, talk

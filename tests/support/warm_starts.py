@@ -19,16 +19,20 @@ from typing import Final
 LOADED: Final = (
     "streamer.cli.main",
     *(
-        f"streamer.{folder}.{name}"
-        for folder in ("cli", "commands")
+        f"streamer.cli.{name}"
         for name in ("demo", "doctor", "quarantine", "run", "score", "simulate", "tail", "topics")
     ),
+    "streamer.cluster.topic_admin",
+    "streamer.doctor.examination",
+    "streamer.offline.scored_recordings",
+    "streamer.quarantine",
+    "streamer.sources.simulator.traffic",
+    "streamer.sources.tail",
     "streamer.cli.app",
     "streamer.cli.replay",
     "streamer.backtest.run",
     "streamer.offline.call_work",
     "streamer.sources.publisher",
-    "streamer.backtest.run",
     "streamer.roles.demo",
     "streamer.roles.evaluator_role",
     "streamer.sources.http.role",

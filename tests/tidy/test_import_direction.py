@@ -1,8 +1,9 @@
-"""Imports go one way: schemas, then engine and runtime side by side, then the shells, then streamer."""
+"""Imports go one way: schemas, then engine and runtime side by side, then the shells, then streamer. No module needs itself."""
 
 import ast
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,36 @@ def _offences(path: Path, tree: ast.Module) -> list[str]:
 @pytest.mark.parametrize("folder", ["schemas", "consumers", "streamer"])
 def test_imports_go_one_way(folder: str) -> None:
     assert [offence for path, tree in modules(folder).items() for offence in _offences(path, tree)] == []
+
+
+def _circles(trees: Mapping[Path, ast.Module]) -> list[list[str]]:
+    """Modules that import each other while they are loaded, directly or through others."""
+    names = {path: path.with_suffix("").as_posix().replace("/", ".") for path in trees}
+    known = set(names.values())
+    needs: dict[str, set[str]] = {}
+    for path, tree in trees.items():
+        loaded = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+        found = {name if name in known else name.rpartition(".")[0] for _, name in imports(loaded)}
+        needs[names[path]] = (found & known) - {names[path]}
+    while leaves := {name for name, needed in needs.items() if not needed}:
+        needs = {name: needed - leaves for name, needed in needs.items() if name not in leaves}
+    return [[name, *sorted(needed)] for name, needed in sorted(needs.items())]
+
+
+def test_no_module_needs_itself() -> None:
+    folders = ("schemas", "consumers", "streamer")
+    assert _circles({path: tree for folder in folders for path, tree in modules(folder).items()}) == []
+
+
+def test_a_circle_is_seen() -> None:
+    trees = {
+        Path("a/x.py"): ast.parse("from a.y import Y"),
+        Path("a/y.py"): ast.parse("from a import z"),
+        Path("a/z.py"): ast.parse("import a.x"),
+        Path("a/above.py"): ast.parse("import a.x"),
+        Path("a/below.py"): ast.parse("def f():\n    import a.x"),
+    }
+    assert [name for name, *_ in _circles(trees)] == ["a.above", "a.x", "a.y", "a.z"]
 
 
 def test_the_engine_imports_only_pure_computation() -> None:

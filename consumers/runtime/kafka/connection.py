@@ -19,7 +19,8 @@ from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 from pydantic import BaseModel, ConfigDict, Field
 
 from consumers.runtime.kafka.batches import read_tolerantly
-from consumers.runtime.kafka.security import SecuritySettings, TokenError
+from consumers.runtime.kafka.security import SecuritySettings
+from consumers.runtime.kafka.token_file import TokenError
 from consumers.runtime.process import OperatorError
 from schemas.topics import MAX_BATCH_BYTES
 

@@ -21,14 +21,9 @@ from schemas.events.envelope import envelope_headers
 from schemas.wire import MAX_NAME_CHARS
 from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call, record_in
 from streamer.sources.http.receiving import Bodies, BusyError, GoneError, Sender, Senders, TooSlowError
-from streamer.sources.publisher import (
-    MAX_VALUE_BYTES,
-    AcknowledgedWriter,
-    NotAcknowledgedError,
-    OutgoingRecord,
-    cloudevent_type,
-)
+from streamer.sources.publisher import cloudevent_type
 from streamer.sources.replay import AGENT_RECORD, agent_event_name, compact_json
+from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
 
 # The records for Kafka of one delivery of ElevenLabs' webhook. Pure.
 

@@ -28,14 +28,9 @@ from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
 from streamer.sources.http.receiving import Bodies, BusyError, GoneError, Sender, Senders, TooSlowError
-from streamer.sources.publisher import (
-    MAX_VALUE_BYTES,
-    AcknowledgedWriter,
-    NotAcknowledgedError,
-    OutgoingRecord,
-    cloudevent_type,
-)
+from streamer.sources.publisher import cloudevent_type
 from streamer.sources.replay import agent_event_name, event_name, event_time_ms
+from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
 
 # Reads the events in the body of a POST: plain JSON, JSON lines, and CloudEvents 1.0 in all three modes of HTTP.
 # Pure.

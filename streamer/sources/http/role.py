@@ -18,7 +18,7 @@ from streamer.settings.all_settings import IngestSettings
 from streamer.sources.http.elevenlabs import WebhookRoute
 from streamer.sources.http.posted import Batches, EventsRoute
 from streamer.sources.http.receiving import Bodies, Senders
-from streamer.sources.publisher import ACKNOWLEDGE_SECONDS, AcknowledgedWriter
+from streamer.sources.writer import ACKNOWLEDGE_SECONDS, AcknowledgedWriter
 
 BOUNDS: Final = ConnectionBounds(request_seconds=30.0, answer_seconds=45.0, most_connections=1_024)
 """Bots keep a connection between their batches. An answer waits for the body and for Kafka, each with a deadline of its own."""

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from consumers.judge.ask import Judge
-from consumers.judge.endpoint import Asks, Delivery, Reply
 from consumers.judge.prompts import Question
+from consumers.judge.reply import Asks, Delivery, Reply
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import JudgeKind, TrialOutcome

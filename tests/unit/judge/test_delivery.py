@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.judge import endpoint as transport
-from consumers.judge.endpoint import MAX_REPORTED_TOKENS, Delivery, Endpoint, Reply
+from consumers.judge.endpoint import Endpoint
 from consumers.judge.prompts import question_of
+from consumers.judge.reply import MAX_REPORTED_TOKENS, Delivery, Reply
 from schemas.closed_sets import TrialOutcome, UnjudgedReason
 from schemas.judging import Judged, JudgeVerdict, TokenUse, Unjudged
 from tests.support.calls.judge_questions import ScriptedEndpoint, answer, judge_settings, question, running_judge

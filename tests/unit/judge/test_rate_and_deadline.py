@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from consumers.judge import ask as asking
-from consumers.judge.endpoint import Delivery, Reply
 from consumers.judge.prompts import Question
+from consumers.judge.reply import Delivery, Reply
 from schemas.closed_sets import UnjudgedReason
 from schemas.judging import JudgeVerdict, Unjudged
 from streamer.offline import judge_in_process

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from consumers.judge.ask import Judge
-from consumers.judge.endpoint import Reply
+from consumers.judge.reply import Reply
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import JudgeKind, TrialOutcome, UnjudgedReason
 from schemas.judging import (

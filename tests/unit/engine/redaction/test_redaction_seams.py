@@ -259,7 +259,7 @@ def test_what_a_model_explains_is_redacted_before_it_is_cut(form: Any) -> None:
 
 async def test_a_verdict_repeats_nothing_and_counts_it() -> None:
     def explains(_: object) -> Any:
-        from consumers.judge.endpoint import Reply
+        from consumers.judge.reply import Reply
 
         explanation = f"It was {SAID_CARD} of jane dot doe at example dot com."
         return Reply(TrialOutcome.ANSWERED, json.dumps({"explanation": explanation, "grade": "C"}))

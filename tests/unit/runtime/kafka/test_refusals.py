@@ -29,7 +29,8 @@ from consumers.runtime.kafka.connection import (
     partition_counts,
     require_access,
 )
-from consumers.runtime.kafka.security import SecuritySettings, TokenError
+from consumers.runtime.kafka.security import SecuritySettings
+from consumers.runtime.kafka.token_file import TokenError
 from streamer.roles.demo import embedded_broker
 
 NOBODY = "127.0.0.1:1"

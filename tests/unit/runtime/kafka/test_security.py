@@ -13,7 +13,8 @@ from pydantic import SecretStr, ValidationError
 
 from consumers.runtime.kafka import connection as kafka_module
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.security import SecuritySettings, TokenError, TokenFile
+from consumers.runtime.kafka.security import SecuritySettings
+from consumers.runtime.kafka.token_file import TokenError, TokenFile
 from consumers.runtime.settings import UnusableSecretError, secret_in
 from tests.support.brokers.secured_broker import KEY_PASSWORD, unsigned_token, write_certificates
 

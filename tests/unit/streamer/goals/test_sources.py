@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.topics import GOALS_TOPIC
-from streamer.goals.files import GoalFolderError
-from streamer.goals.topic import GoalFolder, GoalIndex, GoalSources, GoalsTopic
+from streamer.goals.files import GoalFolderError, GoalIndex
+from streamer.goals.topic import GoalFolder, GoalSources, GoalsTopic
 from streamer.roles.demo import embedded_broker
 from tests.support.patience import patient
 

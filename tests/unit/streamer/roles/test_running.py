@@ -181,7 +181,7 @@ async def test_cancelling_it_lets_every_role_finish(monkeypatch: pytest.MonkeyPa
 PROGRAM = """
 import asyncio, time
 from consumers.exporter import service as exporter_service
-from streamer.commands import run as run_command
+from streamer.roles import running as run_command
 from streamer.roles import running as service
 from streamer.settings.all_settings import Settings
 from consumers.runtime.logs import configure_logging

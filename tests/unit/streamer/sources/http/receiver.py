@@ -18,7 +18,7 @@ from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http.elevenlabs import WebhookRoute
 from streamer.sources.http.posted import Batches, EventsRoute
 from streamer.sources.http.receiving import Bodies, Senders
-from streamer.sources.publisher import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
+from streamer.sources.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
 from tests.support.webhooks import SECRET
 
 TOKEN = "token-of-everybody"  # noqa: S105 - a secret of tests

@@ -14,7 +14,7 @@ from websockets.http11 import Request, Response
 from consumers.runtime.registry import Instruments
 from streamer.settings.all_settings import MonitorSettings
 from streamer.sources.monitor import QUIET_SECONDS, CallBridge, LiveCall
-from streamer.sources.publisher import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
+from streamer.sources.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
 
 Json = dict[str, Any]
 T0_MS = 1_790_000_000_000
