@@ -178,16 +178,17 @@ class Replay:
     def _fold(self, step: Fold) -> bool:
         """Folds or skips the record of a step; returns whether it did: the record may not be there yet."""
         source, offset, opened = step
-        if offset < self.positions[source]:
-            return True  # of a call that closed before reading begins
+        if opened is not None and not self._closings[opened]:
+            self._version_of[opened] = self._written_by
+        if offset < self.positions[source]:  # of a call that closed before reading begins, or whose first record was lost
+            self._evicted = None
+            return True
         record = self._record(source, offset)
         is_gone = not self._firsts.get(source, 0) <= offset < self._ends[source] or offset < self.read_to.get(source, 0)
         if record is None and not is_gone and not self._waiting[source]:
             return False
         self.positions[source] = offset + 1
         evicted, self._evicted = self._evicted, None
-        if opened is not None and not self._closings[opened]:
-            self._version_of[opened] = self._written_by
         if record is None:
             self.lost += 1
             return True

@@ -255,6 +255,18 @@ def test_a_call_whose_first_record_is_lost_goes_on_from_its_next_and_is_publishe
     assert Renumbered("a", GENERATION, counts=False) in replaying.replay.of_other_versions()
 
 
+def test_a_call_whose_first_record_was_lost_to_an_earlier_owner_is_folded_as_that_owner_folded_it() -> None:
+    """Reading begins at the first record that owner had."""
+    order = order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1), goes_on(PIPECAT, 2))
+    order.owner()
+    order.write(Renumbered("a", GENERATION, counts=False), goes_on(PIPECAT, 3))
+    replaying = Replaying(order, {PIPECAT: 4}, starts={PIPECAT: 2}, firsts={PIPECAT: 2})
+    assert replaying.put(said(PIPECAT, 2, "a"), said(PIPECAT, 3, "a"))
+    assert replaying.folded == [("a", 2), ("a", 3)]
+    assert replaying.engine.renumbered == [Renumbered("a", GENERATION, counts=False)]
+    assert (replaying.replay.lost, replaying.replay.of_other_versions()) == (0, [])
+
+
 def test_a_call_of_which_every_record_is_lost_goes_on_in_a_new_generation_too() -> None:
     order = order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1), opens(AUDIT, 0, "b"))
     replaying = Replaying(order, {PIPECAT: 3, AUDIT: 1}, firsts={PIPECAT: 2})
