@@ -144,13 +144,12 @@ class OrderEncoder:
         if passed < 0:
             raise ValueError(f"{source}@{offset} comes after {self.positions[source] - 1}")
         self.positions[source] = offset + 1
-        number = _FIRST_FOLD + 2 * _NUMBERS[source] + _FOLDS * passed
-        if opened is not None:
-            self._put_texts(number + 1, opened)
-        elif passed:
-            _put(self._steps, number)
+        if not passed and opened is None:  # nearly always
+            self._steps.append(_FIRST_FOLD + 2 * _NUMBERS[source])
+        elif opened is None:
+            _put(self._steps, _FIRST_FOLD + 2 * _NUMBERS[source] + _FOLDS * passed)
         else:
-            self._steps.append(number)
+            self._put_texts(_FIRST_FOLD + 2 * _NUMBERS[source] + 1 + _FOLDS * passed, opened)
 
     def pass_time(self, now_ms: int) -> None:
         """Notes that silence was decided up to this time."""
