@@ -401,10 +401,10 @@ class Replay:
         source, offset, opened = step
         if opened is not None and not self._closings[opened]:
             self._version_of[opened] = self._written_by
-        if (
-            offset < self.positions[source]
-        ):  # of a call that closed before reading begins, or whose first record was lost
-            self._evicted = None
+        if offset < self.positions[source]:
+            self._evicted = (
+                None  # the record is of a call that closed before reading begins, or whose first record was lost
+            )
             return True
         record = self._record(source, offset)
         is_gone = not self._firsts.get(source, 0) <= offset < self._ends[source] or offset < self.read_to.get(source, 0)

@@ -1,8 +1,8 @@
 """The list of commands. A command's module is imported when the command is asked for, so `--help` stays quick.
 
 Each command is the module of its name in this folder. The module has `app`, a Typer application; the docstrings of its
-functions are the help texts. It imports what options and help need. A function imports its work when it runs, most of it
-from `streamer/commands`, so the help of a command is quick too.
+functions are the help texts. It imports what options and help need. A function imports its work when it runs, so the help
+of a command is quick too.
 """
 
 import os

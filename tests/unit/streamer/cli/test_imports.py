@@ -16,26 +16,13 @@ LIBRARIES = (
     *("pydantic", "starlette", "stdnum", "structlog", "uvicorn", "whisper_normalizer", "yaml"),
 )
 FOR_ALL_COMMANDS = {
-    *(
-        "consumers.runtime",
-        "consumers.runtime.process",
-        "consumers.runtime.process",
-        "streamer.facts",
-        "streamer.terminal",
-    ),
-    *("streamer.cli", "streamer.cli.app", "streamer.cli.main", "streamer.cli.options", "streamer.facts"),
-    *("streamer.facts", "streamer.terminal"),
+    *("consumers.runtime", "consumers.runtime.process", "streamer.facts", "streamer.terminal"),
+    *("streamer.cli", "streamer.cli.app", "streamer.cli.main", "streamer.cli.options"),
 }
 FOR_ONE_COMMAND = {
-    "call": {"streamer.operations", "streamer.operations.one_call", "streamer.facts"},
     "quarantine": {"schemas.closed_sets"},
     "run": {"schemas.closed_sets"},
-    "score": {"streamer.agent_inspect", "streamer.facts"},
-    "simulate": {
-        "streamer.sources",
-        "streamer.sources.simulator",
-        *(f"streamer.sources.simulator.{name}" for name in ("incidents", "profile", "speech")),
-    },
+    "simulate": {"streamer.sources", "streamer.sources.simulator", "streamer.sources.simulator.profile"},
 }
 """Words and bounds that the help of these commands shows."""
 KAFKA = ("aiokafka", "confluent_kafka", "faststream")
