@@ -1,0 +1,80 @@
+"""How far one event travels in our code: files that it enters and stays in them, over the events of the sample call.
+
+A stay is a stretch of calls and returns within one file; going back to a file is another stay. The trip begins where a record
+is folded and ends when its decision is in the outbox.
+
+    python -m tests.benchmarks.event_trip
+"""
+
+import statistics
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Self
+
+from prometheus_client import CollectorRegistry
+
+import consumers
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.limits import GoalRules, Limits
+from consumers.evaluator.partition import Partition
+from consumers.runtime.registry import Instruments
+from schemas.closed_sets import InputSource
+from schemas.topics import SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
+from streamer.recordings.reader import read_recordings
+from streamer.sources.replay import in_time_order, with_control_events
+from tests.properties.evaluation import EveryCall
+from tests.support.fakes.evaluator_fakes import Record
+
+OURS: Final = str(Path(consumers.__file__).parents[1])
+FOLDERS: Final = tuple(f"{OURS}/{folder}/" for folder in ("consumers", "schemas"))
+SAMPLE: Final = Path(OURS) / "streamer" / "recordings" / "sample" / "call.jsonl"
+
+
+class Trip:
+    """The files of ours that are entered, in order, while it is active."""
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._seen)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _seen(self, frame: FrameType, event: str, _: Any) -> None:
+        there: FrameType | None = frame if event == "call" else frame.f_back if event == "return" else None
+        file = "" if there is None else there.f_code.co_filename
+        if file.startswith(FOLDERS) and (not self.files or self.files[-1] != file):
+            self.files.append(file)
+
+
+def main() -> None:
+    """Prints the medians."""
+    (call,) = read_recordings(SAMPLE)
+    limits = Limits()
+    goals = ChosenGoals(EveryCall(), GoalRules(asks_judge=True))
+    instruments = Instruments(CollectorRegistry(), ["evaluator"])
+    partition = Partition(
+        0, PartitionEvaluator(limits, "trip", goals), limits, SOURCE_BY_TOPIC, instruments, goals=goals
+    )
+    partition.start(dict.fromkeys(SOURCE_BY_TOPIC, 0))
+    offsets = dict.fromkeys(SOURCE_BY_TOPIC, 0)
+    files, stays = [], []
+    for event in in_time_order(with_control_events(call, agent="desk")):
+        topic = TOPIC_BY_SOURCE[InputSource(event.source)]
+        record = Record(topic, offsets[topic], event.time_ms, key=call.conversation_id.encode(), value=event.value)
+        offsets[topic] += 1
+        with Trip() as trip:
+            partition.fold([[record]], None)
+        files.append(len(set(trip.files)))
+        stays.append(len(trip.files))
+    medians = f"median {statistics.median(files):.0f} files, {statistics.median(stays):.0f} stays"
+    print(f"{len(files)} events: {medians}; at most {max(files)}, {max(stays)}")
+
+
+if __name__ == "__main__":
+    main()
