@@ -1,4 +1,4 @@
-"""Checks events of a bot without sending them: what is refused, and which scores they can give."""
+"""Checks events of a bot without sending them: refusals, and the scores that the events can give."""
 
 import sys
 from collections import Counter, defaultdict

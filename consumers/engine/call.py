@@ -1,4 +1,4 @@
-"""A call from its first record to its close: which part reads which event, in which order, and what is written at the end."""
+"""A call from its first record to its close: its parts in the order in which they see an event, and its final records."""
 
 import hashlib
 from array import array

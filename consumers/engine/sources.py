@@ -1,4 +1,4 @@
-"""What the events of each source mean for a call: which part reads them, which count, and when they end the call."""
+"""The meaning of each source's events for a call: their readers, their counts, and the end of the call."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol

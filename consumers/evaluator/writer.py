@@ -1,4 +1,4 @@
-"""Writes what a partition decides: effects become records, records wait whole decisions at a time, and go out in transactions."""
+"""Writes the decisions of a partition: effects become records, decisions wait whole, and go out in transactions."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""What each record of `scores` adds to the metrics, and what must be known of its call before."""
+"""Samples of the metrics from each record of `scores`, and the state of its call that they need."""
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Collection, Iterator, Mapping

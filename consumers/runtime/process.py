@@ -1,4 +1,4 @@
-"""What every process needs: errors for operators, stopping, the clock, and garbage collection."""
+"""Parts of every process: errors for operators, stopping, the clock, and garbage collection."""
 
 import asyncio
 import gc

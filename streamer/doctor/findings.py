@@ -1,4 +1,4 @@
-"""What `doctor` can find: each finding with what it means and what to do."""
+"""The findings of `doctor`: each with its meaning and its remedy."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

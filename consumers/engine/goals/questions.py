@@ -1,4 +1,4 @@
-"""Questions to judges about subgoals: when they are put, for how long they stay open, and how votes count."""
+"""Questions to judges about subgoals: their time, their deadline, and the votes on them."""
 
 import json
 import re

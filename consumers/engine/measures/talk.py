@@ -1,4 +1,4 @@
-"""Who talks how much: speech, monologues, pace, overlap, silence, repeated questions."""
+"""Shares of talk: speech, monologues, pace, overlap, silence, repeated questions."""
 
 import re
 from bisect import bisect_right, insort

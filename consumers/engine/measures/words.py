@@ -1,4 +1,4 @@
-"""Word errors: of the transcripts of a call against each other, and of speech recognition against the words that were said."""
+"""Word errors: between the transcripts of a call, and of speech recognition against the spoken words."""
 
 import re
 from collections import Counter

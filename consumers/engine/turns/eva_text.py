@@ -1,4 +1,4 @@
-"""EVA's texts: speech and words that belong to one entry grow in groups, and what was spoken of an interrupted answer."""
+"""EVA's texts: speech and words of one entry grow in groups, and the spoken part of an interrupted answer."""
 
 import re
 from array import array

@@ -1,4 +1,4 @@
-"""One shape of a turn, whoever reported it: who spoke when, which words serve which purpose, how long the caller waited."""
+"""One shape of a turn from any source: the speech of both sides, their words by purpose, and the caller's wait."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""What the bot itself reports: the finished record of an ElevenLabs agent, and uses of tools."""
+"""Reports of the bot itself: the finished record of an ElevenLabs agent, and uses of tools."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping

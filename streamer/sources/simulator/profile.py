@@ -1,4 +1,4 @@
-"""What simulated calls are like: incidents, profiles, and what is said."""
+"""Profiles of simulated calls, their incidents, and their sentences."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
