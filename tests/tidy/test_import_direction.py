@@ -34,7 +34,6 @@ ENGINE_MAY_IMPORT = (
         "json",
         "math",
         "operator",
-        "pickle",
         "re",
         "statistics",
         "string",
