@@ -408,7 +408,7 @@ class TraceFiles:
         self._files = [file for path in paths for file in _files_at(path)]
 
     def count(self) -> int | None:
-        """The number of traces; None if a file cannot be read, which is said where it is read."""
+        """The number of traces; None if a file cannot be read: its reader reports that."""
         try:
             return sum(_count(file) for file in self._files)
         except RecordingError:

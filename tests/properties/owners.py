@@ -97,7 +97,7 @@ class Topics:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is the same for all owners, and what differs: the goals that their version of the files has."""
+    """Settings that all owners share, and one that differs: the goals in their version of the files."""
 
     limits: Limits = LIMITS
     rules: GoalRules = RULES
@@ -118,7 +118,7 @@ class _Reached(NamedTuple):
 
 
 class _Decision(NamedTuple):
-    """What one step decided, all steps since the decision before it, and how far the owner was before and after them."""
+    """Decision of one step, all steps since the decision before it, and the progress of the owner before and after them."""
 
     effects: Sequence[Effect]
     steps: bytes
@@ -265,7 +265,7 @@ class Owner:
 
 
 def undisturbed(topics: Topics, settings: Settings, *, obeys: bool = False) -> list[Effect]:
-    """What one owner publishes that takes the steps of the order. It decides by itself which calls open and give way, unless it `obeys`."""
+    """Effects of one owner that takes the steps of the order. It decides by itself which calls open and give way, unless it `obeys`."""
     goals = ChosenGoals(None, settings.rules)
     evaluator = settings.evaluator(goals)
     effects: list[Effect] = []

@@ -74,7 +74,7 @@ _lives = st.lists(st.lists(_acts, max_size=60), max_size=3)
 
 
 class Past:
-    """What is on the topics of a partition: its inputs, its order, and what owners published."""
+    """The topics of a partition: its inputs, its order, and the scores of its owners."""
 
     def __init__(self, topics: Topics) -> None:
         self.topics = topics
@@ -300,6 +300,6 @@ def test_other_settings_decide_as_if_they_had_been_there_then(
 
 
 def _lasting(records: Iterable[AnyScoreRecord]) -> dict[Subject, Said]:
-    """What holds in the end. Late facts may still change the number of a turn when a silence in it is decided."""
+    """The values at the end. Late facts may still change the number of a turn when a silence in it is decided."""
     words = last_words(records)
     return {each._replace(turn=None) if each.name == "dead_air" else each: said for each, said in words.items()}

@@ -843,7 +843,7 @@ def _missing_on_topics(topics: Iterable[Mapping[str, Any]], needed: Mapping[str,
 async def _missing_on(
     connection: AIOKafkaConnection, kind: str, coordination: CoordinationType, names: Iterable[str]
 ) -> list[str]:
-    """Who may not even ask for the coordinator of a name has no right to it at all."""
+    """Returns the missing rights: a client without the right to ask for the coordinator of a name has no right to the name."""
     refusal, operation = _COORDINATION[coordination]
     answers = {name: await connection.send(FindCoordinatorRequest(name, coordination)) for name in names}
     return [f"{kind} {name}: {operation}" for name, answer in answers.items() if answer.error_code == refusal.errno]

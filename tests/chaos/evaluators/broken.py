@@ -29,7 +29,7 @@ from tests.chaos.evaluators import stepped_clock
 HESITANT: Final = "hesitant-"
 """How the id of a call begins whose records the first evaluator that has some does not write at once."""
 HESITATES, HAS_WRITTEN = "canary: hesitates", "canary: has written, or could not"
-"""What it prints before it hesitates and when that is over."""
+"""Printed before it hesitates, and when that is over."""
 FROZEN_SECONDS: Final = 5.0
 """It hesitates until it was frozen for so long."""
 UNREAD_OFFSETS: Final = 12
