@@ -379,7 +379,7 @@ class Assignment:
 # Decides which partition closes calls next, and which pause because too many of their records wait to be written.
 
 MAX_CLOSING_CALLS: Final = 200
-"""Calls of a partition that may be over and not closed: beyond it, they are closed before more is read."""
+"""Calls of a partition that may be over and not closed: beyond it, its inputs pause until half of them are closed."""
 PATIENCE_SECONDS: Final = 0.5
 """How long reading waits for a writer before it pauses the writer's partition: some transactions. The client drops the fetched
 records of a paused partition, so with a backlog, an immediate pause costs more than the wait."""
@@ -398,7 +398,10 @@ class ClosingTurns:
         self._max_unwritten_records = max_unwritten_records
 
     def close_some(self, active: Mapping[int, OwnedPartition]) -> None:
-        """Takes one step of one partition, which closes as many calls as fit into it; more steps where too many calls wait."""
+        """Takes one step of one partition, which closes as many calls as fit into it.
+
+        Never more than one, because heartbeats wait for it: thousands of calls can be over at once.
+        """
         ready = [
             number
             for number, owned in active.items()
@@ -407,10 +410,21 @@ class ClosingTurns:
         if ready:
             self._last = min((each for each in ready if each > self._last), default=min(ready))
             active[self._last].partition.close_some()
-        for number in ready:
-            while active[number].partition.closing_calls > MAX_CLOSING_CALLS:
-                active[number].partition.close_some()
         self.has_more = len(ready) > 1 or any(active[number].partition.closing_calls for number in ready)
+
+
+def behind_with_closing(active: Mapping[int, OwnedPartition], before: Collection[int]) -> set[int]:
+    """Returns the partitions to pause because too many of their calls are over and not closed.
+
+    Args:
+        active: The partitions whose records are folded, by number.
+        before: Partitions that are paused already; these wait until half of `MAX_CLOSING_CALLS` is left.
+    """
+    return {
+        number
+        for number, owned in active.items()
+        if owned.partition.closing_calls > MAX_CLOSING_CALLS / (2 if number in before else 1)
+    }
 
 
 async def until_there_is_room(outboxes: Mapping[int, Outbox], most: int, before: Collection[int]) -> None:

@@ -24,6 +24,7 @@ from consumers.evaluator.assignment import (
     ClosingTurns,
     NotCoPartitionedError,
     assigned_numbers,
+    behind_with_closing,
     read_gauges,
     until_there_is_room,
     without_room,
@@ -334,9 +335,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._pause_leading_inputs()  # without a wait since we looked
 
     def _pause_leading_inputs(self, *, may_stop: bool = True) -> None:
-        """Pauses inputs that are far ahead of another, and partitions with too many unwritten records."""
-        waiting = {number: owned.partition.outbox.records for number, owned in self._assignment.active.items()}
+        """Pauses inputs that are far ahead of another, and partitions with too many unwritten records or calls to close."""
+        active = self._assignment.active
+        waiting = {number: owned.partition.outbox.records for number, owned in active.items()}
         full = without_room(waiting, self._settings.max_unwritten_records, self._without_room)
+        full |= behind_with_closing(active, self._without_room)
         self._without_room = full if may_stop else full & self._without_room
         self._assignment.pause_leading_inputs(self._subscription.consumer, self._without_room)
 

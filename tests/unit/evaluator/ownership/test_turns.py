@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.evaluator.assignment import MAX_CLOSING_CALLS, ClosingTurns, until_there_is_room, without_room
+from consumers.evaluator.assignment import (
+    MAX_CLOSING_CALLS,
+    ClosingTurns,
+    behind_with_closing,
+    until_there_is_room,
+    without_room,
+)
 from consumers.evaluator.partition import CatchingUp, OwnedPartition
 from consumers.evaluator.recovery import PublishedCalls
 from consumers.evaluator.writer import Outbox
@@ -61,11 +67,26 @@ def test_nothing_closes_while_a_partition_recovers() -> None:
     assert (evaluator.closing_calls, turns.has_more) == (MAX_CLOSING_CALLS + 1, False)
 
 
-def test_where_too_many_calls_are_over_they_close_before_more_is_read() -> None:
-    many, few = owned(MAX_CLOSING_CALLS + 5), owned(MAX_CLOSING_CALLS)
+def test_one_round_takes_one_step_however_many_calls_are_over() -> None:
+    many, more = owned(MAX_CLOSING_CALLS + 5), owned(10 * MAX_CLOSING_CALLS)
     turns = ClosingTurns(MOST_UNWRITTEN)
-    turns.close_some({0: few[1], 1: many[1]})
-    assert (few[0].closing_calls, many[0].closing_calls) == (MAX_CLOSING_CALLS - 1, MAX_CLOSING_CALLS)
+    turns.close_some({0: many[1], 1: more[1]})
+    assert (many[0].closing_calls, more[0].closing_calls) == (MAX_CLOSING_CALLS + 4, 10 * MAX_CLOSING_CALLS)
+    assert turns.has_more
+
+
+@pytest.mark.parametrize(
+    ("closing", "before", "is_behind"),
+    [
+        (MAX_CLOSING_CALLS, False, False),
+        (MAX_CLOSING_CALLS + 1, False, True),
+        (MAX_CLOSING_CALLS // 2 + 1, True, True),
+        (MAX_CLOSING_CALLS // 2, True, False),
+    ],
+)
+def test_where_too_many_calls_are_over_no_more_is_read(closing: int, before: bool, is_behind: bool) -> None:
+    active = {0: owned(0)[1], 1: owned(closing)[1]}
+    assert behind_with_closing(active, {1} if before else ()) == ({1} if is_behind else set())
 
 
 def test_without_partitions_there_is_nothing_to_do() -> None:
