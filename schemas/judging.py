@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, computed_field, model_validator
 
 from schemas.closed_sets import JudgeKind, TrialOutcome, UnjudgedReason
-from schemas.wire import Name, Text, WireModel
+from schemas.wire import MAX_INSTRUCTIONS_CHARS, Name, Text, WireModel
 
 # Options of judging subgoals that goal sets, settings and questions share: bounds of trials, and a prompt of one's
 # own.
@@ -130,7 +130,6 @@ MAX_TRANSCRIPT_CHARS: Final = 200_000
 """Characters of all items of a transcript together: three hours of talk. A longer question would not fit a Kafka record: the
 engine does not send it, and the verdict is `UnjudgedReason.TOO_LONG`. The judge applies the same limit."""
 MAX_TRANSCRIPT_ITEMS: Final = 5_000
-MAX_BRIEF_CHARS: Final = 100_000
 """Characters of each text of an agent's brief."""
 MAX_EXPLANATION_CHARS: Final = 500
 """Characters kept of a judge's explanation. The prompt asks for two sentences."""
@@ -150,11 +149,11 @@ Without it, the key of the answer decides."""
 
 
 PROMPT_VERSIONS: Final[Mapping[JudgeKind, str]] = MappingProxyType(
-    {kind: f"{kind.value}.{2 if kind is JudgeKind.SUBGOAL else 1}" for kind in JudgeKind}
+    {kind: f"{kind.value}.{2 if kind in (JudgeKind.SUBGOAL, JudgeKind.FAITHFULNESS) else 1}" for kind in JudgeKind}
 )
 """Version of the prompt of each kind. A changed text needs a new version: the request ids change with it, so verdicts on the old
 prompt do not count as verdicts on the new one."""
-EARLIER_PROMPTS: Final = frozenset({"subgoal.1"})
+EARLIER_PROMPTS: Final = frozenset({"subgoal.1", "faithfulness.1"})
 """Prompts of earlier releases. A judge knows them, so that it can be replaced before the evaluators that ask."""
 
 
@@ -210,7 +209,7 @@ class GoalSetRef(JudgeModel):
     digest: Name
 
 
-_Brief = Annotated[str, StringConstraints(max_length=MAX_BRIEF_CHARS)]
+_Brief = Annotated[str, StringConstraints(max_length=MAX_INSTRUCTIONS_CHARS)]
 
 
 class AgentBrief(JudgeModel):
@@ -336,7 +335,8 @@ class Rated(JudgeModel):
     Attributes:
         rating: On EVA's scale, where higher is better: 1 to 3, for speakability 0 or 1.
         normalised: The same rating from 0 to 1.
-        dimensions: Rating of each dimension, 1 to 3, if the metric has dimensions. Below 3, the dimension is flagged.
+        dimensions: Rating of each judged dimension, 1 to 3, if the metric has dimensions. Below 3, the dimension is flagged.
+        not_applicable: Why a dimension was not judged, by its name.
         failure_modes: Faults of the turn, if the metric names them.
     """
 
@@ -344,6 +344,7 @@ class Rated(JudgeModel):
     rating: int
     normalised: float
     dimensions: dict[str, int] = {}
+    not_applicable: dict[str, str] = {}
     failure_modes: tuple[str, ...] = ()
 
 

@@ -11,6 +11,8 @@ from schemas.units import to_seconds
 MAX_TEXT_CHARS = 32_768
 """Longest text of one event. A minute of speech has about 1,000 characters; a longer text is a fault of the producer."""
 
+MAX_INSTRUCTIONS_CHARS = 100_000
+"""Longest instructions of an agent: the longest prompts in use have some 60,000 characters."""
 MAX_NAME_CHARS = 256
 """Longest identifier, type, tool or agent name."""
 

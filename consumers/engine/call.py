@@ -530,7 +530,7 @@ class Call:
             pipeline_type=self.history.pipeline_type,
         )
         self.live.set_labels(labels, self.last_broker_ms, out)
-        self._judged.started(event.goals, labels.agent, self.live, self.last_broker_ms, out)
+        self._judged.started(event, labels.agent, self.live, self.last_broker_ms, out)
 
     def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
         self.ended_reason = self.ended_reason if event.reason is None else event.reason

@@ -15,7 +15,7 @@ import structlog
 from consumers.engine.goals.questions import Voting
 from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.limits import Breaker, Budget, BudgetName, Promise, RateLimit, Waiting, WaitingLine
-from consumers.judge.prompts import Answer, Question, question_of, read_answer
+from consumers.judge.prompts import Answer, Question, not_applicable_to, question_of, read_answer
 from consumers.judge.reply import Asks, Delivery, Reply, ReplyFault
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.process import wall_clock_ms
@@ -303,7 +303,8 @@ class Poll:
                     means.breaker.failed(means.now_ms())
         answer = None
         if reply.outcome in _HAS_ANSWER:
-            answer = read_answer(self.request.kind, means.settings.answer_form, reply.text, means.redactor)
+            form, left_out = means.settings.answer_form, not_applicable_to(self.request)
+            answer = read_answer(self.request.kind, form, reply.text, means.redactor, left_out)
         outcome = self._learn(reply, delivery, answer, number, trial)
         if outcome in _ENDPOINT_FAILED:
             means.breaker.failed(means.now_ms())

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -16,6 +16,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.settings import AnswerForm
 from schemas.closed_sets import JudgeKind
 from schemas.judging import (
+    EARLIER_PROMPTS,
     MAX_EXPLANATION_CHARS,
     OWN_PROMPT,
     AgentBrief,
@@ -70,12 +71,14 @@ FAILURE_MODES: Final = (
     "over_enumeration_or_list_exhaustion",
     "contextually_disproportionate_detail",
 )
+POLICIES: Final = "violating_policies"
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 DIMENSIONS: Final[Mapping[JudgeKind, tuple[str, ...]]] = MappingProxyType(
     {
         JudgeKind.FAITHFULNESS: (
             "fabricating_tool_parameters",
             "misrepresenting_tool_result",
-            "violating_policies",
+            POLICIES,
             "failing_to_disambiguate",
             "hallucination",
         ),
@@ -110,8 +113,21 @@ class Answer:
     rating: Rated | NotRateable | None = field(default=None)
 
 
-def schema_of(kind: JudgeKind) -> dict[str, Any]:
-    """Returns the JSON schema of an answer: closed, with every field required, and the explanation before the grade."""
+def not_applicable_to(request: JudgeRequest) -> Mapping[str, str]:
+    """The dimensions that cannot be judged, each with the reason: nobody can violate instructions that are not known."""
+    is_unknown = request.agent_brief is None or not request.agent_brief.instructions
+    if request.kind is JudgeKind.FAITHFULNESS and request.prompt_version not in EARLIER_PROMPTS and is_unknown:
+        return {POLICIES: "the agent's instructions are not known"}
+    return {}
+
+
+def schema_of(kind: JudgeKind, not_applicable: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the JSON schema of an answer: closed, with every field required, and the explanation before the grade.
+
+    Args:
+        kind: Kind of the question.
+        not_applicable: Dimensions that are not asked about.
+    """
     fields: dict[str, Any] = {"explanation": {"type": "string"}}
     if kind is JudgeKind.SUBGOAL:
         fields["grade"] = {"type": "string", "enum": ["C", "I"]}
@@ -121,11 +137,18 @@ def schema_of(kind: JudgeKind) -> dict[str, Any]:
     elif kind is JudgeKind.SPEAKABILITY:
         fields["rating"] = {"type": "integer", "enum": [0, 1]}
     else:
-        fields |= {name: {"type": "integer", "enum": [WORST, SLIGHT, BEST]} for name in DIMENSIONS[kind]}
+        asked = [name for name in DIMENSIONS[kind] if name not in not_applicable]
+        fields |= {name: {"type": "integer", "enum": [WORST, SLIGHT, BEST]} for name in asked}
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
-def read_answer(kind: JudgeKind, form: AnswerForm, text: str | None, redactor: Redactor | None = None) -> Answer | None:
+def read_answer(
+    kind: JudgeKind,
+    form: AnswerForm,
+    text: str | None,
+    redactor: Redactor | None = None,
+    not_applicable: Mapping[str, str] = NOTHING,
+) -> Answer | None:
     """Reads the answer in a model's text; None when there is none.
 
     Args:
@@ -133,6 +156,7 @@ def read_answer(kind: JudgeKind, form: AnswerForm, text: str | None, redactor: R
         form: Form of the answer: `grade` is free text that ends with a grade, for subgoals only.
         text: The model's text.
         redactor: Redacts the explanation, because a model may invent personal data. None for the default rules.
+        not_applicable: Why a dimension was not asked about, by its name.
     """
     if text is None:
         return None
@@ -148,7 +172,7 @@ def read_answer(kind: JudgeKind, form: AnswerForm, text: str | None, redactor: R
     if kind is JudgeKind.SUBGOAL:
         letter = found.get("grade")
         return Answer(redacted, letter == "C") if letter in ("C", "I") else None
-    rating = _rating_in(kind, found)
+    rating = _rating_in(kind, found, not_applicable)
     return None if rating is None else Answer(redacted, rating=rating)
 
 
@@ -168,18 +192,22 @@ def _object_in(text: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _rating_in(kind: JudgeKind, found: Mapping[str, Any]) -> Rated | NotRateable | None:
+def _rating_in(
+    kind: JudgeKind, found: Mapping[str, Any], not_applicable: Mapping[str, str]
+) -> Rated | NotRateable | None:
     if kind is JudgeKind.SPEAKABILITY:
         rating = _whole(found.get("rating"), 0, 1)
         return None if rating is None else Rated(rating=rating, normalised=float(rating))
     if kind is JudgeKind.CONCISENESS:
         return _conciseness_in(found)
-    dimensions = {name: _whole(found.get(name), WORST, BEST) for name in DIMENSIONS[kind]}
+    asked = [name for name in DIMENSIONS[kind] if name not in not_applicable]
+    dimensions = {name: _whole(found.get(name), WORST, BEST) for name in asked}
     known = {name: rating for name, rating in dimensions.items() if rating is not None}
     if len(known) < len(dimensions):
         return None
     overall = min(known.values()) if kind is JudgeKind.FAITHFULNESS else _progression(known)
-    return Rated(rating=overall, normalised=_normalised(overall), dimensions=known)
+    normalised = _normalised(overall)
+    return Rated(rating=overall, normalised=normalised, dimensions=known, not_applicable=dict(not_applicable))
 
 
 def _conciseness_in(found: Mapping[str, Any]) -> Rated | NotRateable | None:
@@ -268,10 +296,12 @@ def question_of(request: JudgeRequest, form: AnswerForm) -> Question:
         raise UnknownPromptError(f"there is no prompt {request.prompt_version} for {request.kind}")
     sections = sections_of(request.prompt_version if request.template is None else OWN_PROMPT)
     has_grade = form == "grade" and request.kind is JudgeKind.SUBGOAL
+    not_applicable = not_applicable_to(request)
+    rules = [line for line in sections["system"].splitlines() if line.partition(":")[0] not in not_applicable]
     return Question(
-        system=f"{sections['system']}\n\n{sections['grade' if has_grade else 'structured']}",
+        system="\n".join([*rules, "", sections["grade" if has_grade else "structured"]]),
         user=_asked(request, sections["question"]),
-        schema=schema_of(request.kind) if form == "structured" else None,
+        schema=schema_of(request.kind, not_applicable) if form == "structured" else None,
     )
 
 

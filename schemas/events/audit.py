@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, FiniteFloat
+from pydantic import Field, FiniteFloat, StringConstraints
 
 from schemas.closed_sets import PipelineType
-from schemas.wire import JsonObject, JsonValue, Name, Text, WireModel, WireTimeMs
+from schemas.wire import MAX_INSTRUCTIONS_CHARS, JsonObject, JsonValue, Name, Text, WireModel, WireTimeMs
 
 # The events of the agent framework's audit log: the caller's turns as it heard them, its replies, its tools.
 
@@ -112,6 +112,9 @@ class CallStarted(WireModel):
     """Facts of a call. It may come at any time and several times; a field that a later one omits stays unchanged.
 
     `expected_state` is the state that the call should produce: records by table, and under `session` the facts about the user.
+
+    `role`, `instructions` (the system prompt) and `current_date_time` are what the agent was told. With its tools, judges of
+    faithfulness read them, without personal data.
     """
 
     type: Literal["call_started"]
@@ -123,6 +126,9 @@ class CallStarted(WireModel):
     goals: Name | None = None
     tools: Annotated[list[AgentTool], Field(max_length=MAX_TOOLS)] | None = None
     expected_state: JsonObject | None = None
+    role: Text | None = None
+    instructions: Annotated[str, StringConstraints(max_length=MAX_INSTRUCTIONS_CHARS)] | None = None
+    current_date_time: Name | None = None
 
 
 class CallEnded(WireModel):

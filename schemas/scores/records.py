@@ -364,13 +364,14 @@ class TextRating(ScoreModel):
 
     Conciseness and speakability rate a turn, the greeting included. Faithfulness and conversation progression rate the call up
     to `through_turn`: for faithfulness the lowest rating so far counts, for conversation progression the newest. `rating` and
-    `dimensions` are on EVA's scale.
+    `dimensions` are on EVA's scale. `not_applicable` says why a dimension was not judged, by its name.
     """
 
     result: Result
     through_turn: int
     rating: int | None = None
     dimensions: dict[str, int] = Field(default_factory=dict)
+    not_applicable: dict[str, str] = Field(default_factory=dict)
     failure_modes: tuple[str, ...] = ()
 
 

@@ -15,6 +15,7 @@ from consumers.engine.measures.eva import DEFAULT_LANGUAGE, STAGES
 from schemas.events.audit import MAX_TOOLS, AgentTool
 from schemas.scores.latency_stages import MAX_STAGE_SECONDS
 from schemas.units import MS_PER_SECOND
+from schemas.wire import MAX_INSTRUCTIONS_CHARS
 from streamer.goals.files import DocumentError, read_yaml
 from streamer.recordings.files import (
     LATENCIES_FILE,
@@ -422,8 +423,15 @@ def with_state(call: RecordedCall) -> RecordedCall:
         RecordingError: A file has another shape.
     """
     state = state_of_record(call.directory)
+    instructions = state.data.agent_instructions or state.agent.instructions or ""
     supplied: Mapping[str, Mapping[str, Any]] = {
-        "call_started": {"expected_state": state.data.expected_state, "tools": state.agent.event_tools},
+        "call_started": {
+            "expected_state": state.data.expected_state,
+            "tools": state.agent.event_tools,
+            "role": state.agent.role,
+            "instructions": instructions if 0 < len(instructions) <= MAX_INSTRUCTIONS_CHARS else None,
+            "current_date_time": state.data.current_date_time,
+        },
         "call_ended": {
             "final_state": state.final,
             "response_latencies_ms": None if call.directory is None else _latencies_ms(call.directory / LATENCIES_FILE),

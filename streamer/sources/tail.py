@@ -351,6 +351,8 @@ _OLD_SECONDS: Final = 60.0
 """Files that are older were not just copied: a run that is over needs no settling."""
 _MOST_WARNINGS: Final = 3
 
+LATE_FACTS: Final = frozenset({"expected_state", "tools", "role", "instructions", "current_date_time"})
+"""Facts about the start of a call that the files of a run show only at its end."""
 _CONTROL: Final = "control"
 # Two files share a topic: their numbers must never meet, whichever is read first, because a number is an event's identity.
 _NUMBERS: Final = 2
@@ -585,9 +587,7 @@ class FollowedRecord:
             started, ended = with_state(call).control
         except RecordingError as error:
             self._tell(f"{error.where}: {error.what}: seen {error.seen}. The call ends without these facts.")
-        is_news = self.position.first_ms != self.position.started_ms or not {"expected_state", "tools"}.isdisjoint(
-            started
-        )
+        is_news = self.position.first_ms != self.position.started_ms or not LATE_FACTS.isdisjoint(started)
         events.extend([self._sent("call_started", 3, started)] if is_news else [])
         self._close("ended")
         return [*events, self._sent("call_ended", 2, ended)]

@@ -25,6 +25,7 @@ from consumers.engine.limits import GoalRules
 from consumers.engine.records import Cause, GoalValues, Revisions, Value, result_of
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from schemas.closed_sets import UnscoredReason
+from schemas.events.audit import CallStarted
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict, TranscriptItem, TrialAnswer, Votes
 from schemas.scores.records import (
@@ -527,18 +528,18 @@ class JudgedScores:
         """Whether a question is open."""
         return any(part.awaits_verdicts for part in self._parts)
 
-    def started(self, goals_id: str | None, agent: str, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+    def started(self, event: CallStarted, agent: str, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
         """Folds a `call_started`: the first one with a goal set decides the set of the call.
 
         Args:
-            goals_id: Id of the goal set it names.
+            event: What it says.
             agent: The agent of the call as known now.
             live: The call's turns.
             broker_ms: Broker time of its record.
             out: Effects.
         """
         if self._goals is None:
-            goal_set = self._chosen.choose(self._conversation_id, goals_id, agent)
+            goal_set = self._chosen.choose(self._conversation_id, event.goals, agent)
             if goal_set is not None:
                 self._goals = self._chosen.progress(self._conversation_id, goal_set, self._revisions)
                 self._parts.append(self._goals)
@@ -547,6 +548,8 @@ class JudgedScores:
                 for verdict, came_ms in self._early_verdicts:
                     self._goals.fold(verdict, live, came_ms, out)
                 self._early_verdicts.clear()
+        if self._texts is not None:
+            self._texts.started(event)
         for part in self._parts:
             part.set_agent(agent)
 

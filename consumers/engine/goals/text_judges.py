@@ -9,15 +9,16 @@ from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.goals.checks import CalledTool, TurnFacts
 from consumers.engine.goals.questions import Answer, AskingBudget, OpenQuestions
 from consumers.engine.limits import GoalRules
-from consumers.engine.records import Revisions
+from consumers.engine.records import Revisions, hash_of
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
 from consumers.engine.turns.heard import MS_PER_SECOND, HeardTurn, Purpose
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from consumers.engine.turns.timeline import PairedUse, outcome_of
 from schemas.closed_sets import JudgeKind, PipelineType, ToolOutcome, UnscoredReason
-from schemas.judging import PROMPT_VERSIONS, JudgeRequest, JudgeVerdict, NotRateable, Rated, TranscriptItem
+from schemas.events.audit import CallStarted
+from schemas.judging import PROMPT_VERSIONS, AgentBrief, JudgeRequest, JudgeVerdict, NotRateable, Rated, TranscriptItem
 from schemas.scores.records import NotApplicable, Result, Scored, Unscored
-from schemas.wire import MAX_TEXT_CHARS
+from schemas.wire import MAX_INSTRUCTIONS_CHARS, MAX_TEXT_CHARS
 
 # The turns of a conversation as goals are judged on them: words, tools, and times.
 
@@ -167,8 +168,11 @@ def rating_fields(outcome: Outcome, through_turn: int) -> dict[str, Any]:
     fields: dict[str, Any] = {"result": rating_result(outcome), "through_turn": through_turn}
     if isinstance(outcome, Rated):
         fields |= {
-            "rating": outcome.rating, "dimensions": outcome.dimensions, "failure_modes": outcome.failure_modes
-        }  # fmt: skip
+            "rating": outcome.rating,
+            "dimensions": outcome.dimensions,
+            "not_applicable": outcome.not_applicable,
+            "failure_modes": outcome.failure_modes,
+        }
     return fields
 
 
@@ -188,6 +192,7 @@ class TextJudges:
 
     def __init__(self, conversation_id: str, rules: GoalRules, revisions: Revisions, ratings: Ratings) -> None:
         self._agent = "unknown"
+        self._brief: AgentBrief | None = None
         self._conversation_id = conversation_id
         self._rules = rules
         self._revisions = revisions
@@ -242,6 +247,23 @@ class TextJudges:
     def set_agent(self, agent: str) -> None:
         """Sets the agent whose budget pays for the judges' work."""
         self._agent = agent
+
+    def started(self, event: CallStarted) -> None:
+        """Keeps what the agent was told, without personal data; what the event leaves out stays as it is."""
+        tools = event.tools and _dumped([tool.model_dump(exclude_none=True) for tool in event.tools])
+        told = {
+            "role": event.role,
+            "instructions": event.instructions,
+            "tools": tools,
+            "current_date_time": event.current_date_time,
+        }
+        redacted = {
+            name: self._revisions.redactor.beginning(text, MAX_INSTRUCTIONS_CHARS)
+            for name, text in told.items()
+            if text
+        }
+        if redacted:
+            self._brief = (self._brief or AgentBrief()).model_copy(update=redacted)
 
     def give_up(self) -> None:
         """Closes the open questions at the end of the call: they become ratings with a reason."""
@@ -310,6 +332,8 @@ class TextJudges:
     def _put(self, about: _About, broker_ms: int, budget: AskingBudget) -> JudgeRequest | Answer[_About] | None:
         kind, turn = about
         input_hash = self._inputs[turn]
+        if kind is JudgeKind.FAITHFULNESS and self._brief is not None:
+            input_hash = hash_of((input_hash, *self._brief.model_dump().values()))
         if self._asked.get(about) == input_hash or (budget.is_spent and not self._is_late):
             return None  # a question that must wait is considered again with the next one
         self._asked[about] = input_hash
@@ -327,10 +351,17 @@ class TextJudges:
             said = [tuple(item for item in self._transcripts[turn] if item.kind == "assistant")]
         transcript = budget.transcript(said)
         request = JudgeRequest(
-            conversation_id=self._conversation_id, kind=kind, turn=turn, transcript=transcript,
-            trials=1, prompt_version=PROMPT_VERSIONS[kind], asked_at_ms=broker_ms,
-            deadline_ms=broker_ms + self._rules.verdict_deadline_ms, agent=self._agent,
-        )  # fmt: skip
+            conversation_id=self._conversation_id,
+            kind=kind,
+            turn=turn,
+            agent_brief=self._brief if kind is JudgeKind.FAITHFULNESS else None,
+            transcript=transcript,
+            trials=1,
+            prompt_version=PROMPT_VERSIONS[kind],
+            asked_at_ms=broker_ms,
+            deadline_ms=broker_ms + self._rules.verdict_deadline_ms,
+            agent=self._agent,
+        )
         return self._questions.ask(about, input_hash, request, is_late=self._is_late)
 
     def _apply(self, answers: list[Answer[_About]]) -> None:

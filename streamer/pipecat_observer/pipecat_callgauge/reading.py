@@ -10,6 +10,8 @@ from pipecat_callgauge.measurements import Emit, metric_events
 
 MAX_TOOLS: Final = 256
 """Tools of an agent that are reported, as many as callgauge takes."""
+MAX_INSTRUCTIONS_CHARS: Final = 100_000
+"""Longest system message that is reported, as long as callgauge takes."""
 MAX_OPEN_CALLS: Final = 256
 """Function calls at a time of which the beginning is remembered; more is a loop."""
 LEFTOVER_SECONDS: Final = 0.5
@@ -49,6 +51,7 @@ class CallReader:
         self._is_cut = False
         self._cut_at_s = 0.0
         self._tools: object = None
+        self._instructions: str | None = None
         self.end: str | None = None
 
     # Speech. A stretch is named by the event that begins it, and the event that ends it says when it began.
@@ -190,7 +193,11 @@ class CallReader:
     # The call.
 
     def asked(self, frame: Any, _now_s: float) -> None:
-        """The context goes to the model. Its tools are sent when they change."""
+        """The context goes to the model. Its system message and its tools are sent when they change."""
+        instructions = _instructions(frame.context) if self._has_words else None
+        if instructions is not None and instructions != self._instructions:
+            self._instructions = instructions
+            self._emit(Rank.CALL, "call_started", instructions=instructions)
         tools = getattr(frame.context, "tools", None)
         if tools is self._tools:
             return
@@ -239,6 +246,18 @@ def is_failure(result: object) -> bool:
     return bool(
         (isinstance(status, str) and status in FAILED_STATUSES) or result.get("error") or result.get("error_type")
     )
+
+
+def _instructions(context: Any) -> str | None:
+    """The system message at the start of a context; None without one, or if it is too long."""
+    messages = getattr(context, "messages", None) or ()
+    first = messages[0] if messages else None
+    if not isinstance(first, Mapping) or first.get("role") not in ("system", "developer"):
+        return None
+    content = first.get("content")
+    if isinstance(content, list):
+        content = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) and 0 < len(content) <= MAX_INSTRUCTIONS_CHARS else None
 
 
 def _parameters(schema: Any) -> Event:

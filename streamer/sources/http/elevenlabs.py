@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, WebhookKind, WebhookOutcome
 from schemas.events.envelope import envelope_headers
-from schemas.wire import MAX_NAME_CHARS
+from schemas.wire import MAX_INSTRUCTIONS_CHARS, MAX_NAME_CHARS
 from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call, record_in
 from streamer.sources.http.receiving import Bodies, BusyError, GoneError, Sender, Senders, TooSlowError
 from streamer.sources.publisher import cloudevent_type
@@ -72,7 +72,13 @@ def records_of_delivery(content: bytes, sender: Sender) -> Delivery:
     if not isinstance(conversation_id, str) or not 0 < len(conversation_id.encode()) <= MAX_NAME_CHARS:
         return Delivery((_unread("", content),), "data.conversation_id")
     begin_ms = call.events[0]["timestamp"]
-    started = {"type": "call_started", "timestamp": begin_ms, "agent": call.agent, "tenant": sender.tenant or None}
+    started = {
+        "type": "call_started",
+        "timestamp": begin_ms,
+        "agent": call.agent,
+        "tenant": sender.tenant or None,
+        "instructions": _instructions_in(record),
+    }
     records = [_control(conversation_id, started)]
     records += _agent_records(conversation_id, tuple({**event, "is_from_record": True} for event in call.events[:-1]))
     last = compact_json(call.events[-1])
@@ -82,6 +88,14 @@ def records_of_delivery(content: bytes, sender: Sender) -> Delivery:
     end_ms = call.events[-1]["timestamp"]
     ended = {"type": "call_ended", "timestamp": end_ms, "reason": call.ended_reason}
     return Delivery((*records, _control(conversation_id, ended)), f"the record has {len(last)} bytes")
+
+
+def _instructions_in(record: Mapping[str, Any]) -> str | None:
+    """The prompt with which the call was begun, if it replaced the agent's own; the record has no other."""
+    found: Any = record
+    for name in ("conversation_initiation_client_data", "conversation_config_override", "agent", "prompt", "prompt"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) and 0 < len(found) <= MAX_INSTRUCTIONS_CHARS else None
 
 
 def _dated(record: dict[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ TEXT_OF_VERSION = {
     "conciseness.1": "3cdb6c29bfc107a6",
     "speakability.1": "e77cff0d9f908346",
     "faithfulness.1": "1dcdf26cd3d225fa",
+    "faithfulness.2": "49818d3acc24e253",
     "conversation_progression.1": "03ad1d76c0949eb3",
 }
 """A hash of each prompt's text. A changed text gets a new version, so that old verdicts stay as they were."""

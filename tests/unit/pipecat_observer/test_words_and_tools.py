@@ -127,6 +127,19 @@ async def test_a_progress_report_ends_no_tool_and_arguments_can_stay() -> None:
     assert "arguments" not in seen.of("function_call_event")[0]
 
 
+async def test_the_system_message_is_told_once_and_when_it_changes() -> None:
+    seen, silent = Observed(), Observed(words=False)
+    first = LLMContext([{"role": "system", "content": "Never refund."}, {"role": "user", "content": "Hi"}])
+    parts = LLMContext([{"role": "developer", "content": [{"type": "text", "text": "Ask first."}]}])
+    others = [LLMContext([]), LLMContext([{"role": "user", "content": "Hi"}]), LLMContext([{"role": "system"}])]
+    for context in (first, first, parts, *others):
+        await seen.push(LLMContextFrame(context))
+        await silent.push(LLMContextFrame(context))
+    told = [event["instructions"] for event in seen.events if "instructions" in event]
+    assert told == ["Never refund.", "Ask first."]
+    assert not [event for event in silent.events if "instructions" in event]
+
+
 async def test_the_tools_of_the_agent_are_told_once_and_when_they_change() -> None:
     seen = Observed()
     find = FunctionSchema("find", "Finds.", {"code": {"type": "string"}}, ["code"])

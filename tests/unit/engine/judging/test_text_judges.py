@@ -89,6 +89,43 @@ def test_a_turn_is_rated_when_it_was_left_the_greeting_too() -> None:
     assert of_turn(feed, 1, "conciseness") == [None, (1, 0.5)]
 
 
+def test_faithfulness_is_asked_with_what_the_agent_was_told() -> None:
+    feed = JudgedFeed("faithfulness", "conciseness")
+    tools = [{"name": "refund", "parameters": {"type": "object"}}]
+    told = {"instructions": "Never refund. Ask jane@example.com.", "current_date_time": "2026-11-21 10:00"}
+    feed.send("audit", {"type": "call_started", "role": "clerk", "tools": tools, **told}, 0)
+    feed.turn("refund me")
+    feed.turn("thanks")
+    briefs = {request.kind: request.agent_brief for request in feed.requests}
+    assert briefs[JudgeKind.CONCISENESS] is None
+    brief = briefs[JudgeKind.FAITHFULNESS]
+    assert brief is not None
+    assert (brief.role, brief.current_date_time) == ("clerk", "2026-11-21 10:00")
+    assert brief.tools == '[{"name":"refund","parameters":{"type":"object"}}]'
+    assert brief.instructions is not None
+    assert brief.instructions.startswith("Never refund. Ask ")
+    assert "jane" not in brief.instructions
+
+
+def test_other_instructions_ask_for_faithfulness_again_and_for_nothing_else() -> None:
+    feed = JudgedFeed("faithfulness", "conciseness")
+    feed.turn("refund me")
+    before = feed.requests[-1]
+    feed.rate(next(request for request in feed.requests if request.kind is JudgeKind.FAITHFULNESS), 3)
+    feed.send("audit", {"type": "call_started", "instructions": "Never refund."}, 0)
+    feed.turn("thanks")
+    kinds = [request.kind for request in feed.requests[feed.requests.index(before) + 1 :]]
+    assert kinds.count(JudgeKind.FAITHFULNESS) == kinds.count(JudgeKind.CONCISENESS) == 1
+    hashes = [request.input_hash for request in feed.requests if request.kind is JudgeKind.FAITHFULNESS]
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_a_dimension_that_cannot_be_judged_is_named_with_its_reason() -> None:
+    reason = {"violating_policies": "the agent's instructions are not known"}
+    rated = Rated(rating=3, normalised=1.0, dimensions={"hallucination": 3}, not_applicable=reason)
+    assert TextRating(**text_judges.rating_fields(rated, 1)).not_applicable == reason
+
+
 def test_speakability_is_asked_of_the_turn_s_own_words() -> None:
     feed = JudgedFeed("speakability")
     feed.turn("book it", answer="**Done**")

@@ -113,11 +113,11 @@ def _with(call: RecordedCall, event: dict[str, Any]) -> RecordedCall:
     return RecordedCall("7.1", "cascade", None, call.audit, None, None, control=(event,), directory=call.directory)
 
 
-def test_the_tools_of_the_run_s_agent_travel_with_the_start(tmp_path: Path) -> None:
+def test_what_the_run_s_agent_was_told_travels_with_the_start(tmp_path: Path) -> None:
     directory = record(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"agent_config_path": "agent.yaml"}))
     (tmp_path / "agent.yaml").write_text(
-        "tools:\n- name: find\n  tool_type: auth\n  required_parameters: [{name: n, type: int, enum: [1]}, floor]\n"
+        "role: clerk\ninstructions: Never refund.\ntools:\n- name: find\n  tool_type: auth\n  required_parameters: [{name: n, type: int, enum: [1]}, floor]\n"
         "  optional_parameters: [{name: doors, type: array, items: {type: string}}]\n"
     )
     (call,) = read_recordings(directory)
@@ -129,3 +129,4 @@ def test_the_tools_of_the_run_s_agent_travel_with_the_start(tmp_path: Path) -> N
     }
     schema = {"type": "object", "properties": properties, "required": ["n", "floor"]}
     assert started["tools"] == [{"name": "find", "parameters": schema, "tool_type": "auth"}]
+    assert (started["role"], started["instructions"]) == ("clerk", "Never refund.")
