@@ -11,12 +11,12 @@ import pytest
 
 from streamer.cli import main as cli
 from streamer.facts import Scorer
-from tests.support.conformance_data import CONFORMANCE, needs_conformance
+from tests.support.conformance_data import needs_conformance, place_of
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, scripted_openai
 
 Json = dict[str, Any]
 
-FILE = CONFORMANCE / "progress_cases.json"
+FILE = place_of("progress_cases.json")
 CASES: list[Json] = json.loads(FILE.read_text()) if FILE.exists() else []
 
 pytestmark = needs_conformance(FILE.name)

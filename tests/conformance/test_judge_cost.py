@@ -12,9 +12,9 @@ from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.files import RecordedCall
 from streamer.recordings.reader import read_recordings
 from streamer.sources.replay import with_control_events
-from tests.support.conformance_data import CONFORMANCE, needs_conformance
+from tests.support.conformance_data import needs_conformance, place_of
 
-FILE: Final = CONFORMANCE / "calls.jsonl.gz"
+FILE: Final = place_of("calls.jsonl.gz")
 CALLS: Final = 30
 MOST: Final = 1.2
 """Questions of mixed topics by those in order, over all calls."""

@@ -39,11 +39,11 @@ from consumers.engine.agent_inspect import (
     voted_on_subgoal,
 )
 from tests.support.calls.agent_inspect_votes import Judge, JudgeAnswer, driven
-from tests.support.conformance_data import CONFORMANCE, needs_conformance
+from tests.support.conformance_data import needs_conformance, place_of
 
 Json = dict[str, Any]
 
-CASES = CONFORMANCE / "progress_cases.json"
+CASES = place_of("progress_cases.json")
 
 ANSWERS = {
     "C": JudgeAnswer(200, "It was done.\nGRADE: C"),

@@ -10,7 +10,7 @@ import pytest
 from consumers.engine.agent_inspect import auc_of, ppt_of, progress_of
 from schemas.judging import Judged
 from tests.support.calls.judge_questions import judge_settings, question, running_judge, talk
-from tests.support.conformance_data import CONFORMANCE, needs_conformance
+from tests.support.conformance_data import needs_conformance, place_of
 from tests.support.fakes.scripted_openai import Asked, Does, fails, scripted_openai
 
 MOST_REQUESTS = 1_000
@@ -40,7 +40,7 @@ def _fits(case: dict[str, Any]) -> bool:
     )
 
 
-FILE = CONFORMANCE / "progress_cases.json"
+FILE = place_of("progress_cases.json")
 CASES = {case["id"]: case for case in json.loads(FILE.read_text()) if _fits(case)} if FILE.exists() else {}
 
 pytestmark = needs_conformance(FILE.name)

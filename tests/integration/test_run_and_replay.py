@@ -15,7 +15,7 @@ from schemas.scores.records import CallValues, ClosedFact, Scored, TurnStatus, T
 from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import closings, newest_of, written_scores
-from tests.support.conformance_data import CONFORMANCE, RECORD, needs_conformance
+from tests.support.conformance_data import RECORD, needs_conformance, place_of
 from tests.support.patience import patient
 from tests.support.required_tools import require_tool
 
@@ -124,7 +124,7 @@ def test_each_role_runs_alone(environment: dict[str, str], tmp_path: Path) -> No
 
 async def test_evaluators_that_join_and_leave_lose_no_call(environment: dict[str, str], tmp_path: Path) -> None:
     """Rebalances with calls open: the one that joins, and then the one that stays, replays the calls of the other."""
-    with gzip.open(CONFORMANCE / "calls.jsonl.gz") as file:
+    with gzip.open(place_of("calls.jsonl.gz")) as file:
         calls = [json.loads(line) for line in islice(file, 20)]
     path = tmp_path / "calls.jsonl"
     path.write_text("".join(json.dumps(call) + "\n" for call in calls))

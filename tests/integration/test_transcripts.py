@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import closings
-from tests.support.conformance_data import CONFORMANCE, needs_conformance
+from tests.support.conformance_data import needs_conformance, place_of
 
 Json = dict[str, Any]
 
@@ -32,7 +32,7 @@ pytestmark = [
 def calls(tmp_path: Path) -> Path:
     """Some of the conformance calls, one of them with tools that answer at such length that its transcript is near the bound."""
     path = tmp_path / "calls.jsonl"
-    with gzip.open(CONFORMANCE / "calls.jsonl.gz", "rt") as lines:
+    with gzip.open(place_of("calls.jsonl.gz"), "rt") as lines:
         path.write_text("".join(islice(lines, CALLS - 1)))
     use = {"tool": "look", "parameters": {}}
     audit = [{"timestamp": T0_MS, "message_type": "user", "value": "Tell me all"}]

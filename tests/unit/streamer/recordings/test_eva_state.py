@@ -117,7 +117,8 @@ def test_what_the_run_s_agent_was_told_travels_with_the_start(tmp_path: Path) ->
     directory = record(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"agent_config_path": "agent.yaml"}))
     (tmp_path / "agent.yaml").write_text(
-        "role: clerk\ninstructions: Never refund.\ntools:\n- name: find\n  tool_type: auth\n  required_parameters: [{name: n, type: int, enum: [1]}, floor]\n"
+        "role: clerk\ninstructions: Never refund.\n"
+        "tools:\n- name: find\n  tool_type: auth\n  required_parameters: [{name: n, type: int, enum: [1]}, floor]\n"
         "  optional_parameters: [{name: doors, type: array, items: {type: string}}]\n"
     )
     (call,) = read_recordings(directory)
