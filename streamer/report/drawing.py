@@ -139,17 +139,7 @@ _ANCHORS: Final = {
     Anchor.TRANSCRIPT: "by the time of the transcript",
     Anchor.ESTIMATED: "estimated from arrival times",
 }
-_ACRONYMS: Final = {
-    "x": "X",
-    "eva": "EVA",
-    "stt": "STT",
-    "tts": "TTS",
-    "llm": "LLM",
-    "wer": "WER",
-    "cer": "CER",
-    "ppt": "PPT",
-    "auc": "AUC",
-}
+_ACRONYMS: Final = frozenset({"x", "eva", "stt", "tts", "llm", "wer", "cer", "ppt", "auc"})
 
 
 def clock(offset_ms: float) -> str:
@@ -178,6 +168,11 @@ def seconds(length_ms: float) -> str:
     written = f"{value:.{digits}f}"
     sign = "\u2212" if length_ms < 0 and float(written) else ""
     return f"{sign}{written} s"
+
+
+def seconds_if_known(length_ms: float | None) -> str:
+    """The same, or that it is not known."""
+    return "not known" if length_ms is None else seconds(length_ms)
 
 
 def duration(length_ms: float) -> str:
@@ -284,7 +279,9 @@ def title(name: str) -> str:
         ('Voice to voice latency', 'STT WER', 'Turn taking, on time rate')
     """
     bare = next((name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)), name)
-    words = [_ACRONYMS.get(word, word) for word in re.split(r"[_\s]+", bare.replace(".", ", ")) if word]
+    words = [
+        word.upper() if word in _ACRONYMS else word for word in re.split(r"[_\s]+", bare.replace(".", ", ")) if word
+    ]
     text = " ".join(words)
     return text[:1].upper() + text[1:]
 

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from consumers.runtime.process import OperatorError
-from schemas.closed_sets import CloseReason, Speaker, ToolOutcome
+from schemas.closed_sets import CloseReason, ToolOutcome
 from schemas.scores.records import InterruptionFact, Scored, ToolUseFact
 from streamer.report.calls import ReportedCall
-from streamer.report.drawing import counted, day_and_time, duration, in_words, number, percent, seconds
+from streamer.report.drawing import counted, day_and_time, duration, in_words, percent, seconds, seconds_if_known
 from streamer.report.rendering import render
 from streamer.report.sections import (
     MOST_MOMENTS,
@@ -98,16 +98,12 @@ def _index_cells(call: ReportedCall) -> list[tuple[str, str | int | None]]:
         ("Agent", call.labels.agent),
         ("Length", duration(call.length_ms)),
         ("Turns", None if call.closed is None else call.closed.turns),
-        ("Median wait", _or_unknown(call.median_wait_ms)),
-        ("Longest wait", _or_unknown(max(call.waits_ms.values(), default=None))),
+        ("Median wait", seconds_if_known(call.median_wait_ms)),
+        ("Longest wait", seconds_if_known(max(call.waits_ms.values(), default=None))),
         ("Dead air", "not known" if call.dead_air_times is None else call.dead_air_times),
         ("Progress", _progress_value(call)),
         ("End", end_in_words(call)),
     ]
-
-
-def _or_unknown(length_ms: float | None) -> str:
-    return "not known" if length_ms is None else seconds(length_ms)
 
 
 def _progress_value(call: ReportedCall) -> str:
@@ -129,12 +125,19 @@ def end_in_words(call: ReportedCall) -> str:
 
 def section(call: ReportedCall, *, has_index: bool) -> Markup:
     """Everything about one call."""
+    uses, waits_ms = call.of(ToolUseFact), call.waits_ms
     return render(
         "call.html",
         call=call,
         has_index=has_index,
         labels=_labels(call),
-        figures=_figures(call),
+        waits_ms=waits_ms,
+        slowest=max(waits_ms, key=lambda turn: waits_ms[turn], default=None),
+        interrupted_by=[fact.by for fact in call.of(InterruptionFact)],
+        tools=len(uses),
+        failed=sum(use.outcome in (ToolOutcome.ERROR, ToolOutcome.UNANSWERED) for use in uses),
+        progress=_progress_value(call),
+        timing=None if call.whole is None else call.whole.eva.get("eva_turn_taking"),
         standouts=standouts(call),
         most_moments=MOST_MOMENTS,
         nothing=_nothing(call),
@@ -158,44 +161,6 @@ def _labels(call: ReportedCall) -> list[tuple[str, str]]:
 def _began(start_ms: float) -> str:
     """A recording without a time of day counts from the beginning of the epoch."""
     return "not known" if start_ms < _FIRST_MS else day_and_time(start_ms)
-
-
-def _figures(call: ReportedCall) -> list[tuple[str, str, str]]:
-    """The call in a few numbers: name, value, and what explains it."""
-    closed, median_ms, waits_ms = call.closed, call.median_wait_ms, call.waits_ms
-    slowest = max(waits_ms, key=lambda turn: waits_ms[turn], default=None)
-    by = [fact.by for fact in call.of(InterruptionFact)]
-    uses = call.of(ToolUseFact)
-    failed = sum(use.outcome in (ToolOutcome.ERROR, ToolOutcome.UNANSWERED) for use in uses)
-    dead_times, dead_ms = call.dead_air_times, call.dead_air_ms
-    figures = [
-        ("Length", duration(call.length_ms), "" if closed is None else counted(closed.turns, "turn")),
-        ("Median wait", _or_unknown(median_ms), f"of {counted(len(waits_ms), 'turn')}"),
-        (
-            "Longest wait",
-            "not known" if slowest is None else seconds(waits_ms[slowest]),
-            "" if slowest is None else f"turn {slowest}",
-        ),
-        (
-            "Dead air",
-            "not known" if dead_times is None else counted(dead_times, "time"),
-            seconds(dead_ms) if dead_ms else "",
-        ),
-        (
-            "Interruptions",
-            str(len(by)),
-            f"{by.count(Speaker.USER)} by the user, {by.count(Speaker.ASSISTANT)} by the assistant",
-        ),
-        ("Tools", counted(len(uses), "use"), f"{failed} without success" if failed else ""),
-    ]
-    if call.goals is not None:
-        last = call.last_progress
-        more = "" if last is None else f"{last.reached} of {counted(last.subgoals, 'subgoal')}"
-        figures.append(("Progress", _progress_value(call), more))
-    timing = None if call.whole is None else call.whole.eva.get("eva_turn_taking")
-    if timing is not None and isinstance(timing.result, Scored):
-        figures.append(("Turn taking", number(timing.result.value), "from 0 to 1"))
-    return figures
 
 
 def _nothing(call: ReportedCall) -> str:

@@ -20,7 +20,7 @@ _UNSHOWABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0
 """Characters that HTML forbids, and halves of surrogate pairs, which no file can hold."""
 _FILTERS: Final = (
     *(drawing.anchor_in_words, drawing.clock, drawing.counted, drawing.duration, drawing.in_words),
-    *(drawing.number, drawing.percent, drawing.seconds, drawing.title),
+    *(drawing.number, drawing.outcome, drawing.percent, drawing.seconds, drawing.seconds_if_known, drawing.title),
 )
 
 

@@ -20,14 +20,13 @@ from schemas.scores.records import (
     ProgressScore,
     Result,
     Scored,
-    SideSpeech,
     StageLatency,
     StallFact,
     SubgoalScore,
     ToolUseFact,
     Unscored,
 )
-from streamer.report.calls import ReportedCall, Said, ScorePart, Stretch, TurnHeard, Wait, part_of, parts_of
+from streamer.report.calls import ReportedCall, Said, ScorePart, Stretch, TurnHeard, part_of, parts_of
 from streamer.report.drawing import (
     MS_PER_SECOND,
     Scale,
@@ -382,14 +381,21 @@ class Standout(NamedTuple):
 
 def standouts(call: ReportedCall) -> list[Standout]:
     """Every kind with at least one moment; the kinds that disturb the user most come first."""
-    kinds = {
-        f"Waits over {seconds(LONG_WAIT_MS)}": _long_waits(call),
+    waits_ms = call.waits_ms
+    silences = [each.silence for each in call.dead_air if waits_ms.get(each.silence.turn, 0) < LONG_WAIT_MS]
+    long_waits = [(turn, wait_ms) for turn, wait_ms in waits_ms.items() if wait_ms >= LONG_WAIT_MS]
+    unknown = [(wait.turn, wait.result.reason) for wait in call.latencies if isinstance(wait.result, Unscored)]
+    kinds: dict[str, Iterable[Moment]] = {
+        f"Waits over {seconds(LONG_WAIT_MS)}": [
+            Moment(turn, seconds(wait_ms), wait_ms) for turn, wait_ms in long_waits
+        ],
         "Assistant spoke over the user": _interruptions(call, Speaker.ASSISTANT),
         "User interrupted": _interruptions(call, Speaker.USER),
-        "Other dead air": _silences(call),
+        # Without long waits for an answer: such as at the end of a call.
+        "Other dead air": [Moment(each.turn, seconds(each.length_ms), each.length_ms) for each in silences],
         "Tools without success": _tools(call),
         "No progress after": _stalls(call),
-        "Waits not known": _unknown_waits(call),
+        "Waits not known": [Moment(turn, in_words(reason)) for turn, reason in unknown],
     }
     found = []
     for heading, moments in kinds.items():
@@ -398,27 +404,6 @@ def standouts(call: ReportedCall) -> list[Standout]:
             is_fault = heading not in _NO_FAULTS and any(each.is_fault for each in ordered)
             found.append(Standout(heading, tuple(ordered), is_fault))
     return found
-
-
-def _long_waits(call: ReportedCall) -> Iterator[Moment]:
-    for turn, wait_ms in call.waits_ms.items():
-        if wait_ms >= LONG_WAIT_MS:
-            yield Moment(turn, seconds(wait_ms), wait_ms)
-
-
-def _unknown_waits(call: ReportedCall) -> Iterator[Moment]:
-    for wait in call.latencies:
-        if isinstance(wait.result, Unscored):
-            yield Moment(wait.turn, in_words(wait.result.reason))
-
-
-def _silences(call: ReportedCall) -> Iterator[Moment]:
-    """Dead air that is no long wait for an answer, such as at the end of a call."""
-    waits_ms = call.waits_ms
-    for each in call.dead_air:
-        if waits_ms.get(each.silence.turn, 0) < LONG_WAIT_MS:
-            length_ms = each.silence.length_ms
-            yield Moment(each.silence.turn, seconds(length_ms), length_ms)
 
 
 def _interruptions(call: ReportedCall, by: Speaker) -> Iterator[Moment]:
@@ -473,21 +458,12 @@ def speech(call: ReportedCall) -> Markup | None:
     }
     return render(
         "speech.html",
-        rows=[
-            (heading, [_talk_value(field, side) for side in (score.user, score.assistant)])
-            for heading, field in _ROWS.items()
-        ],
+        rows=_ROWS,
+        sides=(score.user, score.assistant),
         together=[(name, call.shown(text)) for name, text in together.items()],
         most_turns=_MOST_TURNS,
         through_turn=whole.through_turn,
     )
-
-
-def _talk_value(field: str, side: SideSpeech) -> tuple[str, str, Sequence[int]]:
-    """How the value of a side looks, its text, and the turns with a repeated question."""
-    result: Result = getattr(side, field)
-    kind = "value" if isinstance(result, Scored) else "unscored"
-    return kind, outcome(field, result), side.repeated_in_turns if field == "repeated_questions" else ()
 
 
 # The timeline of a call: a lane for each speaker, overlaps, silences, tools, and links to the turns.
@@ -505,12 +481,9 @@ _PIXELS_PER_SECOND: Final = 3
 _HALF_LABEL_PIXELS: Final = 14
 _TICK_PIXELS: Final = 90
 _DIGIT_PIXELS: Final = 8
-_LABEL_PIXELS: Final = 44
-"""Width of the length of a silence as text."""
 _LANE_Y: Final = {Speaker.USER: 22, Speaker.ASSISTANT: 66}
 _LEAST_SHARE: Final = 2.0
 """Pixels that the shortest sound is wide."""
-_TOOL_PIXELS: Final = 4
 
 
 def timeline(call: ReportedCall) -> Markup:
@@ -526,20 +499,13 @@ def timeline(call: ReportedCall) -> Markup:
         "timeline.html",
         call=call,
         pixels=pixels,
+        scale=scale,
+        least=100 * _LEAST_SHARE / pixels,
+        most_drawn=MOST_DRAWN,
         lane_y=_LANE_Y,
         most_links=MOST_TURN_LINKS,
         ticks=[(scale.at(at_ms), _label_shift(scale.place(at_ms), pixels), text) for at_ms, text in places],
-        dead_air=_dead_air(call, scale, pixels),
         turns=_turns(call, scale, pixels),
-        overlaps=[
-            (
-                f"Both spoke from {clock(call.offset_ms(each.start_ms))} for {seconds(each.length_ms)}",
-                scale.at(each.start_ms),
-                scale.length(each.start_ms, each.end_ms, 100 * _LEAST_SHARE / pixels),
-            )
-            for each in call.overlaps[:MOST_DRAWN]
-        ],
-        tools=_timeline_tools(call, scale, pixels),
         kinds=list(_legend(call)),
         notes=list(_notes(call, pixels)),
     )
@@ -556,17 +522,6 @@ def _label_shift(place: float, pixels: int) -> int:
     if left < _HALF_LABEL_PIXELS:
         return 0
     return -2 * _HALF_LABEL_PIXELS if right < _HALF_LABEL_PIXELS else -_HALF_LABEL_PIXELS
-
-
-def _dead_air(call: ReportedCall, scale: Scale, pixels: int) -> Iterator[tuple[str, str, str, str | None, str]]:
-    """Title, place and width of each silence, and its length as text with the place where there is room for it."""
-    for each in call.dead_air[:MOST_DRAWN]:
-        start_ms, end_ms, _ = each.silence
-        length = seconds(end_ms - start_ms)
-        words = f"Dead air from {clock(call.offset_ms(start_ms))}: nobody spoke for {length}"
-        has_room = (scale.place(end_ms) - scale.place(start_ms)) / 100 * pixels >= _LABEL_PIXELS
-        middle = scale.at((start_ms + end_ms) / 2) if has_room else None
-        yield words, scale.at(start_ms), scale.length(start_ms, end_ms), middle, length
 
 
 def _turns(call: ReportedCall, scale: Scale, pixels: int) -> Iterator[Mapping[str, object]]:
@@ -606,20 +561,6 @@ def _merged(heard: Iterable[Stretch], least_ms: float) -> list[Stretch]:
             latest[stretch.speaker] = len(pieces)
             pieces.append(stretch)
     return pieces
-
-
-def _timeline_tools(call: ReportedCall, scale: Scale, pixels: int) -> Iterator[tuple[str, str, str, str]]:
-    """Title, place, width and look of each tool."""
-    for use in call.heard.tools[:MOST_DRAWN]:
-        if use.called_at_ms is None:
-            continue
-        took = "" if use.duration_ms is None else f", {seconds(use.duration_ms)}"
-        how = use.outcome or ToolOutcome.UNANSWERED
-        words = f"Tool {call.shown(use.tool)} at {clock(call.offset_ms(use.called_at_ms))}: {how}{took}"
-        end_ms = use.called_at_ms + (use.duration_ms or 0)
-        width = scale.length(use.called_at_ms, end_ms, 100 * _TOOL_PIXELS / pixels)
-        kind = "tool" if how in (ToolOutcome.SUCCESS, ToolOutcome.UNKNOWN) else "tool failed"
-        yield words, scale.at(use.called_at_ms), width, kind
 
 
 def _turn_in_words(call: ReportedCall, turn: int, heard: Sequence[Stretch]) -> str:
@@ -691,11 +632,9 @@ def latency(call: ReportedCall) -> Markup:
         summary=summary,
         ticks=ticks,
         scale=scale,
-        rows=[
-            _latency_row(wait, parts.get(wait.turn, ()), scale)
-            | {"turn": wait.turn, "anchor": wait.anchor if len(anchors) > 1 else None}
-            for wait in waits[:MOST_ROWS]
-        ],
+        waits=waits[:MOST_ROWS],
+        parts=parts,
+        says_anchor=len(anchors) > 1,
         stages=[stage for stage in Stage if stage in known],
         stage_rows=[(record.turn, {each.stage: each for each in record.stages}) for record in measured[:MOST_ROWS]],
     )
@@ -711,33 +650,6 @@ def _latency_in_words(call: ReportedCall) -> str:
     if early:
         said += f" Left out: {counted(early, 'turn')} in which the assistant began before the user had finished."
     return said
-
-
-def _latency_row(wait: Wait, parts: Sequence[StagePart], scale: Scale) -> dict[str, object]:
-    """A bar for a wait that is known and not negative; otherwise `why` there is none."""
-    match wait.result:
-        case Unscored(reason=reason):
-            return {"why": in_words(reason), "kind": "unscored", "text": "Unscored"}
-        case NotApplicable(reason=why):
-            return {"why": why, "kind": "none", "text": "Not applicable"}
-        case Scored(value=wait_ms) if wait_ms < 0:
-            why = "The assistant began before the user had finished."
-            return {"why": why, "kind": None, "text": seconds(wait_ms)}
-        case Scored(value=wait_ms):
-            named = ", ".join(f"{part.name} {seconds(part.length_ms)}" for part in parts)
-            return {
-                "why": None,
-                "kind": None,
-                "text": seconds(wait_ms),
-                "label": f"{seconds(wait_ms)}. {named}".strip(". "),
-                "width": scale.length(0, wait_ms / MS_PER_SECOND, 0.3),
-                "parts": [_part_of_bar(part, scale) for part in parts],
-            }
-
-
-def _part_of_bar(part: StagePart, scale: Scale) -> tuple[str, str, str, str]:
-    start, end = part.start_ms / MS_PER_SECOND, part.end_ms / MS_PER_SECOND
-    return f"{part.name}: {seconds(part.length_ms)}", scale.at(start), scale.length(start, end, 0.3), part.family
 
 
 # The redacted transcript of a call, turn by turn: words, tools with arguments and results, interruptions.
