@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from bisect import bisect_left
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Protocol, assert_never
@@ -17,7 +16,7 @@ from schemas.scores.records import NotApplicable, Result, Scored, Unscored
 
 _TIME_STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400)
 _ROUND_STEPS: Final = (1, 2, 5, 10)
-_MS_PER_SECOND: Final = 1_000
+MS_PER_SECOND: Final = 1_000
 
 
 class Scale(NamedTuple):
@@ -68,14 +67,10 @@ def time_ticks(length_ms: float, most: int) -> list[int]:
         >>> time_ticks(65_000, 5)
         [0, 15000, 30000, 45000, 60000]
     """
-    wanted_s = length_ms / _MS_PER_SECOND / max(1, most)
-    index = bisect_left(_TIME_STEPS_S, wanted_s)
-    step_s = (
-        _TIME_STEPS_S[index]
-        if index < len(_TIME_STEPS_S)
-        else _TIME_STEPS_S[-1] * int(wanted_s // _TIME_STEPS_S[-1] + 1)
-    )
-    return list(range(0, int(length_ms) + 1, step_s * _MS_PER_SECOND))
+    wanted_s = length_ms / MS_PER_SECOND / max(1, most)
+    longest_s = _TIME_STEPS_S[-1]
+    step_s = next((each for each in _TIME_STEPS_S if each >= wanted_s), longest_s * int(wanted_s // longest_s + 1))
+    return list(range(0, int(length_ms) + 1, step_s * MS_PER_SECOND))
 
 
 def round_ticks(highest: float, most: int) -> list[float]:
@@ -121,8 +116,6 @@ def spaced(letterings: Iterable[tuple[float, float]], most_shift: float = 0.0) -
 
 # Times, durations and values as text: the same everywhere, and never a number for an unknown value.
 
-MS_PER_SECOND: Final = 1_000
-_MS_PER_MINUTE: Final = 60_000
 _MINUTES_PER_HOUR: Final = 60
 _DECIMALS: Final = 4
 """EVA rounds scores so far."""

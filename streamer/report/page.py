@@ -23,6 +23,7 @@ from streamer.report.sections import (
     MOST_MOMENTS,
     Standout,
     latency,
+    over_many_calls,
     progress,
     scores,
     speech,
@@ -51,34 +52,26 @@ _FIRST_MS: Final = 946_684_800_000
 """The year 2000: no call is older."""
 
 
-def page(
-    sections: Sequence[Markup],
-    index: Markup | None,
-    notes: Sequence[str],
-    version: str,
-    over_many_calls: Markup | None = None,
-) -> Markup:
+def page(calls: Sequence[ReportedCall], notes: Sequence[str], version: str) -> Markup:
     """The whole HTML file.
 
     Args:
-        sections: The calls, as `section` makes them.
-        index: The links to them, as `index` makes it; None for one call.
+        calls: Those that are shown; more than one have an index, and are compared with each other.
         notes: Parts that are left out, and why.
         version: Of callgauge.
-        over_many_calls: The calls compared with each other; None if there is nothing to compare.
     """
-    heading = "Call report" if len(sections) == 1 else f"Report of {counted(len(sections), 'call')}"
+    several = len(calls) != 1
     return render(
         "page.html",
-        heading=heading,
+        heading=f"Report of {counted(len(calls), 'call')}" if several else "Call report",
         policy=_policy(_STYLE),
         icon=_ICON,
         style=Markup(_STYLE),  # noqa: S704  # a file of ours
         version=version,
         notes=notes,
-        index=index,
-        over_many_calls=over_many_calls,
-        sections=sections,
+        index=index(calls) if len(calls) > 1 else None,
+        over_many_calls=over_many_calls(calls),
+        sections=[section(call, has_index=several) for call in calls],
     )
 
 
@@ -125,14 +118,12 @@ def end_in_words(call: ReportedCall) -> str:
 
 def section(call: ReportedCall, *, has_index: bool) -> Markup:
     """Everything about one call."""
-    uses, waits_ms = call.of(ToolUseFact), call.waits_ms
+    uses = call.of(ToolUseFact)
     return render(
         "call.html",
         call=call,
         has_index=has_index,
         labels=_labels(call),
-        waits_ms=waits_ms,
-        slowest=max(waits_ms, key=lambda turn: waits_ms[turn], default=None),
         interrupted_by=[fact.by for fact in call.of(InterruptionFact)],
         tools=len(uses),
         failed=sum(use.outcome in (ToolOutcome.ERROR, ToolOutcome.UNANSWERED) for use in uses),

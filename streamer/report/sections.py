@@ -30,7 +30,6 @@ from streamer.report.calls import ReportedCall, Said, ScorePart, Stretch, TurnHe
 from streamer.report.drawing import (
     MS_PER_SECOND,
     Scale,
-    anchor_in_words,
     clock,
     counted,
     in_words,
@@ -291,18 +290,6 @@ class StagePart(NamedTuple):
     def end_ms(self) -> float:
         """Where it ends in the bar."""
         return self.start_ms + self.length_ms
-
-
-def stage_parts(call: ReportedCall) -> dict[int, list[StagePart]]:
-    """By turn: its bar, for turns of which a stage besides the whole is known."""
-    waits_ms = call.waits_ms
-    parts = {}
-    for record in call.rows:
-        turn = record.turn or 0
-        bar = stacked(record.stages, waits_ms.get(turn))
-        if bar:
-            parts[turn] = bar
-    return parts
 
 
 def stacked(stages: Sequence[StageLatency], wait_ms: float | None) -> list[StagePart]:
@@ -611,15 +598,13 @@ def latency(call: ReportedCall) -> Markup:
     waits = call.latencies
     if not waits:
         return render("note.html", text="No turn of this call has an answer whose wait could be measured.")
-    parts = stage_parts(call)
-    longest_ms = max([*call.waits_ms.values(), *(part.end_ms for each in parts.values() for part in each)], default=0.0)
+    bars = {row.turn or 0: stacked(row.stages, call.waits_ms.get(row.turn or 0)) for row in call.rows}
+    parts = [part for bar in bars.values() for part in bar]
+    longest_ms = max([*call.waits_ms.values(), *(part.end_ms for part in parts)], default=0.0)
     ticks = round_ticks(longest_ms / MS_PER_SECOND, _MOST_TICKS)
     scale = Scale(0, ticks[-1])
     anchors = {wait.anchor for wait in waits if wait.anchor is not None}
-    drawn = {part.family for each in parts.values() for part in each}
-    summary = _latency_in_words(call)
-    if len(anchors) == 1:
-        summary += f" How the end of the user's speech is known: {anchor_in_words(*anchors)}."
+    drawn = {part.family for part in parts}
     measured = [record for record in call.rows if record.stages]
     known = {each.stage for record in measured for each in record.stages}
     return render(
@@ -629,27 +614,15 @@ def latency(call: ReportedCall) -> Markup:
             ("wait", "User's last sound to assistant's first"),
             *((f"stage-{family}", name) for family, name in FAMILIES.items() if family in drawn),
         ],
-        summary=summary,
+        early=sum(isinstance(each.result, Scored) and each.result.value < 0 for each in waits),
+        anchors=list(anchors),
         ticks=ticks,
         scale=scale,
         waits=waits[:MOST_ROWS],
-        parts=parts,
-        says_anchor=len(anchors) > 1,
+        bars=bars,
         stages=[stage for stage in Stage if stage in known],
         stage_rows=[(record.turn, {each.stage: each for each in record.stages}) for record in measured[:MOST_ROWS]],
     )
-
-
-def _latency_in_words(call: ReportedCall) -> str:
-    waits_ms, median_ms = call.waits_ms, call.median_wait_ms
-    if median_ms is None:
-        return f"No wait is known in {counted(len(call.latencies), 'turn')}."
-    slowest = max(waits_ms, key=lambda turn: waits_ms[turn])
-    early = sum(isinstance(each.result, Scored) and each.result.value < 0 for each in call.latencies)
-    said = f"Median {seconds(median_ms)} of {counted(len(waits_ms), 'turn')}; longest {seconds(waits_ms[slowest])}, turn {slowest}."
-    if early:
-        said += f" Left out: {counted(early, 'turn')} in which the assistant began before the user had finished."
-    return said
 
 
 # The redacted transcript of a call, turn by turn: words, tools with arguments and results, interruptions.
