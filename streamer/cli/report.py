@@ -58,8 +58,7 @@ def report(
     from streamer.recordings.reader import goals_for
     from streamer.report.calls import ReportedCall
     from streamer.report.drawing import counted
-    from streamer.report.page import index, page, require_place, section, write_page
-    from streamer.report.sections import over_many_calls
+    from streamer.report.page import page, require_place, write_page
     from streamer.settings.listing import settings_from
 
     require_judge(verdicts, judge)
@@ -82,7 +81,6 @@ def report(
         score_all(chosen, settings, take, progress.event, asks_judge=asks_judge, verdicts=verdicts)
         left_out = sum(1 for _ in scorings)
     notes = [f"{counted(left_out, 'further call')} left out: a page has {MOST_CALLS} at most."] if left_out else []
-    sections = [section(call, has_index=len(calls) > 1) for call in calls]
-    text = page(sections, index(calls) if len(calls) > 1 else None, notes, installed_version(), over_many_calls(calls))
+    text = page(calls, notes, installed_version())
     write_page(html, text)
     say(f"Report of {counted(len(calls), 'call')}, {len(text.encode()):,} bytes: {html}")

@@ -402,6 +402,11 @@ class ReportedCall:
         return median(waits_ms.values()) if waits_ms else None
 
     @property
+    def slowest_turn(self) -> int | None:
+        """The turn with the longest of those."""
+        return max(self.waits_ms, key=self.waits_ms.__getitem__, default=None)
+
+    @property
     def dead_air_times(self) -> int | None:
         """How often there was dead air; None where it cannot be known."""
         times = sum(each.times for each in self.dead_air)

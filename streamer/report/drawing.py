@@ -1,121 +1,14 @@
-"""Draws: markup that cannot be broken out of, axes, and numbers as people write them."""
+"""Axes of drawings, and numbers, times and texts as people write them."""
 
 import json
 import math
 import re
-from bisect import bisect_left
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from html import escape
 from typing import Any, Final, NamedTuple, Protocol, assert_never
 
 from schemas.closed_sets import Anchor
 from schemas.scores.records import NotApplicable, Result, Scored, Unscored
-
-# HTML and SVG as nested calls. Every value except `Markup` is text and is escaped here, so no text of a call becomes
-# markup.
-
-_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9:-]*")
-_LINE_END: Final = re.compile(r"\r\n?")
-_UNSHOWABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""Characters that HTML forbids, and halves of surrogate pairs, which no file can hold."""
-_VOID: Final = frozenset({"br", "link", "meta"})
-
-Attribute = str | int | float | bool | None
-"""None and False leave the attribute out, True is one without a value."""
-
-
-class Markup(str):
-    """Text that is markup already. Only this module makes it."""
-
-    __slots__ = ()
-
-
-Child = str | int | Iterable["Child"] | None
-"""The content of an element: markup, text, several of them, or nothing."""
-
-NOTHING: Final = Markup()
-
-
-def element(tag: str, *children: Child, **attributes: Attribute) -> Markup:
-    """One element.
-
-    Args:
-        tag: Its name.
-        children: Its content; texts are escaped.
-        attributes: Underscores in names become hyphens; one at the end is dropped (`class_`).
-
-    Example:
-        >>> element("p", "1 < 2", class_="sum", data_turn=3)
-        '<p class="sum" data-turn="3">1 &lt; 2</p>'
-    """
-    start = "".join([_required_name(tag), *(_attribute(name, value) for name, value in attributes.items())])
-    if tag in _VOID:
-        return Markup(f"<{start}>")
-    return Markup(f"<{start}>{joined(*children)}</{tag}>")
-
-
-def joined(*children: Child) -> Markup:
-    """Several pieces one after the other; texts among them are escaped.
-
-    Example:
-        >>> joined("a & b", [element("br"), 1], None)
-        'a &amp; b<br>1'
-    """
-    return Markup("".join(map(_rendered, children)))
-
-
-def style_sheet(text: str) -> Markup:
-    """A style element. Its text is ours and cannot be escaped, so it may not end the element.
-
-    Raises:
-        ValueError: It would.
-    """
-    if "</" in text:
-        raise ValueError("a style sheet with '</' in it would end its element early: write it otherwise")
-    return Markup(f"<style>{text}</style>")
-
-
-def document(root: Markup) -> Markup:
-    """A whole document around its root element."""
-    return Markup(f"<!doctype html>\n{root}\n")
-
-
-def showable(text: str) -> str:
-    """The text with lines that end in one way, and a replacement for each character that no page can hold.
-
-    Example:
-        >>> showable("a" + chr(0) + "b") == "a" + chr(0xFFFD) + "b"
-        True
-    """
-    return _UNSHOWABLE.sub("\ufffd", _LINE_END.sub("\n", text))
-
-
-def _rendered(child: Child) -> str:
-    match child:
-        case None:
-            return ""
-        case Markup():
-            return child
-        case str():
-            return escape(showable(child))
-        case int():
-            return str(child)
-    return "".join(map(_rendered, child))
-
-
-def _attribute(name: str, value: Attribute) -> str:
-    if value is None or value is False:
-        return ""
-    written = _required_name(name.rstrip("_").replace("_", "-"))
-    return f" {written}" if value is True else f' {written}="{escape(showable(str(value)))}"'
-
-
-def _required_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of an element or an attribute")
-    return name
-
 
 # Axes of drawings: positions in percent of the width, and round tick values. Pure.
 #
@@ -123,7 +16,7 @@ def _required_name(name: str) -> str:
 
 _TIME_STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400)
 _ROUND_STEPS: Final = (1, 2, 5, 10)
-_MS_PER_SECOND: Final = 1_000
+MS_PER_SECOND: Final = 1_000
 
 
 class Scale(NamedTuple):
@@ -174,14 +67,10 @@ def time_ticks(length_ms: float, most: int) -> list[int]:
         >>> time_ticks(65_000, 5)
         [0, 15000, 30000, 45000, 60000]
     """
-    wanted_s = length_ms / _MS_PER_SECOND / max(1, most)
-    index = bisect_left(_TIME_STEPS_S, wanted_s)
-    step_s = (
-        _TIME_STEPS_S[index]
-        if index < len(_TIME_STEPS_S)
-        else _TIME_STEPS_S[-1] * int(wanted_s // _TIME_STEPS_S[-1] + 1)
-    )
-    return list(range(0, int(length_ms) + 1, step_s * _MS_PER_SECOND))
+    wanted_s = length_ms / MS_PER_SECOND / max(1, most)
+    longest_s = _TIME_STEPS_S[-1]
+    step_s = next((each for each in _TIME_STEPS_S if each >= wanted_s), longest_s * int(wanted_s // longest_s + 1))
+    return list(range(0, int(length_ms) + 1, step_s * MS_PER_SECOND))
 
 
 def round_ticks(highest: float, most: int) -> list[float]:
@@ -227,8 +116,6 @@ def spaced(letterings: Iterable[tuple[float, float]], most_shift: float = 0.0) -
 
 # Times, durations and values as text: the same everywhere, and never a number for an unknown value.
 
-MS_PER_SECOND: Final = 1_000
-_MS_PER_MINUTE: Final = 60_000
 _MINUTES_PER_HOUR: Final = 60
 _DECIMALS: Final = 4
 """EVA rounds scores so far."""
@@ -245,17 +132,7 @@ _ANCHORS: Final = {
     Anchor.TRANSCRIPT: "by the time of the transcript",
     Anchor.ESTIMATED: "estimated from arrival times",
 }
-_ACRONYMS: Final = {
-    "x": "X",
-    "eva": "EVA",
-    "stt": "STT",
-    "tts": "TTS",
-    "llm": "LLM",
-    "wer": "WER",
-    "cer": "CER",
-    "ppt": "PPT",
-    "auc": "AUC",
-}
+_ACRONYMS: Final = frozenset({"x", "eva", "stt", "tts", "llm", "wer", "cer", "ppt", "auc"})
 
 
 def clock(offset_ms: float) -> str:
@@ -284,6 +161,11 @@ def seconds(length_ms: float) -> str:
     written = f"{value:.{digits}f}"
     sign = "\u2212" if length_ms < 0 and float(written) else ""
     return f"{sign}{written} s"
+
+
+def seconds_if_known(length_ms: float | None) -> str:
+    """The same, or that it is not known."""
+    return "not known" if length_ms is None else seconds(length_ms)
 
 
 def duration(length_ms: float) -> str:
@@ -390,7 +272,9 @@ def title(name: str) -> str:
         ('Voice to voice latency', 'STT WER', 'Turn taking, on time rate')
     """
     bare = next((name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)), name)
-    words = [_ACRONYMS.get(word, word) for word in re.split(r"[_\s]+", bare.replace(".", ", ")) if word]
+    words = [
+        word.upper() if word in _ACRONYMS else word for word in re.split(r"[_\s]+", bare.replace(".", ", ")) if word
+    ]
     text = " ".join(words)
     return text[:1].upper() + text[1:]
 

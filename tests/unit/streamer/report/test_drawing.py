@@ -12,10 +12,7 @@ from consumers.engine.turns.timeline import Span, merged
 from schemas.closed_sets import Anchor, Speaker, UnscoredReason
 from schemas.scores.latency_stages import Stage, StageSource
 from schemas.scores.records import NotApplicable, Scored, StageLatency, Unscored
-from streamer.report import drawing as markup
-from streamer.report import drawing as report_axis
-from streamer.report import drawing as report_numbers
-from streamer.report import drawing as report_texts
+from streamer.report import drawing, rendering
 from streamer.report import sections as report_stages
 from streamer.report.calls import Interval, Stretch, cut, overlaps, silences
 from streamer.report.drawing import (
@@ -34,9 +31,7 @@ from streamer.report.drawing import (
 USER, ASSISTANT = Speaker.USER, Speaker.ASSISTANT
 
 
-@pytest.mark.parametrize(
-    "module", [markup, report_axis, report_numbers, report_texts], ids=lambda module: module.__name__
-)
+@pytest.mark.parametrize("module", [drawing, rendering, report_stages], ids=lambda module: module.__name__)
 def test_the_examples_hold(module: types.ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0

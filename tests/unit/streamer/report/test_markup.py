@@ -1,19 +1,25 @@
-"""Markup from nested calls: the content of a call can become text on a page and nothing else."""
+"""Markup from templates: the content of a call can become text on a page and nothing else."""
 
+import re
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
 
-from streamer.report.drawing import Markup, document, element, joined, showable, style_sheet
+from streamer.report import rendering
+from streamer.report.rendering import render, showable, templates
 
+TEMPLATES = Path(rendering.__file__).with_name("templates")
 HOSTILE = [
     "<script>alert(1)</script>",
     "\"'><img src=x onerror=alert(1)>",
     "&lt;b&gt;",
     "</style>",
+    "{{ 7 * 7 }}{% raw %}",
     "<!--",
     "]]>",
     "\x00\ud800\u202e",
@@ -44,16 +50,21 @@ class Tags(HTMLParser):
         self.tags.append(f"declaration {data}")
 
 
+def filled(text: str, attribute: str) -> str:
+    template = templates().from_string('<p data-x="{{ attribute }}">{{ text }}</p>')
+    return showable(template.render(text=text, attribute=attribute))
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_text_stays_text(text: str) -> None:
-    parsed = Tags(element("p", text, ["in a list", text], title=text))
+    parsed = Tags(filled(text, text))
     assert parsed.tags == ["p"]
-    assert parsed.attributes == [("title", showable(text))]
+    assert parsed.attributes == [("data-x", showable(text))]
 
 
 @given(st.text(), st.text())
 def test_any_text_comes_back_as_it_was(text: str, attribute: str) -> None:
-    markup = element("p", text, data_x=attribute)
+    markup = filled(text, attribute)
     assert Tags(markup).tags == ["p"]
     assert Tags(markup).attributes == [("data-x", showable(attribute))]
     inner = markup[markup.index(">") + 1 : -len("</p>")]
@@ -61,34 +72,21 @@ def test_any_text_comes_back_as_it_was(text: str, attribute: str) -> None:
 
 
 def test_a_character_that_no_file_can_hold_is_replaced() -> None:
-    assert element("p", "a\ud800\x00b").encode() == "<p>a\ufffd\ufffdb</p>".encode()
+    assert render("note.html", text="a\ud800\x00b").encode() == '<p class="note">a\ufffd\ufffdb</p>'.encode()
 
 
 def test_lines_end_in_one_way() -> None:
-    assert showable("a\r\nb\rc\n") == "a\nb\nc\n"
+    assert render("note.html", text="a\r\nb\rc\n") == '<p class="note">a\nb\nc\n</p>'
 
 
-def test_attributes_are_left_out_when_there_is_nothing_to_say() -> None:
-    assert element("a", class_="b", href=None, hidden=False, open=True, data_n=0) == '<a class="b" open data-n="0"></a>'
+def test_a_name_without_a_value_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="'text' is undefined"):
+        render("note.html")
 
 
-def test_elements_that_have_no_end() -> None:
-    assert joined(element("br"), 1, None, "&") == "<br>1&amp;"
-
-
-@pytest.mark.parametrize("name", ["", "a b", "p>", "on<"])
-def test_a_name_that_is_none_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="no name"):
-        element(name)
-    with pytest.raises(ValueError, match="no name"):
-        element("p", **{f"{name}x>": 1})
-
-
-def test_a_style_sheet_cannot_end_its_element() -> None:
-    assert style_sheet("a > b {}") == "<style>a > b {}</style>"
-    with pytest.raises(ValueError, match="end its element"):
-        style_sheet("</style><script>")
-
-
-def test_a_document_has_a_type() -> None:
-    assert document(Markup("<html></html>")) == "<!doctype html>\n<html></html>\n"
+def test_no_template_takes_text_for_markup() -> None:
+    """Nothing is exempt from escaping, and every attribute is quoted, so that no text can end it."""
+    for path in sorted(TEMPLATES.iterdir()):
+        source = path.read_text()
+        assert re.findall(r"\|\s*(?:safe|xmlattr)\b|autoescape", source) == [], path.name
+        assert re.findall(r"\w=\{", source) == [], path.name

@@ -31,7 +31,6 @@ from streamer.report import sections as report_timeline
 from streamer.report import sections as report_transcript
 from streamer.report.calls import ReportedCall
 from streamer.report.page import index, page, section
-from streamer.report.sections import over_many_calls
 from tests.support.calls.report_calls import T0_MS, Marks, goal_set, recorded, reported
 
 PLAIN = Marks("\x00")
@@ -75,9 +74,7 @@ class Shape(HTMLParser):
 
 
 def whole(*calls: ReportedCall) -> str:
-    several = len(calls) > 1
-    sections = [section(call, has_index=several) for call in calls]
-    return page(sections, index(calls) if several else None, ["a note"], "1.0", over_many_calls(calls))
+    return page(calls, ["a note"], "1.0")
 
 
 def words(text: str) -> str:

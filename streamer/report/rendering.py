@@ -1,0 +1,55 @@
+"""Fills the templates of the report, in which every value except `Markup` is escaped: no text of a call becomes markup."""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from markupsafe import Markup
+
+from streamer.report import drawing
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_TEMPLATES: Final = Path(__file__).with_name("templates")
+_LINE_BREAK: Final = re.compile(r"(?<=[>}])\n\s*|\n\s*(?=[<{])|\n\Z")
+"""A line break beside a tag, by which people read templates: the page has none there, for browsers show it as a space."""
+_LINE_END: Final = re.compile(r"\r\n?")
+_UNSHOWABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+"""Characters that HTML forbids, and halves of surrogate pairs, which no file can hold."""
+_FILTERS: Final = (
+    *(drawing.anchor_in_words, drawing.clock, drawing.counted, drawing.duration, drawing.in_words),
+    *(drawing.number, drawing.outcome, drawing.percent, drawing.seconds, drawing.seconds_if_known, drawing.title),
+)
+
+
+def render(template: str, **values: Any) -> Markup:
+    """The markup that a template makes of the values; None is nothing."""
+    return Markup(showable(templates().get_template(template).render(values)))  # noqa: S704  # escaped by the template
+
+
+def showable(text: str) -> str:
+    """The text with lines that end in one way, and a replacement for each character that no page can hold.
+
+    Example:
+        >>> showable("a" + chr(0) + "b") == "a" + chr(0xFFFD) + "b"
+        True
+    """
+    return _UNSHOWABLE.sub("\ufffd", _LINE_END.sub("\n", text))
+
+
+@cache
+def templates() -> "Environment":
+    """The templates, and the filters that write values in them; a name that has no value is an error."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # only commands that write a report need it
+
+    made = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        loader=FunctionLoader(lambda name: _LINE_BREAK.sub("", (_TEMPLATES / name).read_text(encoding="utf-8"))),
+        finalize=lambda value: "" if value is None else value,
+        auto_reload=False,
+    )
+    made.filters |= {each.__name__: each for each in _FILTERS}
+    return made
