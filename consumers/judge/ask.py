@@ -341,10 +341,10 @@ class Poll:
         self.cost += cost
         self.requests += sent
         grade, explanation = (None, "") if answer is None else (answer.grade, answer.explanation)
+        raw = self._raw(reply)
         trial_answer = TrialAnswer(
-            trial=number, outcome=outcome, grade=grade, explanation=explanation, raw=self._raw(reply),
-            latency_ms=reply.latency_ms,
-        )  # fmt: skip
+            trial=number, outcome=outcome, grade=grade, explanation=explanation, raw=raw, latency_ms=reply.latency_ms
+        )
         self.answers.append(trial_answer)
         if means.kept is not None and self.voting is not None and outcome in _IS_KEPT:
             means.kept.keep_answer(self.request, trial_answer)

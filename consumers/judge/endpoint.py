@@ -237,27 +237,36 @@ class Endpoint:
         if self._is_first(status):
             is_word = isinstance(error.code, str) and _ERROR_CODE.fullmatch(error.code)
             log.error(
-                "judge_request_rejected", status=status, code=error.code if is_word else None, model=self._settings.model,
-                what_happens_now="such questions stay unscored (rejected)", what_to_do=what_to_do,
-            )  # fmt: skip
+                "judge_request_rejected",
+                status=status,
+                code=error.code if is_word else None,
+                model=self._settings.model,
+                what_happens_now="such questions stay unscored (rejected)",
+                what_to_do=what_to_do,
+            )
         return TrialOutcome.REJECTED
 
     def _log_not_understood(self, error: Exception) -> None:
         if self._is_first(type(error)):
             log.error(
-                "judge_reply_not_understood", error=type(error).__name__, model=self._settings.model,
+                "judge_reply_not_understood",
+                error=type(error).__name__,
+                model=self._settings.model,
                 what_happens_now="such requests count as failed, so their questions may stay unscored (unavailable)",
                 what_to_do="See what the endpoint of judge.base_url answers. If that is in order, report a fault of callgauge.",
-            )  # fmt: skip
+            )
 
     def _log_not_read(self, delivery: Delivery) -> None:
         for fault in sorted(delivery.faults & _NOT_READ.keys()):
             if self._is_first(fault):
                 what_happened, what_to_do = _NOT_READ[fault]
                 log.error(
-                    "judge_reply_not_read", what_happened=what_happened, model=self._settings.model,
-                    what_happens_now="such answers count as unreadable", what_to_do=what_to_do,
-                )  # fmt: skip
+                    "judge_reply_not_read",
+                    what_happened=what_happened,
+                    model=self._settings.model,
+                    what_happens_now="such answers count as unreadable",
+                    what_to_do=what_to_do,
+                )
 
     def _is_first(self, trouble: object) -> bool:
         """Whether this fault is new. A person must fix it, so one log line about it is enough."""

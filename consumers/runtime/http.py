@@ -227,11 +227,16 @@ class HttpListener:
         self._port = port
         self._without_it = without_it
         self._config = uvicorn.Config(
-            Starlette(routes=routes), lifespan="off", log_config=None, access_log=False, server_header=False,
-            ws="none", backlog=MAX_ACCEPTED_AT_ONCE,
+            Starlette(routes=routes),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            backlog=MAX_ACCEPTED_AT_ONCE,
             http=partial(BoundedConnection, OpenConnections(count, bounds)),  # type: ignore[arg-type]  # uvicorn only calls it
             timeout_graceful_shutdown=stop_seconds,  # type: ignore[arg-type]  # asyncio waits for parts of a second too
-        )  # fmt: skip
+        )
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
