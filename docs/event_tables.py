@@ -41,8 +41,8 @@ def _without_control(union: Any) -> list[type[BaseModel]]:
 
 
 _OF_BOTS: Final = sorted(_without_control(PipecatEvent), key=lambda model: model.__name__ not in _FIRST)
-_OF_AGENTS: Final = [*_models(TypedAgentEvent), ConversationRecord]
-_OF_CALLERS: Final = [AudioEvent, *_without_control(TypedSimulatorEvent)]
+_OF_AGENTS: Final[list[type[BaseModel]]] = [*_models(TypedAgentEvent), ConversationRecord]
+_OF_CALLERS: Final[list[type[BaseModel]]] = [AudioEvent, *_without_control(TypedSimulatorEvent)]
 SOURCES: Final = (
     EventSource("Any source", "any input topic", "audit", _CONTROL),
     EventSource("A pipecat bot", "`pipecat.events`", "pipecat", _OF_BOTS),

@@ -151,7 +151,6 @@ class RunningProgress:
     """Sums over the running calls that have goals, by agent."""
 
     def __init__(self) -> None:
-        """Starts without calls."""
         self._agents: defaultdict[str, _OfAgent] = defaultdict(_OfAgent)
 
     def add(self, agent: str, goals: CallGoals) -> None:
@@ -255,12 +254,6 @@ class ActiveCalls:
     """
 
     def __init__(self, max_calls: int, forget_after_ms: int) -> None:
-        """Starts empty.
-
-        Args:
-            max_calls: Most calls to remember.
-            forget_after_ms: Silence after which a call counts as lost.
-        """
         self.progress = RunningProgress()
         self._max_calls = max_calls
         self._forget_after_ms = forget_after_ms

@@ -46,12 +46,6 @@ class Tally:
     """The judge's counters."""
 
     def __init__(self, instruments: Instruments, model: str) -> None:
-        """Stores the instruments.
-
-        Args:
-            instruments: Built for the role `judge`, perhaps among others.
-            model: Name of the model.
-        """
         self._instruments = instruments
         self._model = model
 

@@ -41,7 +41,6 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     """Returns bounded replies, and notes in `CURRENT_DELIVERY` how far each try of a request got."""
 
     def __init__(self, network: httpx2.AsyncBaseTransport) -> None:
-        """Wraps the transport that has the connections."""
         self._network = network
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -179,13 +178,6 @@ class Endpoint:
     """The client of one endpoint."""
 
     def __init__(self, settings: JudgeSettings, api_key: str, network: httpx2.AsyncBaseTransport | None = None) -> None:
-        """Creates a client; nothing is connected before the first question.
-
-        Args:
-            settings: Address of the endpoint, model, and limits of a request.
-            api_key: The endpoint's key.
-            network: Replaces the connections in tests.
-        """
         self._settings = settings
         self._logged: set[object] = set()
         self._client = AsyncOpenAI(

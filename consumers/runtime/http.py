@@ -69,12 +69,6 @@ class OpenConnections:
     """The open connections of one server, oldest first. It counts reached bounds."""
 
     def __init__(self, count: Callable[[HttpLimit], None], bounds: ConnectionBounds | None = None) -> None:
-        """Starts without connections.
-
-        Args:
-            count: Called once for each connection that a bound ends.
-            bounds: Limits of the connections; None means those of a server for probes and metrics.
-        """
         self.count = count
         self._bounds = bounds
         self._open: dict[BoundedConnection, None] = {}
@@ -107,12 +101,6 @@ class BoundedConnection(H11Protocol):
     """
 
     def __init__(self, open_connections: OpenConnections, **of_uvicorn: Any) -> None:
-        """Starts without a deadline, until the connection is made.
-
-        Args:
-            open_connections: The connections of this server.
-            of_uvicorn: uvicorn's arguments for each connection.
-        """
         super().__init__(**of_uvicorn)
         self.is_answering = False
         self._open_connections = open_connections

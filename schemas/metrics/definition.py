@@ -100,12 +100,15 @@ class MetricsOf:
     role: Role
 
     def counter(self, name: str, unit: str, *labels: Label) -> Callable[[str], Metric]:
+        """Declares how often something happened."""
         return lambda meaning: Metric(name, "counter", unit, meaning, self.role, labels)
 
     def gauge(self, name: str, unit: str, *labels: Label) -> Callable[[str], Metric]:
+        """Declares how much of something there is now."""
         return lambda meaning: Metric(name, "gauge", unit, meaning, self.role, labels)
 
     def histogram(self, name: str, unit: str, edges: tuple[float, ...], *labels: Label) -> Callable[[str], Metric]:
+        """Declares how often a value fell between two edges."""
         return lambda meaning: Metric(name, "histogram", unit, meaning, self.role, labels, edges)
 
 

@@ -1,4 +1,4 @@
-"""Metrics of the exporter: what Prometheus counts of calls."""
+"""Metrics of the exporter role: the quality of calls, counted from `scores`."""
 
 from typing import Final
 
@@ -18,8 +18,6 @@ from schemas.metrics.definition import SCORE_KIND, TENANT, Label, Metric, Metric
 from schemas.scores.latency_stages import Stage, StageSource
 
 _EXPORTER = MetricsOf("exporter")
-
-# The metrics of the exporter role: the quality of calls, counted from `scores`.
 
 LATENCY_EDGES_SECONDS: Final = (0.1, 0.2, 0.3, 0.5, 0.8, 0.815, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 3.5, 5.0, 8.0, 10.0, 15.0)
 """Edges of speech latencies. A ratio is exact only at an edge, so every limit an alert may use is one: 1.5 is the
