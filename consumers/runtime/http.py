@@ -294,7 +294,7 @@ def challenge(authorization: bytes) -> str:
 # role has ended, or its ticks have stopped although the loop runs. It never depends on the broker, because all waits
 # for the broker are bounded or do not count. So a broker that is down causes no restart.
 #
-# Readiness: `/readyz` is 200 while every role works: from its first assignment, or the end of reading its ledger,
+# Readiness: `/readyz` is 200 while every role works: from its first assignment, or the end of its recovery,
 # until it starts to stop.
 #
 # Probes have no token, so both answers contain nothing secret: only names of roles and the reasons why they wait.
