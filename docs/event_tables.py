@@ -36,24 +36,20 @@ class EventSource(NamedTuple):
     models: Sequence[type[BaseModel]]
 
 
+def _without_control(union: Any) -> list[type[BaseModel]]:
+    return [model for model in _models(union) if model not in _CONTROL]
+
+
+_OF_BOTS: Final = sorted(_without_control(PipecatEvent), key=lambda model: model.__name__ not in _FIRST)
+_OF_AGENTS: Final[list[type[BaseModel]]] = [*_models(TypedAgentEvent), ConversationRecord]
+_OF_CALLERS: Final[list[type[BaseModel]]] = [AudioEvent, *_without_control(TypedSimulatorEvent)]
 SOURCES: Final = (
     EventSource("Any source", "any input topic", "audit", _CONTROL),
-    EventSource(
-        "A pipecat bot", "`pipecat.events`", "pipecat",
-        sorted(
-            (model for model in _models(PipecatEvent) if model not in _CONTROL),
-            key=lambda model: model.__name__ not in _FIRST,
-        ),
-    ),
+    EventSource("A pipecat bot", "`pipecat.events`", "pipecat", _OF_BOTS),
     EventSource("The agent's audit log", "`audit.events`", "audit", _models(AuditEvent)),
-    EventSource(
-        "A real ElevenLabs agent", "`elevenlabs.events`", "elevenlabs", [*_models(TypedAgentEvent), ConversationRecord]
-    ),
-    EventSource(
-        "A simulated caller of EVA", "`elevenlabs.events`", "user_sim",
-        [AudioEvent, *(model for model in _models(TypedSimulatorEvent) if model not in _CONTROL)],
-    ),
-)  # fmt: skip
+    EventSource("A real ElevenLabs agent", "`elevenlabs.events`", "elevenlabs", _OF_AGENTS),
+    EventSource("A simulated caller of EVA", "`elevenlabs.events`", "user_sim", _OF_CALLERS),
+)
 
 WHEN: Final[Mapping[str, str]] = {
     "CallStarted": "When the call begins, or later, when more is known. A field that a later one omits stays unchanged. "

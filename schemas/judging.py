@@ -305,9 +305,8 @@ class JudgeRequest(JudgeModel):
     def is_too_large(self) -> bool:
         """Whether the question does not fit a Kafka record. Do not send such a question: it is `UnjudgedReason.TOO_LONG`."""
         brief = self.agent_brief or AgentBrief()
-        texts = (
-            self.subgoal, self.user_instruction, self.template, *(getattr(brief, name) for name in AgentBrief.model_fields),
-        )  # fmt: skip
+        of_brief = [getattr(brief, name) for name in AgentBrief.model_fields]
+        texts = (self.subgoal, self.user_instruction, self.template, *of_brief)
         chars = transcript_chars(self.transcript) + sum(len(text) for text in texts if text is not None)
         most_bytes = chars * _MOST_BYTES_OF_A_CHAR + (len(self.transcript) + 1) * _MOST_BYTES_OF_AN_ITEM
         # A cheap lower bound first: it nearly always decides. Only otherwise are the bytes counted.

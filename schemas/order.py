@@ -129,7 +129,6 @@ class OrderEncoder:
     """
 
     def __init__(self, positions: Positions, time_ms: int) -> None:
-        """Starts before the next step."""
         self.positions = {source: positions.get(source, 0) for source in SOURCES}
         self.time_ms = time_ms
         self._steps = bytearray()
@@ -203,7 +202,6 @@ class OrderDecoder:
     """
 
     def __init__(self, start: OrderStart) -> None:
-        """Begins at a start."""
         self.positions = {source: start.positions.get(source, 0) for source in SOURCES}
         self.time_ms = start.time_ms
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,10 +13,8 @@ from schemas.units import DAY_MS, HOUR_MS, MINUTE_MS, MS_PER_SECOND, to_seconds
 # The topic table: every topic that callgauge reads or writes, with its key, value, partitions and retention.
 
 
-class Topic(BaseModel):
+class Topic(NamedTuple):
     """One row of the table. `partitions` is a rule, because the operator chooses the number; `retention_ms` -1 keeps for ever."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     direction: Literal["input", "output", "reference"]
@@ -28,33 +26,36 @@ class Topic(BaseModel):
     what: str
 
 
-_SAME: Literal["same as the inputs"] = "same as the inputs"
-_CONVERSATION = "conversation id"
+_CONVERSATION: Final = "conversation id"
+_REFUSED: Final = "the refused record's key"
+_SAME: Final = "same as the inputs"
+_ANY: Final = "any"
+
+
+def _input(name: str, value: str, what: str) -> Topic:
+    return Topic(name, "input", _CONVERSATION, value, _SAME, "delete", 7 * DAY_MS, what)
+
+
+def _output(
+    name: str, key: str, value: str, partitions: Literal["same as the inputs", "any"], what: str, kept_days: int = 14
+) -> Topic:
+    return Topic(name, "output", key, value, partitions, "delete", kept_days * DAY_MS, what)
+
 
 TOPICS = (
-    Topic(name="pipecat.events", direction="input", key=_CONVERSATION, value="pipecat-event", partitions=_SAME,
-          cleanup_policy="delete", retention_ms=7 * DAY_MS, what="what pipecat bots write while a call runs"),
-    Topic(name="elevenlabs.events", direction="input", key=_CONVERSATION, value="simulator-event", partitions=_SAME,
-          cleanup_policy="delete", retention_ms=7 * DAY_MS, what="the simulated caller's events, and those of ElevenLabs agents"),
-    Topic(name="audit.events", direction="input", key=_CONVERSATION, value="audit-event", partitions=_SAME,
-          cleanup_policy="delete", retention_ms=7 * DAY_MS, what="the agent framework's audit log: turns, replies, tools"),
-    Topic(name="judge.verdicts", direction="input", key=_CONVERSATION, value="judge-verdict", partitions=_SAME,
-          cleanup_policy="delete", retention_ms=7 * DAY_MS, what="the judges' answers"),
-    Topic(name="scores", direction="output", key=_CONVERSATION, value="score", partitions=_SAME,
-          cleanup_policy="delete", retention_ms=14 * DAY_MS,
-          what="scores and facts of calls; no value: a new owner"),
-    Topic(name="quarantine", direction="output", key="the refused record's key", value="quarantine", partitions="any",
-          cleanup_policy="delete", retention_ms=14 * DAY_MS, what="records that can never be processed, with the reason"),
-    Topic(name="transcripts", direction="output", key=_CONVERSATION, value="transcript", partitions="any",
-          cleanup_policy="delete", retention_ms=14 * DAY_MS, what="one transcript per ended call"),
-    Topic(name="judge.requests", direction="output", key=_CONVERSATION, value="judge-request", partitions="any",
-          cleanup_policy="delete", retention_ms=7 * DAY_MS, what="questions to the judges"),
-    Topic(name="order", direction="output", key="none", value="order", partitions=_SAME,
-          cleanup_policy="delete", retention_ms=14 * DAY_MS,
-          what="in which order each partition's inputs were evaluated; no value: a new owner"),
-    Topic(name="goals", direction="reference", key="goal set id", value="goals", partitions="any",
-          cleanup_policy="compact", retention_ms=-1, what="goal sets of calls"),
-)  # fmt: skip
+    _input("pipecat.events", "pipecat-event", "what pipecat bots write while a call runs"),
+    _input("elevenlabs.events", "simulator-event", "the simulated caller's events, and those of ElevenLabs agents"),
+    _input("audit.events", "audit-event", "the agent framework's audit log: turns, replies, tools"),
+    _input("judge.verdicts", "judge-verdict", "the judges' answers"),
+    _output("scores", _CONVERSATION, "score", _SAME, "scores and facts of calls; no value: a new owner"),
+    _output("quarantine", _REFUSED, "quarantine", _ANY, "records that can never be processed, with the reason"),
+    _output("transcripts", _CONVERSATION, "transcript", _ANY, "one transcript per ended call"),
+    _output("judge.requests", _CONVERSATION, "judge-request", _ANY, "questions to the judges", kept_days=7),
+    _output(
+        "order", "none", "order", _SAME, "in which order each partition's inputs were evaluated; no value: a new owner"
+    ),
+    Topic("goals", "reference", "goal set id", "goals", _ANY, "compact", -1, "goal sets of calls"),
+)
 
 TOPIC_BY_SOURCE = {
     InputSource.PIPECAT: "pipecat.events",

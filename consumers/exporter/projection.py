@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, assert_never
 
 from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS, CloseReason, Speaker, UnscoredReason
-from schemas.goals.goal_set import GoalSet
+from schemas.metrics.catalogue import metric_named
 from schemas.scores.live_view import CallGoals
 from schemas.scores.records import (
     STAGE_PREFIX,
@@ -15,27 +15,23 @@ from schemas.scores.records import (
     CallValues,
     ClosedFact,
     DeadAirFact,
-    EvaMetricScore,
     GoalsFact,
     InterruptionFact,
     NotApplicable,
     ProgressScore,
     Result,
     Scored,
-    SideSpeech,
     SpeechScore,
     StallFact,
     SubgoalScore,
     TextRating,
     ToolUseFact,
-    TranscriptDisagreement,
     TurnStatus,
     TurnTakingScore,
     TurnValueName,
     TurnValues,
     Unscored,
     VoiceToVoiceLatency,
-    WordErrorRate,
 )
 from schemas.units import to_seconds
 
@@ -151,7 +147,6 @@ class RunningProgress:
     """Sums over the running calls that have goals, by agent."""
 
     def __init__(self) -> None:
-        """Starts without calls."""
         self._agents: defaultdict[str, _OfAgent] = defaultdict(_OfAgent)
 
     def add(self, agent: str, goals: CallGoals) -> None:
@@ -255,12 +250,6 @@ class ActiveCalls:
     """
 
     def __init__(self, max_calls: int, forget_after_ms: int) -> None:
-        """Starts empty.
-
-        Args:
-            max_calls: Most calls to remember.
-            forget_after_ms: Silence after which a call counts as lost.
-        """
         self.progress = RunningProgress()
         self._max_calls = max_calls
         self._forget_after_ms = forget_after_ms
@@ -406,8 +395,8 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
             if record.is_first:
                 yield Counted("callgauge_calls_started_total", who)
                 yield from _at_zero(who)
-        case InterruptionFact():
-            pass  # it counts when the call leaves its turn
+        case InterruptionFact() | ProgressScore():
+            pass  # one counts when the call leaves its turn, the other is shown while the call runs and observed when it closes
         case DeadAirFact():
             if record.is_first:
                 yield Counted("callgauge_dead_air_total", who)
@@ -427,12 +416,13 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
                 yield Counted("callgauge_calls_with_goals_total", where)
                 for outcome in ("success", "failure"):  # `increase()` cannot see a step from nothing to 1
                     yield Counted("callgauge_goal_set_calls_total", (record.goal_set.id, environment, outcome), 0)
-                yield from _subgoals(record.goal_set, agent)
+                by_judge = sum(subgoal.is_judged for subgoal in record.goal_set.subgoals)
+                by_code = len(record.goal_set.subgoals) - by_judge
+                yield Counted("callgauge_subgoals_total", (agent, "code"), by_code)
+                yield Counted("callgauge_subgoals_total", (agent, "judge"), by_judge)
         case SubgoalScore():
             if record.is_first:
                 yield Counted("callgauge_subgoals_reached_total", (agent, record.checked_by))
-        case ProgressScore():
-            pass  # shown while the call runs, and observed when it closes
         case StallFact():
             if record.is_first:
                 yield Counted("callgauge_progress_stalls_total", (*where, record.by))
@@ -443,8 +433,8 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
         case CallValues():
             if record.status is TurnStatus.FINAL:
                 yield from _call(record, agent)
-                if call.goals.goal_set is not None and record.success_final_turn is not None:
-                    yield from _of_goal_set(record.success_final_turn, (call.goals.goal_set, environment))
+                if record.success_final_turn is not None:
+                    yield from _success(record.success_final_turn, where, call.goals.goal_set)
         case _:
             assert_never(record)
 
@@ -507,12 +497,20 @@ def _call(record: CallValues, agent: str) -> Iterator[Sample]:
     """Adds the values of a whole call at its end. A value that is not known adds nothing, or counts as unknown."""
     if record.speech is not None:
         yield from _speech(record.speech, agent)
-    if record.stt_wer is not None:
-        yield from _word_errors(record.stt_wer, agent)
-    if record.transcript_disagreement is not None:
-        yield from _disagreement(record.transcript_disagreement, agent)
-    for eva_name, score in record.eva.items():
-        yield from _eva(eva_name, score, agent)
+    if (errors := record.stt_wer) is not None and errors.reference_words:
+        yield Counted("callgauge_stt_reference_words_total", (agent,), errors.reference_words)
+        yield Counted("callgauge_stt_word_errors_total", (agent, "substitution"), errors.substitutions)
+        yield Counted("callgauge_stt_word_errors_total", (agent, "deletion"), errors.deletions)
+        yield Counted("callgauge_stt_word_errors_total", (agent, "insertion"), errors.insertions)
+    if (score := record.transcript_disagreement) is not None:
+        for speaker, side in ((Speaker.USER, score.user), (Speaker.ASSISTANT, score.assistant)):
+            if side.turns:
+                yield Counted("callgauge_transcript_words_total", (agent, speaker), side.words)
+                yield Counted("callgauge_transcript_differences_total", (agent, speaker), side.differences)
+    for eva_name, eva in record.eva.items():
+        # `eva_response_speed` is no ratio, and is in the histogram of latencies already.
+        if eva.normalized is not None or not isinstance(eva.result, Scored):
+            yield from _final(eva_name, eva.result, "callgauge_eva_score_ratio", (agent, eva_name))
     for stage, agreement in record.stages.items():
         if agreement.compared:
             yield Counted("callgauge_stage_disagreements_total", (agent, stage), agreement.disputed)
@@ -522,8 +520,6 @@ def _call(record: CallValues, agent: str) -> Iterator[Sample]:
     for name, rating in ratings.items():
         if rating is not None:
             yield from _final(name, rating.result, "callgauge_text_rating_ratio", (agent, name))
-    if record.success_final_turn is not None:
-        yield from _success(record.success_final_turn, agent)
     for anchor, latencies in record.latencies.items():
         yield Counted("callgauge_turns_final_total", (agent, anchor, "measured"), latencies.measured)
         yield Counted("callgauge_turns_final_total", (agent, anchor, "overlapped"), latencies.overlapped)
@@ -547,82 +543,40 @@ def _unscored_turns(name: TurnValueName, reasons: Mapping[UnscoredReason, int], 
 
 
 def _speech(score: SpeechScore, agent: str) -> Iterator[Sample]:
-    yield from _side(score.user, (agent, Speaker.USER))
-    yield from _side(score.assistant, (agent, Speaker.ASSISTANT))
-    yield from _seconds("callgauge_overlap_seconds_total", (agent,), score.overlap_ms)
-    yield from _seconds("callgauge_dead_air_seconds_total", (agent,), score.dead_air_ms)
-    if isinstance(score.first_word_ms, Scored):
-        yield Observed("callgauge_first_word_seconds", (agent,), to_seconds(score.first_word_ms.value))
-
-
-def _word_errors(rate: WordErrorRate, agent: str) -> Iterator[Sample]:
-    if rate.reference_words:
-        yield Counted("callgauge_stt_reference_words_total", (agent,), rate.reference_words)
-        yield Counted("callgauge_stt_word_errors_total", (agent, "substitution"), rate.substitutions)
-        yield Counted("callgauge_stt_word_errors_total", (agent, "deletion"), rate.deletions)
-        yield Counted("callgauge_stt_word_errors_total", (agent, "insertion"), rate.insertions)
-
-
-def _disagreement(score: TranscriptDisagreement, agent: str) -> Iterator[Sample]:
     for speaker, side in ((Speaker.USER, score.user), (Speaker.ASSISTANT, score.assistant)):
-        if side.turns:
-            yield Counted("callgauge_transcript_words_total", (agent, speaker), side.words)
-            yield Counted("callgauge_transcript_differences_total", (agent, speaker), side.differences)
+        yield from _known("callgauge_talk_seconds_total", (agent, speaker), side.speech_ms)
+        yield from _known("callgauge_longest_monologue_seconds", (agent, speaker), side.longest_monologue_ms)
+        yield from _known("callgauge_words_per_minute", (agent, speaker), side.words_per_minute)
+        yield from _known("callgauge_repeated_questions_total", (agent, speaker), side.repeated_questions)
+    yield from _known("callgauge_overlap_seconds_total", (agent,), score.overlap_ms)
+    yield from _known("callgauge_dead_air_seconds_total", (agent,), score.dead_air_ms)
+    yield from _known("callgauge_first_word_seconds", (agent,), score.first_word_ms)
 
 
-def _side(side: SideSpeech, who: tuple[str, str]) -> Iterator[Sample]:
-    yield from _seconds("callgauge_talk_seconds_total", who, side.speech_ms)
-    if isinstance(side.longest_monologue_ms, Scored):
-        seconds = to_seconds(side.longest_monologue_ms.value)
-        yield Observed("callgauge_longest_monologue_seconds", who, seconds)
-    if isinstance(side.words_per_minute, Scored):
-        yield Observed("callgauge_words_per_minute", who, side.words_per_minute.value)
-    if isinstance(side.repeated_questions, Scored):
-        yield Counted("callgauge_repeated_questions_total", who, side.repeated_questions.value)
-
-
-def _seconds(metric: str, labels: tuple[str, ...], result: Result) -> Iterator[Sample]:
+def _known(name: str, labels: tuple[str, ...], result: Result) -> Iterator[Sample]:
+    """Counts or observes a value as its metric is declared. A value that is not known adds nothing."""
     if isinstance(result, Scored):
-        yield Counted(metric, labels, to_seconds(result.value))
+        metric = metric_named(name)
+        value = to_seconds(result.value) if metric.unit == "seconds" else result.value
+        yield Counted(name, labels, value) if metric.type == "counter" else Observed(name, labels, value)
 
 
-def _subgoals(goal_set: GoalSet, agent: str) -> Iterator[Sample]:
-    by_judge = sum(subgoal.is_judged for subgoal in goal_set.subgoals)
-    yield Counted("callgauge_subgoals_total", (agent, "code"), len(goal_set.subgoals) - by_judge)
-    yield Counted("callgauge_subgoals_total", (agent, "judge"), by_judge)
-
-
-def _success(result: Result, agent: str) -> Iterator[Sample]:
-    match result:
-        case Scored(value=success):
-            yield Counted("callgauge_calls_scored_total", (agent, "success" if success == 1 else "failure"))
-        case Unscored(reason=reason):
-            yield Counted(
-                "callgauge_calls_unscored_total", (agent, _one_of(GOAL_REASONS, reason, "success_final_turn"))
-            )
-        case NotApplicable():
-            pass
-        case _:
-            assert_never(result)
-
-
-def _of_goal_set(result: Result, goal_set_and_environment: tuple[str, str]) -> Iterator[Sample]:
+def _success(result: Result, where: tuple[str, str], goal_set: str | None) -> Iterator[Sample]:
+    agent, environment = where
     match result:
         case Scored(value=success):
             outcome = "success" if success == 1 else "failure"
-        case Unscored():
+            yield Counted("callgauge_calls_scored_total", (agent, outcome))
+        case Unscored(reason=reason):
             outcome = "unscored"
+            known = _one_of(GOAL_REASONS, reason, "success_final_turn")
+            yield Counted("callgauge_calls_unscored_total", (agent, known))
         case NotApplicable():
             return
         case _:
             assert_never(result)
-    yield Counted("callgauge_goal_set_calls_total", (*goal_set_and_environment, outcome))
-
-
-def _eva(name: str, score: EvaMetricScore, agent: str) -> Iterator[Sample]:
-    """Observes one of EVA's metrics. `eva_response_speed` is no ratio, and is in the histogram of latencies already."""
-    if score.normalized is not None or not isinstance(score.result, Scored):
-        yield from _final(name, score.result, "callgauge_eva_score_ratio", (agent, name))
+    if goal_set is not None:
+        yield Counted("callgauge_goal_set_calls_total", (goal_set, environment, outcome))
 
 
 def _final(name: str, result: Result, metric: str, labels: tuple[str, ...]) -> Iterator[Sample]:

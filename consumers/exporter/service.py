@@ -58,13 +58,6 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
     """
 
     def __init__(self, kafka: KafkaSettings, settings: ExporterSettings, instruments: Instruments) -> None:
-        """Wires the role; nothing is connected before `run`.
-
-        Args:
-            kafka: Where the broker is.
-            settings: Group and bounds.
-            instruments: Built for the role `exporter`, perhaps among others.
-        """
         self.ready = asyncio.Event()
         self._kafka = kafka
         self._instruments = instruments

@@ -46,12 +46,6 @@ class Tally:
     """The judge's counters."""
 
     def __init__(self, instruments: Instruments, model: str) -> None:
-        """Stores the instruments.
-
-        Args:
-            instruments: Built for the role `judge`, perhaps among others.
-            model: Name of the model.
-        """
         self._instruments = instruments
         self._model = model
 
@@ -342,10 +336,10 @@ class Poll:
         self.cost += cost
         self.requests += sent
         grade, explanation = (None, "") if answer is None else (answer.grade, answer.explanation)
+        raw = self._raw(reply)
         trial_answer = TrialAnswer(
-            trial=number, outcome=outcome, grade=grade, explanation=explanation, raw=self._raw(reply),
-            latency_ms=reply.latency_ms,
-        )  # fmt: skip
+            trial=number, outcome=outcome, grade=grade, explanation=explanation, raw=raw, latency_ms=reply.latency_ms
+        )
         self.answers.append(trial_answer)
         if means.kept is not None and self.voting is not None and outcome in _IS_KEPT:
             means.kept.keep_answer(self.request, trial_answer)

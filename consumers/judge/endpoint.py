@@ -41,7 +41,6 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     """Returns bounded replies, and notes in `CURRENT_DELIVERY` how far each try of a request got."""
 
     def __init__(self, network: httpx2.AsyncBaseTransport) -> None:
-        """Wraps the transport that has the connections."""
         self._network = network
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -179,13 +178,6 @@ class Endpoint:
     """The client of one endpoint."""
 
     def __init__(self, settings: JudgeSettings, api_key: str, network: httpx2.AsyncBaseTransport | None = None) -> None:
-        """Creates a client; nothing is connected before the first question.
-
-        Args:
-            settings: Address of the endpoint, model, and limits of a request.
-            api_key: The endpoint's key.
-            network: Replaces the connections in tests.
-        """
         self._settings = settings
         self._logged: set[object] = set()
         self._client = AsyncOpenAI(
@@ -237,27 +229,36 @@ class Endpoint:
         if self._is_first(status):
             is_word = isinstance(error.code, str) and _ERROR_CODE.fullmatch(error.code)
             log.error(
-                "judge_request_rejected", status=status, code=error.code if is_word else None, model=self._settings.model,
-                what_happens_now="such questions stay unscored (rejected)", what_to_do=what_to_do,
-            )  # fmt: skip
+                "judge_request_rejected",
+                status=status,
+                code=error.code if is_word else None,
+                model=self._settings.model,
+                what_happens_now="such questions stay unscored (rejected)",
+                what_to_do=what_to_do,
+            )
         return TrialOutcome.REJECTED
 
     def _log_not_understood(self, error: Exception) -> None:
         if self._is_first(type(error)):
             log.error(
-                "judge_reply_not_understood", error=type(error).__name__, model=self._settings.model,
+                "judge_reply_not_understood",
+                error=type(error).__name__,
+                model=self._settings.model,
                 what_happens_now="such requests count as failed, so their questions may stay unscored (unavailable)",
                 what_to_do="See what the endpoint of judge.base_url answers. If that is in order, report a fault of callgauge.",
-            )  # fmt: skip
+            )
 
     def _log_not_read(self, delivery: Delivery) -> None:
         for fault in sorted(delivery.faults & _NOT_READ.keys()):
             if self._is_first(fault):
                 what_happened, what_to_do = _NOT_READ[fault]
                 log.error(
-                    "judge_reply_not_read", what_happened=what_happened, model=self._settings.model,
-                    what_happens_now="such answers count as unreadable", what_to_do=what_to_do,
-                )  # fmt: skip
+                    "judge_reply_not_read",
+                    what_happened=what_happened,
+                    model=self._settings.model,
+                    what_happens_now="such answers count as unreadable",
+                    what_to_do=what_to_do,
+                )
 
     def _is_first(self, trouble: object) -> bool:
         """Whether this fault is new. A person must fix it, so one log line about it is enough."""

@@ -21,12 +21,6 @@ class Breaker:
     """Opens after a number of failures in a row. After a pause one question may try again, and its result decides."""
 
     def __init__(self, failures: int, pause_ms: int) -> None:
-        """Starts closed.
-
-        Args:
-            failures: Failures in a row that open it.
-            pause_ms: How long no question is put while it is open.
-        """
         self._most_failures = failures
         self._pause_ms = pause_ms
         self._failures = 0
@@ -68,7 +62,6 @@ class Bucket:
     """A token bucket: it fills with time and empties with use. It may be overdrawn, and then all requests wait."""
 
     def __init__(self, per_minute: float) -> None:
-        """Starts full."""
         self._per_ms = per_minute / MINUTE_MS
         self._most = self._per_ms * BURST_MS
         self._level = self._most
@@ -93,7 +86,6 @@ class RateLimit:
     """Limits requests and tokens a minute together. Reservations are served in their order."""
 
     def __init__(self, requests_per_minute: int, tokens_per_minute: int) -> None:
-        """Starts with a full burst of both."""
         self._requests = Bucket(requests_per_minute)
         self._tokens = Bucket(tokens_per_minute)
 
@@ -173,7 +165,6 @@ class Budget:
     """Money that was spent, and money promised to requests in flight. A promise stays in force past the end of its hour."""
 
     def __init__(self, allowance: Allowance) -> None:
-        """Starts without spending."""
         self._allowance = allowance
         self._hour = 0
         self._spent_by_agent: dict[str, float] = {}

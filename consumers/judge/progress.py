@@ -141,15 +141,6 @@ class PartitionWriter:
     def __init__(
         self, partition: TopicPartition, kafka: KafkaSettings, group_id: str, subscription: Subscription, budget: Budget
     ) -> None:
-        """Stores its settings; `start` connects.
-
-        Args:
-            partition: The partition of the questions.
-            kafka: Where the broker is.
-            group_id: The group whose progress is written.
-            subscription: Reads the questions.
-            budget: Tells the money that is noted.
-        """
         self.outgoing: list[Outgoing] = []
         self._partition = partition
         self._kafka = kafka

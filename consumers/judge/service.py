@@ -80,15 +80,6 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         group_id: str,
         redactor: Redactor | None = None,
     ) -> None:
-        """Wires the role; nothing is connected before `run`.
-
-        Args:
-            kafka: Where the broker is.
-            settings: Endpoint, rates and budgets.
-            instruments: Built for the role `judge`, perhaps among others.
-            group_id: The consumer group; its members share the questions.
-            redactor: Redacts the model's explanations; None for the default rules.
-        """
         self.ready = asyncio.Event()
         self._kafka = kafka
         self._settings = settings

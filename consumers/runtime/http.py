@@ -69,12 +69,6 @@ class OpenConnections:
     """The open connections of one server, oldest first. It counts reached bounds."""
 
     def __init__(self, count: Callable[[HttpLimit], None], bounds: ConnectionBounds | None = None) -> None:
-        """Starts without connections.
-
-        Args:
-            count: Called once for each connection that a bound ends.
-            bounds: Limits of the connections; None means those of a server for probes and metrics.
-        """
         self.count = count
         self._bounds = bounds
         self._open: dict[BoundedConnection, None] = {}
@@ -107,12 +101,6 @@ class BoundedConnection(H11Protocol):
     """
 
     def __init__(self, open_connections: OpenConnections, **of_uvicorn: Any) -> None:
-        """Starts without a deadline, until the connection is made.
-
-        Args:
-            open_connections: The connections of this server.
-            of_uvicorn: uvicorn's arguments for each connection.
-        """
         super().__init__(**of_uvicorn)
         self.is_answering = False
         self._open_connections = open_connections
@@ -227,11 +215,16 @@ class HttpListener:
         self._port = port
         self._without_it = without_it
         self._config = uvicorn.Config(
-            Starlette(routes=routes), lifespan="off", log_config=None, access_log=False, server_header=False,
-            ws="none", backlog=MAX_ACCEPTED_AT_ONCE,
+            Starlette(routes=routes),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            backlog=MAX_ACCEPTED_AT_ONCE,
             http=partial(BoundedConnection, OpenConnections(count, bounds)),  # type: ignore[arg-type]  # uvicorn only calls it
             timeout_graceful_shutdown=stop_seconds,  # type: ignore[arg-type]  # asyncio waits for parts of a second too
-        )  # fmt: skip
+        )
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -301,7 +294,7 @@ def challenge(authorization: bytes) -> str:
 # role has ended, or its ticks have stopped although the loop runs. It never depends on the broker, because all waits
 # for the broker are bounded or do not count. So a broker that is down causes no restart.
 #
-# Readiness: `/readyz` is 200 while every role works: from its first assignment, or the end of reading its ledger,
+# Readiness: `/readyz` is 200 while every role works: from its first assignment, or the end of its recovery,
 # until it starts to stop.
 #
 # Probes have no token, so both answers contain nothing secret: only names of roles and the reasons why they wait.

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from consumers.runtime.settings import MAX_SERIES
 from schemas.metrics.catalogue import metrics_of
-from schemas.metrics.definition import OVERFLOW_VALUE, Label, LabelName, Metric, Role
+from schemas.metrics.definition import OVERFLOW_VALUE, Label, Metric, Role
 
 LabelValues = tuple[str, ...]
 GaugeReader = Callable[[], Mapping[LabelValues, float]]
@@ -33,8 +33,8 @@ MAX_PREPARED: Final = 100
 class Vocabulary:
     """Values of capped labels that keep their name: the first ones seen, the same in every metric."""
 
-    def __init__(self, on_new: Callable[[Label, str], None], on_overflow: Callable[[LabelName], None]) -> None:
-        self._known: dict[LabelName, set[str]] = defaultdict(set)
+    def __init__(self, on_new: Callable[[Label, str], None], on_overflow: Callable[[str], None]) -> None:
+        self._known: dict[str, set[str]] = defaultdict(set)
         self._on_new = on_new
         self._on_overflow = on_overflow
 
@@ -105,7 +105,7 @@ class Family(Generic[Child]):
         known = self._children.get(values)
         return known if known is not None else self._resolve(values)
 
-    def prepare(self, given: Mapping[LabelName, str]) -> None:
+    def prepare(self, given: Mapping[str, str]) -> None:
         """Creates every combination of the closed labels with the given values, if no other labels are left and they are few."""
         choices = [(given[label.name],) if label.name in given else label.values for label in self.metric.label_set]
         combinations = list(product(*choices))
@@ -285,7 +285,7 @@ class Instruments:
             if label in family.metric.label_set:
                 family.prepare({label.name: value})
 
-    def _count_overflow(self, name: LabelName) -> None:
+    def _count_overflow(self, name: str) -> None:
         self.inc(OVERFLOW_METRIC, (name,))
 
     def _count_folded(self) -> None:

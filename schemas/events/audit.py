@@ -7,8 +7,6 @@ from pydantic import Field, FiniteFloat, StringConstraints
 from schemas.closed_sets import PipelineType
 from schemas.wire import MAX_INSTRUCTIONS_CHARS, JsonObject, JsonValue, Name, Text, WireModel, WireTimeMs
 
-# The events of the agent framework's audit log: the caller's turns as it heard them, its replies, its tools.
-
 
 class AuditEntry(WireModel):
     """Base of all entries. `timestamp` is in milliseconds, usually as a string of digits."""

@@ -131,8 +131,11 @@ simulated caller's. `ce_type` has the same words."""
 CONTROL_EVENTS: Final = frozenset({"call_started", "call_ended", "user_text_updated"})
 """Events that steer the evaluator and are no part of a call's history. We send them on the audit topic."""
 _SOURCES: Final[Mapping[Stream, Source]] = {
-    "pipecat": "pipecat", "audit": "audit", "elevenlabs": "elevenlabs", "user_sim": "elevenlabs",
-}  # fmt: skip
+    "pipecat": "pipecat",
+    "audit": "audit",
+    "elevenlabs": "elevenlabs",
+    "user_sim": "elevenlabs",
+}
 
 
 def _types_of(union: Any) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """Patterns of goals: the part of regular expressions whose search is fast on any text.
 
 Every repetition has a bound, and the ways in which a pattern can fit at one place are counted when it is read. A pattern with too
-many is refused. Python's `re` searches the others, ignoring case.
+many is refused. Python's `re` searches the others, ignoring case. RE2 is no replacement: its words and borders of words are ASCII.
 """
 
 import re

@@ -8,23 +8,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from schemas.metrics.definition import OVERFLOW_VALUE, PREFIX, Label, LabelName, Metric, MetricType, Role, Unit
+from schemas.metrics.definition import OVERFLOW_VALUE, Metric, Role
 from schemas.metrics.evaluator import EVALUATOR_METRICS
 from schemas.metrics.exporter import EXPORTER_METRICS, SPEECH_METRICS
 from schemas.metrics.judge import JUDGE_METRICS
 from schemas.metrics.process import INGEST_METRICS, MONITOR_METRICS, PROCESS_METRICS
 
-__all__ = [
-    "LABEL_CAPS", "METRICS", "OVERFLOW_VALUE", "PREFIX", "Label", "LabelName", "Metric", "MetricType", "Role", "Unit",
-    "metric_named", "metric_of_series", "metrics_of", "render_markdown",
-]  # fmt: skip
-
 METRICS: Final[tuple[Metric, ...]] = (
-    *EXPORTER_METRICS, *SPEECH_METRICS, *EVALUATOR_METRICS, *JUDGE_METRICS, *INGEST_METRICS, *MONITOR_METRICS,
+    *EXPORTER_METRICS,
+    *SPEECH_METRICS,
+    *EVALUATOR_METRICS,
+    *JUDGE_METRICS,
+    *INGEST_METRICS,
+    *MONITOR_METRICS,
     *PROCESS_METRICS,
-)  # fmt: skip
+)
 
-LABEL_CAPS: Final[Mapping[LabelName, int]] = MappingProxyType(
+LABEL_CAPS: Final[Mapping[str, int]] = MappingProxyType(
     {label.name: label.cap for metric in METRICS for label in metric.label_set if label.cap is not None}
 )
 """How many distinct values a label may take before later ones become `OVERFLOW_VALUE`."""

@@ -1,7 +1,7 @@
 """The form of the rows of the metric catalogue: metrics and their labels, with the bounds of label values."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
@@ -11,17 +11,6 @@ from schemas.closed_sets import REDACTION_TYPES, RoleName
 MetricType = Literal["counter", "gauge", "histogram"]
 Role = Literal[RoleName, "every"]
 """The exposer of a metric: a role, or every process with any roles."""
-Unit = Literal[
-    "bytes", "calls", "dead airs", "deliveries", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages",
-    "money", "partitions", "polls", "questions", "ratio", "records", "requests", "restarts", "revisions", "scores", "seconds",
-    "stages", "stalls", "steps", "subgoals", "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
-    "words per minute",
-]  # fmt: skip
-LabelName = Literal[
-    "agent", "anchor", "budget", "by", "cause", "checked_by", "environment", "goal_set", "group", "kind", "label", "limit", "model", "name",
-    "outcome", "partition", "pipeline", "progress", "reason", "role", "route", "source", "speaker", "stage", "state", "tenant", "tool",
-    "topic", "type", "version",
-]  # fmt: skip
 
 PREFIX: Final = "callgauge_"
 OVERFLOW_VALUE: Final = "other"
@@ -41,7 +30,7 @@ class Label:
     A label with neither takes its values from the deployment (partitions, consumer groups), never from an event.
     """
 
-    name: LabelName
+    name: str
     meaning: str
     values: tuple[str, ...] = ()
     cap: int | None = None
@@ -63,14 +52,14 @@ class Metric:
 
     name: str
     type: MetricType
-    unit: Unit
+    unit: str
     help: str
     role: Role
     label_set: tuple[Label, ...] = ()
     edges: tuple[float, ...] = ()
 
     @property
-    def labels(self) -> tuple[LabelName, ...]:
+    def labels(self) -> tuple[str, ...]:
         """The label names, in the order in which children are addressed."""
         return tuple(label.name for label in self.label_set)
 
@@ -102,6 +91,25 @@ class Metric:
         """How many label combinations there can be, overflow included; labels of the deployment count as one value."""
         sizes = (len(label.values) or (label.cap + 1 if label.cap else 1) for label in self.label_set)
         return math.prod(sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsOf:
+    """Declares the metrics of one role. Each declaration is called with the metric's help."""
+
+    role: Role
+
+    def counter(self, name: str, unit: str, *labels: Label) -> Callable[[str], Metric]:
+        """Declares how often something happened."""
+        return lambda meaning: Metric(name, "counter", unit, meaning, self.role, labels)
+
+    def gauge(self, name: str, unit: str, *labels: Label) -> Callable[[str], Metric]:
+        """Declares how much of something there is now."""
+        return lambda meaning: Metric(name, "gauge", unit, meaning, self.role, labels)
+
+    def histogram(self, name: str, unit: str, edges: tuple[float, ...], *labels: Label) -> Callable[[str], Metric]:
+        """Declares how often a value fell between two edges."""
+        return lambda meaning: Metric(name, "histogram", unit, meaning, self.role, labels, edges)
 
 
 def words_of(

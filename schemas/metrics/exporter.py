@@ -1,4 +1,4 @@
-"""Metrics of the exporter: what Prometheus counts of calls."""
+"""Metrics of the exporter role: the quality of calls, counted from `scores`."""
 
 from typing import Final
 
@@ -14,14 +14,12 @@ from schemas.closed_sets import (
     ToolOutcome,
     UnscoredReason,
 )
-from schemas.metrics.definition import SCORE_KIND, TENANT, Label, Metric, words_of
+from schemas.metrics.definition import SCORE_KIND, TENANT, Label, Metric, MetricsOf, words_of
 from schemas.scores.latency_stages import Stage, StageSource
 
-# The metrics of the exporter role: the quality of calls, counted from `scores`.
+_EXPORTER = MetricsOf("exporter")
 
-LATENCY_EDGES_SECONDS: Final = (
-    0.1, 0.2, 0.3, 0.5, 0.8, 0.815, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 3.5, 5.0, 8.0, 10.0, 15.0,
-)  # fmt: skip
+LATENCY_EDGES_SECONDS: Final = (0.1, 0.2, 0.3, 0.5, 0.8, 0.815, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 3.5, 5.0, 8.0, 10.0, 15.0)
 """Edges of speech latencies. A ratio is exact only at an edge, so every limit an alert may use is one: 1.5 is the
 objective (95 % of turns), 3.5 the warning and 5.0 the critical p95 of published voice-agent fleets, 0.8 to 1.2 where
 callers start to doubt the line, 0.8 and 0.815 the usual p95 limits of speech recognition and of speech's first byte."""
@@ -72,10 +70,17 @@ _SUBGOAL_STATE = Label("state", "whether the subgoal is reached by now", ("reach
 _TEXT_METRICS = words_of(JudgeKind, without=JudgeKind.SUBGOAL)
 _TEXT_METRIC = Label("name", "EVA's metric", _TEXT_METRICS)
 _EVA_RATIOS = (
-    "eva_turn_taking", "eva_tool_call_validity", "eva_tool_schema_validity", "eva_conversation_correctly_finished",
-    "eva_conversation_completed_on_time", "eva_conversation_valid_end", "eva_authentication_success",
-    "eva_task_completion", "eva_x_mean", "eva_x_pass",
-)  # fmt: skip
+    "eva_turn_taking",
+    "eva_tool_call_validity",
+    "eva_tool_schema_validity",
+    "eva_conversation_correctly_finished",
+    "eva_conversation_completed_on_time",
+    "eva_conversation_valid_end",
+    "eva_authentication_success",
+    "eva_task_completion",
+    "eva_x_mean",
+    "eva_x_pass",
+)
 _EVA_RATIO = Label("name", "EVA's metric behind `eva_`", _EVA_RATIOS)
 _FINAL_SCORE = Label(
     "name",
@@ -88,234 +93,154 @@ _WHERE = (_AGENT, _ENVIRONMENT)
 """Labels of the signals that open tickets. Only signals that page have the tenant too, because each further label multiplies the series."""
 
 EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
-    Metric(
-        "callgauge_calls_active", "gauge", "calls",
-        "Calls whose first event has been seen and that are not over yet. A call that only waits for verdicts is over.",
-        "exporter", _WHO,
+    _EXPORTER.gauge("callgauge_calls_active", "calls", *_WHO)(
+        "Calls whose first event has been seen and that are not over yet. A call that only waits for verdicts is over."
     ),
-    Metric(
-        "callgauge_calls_started_total", "counter", "calls",
-        "Calls seen to start, each counted once, at the first score record of the call.",
-        "exporter", _WHO,
+    _EXPORTER.counter("callgauge_calls_started_total", "calls", *_WHO)(
+        "Calls seen to start, each counted once, at the first score record of the call."
     ),
-    Metric(
-        "callgauge_calls_ended_total", "counter", "calls",
-        "Calls that closed, by why they closed, each counted once, when its closing record is read.",
-        "exporter", (*_WHO, _CALL_OUTCOME),
+    _EXPORTER.counter("callgauge_calls_ended_total", "calls", *_WHO, _CALL_OUTCOME)(
+        "Calls that closed, by why they closed, each counted once, when its closing record is read."
     ),
-    Metric(
-        "callgauge_calls_forgotten_total", "counter", "calls",
-        "Open calls that the exporter dropped from its memory because it held as many as it may.",
-        "exporter",
+    _EXPORTER.counter("callgauge_calls_forgotten_total", "calls")(
+        "Open calls that the exporter dropped from its memory because it held as many as it may."
     ),
-    Metric(
-        "callgauge_call_turns", "histogram", "turns",
-        "Turns of a call, observed when it closes: callers who hang up early have few.",
-        "exporter", _WHERE, CALL_TURNS_EDGES,
+    _EXPORTER.histogram("callgauge_call_turns", "turns", CALL_TURNS_EDGES, *_WHERE)(
+        "Turns of a call, observed when it closes: callers who hang up early have few."
     ),
-    Metric(
-        "callgauge_user_turns_total", "counter", "turns",
+    _EXPORTER.counter("callgauge_user_turns_total", "turns", *_WHO)(
         "Times a caller had spoken and an answer was due, each counted once: when the answer begins, or when the silence becomes "
-        "dead air. So turns that nobody answers count too, and several in the same turn if the caller speaks again.",
-        "exporter", _WHO,
+        "dead air. So turns that nobody answers count too, and several in the same turn if the caller speaks again."
     ),
-    Metric(
-        "callgauge_turns_total", "counter", "turns",
+    _EXPORTER.counter("callgauge_turns_total", "turns", *_WHO)(
         "Turns from turn 1 on (the greeting is turn 0 and does not count), each counted once, when the next one begins, "
-        "or at the end of the call if it was answered.",
-        "exporter", _WHO,
+        "or at the end of the call if it was answered."
     ),
-    Metric(
-        "callgauge_turn_response_latency_seconds", "histogram", "seconds",
+    _EXPORTER.histogram(
+        "callgauge_turn_response_latency_seconds", "seconds", LATENCY_EDGES_SECONDS, *_WHO, _SPEECH_SOURCE, _ANCHOR
+    )(
         "Voice-to-voice latency of a turn, from the end of the user's audio to the start of the assistant's, observed "
         "once, when the assistant starts to speak. It keeps the first value of a turn, as the caller felt it; a later event can "
         "change the turn (`callgauge_turn_revisions_total`). `callgauge_turns_final_total` and "
-        "`callgauge_turns_final_latency_seconds_total` have the values at the close, as in `scores`.",
-        "exporter", (*_WHO, _SPEECH_SOURCE, _ANCHOR), LATENCY_EDGES_SECONDS,
+        "`callgauge_turns_final_latency_seconds_total` have the values at the close, as in `scores`."
     ),
-    Metric(
-        "callgauge_stage_latency_seconds", "histogram", "seconds",
+    _EXPORTER.histogram(
+        "callgauge_stage_latency_seconds", "seconds", LATENCY_EDGES_SECONDS, *_WHERE, _STAGE_SOURCE, _STAGE
+    )(
         "How long a stage of an answer took, as who measured it reports, observed once for a turn and stage, when the call has "
-        "left the turn, or later when its first number comes later.",
-        "exporter", (*_WHERE, _STAGE_SOURCE, _STAGE), LATENCY_EDGES_SECONDS,
+        "left the turn, or later when its first number comes later."
     ),
-    Metric(
-        "callgauge_stage_disagreements_total", "counter", "stages",
+    _EXPORTER.counter("callgauge_stage_disagreements_total", "stages", _AGENT, _STAGE)(
         "Stages of turns for which two sources gave numbers further apart than measuring twice explains, counted when the call "
-        "closes.",
-        "exporter", (_AGENT, _STAGE),
+        "closes."
     ),
-    Metric(
-        "callgauge_estimate_error_seconds", "histogram", "seconds",
+    _EXPORTER.histogram("callgauge_estimate_error_seconds", "seconds", LATENCY_EDGES_SECONDS, _AGENT)(
         "How far the live estimate of a turn's voice-to-voice latency was from what the record of the conversation with an "
         "ElevenLabs agent has, whichever of the two was longer, observed once, when the record has been read and the call has "
-        "left the turn.",
-        "exporter", (_AGENT,), LATENCY_EDGES_SECONDS,
+        "left the turn."
     ),
-    Metric(
-        "callgauge_turns_final_total", "counter", "turns",
+    _EXPORTER.counter("callgauge_turns_final_total", "turns", _AGENT, _ANCHOR, _FINAL_LATENCY)(
         "Turns with a latency, as `scores` has it at the close: measured, or overlapped where it is negative. "
-        "`callgauge_turns_unmeasured_total` has the others.",
-        "exporter", (_AGENT, _ANCHOR, _FINAL_LATENCY),
+        "`callgauge_turns_unmeasured_total` has the others."
     ),
-    Metric(
-        "callgauge_turns_final_latency_seconds_total", "counter", "seconds",
+    _EXPORTER.counter("callgauge_turns_final_latency_seconds_total", "seconds", _AGENT, _ANCHOR)(
         "Sum of the latencies of the measured turns in `callgauge_turns_final_total`, so that the quotient is the mean in `scores`; "
-        "the histogram keeps first values, and its mean can differ.",
-        "exporter", (_AGENT, _ANCHOR),
+        "the histogram keeps first values, and its mean can differ."
     ),
-    Metric(
-        "callgauge_turns_overlapped_total", "counter", "turns",
+    _EXPORTER.counter("callgauge_turns_overlapped_total", "turns", *_WHO, _SPEECH_SOURCE, _ANCHOR)(
         "Turns whose first latency is negative because the assistant started before the user's audio ended; they are not in "
-        "the latency histogram.",
-        "exporter", (*_WHO, _SPEECH_SOURCE, _ANCHOR),
+        "the latency histogram."
     ),
-    Metric(
-        "callgauge_turns_unmeasured_total", "counter", "turns",
-        "Turns whose latency cannot be known, by the missing part, counted when the call closes.",
-        "exporter", (_AGENT, _UNMEASURED_REASON),
+    _EXPORTER.counter("callgauge_turns_unmeasured_total", "turns", _AGENT, _UNMEASURED_REASON)(
+        "Turns whose latency cannot be known, by the missing part, counted when the call closes."
     ),
-    Metric(
-        "callgauge_turn_revisions_total", "counter", "revisions",
-        "Scores of a turn that were published again with another value after they had been counted.",
-        "exporter", (_AGENT, _SCORE_NAME),
+    _EXPORTER.counter("callgauge_turn_revisions_total", "revisions", _AGENT, _SCORE_NAME)(
+        "Scores of a turn that were published again with another value after they had been counted."
     ),
-    Metric(
-        "callgauge_interruptions_total", "counter", "interruptions",
+    _EXPORTER.counter("callgauge_interruptions_total", "interruptions", *_WHERE, _BY)(
         "Times one side started to speak while the other still spoke, by who started, each counted once, when the call leaves its "
-        "turn, or at the next row of a turn if it is known later; one that is withdrawn after that stays counted.",
-        "exporter", (*_WHERE, _BY),
+        "turn, or at the next row of a turn if it is known later; one that is withdrawn after that stays counted."
     ),
-    Metric(
-        "callgauge_dead_air_total", "counter", "dead airs",
+    _EXPORTER.counter("callgauge_dead_air_total", "dead airs", *_WHO)(
         "Silences that outlasted the threshold, from the end of the user's audio with nobody speaking and no tool "
-        "running; each counted once, when the threshold passes, and never taken back.",
-        "exporter", _WHO,
+        "running; each counted once, when the threshold passes, and never taken back."
     ),
-    Metric(
-        "callgauge_tool_calls_total", "counter", "tool calls",
-        "Tool calls by how they ended, each counted once, at its answer or, unanswered, at the end of the call.",
-        "exporter", (*_WHERE, _TOOL, _TOOL_OUTCOME),
+    _EXPORTER.counter("callgauge_tool_calls_total", "tool calls", *_WHERE, _TOOL, _TOOL_OUTCOME)(
+        "Tool calls by how they ended, each counted once, at its answer or, unanswered, at the end of the call."
     ),
-    Metric(
-        "callgauge_calls_with_goals_active", "gauge", "calls",
-        "Running calls that have goals. Progress is unknown until a turn is judged, and while a verdict it needs cannot be had.",
-        "exporter", (_AGENT, _PROGRESS),
+    _EXPORTER.gauge("callgauge_calls_with_goals_active", "calls", _AGENT, _PROGRESS)(
+        "Running calls that have goals. Progress is unknown until a turn is judged, and while a verdict it needs cannot be had."
     ),
-    Metric(
-        "callgauge_progress_active", "gauge", "calls",
+    _EXPORTER.gauge("callgauge_progress_active", "calls", _AGENT)(
         "Progress of the running calls, 0 to 1 each, after the newest turn judged, added up over those whose progress is known: "
-        "divided by their number it is their mean.",
-        "exporter", (_AGENT,),
+        "divided by their number it is their mean."
     ),
-    Metric(
-        "callgauge_subgoals_active", "gauge", "subgoals",
-        "Subgoals of the running calls, by whether they are reached after the newest turn judged.",
-        "exporter", (_AGENT, _SUBGOAL_STATE),
+    _EXPORTER.gauge("callgauge_subgoals_active", "subgoals", _AGENT, _SUBGOAL_STATE)(
+        "Subgoals of the running calls, by whether they are reached after the newest turn judged."
     ),
-    Metric(
-        "callgauge_calls_with_goals_total", "counter", "calls",
-        "Calls that were given goals, each counted once, when its goal set is recorded.",
-        "exporter", _WHERE,
+    _EXPORTER.counter("callgauge_calls_with_goals_total", "calls", *_WHERE)(
+        "Calls that were given goals, each counted once, when its goal set is recorded."
     ),
-    Metric(
-        "callgauge_subgoals_total", "counter", "subgoals",
-        "Subgoals of the calls that were given goals, counted when the goal set is recorded.",
-        "exporter", (_AGENT, _CHECKED_BY),
+    _EXPORTER.counter("callgauge_subgoals_total", "subgoals", _AGENT, _CHECKED_BY)(
+        "Subgoals of the calls that were given goals, counted when the goal set is recorded."
     ),
-    Metric(
-        "callgauge_subgoals_reached_total", "counter", "subgoals",
-        "Subgoals reached, each counted once, at the first turn found to reach it, and never taken back.",
-        "exporter", (_AGENT, _CHECKED_BY),
+    _EXPORTER.counter("callgauge_subgoals_reached_total", "subgoals", _AGENT, _CHECKED_BY)(
+        "Subgoals reached, each counted once, at the first turn found to reach it, and never taken back."
     ),
-    Metric(
-        "callgauge_subgoals_unscored_total", "counter", "subgoals",
-        "Subgoals of which nobody can say at the end of the call whether they were reached, by why, counted when it closes.",
-        "exporter", (_AGENT, _UNSCORED_REASON),
+    _EXPORTER.counter("callgauge_subgoals_unscored_total", "subgoals", _AGENT, _UNSCORED_REASON)(
+        "Subgoals of which nobody can say at the end of the call whether they were reached, by why, counted when it closes."
     ),
-    Metric(
-        "callgauge_progress_stalls_total", "counter", "stalls",
+    _EXPORTER.counter("callgauge_progress_stalls_total", "stalls", *_WHERE, _STALLED_BY)(
         "Times a call went on for too many turns or too long without reaching a further subgoal, each counted once, when the "
-        "limit passes.",
-        "exporter", (*_WHERE, _STALLED_BY),
+        "limit passes."
     ),
-    Metric(
-        "callgauge_call_progress_ratio", "histogram", "ratio",
-        "Progress of a call after its last turn, the share of its subgoals that were reached, observed when it closes.",
-        "exporter", (_AGENT,), RATIO_EDGES,
+    _EXPORTER.histogram("callgauge_call_progress_ratio", "ratio", RATIO_EDGES, _AGENT)(
+        "Progress of a call after its last turn, the share of its subgoals that were reached, observed when it closes."
     ),
-    Metric(
-        "callgauge_calls_scored_total", "counter", "calls",
-        "Calls with goals that closed, by whether every subgoal was reached by the last turn that counts.",
-        "exporter", (_AGENT, _SUCCESS),
+    _EXPORTER.counter("callgauge_calls_scored_total", "calls", _AGENT, _SUCCESS)(
+        "Calls with goals that closed, by whether every subgoal was reached by the last turn that counts."
     ),
-    Metric(
-        "callgauge_calls_unscored_total", "counter", "calls",
-        "Calls with goals that closed without anyone knowing whether every subgoal was reached, by why.",
-        "exporter", (_AGENT, _UNSCORED_REASON),
+    _EXPORTER.counter("callgauge_calls_unscored_total", "calls", _AGENT, _UNSCORED_REASON)(
+        "Calls with goals that closed without anyone knowing whether every subgoal was reached, by why."
     ),
-    Metric(
-        "callgauge_goal_set_calls_total", "counter", "calls",
+    _EXPORTER.counter("callgauge_goal_set_calls_total", "calls", _GOAL_SET, _ENVIRONMENT, _GOAL_OUTCOME)(
         "Calls with goals that closed, by goal set and by whether every subgoal was reached by the last turn that counts. A call "
-        "whose goals were recorded before this exporter began to read is left out.",
-        "exporter", (_GOAL_SET, _ENVIRONMENT, _GOAL_OUTCOME),
+        "whose goals were recorded before this exporter began to read is left out."
     ),
-    Metric(
-        "callgauge_goal_set_progress_ratio", "histogram", "ratio",
+    _EXPORTER.histogram("callgauge_goal_set_progress_ratio", "ratio", GOAL_EDGES, _GOAL_SET, _ENVIRONMENT)(
         "Progress of a call after its last turn, by goal set, observed when it closes; the calls are those of "
-        "`callgauge_goal_set_calls_total`, without those whose progress nobody knows.",
-        "exporter", (_GOAL_SET, _ENVIRONMENT), GOAL_EDGES,
+        "`callgauge_goal_set_calls_total`, without those whose progress nobody knows."
     ),
-    Metric(
-        "callgauge_tool_correctness_ratio", "histogram", "ratio",
-        "Share of a call's expected tool calls that were made as expected, observed when the call closes.",
-        "exporter", (_AGENT,), RATIO_EDGES,
+    _EXPORTER.histogram("callgauge_tool_correctness_ratio", "ratio", RATIO_EDGES, _AGENT)(
+        "Share of a call's expected tool calls that were made as expected, observed when the call closes."
     ),
-    Metric(
-        "callgauge_text_rating_ratio", "histogram", "ratio",
+    _EXPORTER.histogram("callgauge_text_rating_ratio", "ratio", RATING_EDGES, _AGENT, _TEXT_METRIC)(
         "Ratings of text by EVA's metrics, from 0 to 1: of a turn observed once, at its first rating, of a whole call when it "
-        "closes.",
-        "exporter", (_AGENT, _TEXT_METRIC), RATING_EDGES,
+        "closes."
     ),
-    Metric(
-        "callgauge_turn_taking_ratio", "histogram", "ratio",
-        "How well each turn was timed by EVA's turn_taking, from 0 to 1, observed once, when the call has left the turn.",
-        "exporter", (_AGENT, _ANCHOR), RATIO_EDGES,
+    _EXPORTER.histogram("callgauge_turn_taking_ratio", "ratio", RATIO_EDGES, _AGENT, _ANCHOR)(
+        "How well each turn was timed by EVA's turn_taking, from 0 to 1, observed once, when the call has left the turn."
     ),
-    Metric(
-        "callgauge_eva_score_ratio", "histogram", "ratio",
-        "EVA's metrics of a call that need no judge, and its composites, from 0 to 1, observed when the call closes.",
-        "exporter", (_AGENT, _EVA_RATIO), RATIO_EDGES,
+    _EXPORTER.histogram("callgauge_eva_score_ratio", "ratio", RATIO_EDGES, _AGENT, _EVA_RATIO)(
+        "EVA's metrics of a call that need no judge, and its composites, from 0 to 1, observed when the call closes."
     ),
-    Metric(
-        "callgauge_scores_unscored_total", "counter", "scores",
+    _EXPORTER.counter("callgauge_scores_unscored_total", "scores", _AGENT, _FINAL_SCORE)(
         "Tool correctness, ratings of text, timing of turns and EVA's metrics that nobody can know at the end of the call, each "
-        "turn counted by itself.",
-        "exporter", (_AGENT, _FINAL_SCORE),
+        "turn counted by itself."
     ),
-    Metric(
-        "callgauge_event_to_score_seconds", "histogram", "seconds",
+    _EXPORTER.histogram("callgauge_event_to_score_seconds", "seconds", EVENT_TO_SCORE_EDGES_SECONDS, _PIPELINE)(
         "Our own delay, from the broker's timestamp of the record that caused a score to the update of its metric. Records of a "
-        "call that is over and waits for verdicts are left out, because nothing delays them but that wait.",
-        "exporter", (_PIPELINE,), EVENT_TO_SCORE_EDGES_SECONDS,
+        "call that is over and waits for verdicts are left out, because nothing delays them but that wait."
     ),
-    Metric(
-        "callgauge_otlp_events_total", "counter", "events",
+    _EXPORTER.counter("callgauge_otlp_events_total", "events", _OTLP_OUTCOME)(
         "Evaluation events of closed calls for OpenTelemetry, by whether they were sent, counted when that is known; 0 unless "
-        "otlp.endpoint is set.",
-        "exporter", (_OTLP_OUTCOME,),
+        "otlp.endpoint is set."
     ),
-    Metric(
-        "callgauge_scores_read_total", "counter", "records",
-        "Score records read and counted, by kind.",
-        "exporter", (SCORE_KIND,),
+    _EXPORTER.counter("callgauge_scores_read_total", "records", SCORE_KIND)("Score records read and counted, by kind."),
+    _EXPORTER.counter("callgauge_scores_refused_total", "records")(
+        "Score records that could not be decoded, or that an older version wrote in another shape, and were left out."
     ),
-    Metric(
-        "callgauge_scores_refused_total", "counter", "records",
-        "Score records that could not be decoded, or that an older version wrote in another shape, and were left out.",
-        "exporter",
-    ),
-)  # fmt: skip
+)
 """In the order in which they are listed."""
 
 
@@ -334,60 +259,36 @@ _SPEAKER = Label("speaker", "whose speech it is", words_of(Speaker))
 _WORD_ERROR = Label("kind", "what became of the word", ("substitution", "deletion", "insertion"))
 
 SPEECH_METRICS: Final[tuple[Metric, ...]] = (
-    Metric(
-        "callgauge_talk_seconds_total", "counter", "seconds",
-        "How long a side was heard, overlapping speech of one side counted once; its share of both is the talk ratio.",
-        "exporter", (_AGENT, _SPEAKER),
+    _EXPORTER.counter("callgauge_talk_seconds_total", "seconds", _AGENT, _SPEAKER)(
+        "How long a side was heard, overlapping speech of one side counted once; its share of both is the talk ratio."
     ),
-    Metric(
-        "callgauge_overlap_seconds_total", "counter", "seconds",
-        "How long both sides were heard at once.",
-        "exporter", (_AGENT,),
+    _EXPORTER.counter("callgauge_overlap_seconds_total", "seconds", _AGENT)("How long both sides were heard at once."),
+    _EXPORTER.counter("callgauge_dead_air_seconds_total", "seconds", _AGENT)(
+        "How long callers waited in silences of 3 s or longer, each from its beginning to the next sound or tool."
     ),
-    Metric(
-        "callgauge_dead_air_seconds_total", "counter", "seconds",
-        "How long callers waited in silences of 3 s or longer, each from its beginning to the next sound or tool.",
-        "exporter", (_AGENT,),
+    _EXPORTER.histogram("callgauge_first_word_seconds", "seconds", FIRST_WORD_EDGES_SECONDS, _AGENT)(
+        "From the beginning of a call, or its first event, to the assistant's first sound."
     ),
-    Metric(
-        "callgauge_first_word_seconds", "histogram", "seconds",
-        "From the beginning of a call, or its first event, to the assistant's first sound.",
-        "exporter", (_AGENT,), FIRST_WORD_EDGES_SECONDS,
+    _EXPORTER.histogram("callgauge_longest_monologue_seconds", "seconds", MONOLOGUE_EDGES_SECONDS, _AGENT, _SPEAKER)(
+        "A side's longest stretch of speech in a call, without a word of the other and without a pause of 3 s."
     ),
-    Metric(
-        "callgauge_longest_monologue_seconds", "histogram", "seconds",
-        "A side's longest stretch of speech in a call, without a word of the other and without a pause of 3 s.",
-        "exporter", (_AGENT, _SPEAKER), MONOLOGUE_EDGES_SECONDS,
+    _EXPORTER.histogram("callgauge_words_per_minute", "words per minute", PACE_EDGES, _AGENT, _SPEAKER)(
+        "How fast a side spoke in a call, over the turns whose words are known."
     ),
-    Metric(
-        "callgauge_words_per_minute", "histogram", "words per minute",
-        "How fast a side spoke in a call, over the turns whose words are known.",
-        "exporter", (_AGENT, _SPEAKER), PACE_EDGES,
+    _EXPORTER.counter("callgauge_repeated_questions_total", "questions", _AGENT, _SPEAKER)(
+        "Questions that a side asked in the same words as in an earlier turn of the call."
     ),
-    Metric(
-        "callgauge_repeated_questions_total", "counter", "questions",
-        "Questions that a side asked in the same words as in an earlier turn of the call.",
-        "exporter", (_AGENT, _SPEAKER),
+    _EXPORTER.counter("callgauge_transcript_words_total", "words", _AGENT, _SPEAKER)(
+        "Words that a side meant to say in turns of which the other side's transcript is known too."
     ),
-    Metric(
-        "callgauge_transcript_words_total", "counter", "words",
-        "Words that a side meant to say in turns of which the other side's transcript is known too.",
-        "exporter", (_AGENT, _SPEAKER),
+    _EXPORTER.counter("callgauge_transcript_differences_total", "words", _AGENT, _SPEAKER)(
+        "Words by which the other side's transcript differs from what a side meant to say; which of them is wrong is not known."
     ),
-    Metric(
-        "callgauge_transcript_differences_total", "counter", "words",
-        "Words by which the other side's transcript differs from what a side meant to say; which of them is wrong is not known.",
-        "exporter", (_AGENT, _SPEAKER),
+    _EXPORTER.counter("callgauge_stt_reference_words_total", "words", _AGENT)(
+        "Words that simulated callers meant to say, in turns for which a cascade's speech recognition understood any."
     ),
-    Metric(
-        "callgauge_stt_reference_words_total", "counter", "words",
-        "Words that simulated callers meant to say, in turns for which a cascade's speech recognition understood any.",
-        "exporter", (_AGENT,),
+    _EXPORTER.counter("callgauge_stt_word_errors_total", "words", _AGENT, _WORD_ERROR)(
+        "Words that speech recognition got wrong, left out or put in; by the reference words it is the word error rate."
     ),
-    Metric(
-        "callgauge_stt_word_errors_total", "counter", "words",
-        "Words that speech recognition got wrong, left out or put in; by the reference words it is the word error rate.",
-        "exporter", (_AGENT, _WORD_ERROR),
-    ),
-)  # fmt: skip
+)
 """In the order in which they are listed."""

@@ -3,7 +3,11 @@
 from typing import Final
 
 from schemas.closed_sets import ROLE_NAMES, IngestOutcome, InputSource, MonitorOutcome, WebhookKind, WebhookOutcome
-from schemas.metrics.definition import TENANT, Label, Metric, words_of
+from schemas.metrics.definition import TENANT, Label, Metric, MetricsOf, words_of
+
+_EVERY = MetricsOf("every")
+_INGEST = MetricsOf("ingest")
+_MONITOR = MetricsOf("monitor")
 
 # The metrics of every process, whatever its roles: its version, its series, its reading of Kafka, its HTTP server,
 # and restarts of its roles. `process_*`, its memory, processor time and start, comes from the client library.
@@ -19,42 +23,28 @@ _CAPPED_LABEL = Label(
 _VERSION = Label("version", "the installed version")
 
 PROCESS_METRICS: Final[tuple[Metric, ...]] = (
-    Metric(
-        "callgauge_build_info", "gauge", "info",
-        "Always 1; the label says which version runs.",
-        "every", (_VERSION,),
+    _EVERY.gauge("callgauge_build_info", "info", _VERSION)("Always 1; the label says which version runs."),
+    _EVERY.counter("callgauge_label_overflow_total", "values", _CAPPED_LABEL)(
+        "Uses of a label value that came after the label's cap was reached and is shown as `other`."
     ),
-    Metric(
-        "callgauge_label_overflow_total", "counter", "values",
-        "Uses of a label value that came after the label's cap was reached and is shown as `other`.",
-        "every", (_CAPPED_LABEL,),
+    _EVERY.counter("callgauge_series_folded_total", "values")(
+        "Values that count under `other` because the process has as many series as the setting `max_series` allows."
     ),
-    Metric(
-        "callgauge_series_folded_total", "counter", "values",
-        "Values that count under `other` because the process has as many series as the setting `max_series` allows.",
-        "every",
+    _EVERY.counter(
+        "callgauge_role_restarts_total",
+        "restarts",
+        Label("role", "the role that ended with an error and was started again", ROLE_NAMES),
+    )("Times a role ended with an error while its process went on, and was started again; the log says why."),
+    _EVERY.counter("callgauge_poll_failures_total", "polls", Label("role", "the role that reads", ROLE_NAMES))(
+        "Polls of Kafka that failed; the position stays, and the poll is tried again."
     ),
-    Metric(
-        "callgauge_role_restarts_total", "counter", "restarts",
-        "Times a role ended with an error while its process went on, and was started again; the log says why.",
-        "every", (Label("role", "the role that ended with an error and was started again", ROLE_NAMES),),
+    _EVERY.counter("callgauge_http_limits_hit_total", "hits", _HTTP_LIMIT)(
+        "Times that a bound of the HTTP server ended a connection or refused a reader of /metrics; probes are never refused."
     ),
-    Metric(
-        "callgauge_poll_failures_total", "counter", "polls",
-        "Polls of Kafka that failed; the position stays, and the poll is tried again.",
-        "every", (Label("role", "the role that reads", ROLE_NAMES),),
+    _EVERY.counter("callgauge_kafka_logins_refused_total", "requests")(
+        "Trial connections that Kafka refused: a login, a certificate or a token that holds no longer. Each is logged."
     ),
-    Metric(
-        "callgauge_http_limits_hit_total", "counter", "hits",
-        "Times that a bound of the HTTP server ended a connection or refused a reader of /metrics; probes are never refused.",
-        "every", (_HTTP_LIMIT,),
-    ),
-    Metric(
-        "callgauge_kafka_logins_refused_total", "counter", "requests",
-        "Trial connections that Kafka refused: a login, a certificate or a token that holds no longer. Each is logged.",
-        "every",
-    ),
-)  # fmt: skip
+)
 
 
 # The metrics of the ingest role: requests, deliveries of webhooks, and how long Kafka takes to acknowledge them.
@@ -69,37 +59,23 @@ _WEBHOOK_KIND = Label("kind", "content of the delivery", words_of(WebhookKind))
 _WEBHOOK_OUTCOME = Label("outcome", "result of the delivery", words_of(WebhookOutcome))
 
 INGEST_METRICS: Final[tuple[Metric, ...]] = (
-    Metric(
-        "callgauge_ingest_requests_total", "counter", "requests",
-        "Requests to POST /events, each counted once, when it is answered.",
-        "ingest", (TENANT, _REQUEST_OUTCOME),
+    _INGEST.counter("callgauge_ingest_requests_total", "requests", TENANT, _REQUEST_OUTCOME)(
+        "Requests to POST /events, each counted once, when it is answered."
     ),
-    Metric(
-        "callgauge_ingest_events_total", "counter", "events",
-        "Events of POST /events that Kafka acknowledged, by the input topic.",
-        "ingest", (TENANT, _EVENT_SOURCE),
+    _INGEST.counter("callgauge_ingest_events_total", "events", TENANT, _EVENT_SOURCE)(
+        "Events of POST /events that Kafka acknowledged, by the input topic."
     ),
-    Metric(
-        "callgauge_ingest_events_refused_total", "counter", "events",
-        "Events of POST /events that a check refused; the answer to the sender names each of them.",
-        "ingest", (TENANT,),
+    _INGEST.counter("callgauge_ingest_events_refused_total", "events", TENANT)(
+        "Events of POST /events that a check refused; the answer to the sender names each of them."
     ),
-    Metric(
-        "callgauge_ingest_webhooks_total", "counter", "deliveries",
-        "Deliveries of ElevenLabs' webhook, each counted once, when it is answered.",
-        "ingest", (_WEBHOOK_KIND, _WEBHOOK_OUTCOME),
+    _INGEST.counter("callgauge_ingest_webhooks_total", "deliveries", _WEBHOOK_KIND, _WEBHOOK_OUTCOME)(
+        "Deliveries of ElevenLabs' webhook, each counted once, when it is answered."
     ),
-    Metric(
-        "callgauge_ingest_acknowledgement_seconds", "histogram", "seconds",
-        "Time of a request with events, from the last byte of its body to Kafka's acknowledgement of all of them.",
-        "ingest", (_ROUTE,), ACKNOWLEDGEMENT_EDGES_SECONDS,
+    _INGEST.histogram("callgauge_ingest_acknowledgement_seconds", "seconds", ACKNOWLEDGEMENT_EDGES_SECONDS, _ROUTE)(
+        "Time of a request with events, from the last byte of its body to Kafka's acknowledgement of all of them."
     ),
-    Metric(
-        "callgauge_ingest_pending_bytes", "gauge", "bytes",
-        "Bytes of request bodies in memory.",
-        "ingest",
-    ),
-)  # fmt: skip
+    _INGEST.gauge("callgauge_ingest_pending_bytes", "bytes")("Bytes of request bodies in memory."),
+)
 """In the order in which they are listed."""
 
 
@@ -109,25 +85,15 @@ _MESSAGE_OUTCOME = Label("outcome", "result of the message", words_of(MonitorOut
 _CONNECTION_OUTCOME = Label("outcome", "how the connection ended", ("ended", "lost", "refused"))
 
 MONITOR_METRICS: Final[tuple[Metric, ...]] = (
-    Metric(
-        "callgauge_monitor_calls", "gauge", "calls",
-        "Live calls of ElevenLabs agents that are followed.",
-        "monitor",
+    _MONITOR.gauge("callgauge_monitor_calls", "calls")("Live calls of ElevenLabs agents that are followed."),
+    _MONITOR.counter("callgauge_monitor_messages_total", "messages", _MESSAGE_OUTCOME)(
+        "Messages of ElevenLabs' monitor, each counted once, when it was acknowledged by Kafka or left out."
     ),
-    Metric(
-        "callgauge_monitor_messages_total", "counter", "messages",
-        "Messages of ElevenLabs' monitor, each counted once, when it was acknowledged by Kafka or left out.",
-        "monitor", (_MESSAGE_OUTCOME,),
+    _MONITOR.counter("callgauge_monitor_connections_total", "requests", _CONNECTION_OUTCOME)(
+        "Connections to ElevenLabs' monitor that ended: with the call, in the middle of it, or before it was accepted."
     ),
-    Metric(
-        "callgauge_monitor_connections_total", "counter", "requests",
-        "Connections to ElevenLabs' monitor that ended: with the call, in the middle of it, or before it was accepted.",
-        "monitor", (_CONNECTION_OUTCOME,),
+    _MONITOR.counter("callgauge_monitor_look_failures_total", "requests")(
+        "Looks for live calls that ElevenLabs did not answer, or not with a list of calls; each is logged."
     ),
-    Metric(
-        "callgauge_monitor_look_failures_total", "counter", "requests",
-        "Looks for live calls that ElevenLabs did not answer, or not with a list of calls; each is logged.",
-        "monitor",
-    ),
-)  # fmt: skip
+)
 """In the order in which they are listed."""

@@ -151,8 +151,6 @@ EvaMetricName = Literal[
 """Names of EVA's metrics with the prefix `eva_`. `eva_tool_schema_validity` is ours, for agents whose tools do not name their
 errors as EVA's do."""
 
-EVA_PREFIX: Final = "eva_"
-
 
 class TurnTakingScore(ScoreModel):
     """How well a turn was timed, by EVA's `turn_taking` from 0 to 1: its latency, or how one side spoke over the other.

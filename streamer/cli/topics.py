@@ -34,7 +34,7 @@ def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
     if context.invoked_subcommand is not None:
         return
     if as_json:
-        typer.echo(json.dumps([topic.model_dump(mode="json") for topic in TOPICS], indent=2))
+        typer.echo(json.dumps([topic._asdict() for topic in TOPICS], indent=2))
         return
     console = output_console()
     if console.width < _WIDE_COLUMNS:

@@ -68,7 +68,7 @@ async def create_topics(
     async with _admin(kafka) as admin:
         made: dict[str, bool] = {}
         scores = [topic for topic in TOPICS if topic.name == SCORES_TOPIC]
-        copies = [topic.model_copy(update={"name": scores_copy}) for topic in scores if scores_copy is not None]
+        copies = [topic._replace(name=scores_copy) for topic in scores if scores_copy is not None]
         for topic in (*TOPICS, *copies):
             configs = {"cleanup.policy": topic.cleanup_policy, "retention.ms": str(topic.retention_ms)}
             if topic.direction == "input":

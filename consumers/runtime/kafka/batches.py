@@ -126,9 +126,10 @@ class DamagedBatchError(UnreadableError):
 
     def __init__(self, what: str, expected_and_seen: str) -> None:
         super().__init__(
-            what, expected_and_seen,
+            what,
+            expected_and_seen,
             "Check the broker's disks (`kafka-dump-log.sh --deep-iteration`), and proxies between it and callgauge.",
-        )  # fmt: skip
+        )
 
 
 class BatchHead(NamedTuple):
@@ -246,9 +247,10 @@ def unpacked(raw: bytes) -> bytes:
     codec = raw[_ATTRIBUTES_AT] & _CODEC_MASK
     if codec not in CODECS:
         raise UnreadableError(
-            "the batch has an unknown compression codec", f"expected none, {', '.join(CODECS.values())}, saw number {codec}",
+            "the batch has an unknown compression codec",
+            f"expected none, {', '.join(CODECS.values())}, saw number {codec}",
             "Set `compression.type` of the producer to one of those.",
-        )  # fmt: skip
+        )
     head = bytearray(raw[: _HEAD.size])
     head[_ATTRIBUTES_AT] &= ~_CODEC_MASK & 0xFF
     try:
@@ -256,14 +258,16 @@ def unpacked(raw: bytes) -> bytes:
             return decompressed(codec, packed, bytes(head))
     except BatchTooLargeError as error:
         raise UnreadableError(
-            "the batch is too large when it is unpacked", f"expected at most {MAX_UNPACKED_BATCH_BYTES} bytes, saw {error}",
+            "the batch is too large when it is unpacked",
+            f"expected at most {MAX_UNPACKED_BATCH_BYTES} bytes, saw {error}",
             "Make the producer's batches smaller, and leave audio and prompts out of events.",
-        ) from error  # fmt: skip
+        ) from error
     except DecompressionError as error:
         raise UnreadableError(
-            "the batch cannot be unpacked", f"expected what {CODECS[codec]} writes, saw {error}",
+            "the batch cannot be unpacked",
+            f"expected what {CODECS[codec]} writes, saw {error}",
             "Check the producer's compression library, or use another `compression.type`.",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def one_by_one(plain: bytes) -> Iterator[FoundRecord | UnreadableError]:
@@ -294,9 +298,10 @@ def one_by_one(plain: bytes) -> Iterator[FoundRecord | UnreadableError]:
 
 def _malformed(seen: str) -> UnreadableError:
     return UnreadableError(
-        "the record is malformed", f"expected key, value and headers with their lengths, saw {seen}",
+        "the record is malformed",
+        f"expected key, value and headers with their lengths, saw {seen}",
         "Use a current Kafka client in the producer.",
-    )  # fmt: skip
+    )
 
 
 def _record_in(field_bytes: bytes, head: BatchHead) -> FoundRecord:

@@ -624,12 +624,6 @@ class LoginWatch:
     """Finds out whether Kafka refuses new connections of this process."""
 
     def __init__(self, kafka: KafkaSettings, instruments: Instruments) -> None:
-        """Stores its settings; `follow` starts the trials.
-
-        Args:
-            kafka: The cluster, and the credentials of every client.
-            instruments: Count refusals.
-        """
         self._kafka = kafka
         self._instruments = instruments
         self._refusal = ""

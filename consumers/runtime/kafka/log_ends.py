@@ -106,7 +106,6 @@ class Agreement:
     """
 
     def __init__(self, leadership: Leadership) -> None:
-        """Starts without answers."""
         self.leadership = leadership
         self._asked_at_ms: dict[int, int] = {}
         self._since_ms = 0
@@ -189,16 +188,9 @@ class LogEnds:
         steady_ms: Callable[[], int],
         read_from: Callable[[Mapping[TopicPartition, int]], None] = lambda _: None,
     ) -> None:
-        """Stores its settings; no broker is asked before `start`.
-
-        Args:
-            kafka: The cluster.
-            topics: The inputs, by their names on this cluster.
-            steady_ms: The steady clock, which dates the requests.
-            read_from: Called again and again with the leader of each input with replicas. A reader connected to another
-                broker, which is cut off, would read nothing new without noticing.
-        """
-        self._read_from = read_from
+        self._read_from = (
+            read_from  # called again and again with the leaders: a reader of a broker that is cut off notices nothing
+        )
         self._leaders_passed_on_at = -math.inf  # on the monotonic clock
         self._steady_ms = steady_ms
         self.ends: dict[TopicPartition, LogEnd | None] = {}
@@ -441,16 +433,11 @@ class _Request(RequestStruct):  # type: ignore[misc]  # as above
 
 
 class LogEndRequest(Request[_Request]):  # type: ignore[misc]  # as above
-    """Request for the ends of the logs of some partitions, to their leader."""
+    """Request for the ends of the logs of some partitions, to their leader, with the epochs of a `TopicsRequest`'s answer."""
 
     API_KEY = 2
 
     def __init__(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """Stores the partitions.
-
-        Args:
-            epochs: By partition, the leader's epoch from the answer to a `TopicsRequest`.
-        """
         self._topics: dict[str, list[tuple[int, int, int]]] = {}
         for tp, epoch in epochs.items():
             self._topics.setdefault(tp.topic, []).append((tp.partition, epoch, _LATEST))

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Never, Protocol
+from typing import Any, Final, Never
 
 import structlog
 from aiokafka import AIOKafkaConsumer, OffsetAndMetadata, TopicPartition
@@ -41,13 +41,6 @@ class PollWatch:
     def __init__(
         self, role: str, instruments: Instruments | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Starts without failures.
-
-        Args:
-            role: Name of the role in log lines and in the metric.
-            instruments: Count failures; None for no count.
-            clock: Monotonic seconds.
-        """
         self._role = role
         self._instruments = instruments
         self._clock = clock
@@ -121,11 +114,6 @@ class Commits(ConsumerRebalanceListener):  # type: ignore[misc]  # the library h
     """Ends open commits at a revocation, once the owner has handed over, and lets none begin before the next assignment."""
 
     def __init__(self, owner: ConsumerRebalanceListener | None) -> None:
-        """Starts before the first assignment.
-
-        Args:
-            owner: Called with revocations and assignments.
-        """
         self._owner = owner
         self._open: set[asyncio.Timeout] = set()
         self._is_joining = False
@@ -293,11 +281,6 @@ class Subscription:
             )
         self._is_misled = bool(misled)
 
-    @property
-    def member_id(self) -> str:
-        """Id of this member of the group; empty before it has joined. It is a private attribute of the client."""
-        return str(self.consumer._coordinator.member_id)  # noqa: SLF001  # there is no other way to know
-
     def stalled(self) -> Sequence[str]:
         """Reasons why only a restart helps, for `/healthz`: polls keep failing although the broker answers."""
         return self._watch.stalled()
@@ -363,12 +346,6 @@ MAX_KEYS_REMEMBERED: Final = 32_768
 """Most keys whose partition is cached, some 6 MB. Hashing a key takes as long as twenty look-ups."""
 
 
-class KnowsPartitions(Protocol):
-    """The part of the client that is used here; it never waits for the broker."""
-
-    def partitions_for_topic(self, topic: str) -> Collection[int] | None: ...
-
-
 @lru_cache(maxsize=MAX_KEYS_REMEMBERED)
 def murmur2_place(key: bytes, partitions: int) -> int:
     """Returns the partition number that the default partitioner of Java and aiokafka gives a key."""
@@ -383,7 +360,7 @@ class Placement:
         self._instruments = instruments
         self._logged: set[InputSource] = set()
 
-    def look(self, runs: Sequence[Sequence[Any]], client: KnowsPartitions) -> None:
+    def look(self, runs: Sequence[Sequence[Any]], client: AIOKafkaConsumer) -> None:
         """Checks polled records. Each run is of one topic and one partition."""
         partitions_of: dict[str, int] = {}
         for run in runs:

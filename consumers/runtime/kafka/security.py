@@ -10,8 +10,6 @@ from pydantic_core import PydanticCustomError
 
 from consumers.runtime.settings import UnusableSecretError, secret_in, token_in
 
-# Security settings of our Kafka clients: TLS, and a login by SASL.
-#
 # Mistakes are found when the settings are read, before anything connects: files are read here, and a certificate is
 # loaded with its key. Secrets are never shown, neither by `repr` nor in an error or a log line.
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 import schemas
 from schemas.metrics import catalogue as metric_catalogue
 from schemas.metrics.catalogue import LABEL_CAPS, METRICS, metric_named, metric_of_series, metrics_of, render_markdown
-from schemas.metrics.definition import OVERFLOW_VALUE, PREFIX, Label, LabelName, Metric, Role, Unit
+from schemas.metrics.definition import OVERFLOW_VALUE, PREFIX, Label, Metric, Role
 
 every_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 ALL_LABELS = [label for metric in METRICS for label in metric.label_set]
@@ -57,8 +57,15 @@ def test_a_label_is_bounded_in_one_way(label: Label) -> None:
 
 
 def test_every_word_of_the_closed_sets_is_used() -> None:
-    assert {label.name for label in ALL_LABELS} == set(get_args(LabelName))
-    assert {metric.unit for metric in METRICS} == set(get_args(Unit))
+    assert " ".join(sorted({label.name for label in ALL_LABELS})) == (
+        "agent anchor budget by cause checked_by environment goal_set group kind label limit model name outcome partition "
+        "pipeline progress reason role route source speaker stage state tenant tool topic type version"
+    )
+    assert ", ".join(sorted({metric.unit for metric in METRICS})) == (
+        "bytes, calls, dead airs, deliveries, elements, events, fields, files, hits, info, interruptions, messages, money, "
+        "partitions, polls, questions, ratio, records, requests, restarts, revisions, scores, seconds, stages, stalls, steps, "
+        "subgoals, tokens, tool calls, turns, unix seconds, values, verdicts, words, words per minute"
+    )
     assert {metric.role for metric in METRICS} == set(get_args(Role))
 
 
