@@ -22,8 +22,8 @@ from schemas.closed_sets import CloseReason, UnscoredReason
 from schemas.scores.records import ClosedFact, Scored, Unscored
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.patience import patient
-from tests.unit.exporter.test_active_calls import record as score
 from tests.unit.exporter.test_projection import FINAL, call, closed, goals, latency, progress
+from tests.unit.exporter.test_running_calls import record as score
 
 
 class Record(NamedTuple):
