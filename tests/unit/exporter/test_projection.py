@@ -633,12 +633,8 @@ def test_no_metric_of_the_exporter_is_out_of_reach() -> None:
 # An interruption counts once, when the call leaves its turn, unless it was withdrawn before.
 
 
-def fields(turn: int | None, revision: int) -> dict[str, Any]:
-    return {
-        "conversation_id": "c-1", "turn": turn, "index": 0, "revision": revision, "status": TurnStatus.OPEN,
-        "is_first": revision == 1, "input_hash": "0", "offsets": {}, "event_time_ms": 0, "caused_at_ms": 0,
-        "labels": {"agent": "ava", "environment": "live"}, "code_version": "1",
-    }  # fmt: skip
+def fields(turn: int | None, revision: int, index: int = 0) -> dict[str, Any]:
+    return AnyRecord | {"turn": turn, "index": index, "revision": revision, "is_first": revision == 1}
 
 
 def seen(turn: int = 1, revision: int = 1, by: Speaker = Speaker.ASSISTANT) -> InterruptionFact:
@@ -704,21 +700,12 @@ def test_the_counter_gets_it_with_the_row_of_the_turn() -> None:
 # A caller who waits for an answer counts once, with every outcome and in any order of the records.
 
 
-def turn_fields(turn: int, index: int, *, is_first: bool) -> dict[str, Any]:
-    return {
-        "conversation_id": "c-1", "turn": turn, "index": index, "revision": 1 if is_first else 2, "status": TurnStatus.OPEN,
-        "is_first": is_first, "input_hash": "0", "offsets": {}, "event_time_ms": 0, "caused_at_ms": 0, "labels": {},
-        "code_version": "1",
-    }  # fmt: skip
-
-
 def answer(turn: int = 1, *, is_first: bool = True) -> VoiceToVoiceLatency:
-    given_fields = turn_fields(turn, 0, is_first=is_first)
-    return VoiceToVoiceLatency(**given_fields, result=Scored(value=900.0), anchor=Anchor.VAD, source="pipecat")
+    return latency(900.0, base=fields(turn, 1 if is_first else 2), turn=turn)
 
 
 def silence(turn: int = 1, index: int = 1, *, is_first: bool = True) -> DeadAirFact:
-    return DeadAirFact(**turn_fields(turn, index, is_first=is_first), silent_since_ms=index, threshold_ms=3000)
+    return DeadAirFact(**fields(turn, 1 if is_first else 2, index), silent_since_ms=index, threshold_ms=3000)
 
 
 def waits(*records: AnyScoreRecord) -> int:

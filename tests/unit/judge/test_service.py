@@ -201,6 +201,22 @@ class House:
     async def take(self, *records: Record | UndecodableRecord) -> None:
         await self.worker._take(records)
 
+    async def asking(self) -> JudgeRequest:
+        """The first record of P0 is a question, and the endpoint thinks about it until the test opens its gate."""
+        await self.assigned(P0)
+        self.endpoint.gate.clear()
+        asked = question()
+        await self.take(record_of(asked, 0))
+        await self.endpoint.until_asked(3)
+        return asked
+
+    async def answered_while_shared_out(self) -> JudgeRequest:
+        asked = await self.asking()
+        await self.revoked(P0)
+        self.endpoint.gate.set()
+        await until(lambda: bool(self.worker._verdicts))
+        return asked
+
     async def until_written(self, count: int) -> None:
         await until(lambda: len(self.cluster.verdicts) >= count)
 
@@ -349,10 +365,7 @@ async def test_a_successor_asks_exactly_what_has_no_verdict(house: House, monkey
 
 async def test_who_is_fenced_off_writes_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """A judge that was frozen for longer than its session: another one has its partition."""
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
-    await house.take(record_of(question(), 0))
-    await house.endpoint.until_asked(3)
+    await house.asking()
     async with running(House(monkeypatch, house.cluster)) as successor:
         await successor.assigned(P0)
         house.endpoint.gate.set()
@@ -409,14 +422,7 @@ async def test_a_partition_that_stays_ours_loses_no_work_and_pays_for_none_twice
 
 async def test_no_verdict_goes_out_while_partitions_are_shared_out(house: House) -> None:
     """A question that is answered meanwhile may be another judge's by now. If it comes back open, it is asked again."""
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
-    asked = question()
-    await house.take(record_of(asked, 0))
-    await house.endpoint.until_asked(3)
-    await house.revoked(P0)
-    house.endpoint.gate.set()
-    await until(lambda: bool(house.worker._verdicts))
+    asked = await house.answered_while_shared_out()
     await house.assigned(P1)
     assert house.worker._verdicts == []
     assert await house.committed() == {}
@@ -429,14 +435,7 @@ async def test_no_verdict_goes_out_while_partitions_are_shared_out(house: House)
 
 
 async def test_what_is_answered_meanwhile_goes_out_when_its_partition_comes_back(house: House) -> None:
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
-    asked = question()
-    await house.take(record_of(asked, 0))
-    await house.endpoint.until_asked(3)
-    await house.revoked(P0)
-    house.endpoint.gate.set()
-    await until(lambda: bool(house.worker._verdicts))
+    asked = await house.answered_while_shared_out()
     await house.assigned(P0)
     await house.until_written(1)  # before its question is read again
     assert await house.committed() == {0: 1}
@@ -446,24 +445,14 @@ async def test_what_is_answered_meanwhile_goes_out_when_its_partition_comes_back
 
 
 async def test_what_is_another_judge_s_is_not_asked_on(house: House) -> None:
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
-    await house.take(record_of(question(), 0))
-    await house.endpoint.until_asked(3)
+    await house.asking()
     await house.revoked(P0)
     await house.assigned(P1)
     await until(lambda: house.endpoint._at_once == 0)
 
 
 async def test_a_verdict_that_another_judge_has_written_is_not_written_again(house: House) -> None:
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
-    asked = question()
-    await house.take(record_of(asked, 0))
-    await house.endpoint.until_asked(3)
-    await house.revoked(P0)
-    house.endpoint.gate.set()
-    await until(lambda: bool(house.worker._verdicts))
+    asked = await house.answered_while_shared_out()
     house.cluster.committed[P0] = OffsetAndMetadata(1, "")
     await house.assigned(P0)
     await house.take(record_of(asked, 1))
@@ -600,20 +589,8 @@ async def test_questions_that_the_client_cannot_decode_are_passed(house: House) 
     assert await house.committed() == {0: 8}
 
 
-@pytest.mark.parametrize("value", [None, b"", b"-1", b"x", b"9" * 5_000, b"99"])
-async def test_a_reply_partition_that_is_none_harms_nobody(house: House, value: bytes | None) -> None:
-    await house.assigned(P0)
-    asked = question().model_dump_json().encode()
-    headers: Any = ((REPLY_PARTITION_HEADER, value),)
-    await house.take(Record(asked, 0, headers=headers))
-    await house.until_written(1)
-
-
 async def test_what_is_being_asked_is_answered_before_it_leaves(house: House) -> None:
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
-    await house.take(record_of(question(), 0))
-    await house.endpoint.until_asked(3)
+    await house.asking()
     finishing = asyncio.create_task(house.worker._judge.finish())
     house.endpoint.gate.set()
     await finishing
