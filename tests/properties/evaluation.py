@@ -198,11 +198,7 @@ def assert_counted(records: Iterable[AnyScoreRecord]) -> None:
 
 def counted_values(record: TurnValues) -> set[str]:
     """The values of a turn that histograms take, by the names of `first_known`."""
-    scores = {
-        "turn_taking": record.turn_taking,
-        "conciseness": record.conciseness,
-        "speakability": record.speakability,
-    }
+    scores = {"turn_taking": record.turn_taking, "conciseness": record.conciseness, "speakability": record.speakability}
     is_known = {name: score is not None and isinstance(score.result, Scored) for name, score in scores.items()}
     is_known["estimate_error_ms"] = record.estimate_error is not None
     assert is_known.keys() == {*TURN_VALUE_NAMES} - {"voice_to_voice_latency_ms"}, "each value is looked for here"

@@ -262,16 +262,29 @@ class Owner:
 
 def undisturbed(topics: Topics, settings: Settings, *, obeys: bool = False) -> list[Written]:
     """What one owner writes that takes the steps of the order. It decides by itself which calls open and give way, unless it `obeys`."""
-    at = {(arrival.source, arrival.offset): arrival for some in topics.inputs.values() for arrival in some}
-    goals, goal_files = ChosenGoals(None, settings.rules), iter(topics.goal_files)
+    records = {(each.source, each.offset): record_of(each) for some in topics.inputs.values() for each in some}
+    return in_order(topics.log(), records, settings, topics.goal_files, obeys=obeys)
+
+
+def in_order(
+    log: OrderLog,
+    records: Mapping[tuple[InputSource, int], Any],
+    settings: Settings,
+    goal_files: Iterable[str],
+    *,
+    obeys: bool = False,
+) -> list[Written]:
+    """The same of the records of the inputs, and of the versions of the goal files, one for each start."""
+    versions = iter(goal_files)
+    goals = ChosenGoals(None, settings.rules)
     evaluator = settings.evaluator(goals)
     evaluator.pass_time(0)
     effects: list[Effect] = []
     evicted: str | None = None
-    for step in topics.log().steps():
+    for step in log.steps():
         match step:
             case OrderStart():
-                goals.source = settings.goals_of(next(goal_files))
+                goals.source = settings.goals_of(next(versions))
             case TimePassed(now_ms):
                 effects += evaluator.pass_time(now_ms)
             case Evicted(conversation_id):
@@ -280,7 +293,7 @@ def undisturbed(topics: Topics, settings: Settings, *, obeys: bool = False) -> l
                 while conversation_id in evaluator.open_calls:
                     evaluator._go_on_closing(effects)
             case Fold(source, offset, opened):
-                arrival = admit(source, record_of(at[source, offset]), settings.limits)
+                arrival = admit(source, records[source, offset], settings.limits)
                 assert isinstance(arrival, Arrival)
                 opening = None if opened is None else OpenCall(evicted)
                 evicted = None

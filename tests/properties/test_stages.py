@@ -28,10 +28,7 @@ LONG_AFTER_MS = 10**9
 _seconds = st.sampled_from([0.0, 0.125, 0.25, 0.25, 0.5, 700.0])  # so that several begin at once, to the last bit
 _processors = st.sampled_from(["OneSTTService#0", "OneLLMService#0", "OneTTSService#0", "Camera#0"])
 _parts = st.fixed_dictionaries(
-    {
-        "key": st.sampled_from(["llm_inference", "llm_tool_call", "pipeline", "of tomorrow"]),
-        "duration_secs": _seconds,
-    }
+    {"key": st.sampled_from(["llm_inference", "llm_tool_call", "pipeline", "of tomorrow"]), "duration_secs": _seconds}
 )
 _call_began_s = T0_MS / 1000
 _numbers = st.one_of(

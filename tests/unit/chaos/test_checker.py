@@ -430,10 +430,6 @@ def test_an_owner_that_did_not_read_to_the_end_is_wrong() -> None:
 
 
 def test_of_an_order_that_lost_its_beginning_only_its_form_counts() -> None:
-    assert zeros(order_compared([owner(9, [5], [], [], begins=(5, 0))], numbered_inputs(6, 6), CALLS)) == (
-        0,
-        0,
-        0,
-    )
+    assert zeros(order_compared([owner(9, [5], [], [], begins=(5, 0))], numbered_inputs(6, 6), CALLS)) == (0, 0, 0)
     damaged = ReadRecord(0, 9, 0, None, b"\x07", owner(9, []).headers)
     assert zeros(order_compared([damaged], numbered_inputs(0, 0), Counter())) == (0, 0, 1)

@@ -171,13 +171,7 @@ def speech(status: TurnStatus = TurnStatus.FINAL, **fields: Any) -> CallValues:
 
 
 def word_errors(words: int, status: TurnStatus = TurnStatus.FINAL, **fields: Any) -> CallValues:
-    given: dict[str, Any] = {
-        "turns": 2,
-        "substitutions": 3,
-        "deletions": 2,
-        "insertions": 0,
-        "reference_words": words,
-    }
+    given: dict[str, Any] = {"turns": 2, "substitutions": 3, "deletions": 2, "insertions": 0, "reference_words": words}
     return call(stt_wer=WordErrorRate(**given | {"result": Scored(value=0.25)} | fields), status=status)
 
 

@@ -16,27 +16,22 @@ from schemas.scores.records import (
     ClosedFact,
     ProgressScore,
     Scored,
-    TurnStatus,
 )
 from tests.support.fakes.engine_feed import records_of
 from tests.unit.engine.goals.test_goal_progress import END_MS, SAID, USED, GoalFeed, goal_set
+from tests.unit.exporter.test_projection import AnyRecord
 
 AVA = ("ava", "unknown", "unknown")
 BOB = ("bob", "unknown", "unknown")
 
 
 def fields_of(conversation_id: str, agent: str) -> dict[str, Any]:
-    return {
-        "conversation_id": conversation_id,
-        "revision": 1,
-        "status": TurnStatus.OPEN,
-        "input_hash": "0",
-        "offsets": {},
-        "event_time_ms": 0,
-        "caused_at_ms": 0,
-        "labels": CallLabels(agent=agent),
-        "code_version": "1",
-    }
+    return AnyRecord | {"conversation_id": conversation_id, "labels": CallLabels(agent=agent)}
+
+
+@pytest.fixture
+def active() -> ActiveCalls:
+    return ActiveCalls(max_calls=10, forget_after_ms=1000)
 
 
 def record(conversation_id: str, agent: str = "ava", *, closes: bool = False) -> CallStartedFact | ClosedFact:
@@ -54,8 +49,7 @@ def halfway(conversation_id: str, agent: str = "ava") -> ProgressScore:
     return ProgressScore(**fields, turn=2, reached=2, missing=0, subgoals=4)
 
 
-def test_a_call_runs_from_its_first_record_to_its_closing_one() -> None:
-    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+def test_a_call_runs_from_its_first_record_to_its_closing_one(active: ActiveCalls) -> None:
     active.take(record("c-1"), 0, 0)
     active.take(record("c-1"), 0, 1)
     active.take(record("c-2", "bob"), 0, 1)
@@ -65,34 +59,27 @@ def test_a_call_runs_from_its_first_record_to_its_closing_one() -> None:
     assert len(active) == 1
 
 
-def test_labels_that_become_known_move_the_call() -> None:
-    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+def test_labels_that_become_known_move_the_call(active: ActiveCalls) -> None:
     active.take(record("c-1", "unknown"), 0, 0)
     active.take(record("c-1", "ava"), 0, 1)
     assert active.by_who() == {("unknown", "unknown", "unknown"): 0, AVA: 1}
 
 
-def test_a_call_that_was_never_seen_may_close() -> None:
-    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+def test_a_call_that_was_never_seen_may_close(active: ActiveCalls) -> None:
     assert active.take(record("c-1", closes=True), 0, 0) == 0
     assert active.by_who() == {}
 
 
 def test_beyond_the_bound_the_quietest_call_is_forgotten() -> None:
     active = ActiveCalls(max_calls=2, forget_after_ms=1000)
-    assert [active.take(record(name), 0, now_ms) for now_ms, name in enumerate(["c-1", "c-2", "c-1", "c-3"])] == [
-        0,
-        0,
-        0,
-        1,
-    ]
+    forgotten = [active.take(record(name), 0, now_ms) for now_ms, name in enumerate(["c-1", "c-2", "c-1", "c-3"])]
+    assert forgotten == [0, 0, 0, 1]
     active.take(record("c-2", closes=True), 0, 5)
     assert len(active) == 2  # c-2 was the one
     assert active.by_who() == {AVA: 2}
 
 
-def test_silent_calls_are_forgotten() -> None:
-    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+def test_silent_calls_are_forgotten(active: ActiveCalls) -> None:
     active.take(record("c-1"), 0, 0)
     active.take(record("c-2"), 0, 500)
     assert active.forget_silent(1000) == 0
@@ -101,17 +88,15 @@ def test_silent_calls_are_forgotten() -> None:
     assert active.forget_silent(10_000) == 1
 
 
-def test_calls_of_partitions_taken_away_are_dropped() -> None:
-    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+def test_calls_of_partitions_taken_away_are_dropped(active: ActiveCalls) -> None:
     active.take(record("c-1"), 0, 0)
     active.take(record("c-2", "bob"), 1, 0)
     active.keep_only({1, 2})
     assert active.by_who() == {AVA: 0, BOB: 1}
 
 
-def test_lines_at_zero_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_at_zero_are_bounded(active: ActiveCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(active_calls, "MAX_KNOWN_GROUPS", 2)
-    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
     for number in range(3):
         active.take(record(f"c-{number}", f"agent-{number}"), 0, 0)
     active.take(record("c-0", closes=True), 0, 1)
@@ -122,8 +107,7 @@ def calls_with_goals(active: ActiveCalls) -> dict[tuple[str, ...], float]:
     return {who: calls for who, calls in active.progress.calls().items() if calls}
 
 
-def test_a_call_s_progress_stays_while_other_records_of_it_come_and_goes_with_the_call() -> None:
-    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+def test_a_call_s_progress_stays_while_other_records_of_it_come_and_goes_with_the_call(active: ActiveCalls) -> None:
     active.take(record("c-1"), 0, 0)
     assert active.so_far("c-1").progress is None
     active.take(halfway("c-1"), 0, 1)
@@ -137,8 +121,7 @@ def test_a_call_s_progress_stays_while_other_records_of_it_come_and_goes_with_th
     assert active.progress.progress() == {("ava",): 0, ("bob",): 0.5}
 
 
-def test_labels_that_become_known_move_the_progress_of_the_call_too() -> None:
-    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+def test_labels_that_become_known_move_the_progress_of_the_call_too(active: ActiveCalls) -> None:
     active.take(halfway("c-1", "unknown"), 0, 0)
     active.take(record("c-1", "ava"), 0, 1)
     assert active.progress.progress() == {("unknown",): 0, ("ava",): 0.5}
@@ -156,8 +139,7 @@ def test_however_a_call_is_forgotten_its_progress_goes_too() -> None:
     assert active.progress.subgoals() == {("ava", "reached"): 0, ("ava", "open"): 0}
 
 
-def test_a_call_that_only_waits_for_verdicts_is_no_running_one() -> None:
-    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+def test_a_call_that_only_waits_for_verdicts_is_no_running_one(active: ActiveCalls) -> None:
     active.take(record("c-1"), 0, 0)
     active.take(halfway("c-1"), 0, 0)
     values = CallValues(**fields_of("c-1", "ava"), through_turn=2)
@@ -219,11 +201,10 @@ def test_lines_at_zero_of_sums_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(running.progress()) == {("agent-1",), ("agent-2",)}
 
 
-def test_the_engine_s_own_records_move_it_turn_by_turn_and_end_in_the_histogram() -> None:
+def test_the_engine_s_own_records_move_it_turn_by_turn_and_end_in_the_histogram(active: ActiveCalls) -> None:
     feed = GoalFeed(
         goal_set(SAID, USED, {"id": "more", "details": "More.", "check": {"kind": "tool_called", "tool": "x"}})
     )
-    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
     samples: list[Sample] = []
     read = 0
 

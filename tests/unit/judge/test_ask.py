@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
@@ -57,6 +58,15 @@ async def verdict_on(replies: str | list[Reply], settings: dict[str, Any] | None
     script = [REPLIES[letter] for letter in replies] if isinstance(replies, str) else replies
     async with running_judge(judge_settings(**(settings or {})), ScriptedEndpoint(in_turn(*script))) as (judge, _):
         return await judge.ask(question(**fields))
+
+
+@asynccontextmanager
+async def held(**settings: Any) -> AsyncIterator[tuple[Judge, ScriptedEndpoint]]:
+    """A judge whose endpoint thinks until the test opens its gate; then every answer is C."""
+    endpoint = ScriptedEndpoint(lambda _: C)
+    endpoint.gate.clear()
+    async with running_judge(judge_settings(**settings), endpoint) as (judge, _):
+        yield judge, endpoint
 
 
 @pytest.mark.parametrize(
@@ -115,9 +125,7 @@ async def test_a_verdict_tells_how_it_came_about() -> None:
 
 
 async def test_a_wave_and_the_subgoals_of_a_turn_are_asked_side_by_side() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    async with running_judge(judge_settings(), endpoint) as (judge, _):
+    async with held() as (judge, endpoint):
         promised = [judge.ask(question(subgoal_id=name)) for name in "abc"]
         await endpoint.until_asked(9)
         endpoint.gate.set()
@@ -127,9 +135,7 @@ async def test_a_wave_and_the_subgoals_of_a_turn_are_asked_side_by_side() -> Non
 
 
 async def test_no_more_are_on_their_way_than_may_be() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    async with running_judge(judge_settings(max_concurrent_requests=4), endpoint) as (judge, _):
+    async with held(max_concurrent_requests=4) as (judge, endpoint):
         promised = [judge.ask(question(subgoal_id=str(number))) for number in range(20)]
         await endpoint.until_asked(4)
         endpoint.gate.set()
@@ -138,9 +144,7 @@ async def test_no_more_are_on_their_way_than_may_be() -> None:
 
 
 async def test_a_call_at_risk_overtakes() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    async with running_judge(judge_settings(max_concurrent_requests=1), endpoint) as (judge, _):
+    async with held(max_concurrent_requests=1) as (judge, endpoint):
         first = judge.ask(question(subgoal="first", trials=1))
         await endpoint.until_asked(1)
         others = [judge.ask(question(subgoal=name, trials=1, subgoal_id=name)) for name in ("second", "third")]
@@ -232,10 +236,7 @@ async def test_the_deadline_ends_what_is_on_its_way() -> None:
 
 
 async def test_who_waits_behind_a_slow_endpoint_is_told_by_the_deadline() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    settings = judge_settings(longest_verdict_ms=50, max_concurrent_requests=1)
-    async with running_judge(settings, endpoint) as (judge, _):
+    async with held(longest_verdict_ms=50, max_concurrent_requests=1) as (judge, _):
         verdicts = await asyncio.gather(*(judge.ask(question(subgoal_id=str(number))) for number in range(10)))
     assert {verdict.result for verdict in verdicts} == {unjudged("deadline")}
 
@@ -279,10 +280,7 @@ async def test_while_it_is_left_alone_questions_wait_and_are_told_why() -> None:
 
 
 async def test_a_full_line_sheds_the_least_urgent() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    settings = judge_settings(max_waiting_questions=2, max_concurrent_requests=1)
-    async with running_judge(settings, endpoint) as (judge, _):
+    async with held(max_waiting_questions=2, max_concurrent_requests=1) as (judge, endpoint):
         first = judge.ask(question(subgoal_id="first"))
         await endpoint.until_asked(1)
         waiting = [judge.ask(question(subgoal_id=name)) for name in "ab"]
@@ -352,10 +350,7 @@ async def test_eva_s_metrics_are_asked_once(kind: str, reply: Reply, result: obj
 
 
 async def test_what_is_withdrawn_is_neither_asked_nor_answered() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    settings = judge_settings(max_concurrent_requests=3, breaker_failures=1)
-    async with running_judge(settings, endpoint) as (judge, _):
+    async with held(max_concurrent_requests=3, breaker_failures=1) as (judge, endpoint):
         asked, waits, stays = (question(subgoal_id=name) for name in "abc")
         promised = [judge.ask(one) for one in (asked, waits, stays)]
         await endpoint.until_asked(3)
@@ -394,9 +389,7 @@ async def test_what_an_earlier_judge_spent_counts() -> None:
 
 
 async def test_finishing_answers_what_was_begun_and_begins_nothing() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    async with running_judge(judge_settings(max_concurrent_requests=1), endpoint) as (judge, _):
+    async with held(max_concurrent_requests=1) as (judge, endpoint):
         first, second = (judge.ask(question(subgoal_id=name)) for name in "ab")
         await endpoint.until_asked(1)
         finishing = asyncio.create_task(judge.finish())

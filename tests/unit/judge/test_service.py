@@ -667,7 +667,7 @@ def test_a_reply_partition_is_one_or_none(named: list[tuple[str, Any]]) -> None:
     assert number is None or 0 <= number < 4
 
 
-@pytest.mark.parametrize("value", [None, b"", "²".encode(), b"9" * 5_000, b"-1", b"4"])
+@pytest.mark.parametrize("value", [None, b"", "²".encode(), b"9" * 5_000, b"-1", b"4", b"x", b"99"])
 def test_what_is_no_reply_partition(value: bytes | None) -> None:
     assert reply_partition_in(((REPLY_PARTITION_HEADER, value),), 4) is None
 

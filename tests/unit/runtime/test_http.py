@@ -147,8 +147,7 @@ async def test_with_a_token_the_metrics_are_for_who_has_it(guarded: Serving) -> 
 
 
 @pytest.mark.parametrize(
-    "authorization",
-    [TOKEN, f"Basic {TOKEN}", "Bearer", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", b"Bearer \xe9"],
+    "authorization", [TOKEN, f"Basic {TOKEN}", "Bearer", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", b"Bearer \xe9"]
 )
 async def test_who_has_another_token_learns_only_that(guarded: Serving, authorization: str | bytes) -> None:
     answer = await guarded.get("/metrics", {"authorization": authorization})

@@ -332,12 +332,7 @@ async def test_who_reads_from_a_former_leader_looks_until_it_does_not(monkeypatc
 
 PARTITIONS = 6
 KEYS = [f"call-{number}".encode() for number in range(30)]
-HASHES_IN_JAVA = {
-    b"21": -973932308,
-    b"foobar": -790332482,
-    b"a-little-bit-long-string": -985981536,
-    b"abc": 479470107,
-}
+HASHES_IN_JAVA = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
 """As in the tests of Kafka's own Utils.murmur2."""
 
 
