@@ -22,7 +22,7 @@ from tests.integration.processes import COMMAND, Process, started, wait_for
 from tests.support.brokers.kafka_broker import NOTHING_TO_RUN
 from tests.support.patience import patient
 from tests.support.required_tools import MISSING
-from tests.unit.exporter.test_active_calls import record as score
+from tests.unit.exporter.test_running_calls import record as score
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "one~two.three"  # noqa: S105 - a secret of this test only

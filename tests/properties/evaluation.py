@@ -127,8 +127,14 @@ def final_state(effects: Sequence[Effect]) -> dict[Subject, Json]:
 
     That is the newest revision of everything that was not taken back.
     """
-    closing_of_one(effects)
-    last = newest(record for record in records_of(effects) if not isinstance(record, DeadAirFact))
+    return final_values(records_of(effects))
+
+
+def final_values(records: Sequence[AnyScoreRecord]) -> dict[Subject, Json]:
+    """As `final_state`, of all records of the only call: it closes once, and they end with that of the call and the `closed` fact."""
+    assert sum(isinstance(record, ClosedFact) for record in records) == 1
+    assert [record.name for record in records[-2:]] == ["call", "closed"]
+    last = newest(record for record in records if not isinstance(record, DeadAirFact))
     return {subject: _lasting(record) for subject, record in last.items() if holds(record)}
 
 
@@ -192,11 +198,7 @@ def assert_counted(records: Iterable[AnyScoreRecord]) -> None:
 
 def counted_values(record: TurnValues) -> set[str]:
     """The values of a turn that histograms take, by the names of `first_known`."""
-    scores = {
-        "turn_taking": record.turn_taking,
-        "conciseness": record.conciseness,
-        "speakability": record.speakability,
-    }
+    scores = {"turn_taking": record.turn_taking, "conciseness": record.conciseness, "speakability": record.speakability}
     is_known = {name: score is not None and isinstance(score.result, Scored) for name, score in scores.items()}
     is_known["estimate_error_ms"] = record.estimate_error is not None
     assert is_known.keys() == {*TURN_VALUE_NAMES} - {"voice_to_voice_latency_ms"}, "each value is looked for here"

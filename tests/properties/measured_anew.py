@@ -185,12 +185,7 @@ def _view(live: LiveCall, turn: int, session_end_s: float | None = None) -> Turn
 
 
 def _parts(
-    call: Call,
-    turn: int,
-    view: TurnView,
-    taking: TurnValue | None,
-    errors: TurnDifferences,
-    end_ms: int | None,
+    call: Call, turn: int, view: TurnView, taking: TurnValue | None, errors: TurnDifferences, end_ms: int | None
 ) -> Json:
     live = call.live
     waited: Result | None = voice_to_voice_ms(view)

@@ -1,52 +1,68 @@
-"""Owners of one partition after each other, with its inputs and its order between them, as the evaluator's shell is without a broker."""
+"""Owners of one partition after each other, as the evaluator has them, but without a broker: its real state and its real replay."""
 
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
-from consumers.engine.admission import Arrival
+from aiokafka.structs import ConsumerRecord
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import CloseCall, Effect, OpenCall, PublishScore, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.recovery import OrderLog, PlacedStart, Replay
+from consumers.evaluator.writer import Written
+from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
-from schemas.goals.goal_set import ChoosesGoals, GoalSet
+from schemas.events.envelope import ID_HEADER, SOURCE_HEADER, TYPE_HEADER
+from schemas.goals.goal_set import ChoosesGoals
 from schemas.judging import JudgeRequest
-from schemas.order import (
-    Closed,
-    Evicted,
-    Fold,
-    GoalsChosen,
-    OrderDecoder,
-    OrderEncoder,
-    OrderStart,
-    Step,
-    TimePassed,
-    order_value,
-    start_in,
-)
-from schemas.scores.records import GoalsFact
-from tests.properties.evaluation import LIMITS, RULES, EveryCall
-from tests.support.fakes.engine_feed import opening_of, records_of
+from schemas.order import Closed, Evicted, Fold, OrderStart, Positions, TimePassed, order_value
+from schemas.quarantine import QuarantineRecord
+from schemas.scores.records import AnyScoreRecord, GoalsFact
+from schemas.topics import ORDER_TOPIC, SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
+from schemas.transcript import Transcript
+from tests.properties.evaluation import RULES, EveryCall
+from tests.support.fakes.engine_feed import T0_MS, opening_of
+
+LIMITS = Limits(max_event_time_skew_ms=0)
+"""Events of these calls have times of their own, far from those of the broker."""
+_INSTRUMENTS = Instruments(CollectorRegistry(), ["evaluator"])
 
 
-class Taken(NamedTuple):
-    """A step as the order has it: the number of its record in the order, and the record that it folded, if it did."""
+def record_of(arrival: Arrival) -> Any:
+    """The record that the arrival was. The judge of these laws writes events alone."""
+    value, envelope = arrival.value or arrival.event.model_dump_json().encode(), arrival.envelope
+    named = (
+        {} if envelope is None else {ID_HEADER: envelope.id, SOURCE_HEADER: envelope.source, TYPE_HEADER: envelope.type}
+    )
+    headers = tuple((name, text.encode()) for name, text in named.items() if text is not None)
+    key = arrival.conversation_id.encode()
+    return _record(TOPIC_BY_SOURCE[arrival.source], arrival.offset, arrival.broker_time_ms, key, value, headers)
 
-    place: int
-    step: OrderStart | Step
-    arrival: Arrival | None
+
+def _record(topic: str, offset: int, at_ms: int, key: bytes | None, value: bytes, headers: Any) -> Any:
+    return ConsumerRecord(topic, 0, offset, at_ms, 1, key, value, None, 0, len(value), headers)
 
 
 class Topics:
-    """A partition: its inputs by source, its order, and what was published. The judge `answers` what is asked."""
+    """A partition: its inputs by source, its order, and what was published. The judge `answers` what is asked.
+
+    `firsts` are the offsets at which the inputs begin, and `goal_files` the versions of the goal files, one for each start.
+    """
 
     def __init__(self, inputs: Mapping[InputSource, list[Arrival]]) -> None:
         self.inputs = inputs
+        self.firsts = dict.fromkeys(InputSource, 0)
         self.answers: Callable[[JudgeRequest], None] = lambda _: None
-        self.order: list[tuple[list[tuple[str, bytes]], bytes]] = []
-        self.published: list[Effect] = []
+        self.order: list[Any] = []
+        self.goal_files: list[str] = []
+        self.published: list[Written] = []
 
     @classmethod
     def of(cls, arrivals: Iterable[Arrival]) -> "Topics":
@@ -63,36 +79,35 @@ class Topics:
             for each in arrivals
         )
 
-    def taken(self, since: int = 0) -> list[Taken]:
-        """The order from one of its records on, which has a start."""
-        at = {(arrival.source, arrival.offset): arrival for some in self.inputs.values() for arrival in some}
-        decoder: OrderDecoder | None = None
-        taken: list[Taken] = []
-        for place, (headers, value) in enumerate(self.order[since:], since):
-            start = start_in(headers)
-            if start is not None:
-                decoder = decoder or OrderDecoder(start)
-                decoder.begin(start)
-                taken.append(Taken(place, start, None))
-            assert decoder is not None, "reading begins at a start"
-            taken += [
-                Taken(place, step, at[step.source, step.offset] if isinstance(step, Fold) else None)
-                for step in decoder.steps(value)
-            ]
-        return taken
+    @property
+    def scores(self) -> list[AnyScoreRecord]:
+        """What was published to `scores`."""
+        return [each for each in self.published if not isinstance(each, QuarantineRecord | Transcript | JudgeRequest)]
 
-    def newest_start(self) -> int:
-        """The last record of the order with a start that no call which is not closed opened before; 0 while there is none."""
-        opened: dict[str, int] = {}
-        starts = [0]
-        for place, step, _ in self.taken():
+    def since(self, input_: InputSource, offset: int) -> list[Arrival]:
+        """The arrivals of an input from an offset on."""
+        arrivals = self.inputs[input_]
+        return arrivals[bisect_left(arrivals, offset, key=lambda each: each.offset) :]
+
+    def log(self, since: int = 0) -> OrderLog:
+        """The order from one of its records on."""
+        log = OrderLog()
+        for record in self.order[since:]:
+            log.take(record)
+        assert log.fault is None
+        return log
+
+    def newest_start(self) -> PlacedStart | None:
+        """The last start of the order that no call which is not closed opened before; None while there is none."""
+        log, opened, place = self.log(), dict[str, int](), -1
+        for step in log.steps():
             if isinstance(step, OrderStart):
-                starts.append(place)
+                place += 1
             elif isinstance(step, Closed):
                 del opened[step.conversation_id]
             elif isinstance(step, Fold) and step.opened is not None:
                 opened[step.opened] = place
-        return max(place for place in starts if place <= min(opened.values(), default=len(self.order)))
+        return log.starts[min(opened.values(), default=place)] if log.starts else None
 
 
 @dataclass(frozen=True)
@@ -104,94 +119,130 @@ class Settings:
     goals_of: Callable[[str], ChoosesGoals] = lambda _: EveryCall()
 
     def evaluator(self, goals: ChosenGoals) -> PartitionEvaluator:
-        """One that has seen nothing; how far time has come is not known to it, so that all that depends on it waits."""
-        evaluator = PartitionEvaluator(self.limits, "test", goals, writes_transcripts=True)
-        evaluator.pass_time(0)
-        return evaluator
+        """One that has seen nothing."""
+        return PartitionEvaluator(self.limits, "test", goals, writes_transcripts=True)
 
 
-class _Reached(NamedTuple):
-    """By input the offset after the last folded record, and the broker time that has passed."""
-
-    positions: Mapping[InputSource, int]
-    time_ms: int
+Acts = Sequence[tuple[str, int, Any]]
+"""What an owner does, with two numbers that say how."""
 
 
-class _Decision(NamedTuple):
-    """Decision of one step, all steps since the decision before it, and the progress of the owner before and after them."""
-
-    effects: Sequence[Effect]
-    steps: bytes
-    before: _Reached
-    after: _Reached
+def acts(pauses_ms: Sequence[int] = (0, 0, 1, 1_000, 20_000, 10**7, -30_000)) -> st.SearchStrategy[Acts]:
+    """Acts of an owner. Time passes as far as the hindmost or the foremost input is read, and such a pause."""
+    return st.lists(
+        st.one_of(
+            st.tuples(st.just("fold"), st.integers(0, 3), st.sampled_from([1, 2, 8])),
+            st.tuples(st.just("fold in time"), st.integers(0, 3), st.sampled_from(pauses_ms)),
+            st.tuples(st.just("pass"), st.integers(0, 1), st.sampled_from(pauses_ms)),
+            st.tuples(st.just("close"), st.just(0), st.just(0)),
+            st.tuples(st.just("write"), st.integers(0, 1), st.sampled_from([1, 2, 5, None])),
+            st.tuples(st.just("note"), st.just(0), st.just(0)),
+        ),
+        max_size=40,
+    )
 
 
 class Owner:
-    """One owner of the partition, from its takeover to its end. It writes its decisions whole, in order, and with their steps."""
+    """The evaluator's state of a partition, from its takeover to its end. What it has not written then is lost."""
 
-    def __init__(self, topics: Topics, settings: Settings, version: str = "1", since: int = 0) -> None:
-        """Takes the steps of the owners before it again, from a record of the order on that has a start."""
+    def __init__(
+        self,
+        topics: Topics,
+        settings: Settings,
+        goal_files: str = "1",
+        *,
+        version: str = "test",
+        since: PlacedStart | None = None,
+        committed: Positions | None = None,
+    ) -> None:
+        """Takes the steps of the owners before it again, from a start in the order on and from committed offsets of the inputs."""
         self._topics = topics
-        self._version = version
-        self._goals = ChosenGoals(settings.goals_of(version), settings.rules)
-        self.evaluator = settings.evaluator(self._goals)
-        time_ms = self._take_again(topics.taken(since))
-        self._goals.logged = None
-        self._order = OrderEncoder(_positions(topics.taken()), time_ms)
-        self._decisions: list[_Decision] = []
-        self._before = self._reached()
+        self._goal_files = goal_files
         self._has_written = False
+        log = topics.log(since.offset if since else 0)
+        goals = ChosenGoals(settings.goals_of(goal_files), settings.rules)
+        self.evaluator = settings.evaluator(goals)
+        self.partition = Partition(
+            0, self.evaluator, settings.limits, SOURCE_BY_TOPIC, _INSTRUMENTS,
+            goals=goals, version=version,
+        )  # fmt: skip
+        folded = {source: log.positions.get(source, 0) for source in InputSource}
+        starts = {**dict.fromkeys(InputSource, 0), **(committed or (since.positions if since else {}))}
+        sets = {each.digest: each.goal_set for each in topics.scores if isinstance(each, GoalsFact)}
+        replay = Replay(
+            log, starts, folded, version, self.evaluator, self.partition.admitted, goals, sets, topics.firsts
+        )
+        self.partition.start(
+            {TOPIC_BY_SOURCE[source]: max(at, topics.firsts[source]) for source, at in starts.items()}, replay
+        )
+        for source, end in folded.items():
+            self.partition.read_to(TOPIC_BY_SOURCE[source], end)
+        runs = [
+            [record_of(each) for each in topics.since(source, starts[source]) if each.offset < end]
+            for source, end in folded.items()
+        ]
+        self.partition.fold([run for run in runs if run], None)
+        while self.partition.is_recovering:
+            self.partition.fold([], None)
+        self.lost = replay.lost
 
     @property
     def unread(self) -> list[Arrival]:
         """The next record of each input that has one."""
-        positions = self._order.positions
-        rests = [
-            [arrival for arrival in some if arrival.offset >= positions[source]]
-            for source, some in self._topics.inputs.items()
-        ]
+        offsets = self.partition.next_offsets
+        rests = [self._topics.since(source, offsets[TOPIC_BY_SOURCE[source]]) for source in self._topics.inputs]
         return [rest[0] for rest in rests if rest]
 
-    def fold(self, arrival: Arrival) -> None:
-        """Folds the next record of an input."""
-        effects = self.evaluator.receive(arrival)
-        opening = opening_of(effects)
-        if opening is not None and opening.evicted is not None:
-            self._order.evict(opening.evicted)
-        self._note_goals(effects)
-        self._order.fold(arrival.source, arrival.offset, None if opening is None else arrival.conversation_id)
-        self._decide(effects)
+    def fold(self, arrival: Arrival, known_ms: int | None = None) -> None:
+        """Folds the next record of an input; before it, time passes as far as all inputs are known."""
+        self.partition.fold([[record_of(arrival)]], known_ms)
 
-    def pass_time(self, now_ms: int) -> None:
-        """Lets broker time pass."""
-        effects = self.evaluator.pass_time(now_ms)
-        self._note_goals(effects)
-        self._order.pass_time(now_ms)
-        self._decide(effects)
-
-    def close_some(self) -> None:
-        """Takes a closing step."""
-        self._decide(self.evaluator.close_some())
-
-    def write(self, decisions: int | None = None, *, starts: bool = False) -> None:
-        """One transaction with the next decisions; None for all. The first of an owner has a start, and others may have one."""
-        ready, self._decisions = self._decisions[:decisions], self._decisions[len(self._decisions[:decisions]) :]
-        if not ready:
+    def write(self, most: int | None = None, *, starts: bool = True) -> None:
+        """One transaction with the next decisions, None for all. The first of an owner has a start, and others may have one."""
+        outbox, topics = self.partition.outbox, self._topics
+        decisions = outbox.first()[:most]
+        if not decisions:
             return
-        headers = []
+        outbox.written(len(decisions))
+        headers: list[tuple[str, bytes]] = []
         if starts or not self._has_written:
-            positions, time_ms = ready[0].before
-            headers.append(OrderStart(version=self._version, positions=dict(positions), time_ms=time_ms).header())
-        self._has_written = True
-        self._topics.order.append((headers, order_value(b"".join(each.steps for each in ready))))
-        for effect in [effect for each in ready for effect in each.effects]:
-            self._topics.published.append(effect)
-            if isinstance(effect, RequestVerdict):
-                self._topics.answers(effect.request)
+            version, positions, time_ms = decisions[0][2:]
+            headers = [OrderStart(version=version, positions=dict(positions), time_ms=time_ms).header()]
+            topics.goal_files.append(self._goal_files)
+            self._has_written = True
+        steps = order_value(b"".join(each.steps for each in decisions))
+        topics.order.append(_record(ORDER_TOPIC, len(topics.order), T0_MS, None, steps, headers))
+        for record in (record for each in decisions for record in each.records):
+            topics.published.append(record)
+            if isinstance(record, JudgeRequest):
+                topics.answers(record)
+        if most is None:
+            self.write(starts=False)
 
-    def write_steps(self) -> None:
-        """Lets steps that decided nothing be written too."""
-        self._put([])
+    def live(self, acts: Acts) -> None:
+        """Reads the inputs in any order, with time passing or not, and writes some of what it decides."""
+        read_ms: dict[InputSource, int] = {}
+        for what, which, number in acts:
+            times_ms = read_ms.values() or [T0_MS]
+            if what == "fold" or what == "fold in time":
+                for _ in range(number if what == "fold" else 1):
+                    if unread := self.unread:
+                        arrival = unread[which % len(unread)]
+                        read_ms[arrival.source] = arrival.broker_time_ms
+                        self.fold(arrival, None if what == "fold" else max(read_ms.values()) + number)
+            elif what == "pass":
+                self.partition.advance((max(times_ms) if which else min(times_ms)) + number)
+            elif what == "close":
+                self.partition.close_some()
+            elif what == "write":
+                self.write(number, starts=bool(which))
+            else:
+                self.partition.write_steps()
+
+    def committed(self) -> dict[InputSource, int]:
+        """What it may commit once everything that it decided is written."""
+        self.write()
+        return {SOURCE_BY_TOPIC[topic]: at for topic, at in self.partition.offsets_to_commit().items()}
 
     def to_the_end(self) -> None:
         """Reads everything, lets every call end, and writes everything."""
@@ -199,81 +250,41 @@ class Owner:
             for arrival in self.unread:
                 self.fold(arrival)
             if not self.unread and (wakeup_ms := self.evaluator.next_wakeup()) is not None:
-                self.pass_time(wakeup_ms)
-            self.close_some()
+                self.partition.advance(wakeup_ms)
+            self.partition.close_some()
             self.write()
             if not self.unread and not self.evaluator.open_calls:
+                self.partition.write_steps()
+                self.write()
                 return
         raise AssertionError("calls do not end")
 
-    def _note_goals(self, effects: Sequence[Effect]) -> None:
-        for record in records_of(effects):
-            if isinstance(record, GoalsFact):
-                self._order.choose_goals(record.conversation_id, record.goal_set.id, record.digest)
 
-    def _decide(self, effects: Sequence[Effect]) -> None:
-        published = [effect for effect in effects if isinstance(effect, PublishScore | RequestVerdict | CloseCall)]
-        for effect in published:
-            if isinstance(effect, CloseCall):
-                self._order.close(effect.conversation_id)
-        if published:
-            self._put(published)
-
-    def _put(self, effects: Sequence[Effect]) -> None:
-        after = self._reached()
-        self._decisions.append(_Decision(effects, self._order.take(), self._before, after))
-        self._before = after
-
-    def _reached(self) -> _Reached:
-        return _Reached(dict(self._order.positions), self._order.time_ms)
-
-    def _take_again(self, taken: Sequence[Taken]) -> int:
-        """Folds the records of the calls that the order does not close. Returns the latest broker time that has passed."""
-        closings = Counter(each.step.conversation_id for each in taken if isinstance(each.step, Closed))
-        facts = [record for record in records_of(self._topics.published) if isinstance(record, GoalsFact)]
-        goal_sets = {fact.digest: fact.goal_set for fact in facts}
-        lives: set[str] = set()
-        evicted: str | None = None
-        time_ms = 0
-        chosen: dict[str, GoalSet] = {}
-        for place, (_, step, arrival) in enumerate(taken):
-            if isinstance(step, Fold | TimePassed):
-                self._goals.logged, chosen = chosen, {}
-            match step:
-                case OrderStart() if place == 0:
-                    time_ms = step.time_ms
-                    self.evaluator.pass_time(time_ms)
-                case TimePassed(now_ms):
-                    time_ms = max(time_ms, now_ms)
-                    self.evaluator.pass_time(now_ms)
-                case Evicted(conversation_id):
-                    evicted = conversation_id
-                case GoalsChosen(conversation_id, _, digest):
-                    chosen[conversation_id] = goal_sets[digest]
-                case Closed(conversation_id):
-                    closings[conversation_id] -= 1
-                    self.evaluator.has_closed(conversation_id)
-                case Fold(_, _, opened) if arrival is not None:
-                    if opened is not None and not closings[opened]:
-                        lives.add(opened)
-                    if arrival.conversation_id in lives:
-                        self.evaluator.receive_again(arrival, None if opened is None else OpenCall(evicted))
-                    evicted = None
-                case _:
-                    pass
-        return time_ms
+def undisturbed(topics: Topics, settings: Settings, *, obeys: bool = False) -> list[Written]:
+    """What one owner writes that takes the steps of the order. It decides by itself which calls open and give way, unless it `obeys`."""
+    records = {(each.source, each.offset): record_of(each) for some in topics.inputs.values() for each in some}
+    return in_order(topics.log(), records, settings, topics.goal_files, obeys=obeys)
 
 
-def undisturbed(topics: Topics, settings: Settings, *, obeys: bool = False) -> list[Effect]:
-    """Effects of one owner that takes the steps of the order. It decides by itself which calls open and give way, unless it `obeys`."""
+def in_order(
+    log: OrderLog,
+    records: Mapping[tuple[InputSource, int], Any],
+    settings: Settings,
+    goal_files: Iterable[str],
+    *,
+    obeys: bool = False,
+) -> list[Written]:
+    """The same of the records of the inputs, and of the versions of the goal files, one for each start."""
+    versions = iter(goal_files)
     goals = ChosenGoals(None, settings.rules)
     evaluator = settings.evaluator(goals)
+    evaluator.pass_time(0)
     effects: list[Effect] = []
     evicted: str | None = None
-    for _, step, arrival in topics.taken():
+    for step in log.steps():
         match step:
             case OrderStart():
-                goals.source = settings.goals_of(step.version)
+                goals.source = settings.goals_of(next(versions))
             case TimePassed(now_ms):
                 effects += evaluator.pass_time(now_ms)
             case Evicted(conversation_id):
@@ -281,7 +292,9 @@ def undisturbed(topics: Topics, settings: Settings, *, obeys: bool = False) -> l
             case Closed(conversation_id):
                 while conversation_id in evaluator.open_calls:
                     evaluator._go_on_closing(effects)
-            case Fold(_, _, opened) if arrival is not None:
+            case Fold(source, offset, opened):
+                arrival = admit(source, records[source, offset], settings.limits)
+                assert isinstance(arrival, Arrival)
                 opening = None if opened is None else OpenCall(evicted)
                 evicted = None
                 if not obeys:
@@ -292,25 +305,30 @@ def undisturbed(topics: Topics, settings: Settings, *, obeys: bool = False) -> l
                     effects += evaluator.receive_again(arrival, opening)
             case _:
                 pass
-    return effects
+    return _written(effects)
 
 
-def written_by_call(effects: Iterable[Effect]) -> dict[str, list[bytes]]:
-    """By call: all that effects write, in order."""
-    written: dict[str, list[bytes]] = {}
+def _written(effects: Iterable[Effect]) -> list[Written]:
+    written: list[Written] = []
     for effect in effects:
         match effect:
             case PublishScore(record):
-                written.setdefault(record.conversation_id, []).append(record.model_dump_json().encode())
+                written.append(record)
             case RequestVerdict(request):
-                written.setdefault(request.conversation_id, []).append(request.model_dump_json().encode())
+                written.append(request)
             case CloseCall(conversation_id, records, transcript):
-                closing = written.setdefault(conversation_id, [])
-                closing += [transcript or b"", *(record.model_dump_json().encode() for record in records)]
+                written += [] if transcript is None else [Transcript(conversation_id, transcript)]
+                written += records
             case _:
                 pass
     return written
 
 
-def _positions(taken: Iterable[Taken]) -> dict[InputSource, int]:
-    return {each.step.source: each.step.offset + 1 for each in taken if isinstance(each.step, Fold)}
+def by_call(written: Iterable[Written]) -> dict[str, list[bytes]]:
+    """All that is written of each call, in order."""
+    calls: dict[str, list[bytes]] = {}
+    for each in written:
+        assert not isinstance(each, QuarantineRecord), each
+        value = each.value if isinstance(each, Transcript) else each.model_dump_json().encode()
+        calls.setdefault(each.conversation_id, []).append(value)
+    return calls

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.scores.records import Scored, TurnValues, VoiceToVoiceLatency
-from tests.properties.evaluation import assert_counted, end_of, final_state, fold, fresh, run, taken_over
-from tests.properties.owners import Owner, Settings, Topics, undisturbed, written_by_call
+from tests.properties.evaluation import assert_counted, end_of, final_state, final_values, fold, fresh, run, taken_over
+from tests.properties.owners import Owner, Settings, Topics, by_call, undisturbed
 from tests.support.calls.agent_calls import Json, agent_calls, arrivals_of
 from tests.support.fakes.engine_feed import records_of
 
@@ -109,6 +109,6 @@ def test_an_evaluator_that_ends_anywhere_loses_nothing(
                 owner.fold(data.draw(st.sampled_from(owner.unread)))
         owner.write(data.draw(st.integers(0, 20)))
     Owner(topics, Settings()).to_the_end()
-    assert_counted(records_of(topics.published))
-    assert final_state(topics.published) == final_state(run(arrivals))
-    assert written_by_call(topics.published) == written_by_call(undisturbed(topics, Settings()))
+    assert_counted(topics.scores)
+    assert final_values(topics.scores) == final_state(run(arrivals))
+    assert by_call(topics.published) == by_call(undisturbed(topics, Settings()))

@@ -16,12 +16,13 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules
 from schemas.closed_sets import InputSource, JudgeKind, UnjudgedReason
-from schemas.judging import Judged, JudgeRequest, JudgeVerdict, Rated, Unjudged, VerdictResult, Votes
-from tests.properties.evaluation import LIMITS, RULES, EveryCall, assert_counted, end_of, final_state
-from tests.properties.owners import Owner, Settings, Topics, undisturbed, written_by_call
+from schemas.judging import JudgeRequest, Unjudged
+from tests.properties.evaluation import LIMITS, RULES, EveryCall, assert_counted, end_of, final_state, final_values
+from tests.properties.owners import Owner, Settings, Topics, by_call, undisturbed
+from tests.properties.partitions import opinion, verdict_on
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
-from tests.support.fakes.engine_feed import T0_MS, records_of
+from tests.support.fakes.engine_feed import T0_MS
 
 STEP_MS = 25
 # Not faithfulness: the lowest rating of all versions of a call that were judged depends on which were.
@@ -31,7 +32,7 @@ JUDGED_RULES = GoalRules(
 )
 
 
-SETTINGS = Settings(LIMITS, JUDGED_RULES)
+SETTINGS = Settings(rules=JUDGED_RULES)
 
 
 class Log:
@@ -47,19 +48,9 @@ class Log:
         known = self._answered.get(request.request_id)
         if known is not None:
             return known
-        draw = random.Random(request.request_id).random()  # noqa: S311  # the judge's mind, nothing secret
-        result: VerdictResult = Judged(is_completed=draw > 0.7)
-        if request.kind is not JudgeKind.SUBGOAL:
-            result = Rated(rating=3, normalised=1.0) if draw > 0.7 else Rated(rating=2, normalised=0.5)
-        if draw < 0.2:
-            result = Unjudged(reason=UnjudgedReason.UNAVAILABLE)
-        verdict = JudgeVerdict(
-            timestamp=broker_ms, request_id=request.request_id, conversation_id=request.conversation_id,
-            kind=request.kind, turn=request.turn, subgoal_id=request.subgoal_id, input_hash=request.input_hash,
-            prompt_version=request.prompt_version, result=result, votes=Votes(complete=3),
-        )  # fmt: skip
-        arrival = Arrival(InputSource.JUDGE, 0, broker_ms, request.conversation_id, verdict, b"", None)
-        self._answered[request.request_id] = self.append(arrival)
+        mind = random.Random(request.request_id).random()  # noqa: S311  # nothing secret
+        result = Unjudged(reason=UnjudgedReason.UNAVAILABLE) if mind < 0.2 else opinion(request, mind)
+        self._answered[request.request_id] = self.append(verdict_on(request, result, broker_ms, 0))
         return self.arrivals[-1]
 
     def append(self, arrival: Arrival) -> Arrival:
@@ -147,6 +138,6 @@ def test_a_crash_between_question_and_answer_changes_no_final_score(data: st.Dat
         owner.fold(first)
     owner.to_the_end()
 
-    assert_counted(records_of(topics.published))
-    assert final_state(topics.published) == final_state(expected)
-    assert written_by_call(topics.published) == written_by_call(undisturbed(topics, SETTINGS))
+    assert_counted(topics.scores)
+    assert final_values(topics.scores) == final_state(expected)
+    assert by_call(topics.published) == by_call(undisturbed(topics, SETTINGS))

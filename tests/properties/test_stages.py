@@ -15,8 +15,8 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
-from schemas.scores.records import TurnValues
-from tests.properties.evaluation import assert_counted, closing_of_one, holds
+from schemas.scores.records import AnyScoreRecord, TurnValues
+from tests.properties.evaluation import assert_counted, final_values, holds
 from tests.properties.measured_anew import MeasuredTurns, stages_anew
 from tests.properties.owners import Owner, Settings, Topics
 from tests.support.calls.wire_calls import Json
@@ -28,10 +28,7 @@ LONG_AFTER_MS = 10**9
 _seconds = st.sampled_from([0.0, 0.125, 0.25, 0.25, 0.5, 700.0])  # so that several begin at once, to the last bit
 _processors = st.sampled_from(["OneSTTService#0", "OneLLMService#0", "OneTTSService#0", "Camera#0"])
 _parts = st.fixed_dictionaries(
-    {
-        "key": st.sampled_from(["llm_inference", "llm_tool_call", "pipeline", "of tomorrow"]),
-        "duration_secs": _seconds,
-    }
+    {"key": st.sampled_from(["llm_inference", "llm_tool_call", "pipeline", "of tomorrow"]), "duration_secs": _seconds}
 )
 _call_began_s = T0_MS / 1000
 _numbers = st.one_of(
@@ -99,8 +96,9 @@ def arrivals(events: Iterable[Json]) -> list[Arrival]:
     for event in events:
         source = InputSource.AUDIT if "message_type" in event else InputSource.PIPECAT
         wire = {"timestamp": T0_MS + event["at_ms"]} | {key: event[key] for key in event if key != "at_ms"}
-        found = decode(source, json.dumps(wire).encode())
-        result.append(Arrival(source, next_offset[source], T0_MS + 60_000, "call", found, b"", None))
+        value = json.dumps(wire).encode()
+        found = decode(source, value)
+        result.append(Arrival(source, next_offset[source], T0_MS + 60_000, "call", found, value, None))
         next_offset[source] += 1
     return result
 
@@ -114,9 +112,9 @@ def turns_in(effects: Iterable[Effect]) -> list[TurnValues]:
     return [record for record in records_of(effects) if isinstance(record, TurnValues)]
 
 
-def final_stages(effects: Sequence[Effect]) -> dict[int | None, Any]:
-    closing_of_one(effects)
-    last = {record.turn: record for record in turns_in(effects)}
+def final_stages(records: Sequence[AnyScoreRecord]) -> dict[int | None, Any]:
+    final_values(records)  # the call closes once, and last
+    last = {record.turn: record for record in records if isinstance(record, TurnValues)}
     return {turn: record.stages for turn, record in last.items() if holds(record)}
 
 
@@ -147,8 +145,8 @@ def _in_time(events: Sequence[Json]) -> list[Json]:
 def test_any_order_of_arrival_gives_the_same_stages(events: list[Json], seed: int) -> None:
     if not events:
         return
-    expected = final_stages(folded(fresh(), arrivals(_in_time(events))))
-    assert final_stages(folded(fresh(), arrivals(shuffled(events, seed)))) == expected
+    expected = final_stages(records_of(folded(fresh(), arrivals(_in_time(events)))))
+    assert final_stages(records_of(folded(fresh(), arrivals(shuffled(events, seed))))) == expected
 
 
 @examples(times=2)
@@ -180,7 +178,7 @@ def test_a_number_that_comes_twice_counts_once(events: list[Json], data: st.Data
     assert transcript_metrics(twice) == transcript_metrics(once)
     out_once += once.advance(T0_MS + LONG_AFTER_MS)
     out_twice += twice.advance(T0_MS + LONG_AFTER_MS)
-    assert final_stages(out_twice) == final_stages(out_once)
+    assert final_stages(records_of(out_twice)) == final_stages(records_of(out_once))
 
 
 @examples(times=3)
@@ -198,9 +196,9 @@ def test_every_stage_is_known_for_the_first_time_once_whatever_crashes(
         owner.write(data.draw(st.integers(0, 20)))
     Owner(topics, Settings()).to_the_end()
 
-    assert_counted(records_of(topics.published))
+    assert_counted(topics.scores)
     if log:
-        assert final_stages(topics.published) == final_stages(folded(fresh(), log))
+        assert final_stages(topics.scores) == final_stages(records_of(folded(fresh(), log)))
 
 
 @given(talks(), st.data())

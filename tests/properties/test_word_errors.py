@@ -81,9 +81,7 @@ PUNCTUATION = (
 
 WORDS = st.sampled_from(PLAIN + NUMBERS + MARKS + PUNCTUATION)
 TEXTS = st.one_of(
-    st.lists(WORDS, max_size=9).map(" ".join),
-    st.lists(WORDS, max_size=5).map("".join),
-    st.text(max_size=20),
+    st.lists(WORDS, max_size=9).map(" ".join), st.lists(WORDS, max_size=5).map("".join), st.text(max_size=20)
 )
 PAIRS = st.tuples(TEXTS, TEXTS)
 CHANGES = st.lists(st.tuples(st.integers(-1, 4), st.one_of(st.none(), PAIRS)), max_size=12)

@@ -1,17 +1,22 @@
 """Each kind of score record adds to the metrics, record by record."""
 
 import itertools
+from itertools import accumulate, pairwise, permutations
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from consumers.exporter.projection import (
     MAX_EXEMPLAR_CHARS,
     CallSoFar,
     Counted,
+    Interruptions,
     Observed,
     Sample,
     UncountableRecordError,
+    UserTurns,
     exemplar_of,
     project,
 )
@@ -33,6 +38,7 @@ from schemas.scores.latency_stages import Stage, StageSource
 from schemas.scores.records import (
     SCORE_RECORD,
     TURN_VALUE_NAMES,
+    WITHDRAWN,
     AnyScoreRecord,
     CallStartedFact,
     CallValues,
@@ -165,13 +171,7 @@ def speech(status: TurnStatus = TurnStatus.FINAL, **fields: Any) -> CallValues:
 
 
 def word_errors(words: int, status: TurnStatus = TurnStatus.FINAL, **fields: Any) -> CallValues:
-    given: dict[str, Any] = {
-        "turns": 2,
-        "substitutions": 3,
-        "deletions": 2,
-        "insertions": 0,
-        "reference_words": words,
-    }
+    given: dict[str, Any] = {"turns": 2, "substitutions": 3, "deletions": 2, "insertions": 0, "reference_words": words}
     return call(stt_wer=WordErrorRate(**given | {"result": Scored(value=0.25)} | fields), status=status)
 
 
@@ -622,3 +622,130 @@ def test_no_metric_of_the_exporter_is_out_of_reach() -> None:
     }  # fmt: skip
     rows = {metric.name for metric in METRICS if metric.role == "exporter" and metric.type != "gauge"}
     assert rows - moved == own
+
+
+# An interruption counts once, when the call leaves its turn, unless it was withdrawn before.
+
+
+def fields(turn: int | None, revision: int, index: int = 0) -> dict[str, Any]:
+    return AnyRecord | {"turn": turn, "index": index, "revision": revision, "is_first": revision == 1}
+
+
+def seen(turn: int = 1, revision: int = 1, by: Speaker = Speaker.ASSISTANT) -> InterruptionFact:
+    return InterruptionFact(**fields(turn, revision), name=f"interruption_by_{by.value}")
+
+
+def withdrawn(turn: int = 1, revision: int = 2) -> InterruptionFact:
+    return InterruptionFact(**fields(turn, revision), name="interruption_by_assistant", is_withdrawn=True)
+
+
+def left(turn: int = 1, revision: int = 1) -> TurnValues:
+    return TurnValues(**fields(turn, revision), voice_to_voice_ms=WITHDRAWN)
+
+
+CLOSED = ClosedFact(**fields(None, 1), reason=CloseReason.ENDED, turns=2, through={}, ended_reason=None, events=9)
+
+
+def counted(*records: AnyScoreRecord) -> list[Speaker]:
+    states = accumulate(records, Interruptions.after, initial=Interruptions())
+    return [by for state, record in zip(states, records, strict=False) for by in state.counted(record)]
+
+
+ASSISTANT, USER = Speaker.ASSISTANT, Speaker.USER
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([seen()], []),
+        ([seen(), left()], [ASSISTANT]),
+        ([seen(), seen(by=USER), left()], [ASSISTANT, USER]),
+        ([seen(), left(), left(revision=2), CLOSED], [ASSISTANT]),
+        ([seen(), withdrawn(), left(), CLOSED], []),
+        ([seen(), withdrawn(), seen(revision=3), left()], [ASSISTANT]),
+        ([seen(), withdrawn(), left(), seen(revision=3), CLOSED], []),  # it comes back too late to be known as new
+        ([seen(), left(), withdrawn(), seen(revision=3), CLOSED], [ASSISTANT]),
+        ([left(), seen(), left(revision=2)], [ASSISTANT]),
+        ([seen(turn=2), left(turn=1)], []),
+        ([seen(turn=1), left(turn=2)], [ASSISTANT]),
+        ([seen(), CLOSED], [ASSISTANT]),
+        ([withdrawn(), left()], []),
+        ([seen(revision=3), left()], []),  # the exporter has not read its beginning
+    ],
+)
+def test_an_interruption_counts_once_when_its_turn_is_left(
+    records: list[AnyScoreRecord], expected: list[Speaker]
+) -> None:
+    assert counted(*records) == expected
+
+
+def test_nothing_is_kept_of_turns_that_the_call_has_left() -> None:
+    records: list[AnyScoreRecord] = [seen(), seen(turn=2), withdrawn(turn=2), left(turn=2)]
+    *_, state = accumulate(records, Interruptions.after, initial=Interruptions())
+    assert state == Interruptions()
+
+
+def test_the_counter_gets_it_with_the_row_of_the_turn() -> None:
+    before = CallSoFar().after(seen())
+    samples = [each for each in project(left(), 0, before) if each.metric == "callgauge_interruptions_total"]
+    assert samples == [Counted("callgauge_interruptions_total", ("ava", "live", "assistant"))]
+
+
+# A caller who waits for an answer counts once, with every outcome and in any order of the records.
+
+
+def answer(turn: int = 1, *, is_first: bool = True) -> VoiceToVoiceLatency:
+    return latency(900.0, base=fields(turn, 1 if is_first else 2), turn=turn)
+
+
+def silence(turn: int = 1, index: int = 1, *, is_first: bool = True) -> DeadAirFact:
+    return DeadAirFact(**fields(turn, 1 if is_first else 2, index), silent_since_ms=index, threshold_ms=3000)
+
+
+def waits(*records: AnyScoreRecord) -> int:
+    """The waits that these records of a call show, one after the other."""
+    states = accumulate(records, UserTurns.after, initial=UserTurns())
+    return sum(state.new_waits(record) for state, record in zip(states, records, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([answer()], 1),
+        ([silence()], 1),
+        ([silence(), answer()], 1),
+        ([answer(), silence()], 1),  # the silence before the answer, which waited for broker time
+        ([silence(1, 1), silence(1, 2), silence(1, 3)], 3),  # a mute agent: the caller asks again and again
+        ([silence(1, 1), silence(1, 2), answer()], 2),
+        ([answer(1), answer(2), silence(3), answer(3), answer(4)], 4),
+        ([answer(), answer(is_first=False)], 1),
+        ([silence(), silence(is_first=False)], 1),
+        ([answer().model_copy(update={"result": WITHDRAWN})], 0),
+        ([silence(0)], 1),  # not even a greeting
+    ],
+)
+def test_each_wait_counts_once(records: list[AnyScoreRecord], expected: int) -> None:
+    assert waits(*records) == expected
+
+
+def test_the_order_of_the_records_of_a_turn_changes_nothing() -> None:
+    records: list[AnyScoreRecord] = [answer(), silence(1, 1), silence(1, 2)]
+    assert {waits(*order) for order in permutations(records)} == {2}
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda turn, dead, index: silence(turn, index) if dead else answer(turn),
+            st.integers(1, 4),
+            st.booleans(),
+            st.integers(1, 3),
+        )
+    )
+)
+def test_one_record_shows_one_wait_at_most(records: list[AnyScoreRecord]) -> None:
+    states = list(accumulate(records, UserTurns.after, initial=UserTurns()))
+    for (before, after), record in zip(pairwise(states), records, strict=True):
+        assert before.new_waits(record) in (0, 1)
+        assert after.turn is not None
+        assert after.turn >= (before.turn or 0)

@@ -22,8 +22,8 @@ from schemas.closed_sets import CloseReason, UnscoredReason
 from schemas.scores.records import ClosedFact, Scored, Unscored
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.patience import patient
-from tests.unit.exporter.test_active_calls import record as score
 from tests.unit.exporter.test_projection import FINAL, call, closed, goals, latency, progress
+from tests.unit.exporter.test_running_calls import record as score
 
 
 class Record(NamedTuple):
@@ -101,9 +101,11 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
     role, registry = exporter()
     odd = latency(1500, anchor=None)
     values = [b"", b"\xff", b"{}", b'{"name":"closed"}', odd.model_dump_json().encode()]
-    await role._take([*(Record(value) for value in values), Record(score("c-1").model_dump_json().encode())])
+    usual = score("c-1").model_dump_json().encode()
+    later = usual.replace(b"{", b'{"of_a_later_version": 1, ', 1)
+    await role._take([*map(Record, values), Record(None), Record(usual), Record(later)])  # None: another owner came
     assert sample(registry, "callgauge_scores_refused_total") == len(values)
-    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 2
 
 
 async def test_of_a_log_of_schema_1_what_both_versions_have_is_counted() -> None:
@@ -141,20 +143,6 @@ async def test_what_the_client_cannot_decode_is_counted_and_passed() -> None:
         "scores[0]@3 to @8: the batch cannot be unpacked, expected what zstd writes, saw less"
     ]
     assert role._next == {TopicPartition("scores", 0): 10}
-
-
-async def test_a_record_without_a_value_marks_a_change_of_owner_and_is_nobody_s() -> None:
-    role, registry = exporter()
-    await role._take([Record(None), Record(score("c-1").model_dump_json().encode())])
-    assert sample(registry, "callgauge_scores_refused_total") == 0
-    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
-
-
-async def test_a_longer_record_of_a_later_version_is_read() -> None:
-    role, registry = exporter()
-    later = score("c-1").model_dump_json().replace("{", '{"new_field": 1, ', 1)
-    await role._take([Record(later.encode())])
-    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
 
 
 async def test_forgotten_calls_are_counted() -> None:

@@ -10,20 +10,29 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, KafkaError, KafkaTimeoutError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from consumers.judge import progress, service
 from consumers.judge.ask import Judge
 from consumers.judge.progress import VerdictWriteError
-from consumers.judge.service import MAX_REFUSED_LINES, JudgeWorker
+from consumers.judge.service import MAX_REFUSED_LINES, JudgeWorker, reply_partition_in
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import Commits
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
 from schemas.quarantine import UndecodableRecord
 from tests.support.brokers.record_bytes import stand_in
-from tests.support.calls.judge_questions import ScriptedEndpoint, answer, judge_settings, question, wall_clock_ms
+from tests.support.calls.judge_questions import (
+    ScriptedEndpoint,
+    answer,
+    judge_settings,
+    question,
+    running_judge,
+    wall_clock_ms,
+)
 from tests.support.patience import patient
 
 P0, P1 = TopicPartition("judge.requests", 0), TopicPartition("judge.requests", 1)
@@ -192,6 +201,22 @@ class House:
     async def take(self, *records: Record | UndecodableRecord) -> None:
         await self.worker._take(records)
 
+    async def asking(self) -> JudgeRequest:
+        """The first record of P0 is a question, and the endpoint thinks about it until the test opens its gate."""
+        await self.assigned(P0)
+        self.endpoint.gate.clear()
+        asked = question()
+        await self.take(record_of(asked, 0))
+        await self.endpoint.until_asked(3)
+        return asked
+
+    async def answered_while_shared_out(self) -> JudgeRequest:
+        asked = await self.asking()
+        await self.revoked(P0)
+        self.endpoint.gate.set()
+        await until(lambda: bool(self.worker._verdicts))
+        return asked
+
     async def until_written(self, count: int) -> None:
         await until(lambda: len(self.cluster.verdicts) >= count)
 
@@ -340,10 +365,7 @@ async def test_a_successor_asks_exactly_what_has_no_verdict(house: House, monkey
 
 async def test_who_is_fenced_off_writes_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """A judge that was frozen for longer than its session: another one has its partition."""
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
-    await house.take(record_of(question(), 0))
-    await house.endpoint.until_asked(3)
+    await house.asking()
     async with running(House(monkeypatch, house.cluster)) as successor:
         await successor.assigned(P0)
         house.endpoint.gate.set()
@@ -400,14 +422,7 @@ async def test_a_partition_that_stays_ours_loses_no_work_and_pays_for_none_twice
 
 async def test_no_verdict_goes_out_while_partitions_are_shared_out(house: House) -> None:
     """A question that is answered meanwhile may be another judge's by now. If it comes back open, it is asked again."""
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
-    asked = question()
-    await house.take(record_of(asked, 0))
-    await house.endpoint.until_asked(3)
-    await house.revoked(P0)
-    house.endpoint.gate.set()
-    await until(lambda: bool(house.worker._verdicts))
+    asked = await house.answered_while_shared_out()
     await house.assigned(P1)
     assert house.worker._verdicts == []
     assert await house.committed() == {}
@@ -420,14 +435,7 @@ async def test_no_verdict_goes_out_while_partitions_are_shared_out(house: House)
 
 
 async def test_what_is_answered_meanwhile_goes_out_when_its_partition_comes_back(house: House) -> None:
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
-    asked = question()
-    await house.take(record_of(asked, 0))
-    await house.endpoint.until_asked(3)
-    await house.revoked(P0)
-    house.endpoint.gate.set()
-    await until(lambda: bool(house.worker._verdicts))
+    asked = await house.answered_while_shared_out()
     await house.assigned(P0)
     await house.until_written(1)  # before its question is read again
     assert await house.committed() == {0: 1}
@@ -437,24 +445,14 @@ async def test_what_is_answered_meanwhile_goes_out_when_its_partition_comes_back
 
 
 async def test_what_is_another_judge_s_is_not_asked_on(house: House) -> None:
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
-    await house.take(record_of(question(), 0))
-    await house.endpoint.until_asked(3)
+    await house.asking()
     await house.revoked(P0)
     await house.assigned(P1)
     await until(lambda: house.endpoint._at_once == 0)
 
 
 async def test_a_verdict_that_another_judge_has_written_is_not_written_again(house: House) -> None:
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
-    asked = question()
-    await house.take(record_of(asked, 0))
-    await house.endpoint.until_asked(3)
-    await house.revoked(P0)
-    house.endpoint.gate.set()
-    await until(lambda: bool(house.worker._verdicts))
+    asked = await house.answered_while_shared_out()
     house.cluster.committed[P0] = OffsetAndMetadata(1, "")
     await house.assigned(P0)
     await house.take(record_of(asked, 1))
@@ -591,20 +589,8 @@ async def test_questions_that_the_client_cannot_decode_are_passed(house: House) 
     assert await house.committed() == {0: 8}
 
 
-@pytest.mark.parametrize("value", [None, b"", b"-1", b"x", b"9" * 5_000, b"99"])
-async def test_a_reply_partition_that_is_none_harms_nobody(house: House, value: bytes | None) -> None:
-    await house.assigned(P0)
-    asked = question().model_dump_json().encode()
-    headers: Any = ((REPLY_PARTITION_HEADER, value),)
-    await house.take(Record(asked, 0, headers=headers))
-    await house.until_written(1)
-
-
 async def test_what_is_being_asked_is_answered_before_it_leaves(house: House) -> None:
-    await house.assigned(P0)
-    house.endpoint.gate.clear()
-    await house.take(record_of(question(), 0))
-    await house.endpoint.until_asked(3)
+    await house.asking()
     finishing = asyncio.create_task(house.worker._judge.finish())
     house.endpoint.gate.set()
     await finishing
@@ -620,3 +606,77 @@ async def test_the_memory_of_answers_is_bounded(house: House, monkeypatch: pytes
     await house.take(*(record_of(each, offset) for offset, each in enumerate(asked)))
     await house.until_written(3)
     assert list(house.worker._answered) == [each.request_id for each in asked[1:]]
+
+
+# The judge reads on past any record on `judge.requests`: it answers or refuses each, ends for none.
+
+
+HOUR_MS = 3_600_000
+GOOD = json.loads(question(conversation_id="c", transcript=[]).model_dump_json())
+DEEP = b'{"transcript":' + b"[" * 200_000
+
+odd = st.none() | st.booleans() | st.integers(-2, 6) | st.text(max_size=5) | st.sampled_from(
+    [10**18, -(10**18), 10**400, 10**4_000, 1e308, float("nan"), float("inf"), "9" * 5_000, "x" * 300, [], [None], {}, "\x00",
+     "conciseness", "subgoal.1"]
+)  # fmt: skip
+header_values = st.none() | st.binary(max_size=4) | st.sampled_from(
+    [b"0", b"3", b"4", b"-1", b"9" * 5_000, b"9" * 10, "²".encode(), b"1e3", b"0x1", b" 1", b"1_0"]
+)  # fmt: skip
+
+
+@st.composite
+def values(draw: st.DrawFn) -> bytes | None:
+    """Questions with odd fields, and values that are no question at all."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(
+            st.none() | st.binary(max_size=20) | st.sampled_from([DEEP, b"null", b"[]", b'"\\ud800"', b"1e999"])
+        )
+    changed = draw(st.dictionaries(st.sampled_from(sorted(GOOD)), odd, max_size=3))
+    return json.dumps({**GOOD, "deadline_ms": wall_clock_ms() + 5_000, **changed}).encode()
+
+
+headers = st.lists(st.tuples(st.sampled_from([REPLY_PARTITION_HEADER, "other"]), header_values), max_size=3)
+
+
+@given(st.lists(st.tuples(values(), headers, st.none() | st.binary(max_size=3)), min_size=1, max_size=6))
+def test_every_record_is_answered_or_refused(
+    drawn: list[tuple[bytes | None, list[tuple[str, Any]], bytes | None]],
+) -> None:
+    records = [Record(value, offset, 0, tuple(named), key or b"") for offset, (value, named, key) in enumerate(drawn)]
+
+    async def scenario() -> tuple[dict[int, int], list[Exception], list[str]]:
+        with pytest.MonkeyPatch.context() as patch:
+            async with running(House(patch)) as house:
+                await house.assigned(P0)
+                await house.take(*records)
+                await house.take(record_of(question(conversation_id="last"), len(records)))
+                await until(lambda: not house.worker._places)
+                committed = await house.committed()
+                written = [verdict.conversation_id for verdict, _, _ in house.cluster.verdicts]
+                return committed, house.subscription.failures, written
+
+    committed, failures, written = asyncio.run(scenario())
+    assert failures == []
+    assert committed == {0: len(records) + 1}
+    assert "last" in written
+
+
+@given(headers)
+def test_a_reply_partition_is_one_or_none(named: list[tuple[str, Any]]) -> None:
+    number = reply_partition_in(tuple(named), 4)
+    assert number is None or 0 <= number < 4
+
+
+@pytest.mark.parametrize("value", [None, b"", "²".encode(), b"9" * 5_000, b"-1", b"4", b"x", b"99"])
+def test_what_is_no_reply_partition(value: bytes | None) -> None:
+    assert reply_partition_in(((REPLY_PARTITION_HEADER, value),), 4) is None
+
+
+async def test_money_of_the_future_does_not_switch_the_budget_off() -> None:
+    """Its hour would never come, and until that hour nothing would be counted."""
+    settings = judge_settings(budget_per_hour=0.05)
+    now_ms = wall_clock_ms()
+    async with running_judge(settings, ScriptedEndpoint(lambda _: answer("C"))) as (judge, _):
+        judge.budget.recall(now_ms // HOUR_MS + 10, {"ava": 0.01}, now_ms)
+        results = [(await judge.ask(question(subgoal_id=str(number)))).result.outcome for number in range(4)]
+    assert results == ["judged", "unscored", "unscored", "unscored"]

@@ -1,13 +1,18 @@
 """The judge with an endpoint inside the process: its questions, its verdicts from the answers, and when it gives up."""
 
 import asyncio
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from consumers.judge import ask as asking
 from consumers.judge.ask import Judge
-from consumers.judge.reply import Reply
+from consumers.judge.prompts import Question
+from consumers.judge.reply import Delivery, Reply
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import JudgeKind, TrialOutcome, UnjudgedReason
 from schemas.judging import (
@@ -22,6 +27,8 @@ from schemas.judging import (
     Votes,
 )
 from schemas.units import HOUR_MS
+from streamer.offline import judge_in_process
+from streamer.offline.judge_in_process import JudgeInProcess
 from tests.support.calls.judge_questions import (
     ScriptedEndpoint,
     answer,
@@ -31,6 +38,7 @@ from tests.support.calls.judge_questions import (
     running_judge,
     wall_clock_ms,
 )
+from tests.support.jumping_loop import JumpingLoop
 from tests.support.patience import patient
 
 C, I = answer("C"), answer("I")  # noqa: E741 - the grades are called so
@@ -50,6 +58,15 @@ async def verdict_on(replies: str | list[Reply], settings: dict[str, Any] | None
     script = [REPLIES[letter] for letter in replies] if isinstance(replies, str) else replies
     async with running_judge(judge_settings(**(settings or {})), ScriptedEndpoint(in_turn(*script))) as (judge, _):
         return await judge.ask(question(**fields))
+
+
+@asynccontextmanager
+async def held(**settings: Any) -> AsyncIterator[tuple[Judge, ScriptedEndpoint]]:
+    """A judge whose endpoint thinks until the test opens its gate; then every answer is C."""
+    endpoint = ScriptedEndpoint(lambda _: C)
+    endpoint.gate.clear()
+    async with running_judge(judge_settings(**settings), endpoint) as (judge, _):
+        yield judge, endpoint
 
 
 @pytest.mark.parametrize(
@@ -108,9 +125,7 @@ async def test_a_verdict_tells_how_it_came_about() -> None:
 
 
 async def test_a_wave_and_the_subgoals_of_a_turn_are_asked_side_by_side() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    async with running_judge(judge_settings(), endpoint) as (judge, _):
+    async with held() as (judge, endpoint):
         promised = [judge.ask(question(subgoal_id=name)) for name in "abc"]
         await endpoint.until_asked(9)
         endpoint.gate.set()
@@ -120,9 +135,7 @@ async def test_a_wave_and_the_subgoals_of_a_turn_are_asked_side_by_side() -> Non
 
 
 async def test_no_more_are_on_their_way_than_may_be() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    async with running_judge(judge_settings(max_concurrent_requests=4), endpoint) as (judge, _):
+    async with held(max_concurrent_requests=4) as (judge, endpoint):
         promised = [judge.ask(question(subgoal_id=str(number))) for number in range(20)]
         await endpoint.until_asked(4)
         endpoint.gate.set()
@@ -131,9 +144,7 @@ async def test_no_more_are_on_their_way_than_may_be() -> None:
 
 
 async def test_a_call_at_risk_overtakes() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    async with running_judge(judge_settings(max_concurrent_requests=1), endpoint) as (judge, _):
+    async with held(max_concurrent_requests=1) as (judge, endpoint):
         first = judge.ask(question(subgoal="first", trials=1))
         await endpoint.until_asked(1)
         others = [judge.ask(question(subgoal=name, trials=1, subgoal_id=name)) for name in ("second", "third")]
@@ -225,10 +236,7 @@ async def test_the_deadline_ends_what_is_on_its_way() -> None:
 
 
 async def test_who_waits_behind_a_slow_endpoint_is_told_by_the_deadline() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    settings = judge_settings(longest_verdict_ms=50, max_concurrent_requests=1)
-    async with running_judge(settings, endpoint) as (judge, _):
+    async with held(longest_verdict_ms=50, max_concurrent_requests=1) as (judge, _):
         verdicts = await asyncio.gather(*(judge.ask(question(subgoal_id=str(number))) for number in range(10)))
     assert {verdict.result for verdict in verdicts} == {unjudged("deadline")}
 
@@ -272,10 +280,7 @@ async def test_while_it_is_left_alone_questions_wait_and_are_told_why() -> None:
 
 
 async def test_a_full_line_sheds_the_least_urgent() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    settings = judge_settings(max_waiting_questions=2, max_concurrent_requests=1)
-    async with running_judge(settings, endpoint) as (judge, _):
+    async with held(max_waiting_questions=2, max_concurrent_requests=1) as (judge, endpoint):
         first = judge.ask(question(subgoal_id="first"))
         await endpoint.until_asked(1)
         waiting = [judge.ask(question(subgoal_id=name)) for name in "ab"]
@@ -345,10 +350,7 @@ async def test_eva_s_metrics_are_asked_once(kind: str, reply: Reply, result: obj
 
 
 async def test_what_is_withdrawn_is_neither_asked_nor_answered() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    settings = judge_settings(max_concurrent_requests=3, breaker_failures=1)
-    async with running_judge(settings, endpoint) as (judge, _):
+    async with held(max_concurrent_requests=3, breaker_failures=1) as (judge, endpoint):
         asked, waits, stays = (question(subgoal_id=name) for name in "abc")
         promised = [judge.ask(one) for one in (asked, waits, stays)]
         await endpoint.until_asked(3)
@@ -387,9 +389,7 @@ async def test_what_an_earlier_judge_spent_counts() -> None:
 
 
 async def test_finishing_answers_what_was_begun_and_begins_nothing() -> None:
-    endpoint = ScriptedEndpoint(lambda _: C)
-    endpoint.gate.clear()
-    async with running_judge(judge_settings(max_concurrent_requests=1), endpoint) as (judge, _):
+    async with held(max_concurrent_requests=1) as (judge, endpoint):
         first, second = (judge.ask(question(subgoal_id=name)) for name in "ab")
         await endpoint.until_asked(1)
         finishing = asyncio.create_task(judge.finish())
@@ -438,3 +438,87 @@ async def test_whole_answers_are_kept_if_asked_for_without_personal_data_and_up_
     long = await verdict_on([replies[5]], {"keeps_raw_answers": True}, trials=51, stops_early=False, retry_waves=0)
     lengths = [len(each.raw or "") for each in long.answers]
     assert lengths == [0] * (51 - 25) + [4_000] * 25, "the newest fit"
+
+
+# More questions than the rate lets through by their deadline: what is asked, what is paid, and how long it takes.
+
+
+A_MINUTE: Final = 12
+AT_ONCE: Final = 2
+"""Two requests leave at once, then one each five seconds."""
+ANSWER_SECONDS: Final = 4.0
+DEADLINE_SECONDS: Final = 30
+SETTINGS: Final = judge_settings(max_requests_per_minute=A_MINUTE)
+
+
+class SlowEndpoint(ScriptedEndpoint):
+    """Answers after some seconds; keeps the times at which it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: answer("C"))
+        self.asked_seconds: list[float] = []
+
+    async def ask(self, question: Question, timeout_seconds: float, delivery: Delivery) -> Reply:
+        self.asked_seconds.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(ANSWER_SECONDS)
+        return await super().ask(question, timeout_seconds, delivery)
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[JumpingLoop]:
+    made = JumpingLoop()
+    monkeypatch.setattr(time, "monotonic", made.time)
+    for module in (asking, judge_in_process):
+        monkeypatch.setattr(module, "wall_clock_ms", made.wall_clock_ms)
+    yield made
+    made.close()
+
+
+def late(verdict: JudgeVerdict) -> bool:
+    return verdict.result == Unjudged(reason=UnjudgedReason.DEADLINE)
+
+
+def test_a_request_that_leaves_has_half_of_the_time_for_its_answer(loop: JumpingLoop) -> None:
+    """A question without such a place is not asked, and so costs nothing."""
+    endpoint = SlowEndpoint()
+    begin = loop.time()
+
+    async def ask() -> list[JudgeVerdict]:
+        async with running_judge(SETTINGS, endpoint) as (judge, _):
+            now_ms = loop.wall_clock_ms()
+            given = {"trials": 1, "asked_at_ms": now_ms, "deadline_ms": now_ms + 1_000 * DEADLINE_SECONDS}
+            return await asyncio.gather(*(judge.ask(question(subgoal_id=str(n), **given)) for n in range(10)))
+
+    verdicts = loop.finish(ask())
+    asked = [verdict for verdict in verdicts if verdict.requests]
+    assert [round(at - begin) for at in endpoint.asked_seconds] == [0, 0, 5, 10, 15]
+    assert len(asked) == 5
+    assert not any(map(late, asked))
+    assert all(late(verdict) and verdict.cost == 0 for verdict in verdicts if verdict not in asked)
+
+
+@pytest.mark.parametrize("concurrent", [1, 3, 16])
+def test_a_question_of_a_recorded_call_waits_for_the_rate_however_long(loop: JumpingLoop, concurrent: int) -> None:
+    """Also between its trials: these three take two waves of two and one."""
+    endpoint = SlowEndpoint()
+    begin = loop.time()
+    count, trials = 20, 3
+
+    async def ask() -> list[JudgeVerdict]:
+        settings = SETTINGS.model_copy(update={"max_concurrent_requests": concurrent})
+        judge = JudgeInProcess(settings, endpoint)
+        running = asyncio.create_task(judge.run())
+        given = {"trials": trials, "stops_early": False, "asked_at_ms": 0, "deadline_ms": 1_000 * DEADLINE_SECONDS}
+        questions = [question(subgoal_id=str(n), **given) for n in range(count)]
+        verdicts = await asyncio.gather(*map(judge.answer_whatever_the_rate, questions))
+        running.cancel()
+        return verdicts
+
+    verdicts = loop.finish(ask())
+    assert not any(map(late, verdicts))
+    assert [verdict.requests for verdict in verdicts] == [trials] * count
+    rate_seconds = (count * trials - AT_ONCE) * 60 / A_MINUTE
+    spent_seconds = loop.time() - begin
+    assert rate_seconds <= spent_seconds
+    if concurrent > 1:
+        assert spent_seconds <= rate_seconds + 2 * ANSWER_SECONDS

@@ -1,28 +1,38 @@
 """What is read of a partition's order, where in it a successor must begin, and the note that says so."""
 
+import asyncio
+import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 import consumers.engine
 import schemas
 from consumers.engine.limits import GoalRules, Limits
 from consumers.evaluator import recovery as order_log
+from consumers.evaluator import recovery as read_back_module
 from consumers.evaluator.recovery import (
     MAX_NOTE_CHARS,
+    MAX_ODD_RECORD_LINES,
     MAX_STARTS,
     ChosenThen,
     CommitNote,
     OrderStarts,
     PlacedStart,
+    PublishedCalls,
+    PublishedGoals,
+    ReadBackError,
     code_digest,
     order_version,
+    read_back,
 )
 from consumers.evaluator.settings import EvaluatorSettings
 from schemas.closed_sets import InputSource
@@ -39,8 +49,10 @@ from schemas.order import (
     order_value,
 )
 from schemas.redaction import RedactionRules
+from schemas.scores.records import GENERATION
 from tests.support.brokers.record_bytes import stand_in
-from tests.support.fakes.evaluator_fakes import NOW_MS, WrittenOrder
+from tests.support.fakes.evaluator_fakes import NOW_MS, Record, WrittenOrder, fact, goal_set, goals_fact, until_idle
+from tests.unit.evaluator.little_broker import LittleBroker, LittleConsumer
 
 PIPECAT, AUDIT = InputSource.PIPECAT, InputSource.AUDIT
 
@@ -187,28 +199,9 @@ def starts_at(*starts: tuple[int, int, int], overlap_ms: int = 0) -> OrderStarts
     return OrderStarts(placed, overlap_ms)
 
 
-THREE = ((1_000, 0, 0), (2_000, 10, 5), (3_000, 20, 5))
-
-
-@pytest.mark.parametrize(
-    ("watermarks", "overlap_ms", "offset"),
-    [
-        pytest.param({PIPECAT: 20, AUDIT: 5}, 0, 102, id="no open call is older than the last start"),
-        pytest.param({PIPECAT: 19, AUDIT: 5}, 0, 101, id="one began before it"),
-        pytest.param({PIPECAT: 90, AUDIT: 4}, 0, 100, id="one began before the second, in another input"),
-        pytest.param({PIPECAT: 9, AUDIT: 4}, 0, 100, id="one began right behind the first"),
-        pytest.param({PIPECAT: 20}, 0, 102, id="an input that nobody reads"),
-        pytest.param({PIPECAT: 20, AUDIT: 5}, 1_000, 101, id="the ends of calls of the last second are needed too"),
-        pytest.param({PIPECAT: 20, AUDIT: 5}, 1_001, 100, id="and of a little more"),
-        pytest.param({PIPECAT: 19, AUDIT: 5}, 1_000, 100, id="counted from the newest start that counts"),
-    ],
-)
-def test_a_successor_reads_from_the_last_start_that_has_all_that_it_needs(
-    watermarks: dict[InputSource, int], overlap_ms: int, offset: int
-) -> None:
-    starts = starts_at(*THREE, overlap_ms=overlap_ms)
-    assert starts.offset_for(watermarks) == offset
-    assert starts.offset_for(watermarks) == offset
+def test_an_input_that_nobody_reads_holds_no_start_back() -> None:
+    starts = starts_at((1_000, 0, 0), (2_000, 10, 5), (3_000, 20, 5))
+    assert [starts.offset_for({PIPECAT: 20}) for _ in range(2)] == [102, 102]
 
 
 GROWING = st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=12)
@@ -257,24 +250,13 @@ def test_a_note_is_read_back_as_it_was_written(order: int, read: int) -> None:
     assert anew == CommitNote(None, is_anew=True)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("", id="none"),
-        pytest.param("{", id="no JSON"),
-        pytest.param("[" * MAX_NOTE_CHARS, id="deep"),
-        pytest.param("[7, 9]", id="no object"),
-        pytest.param("null", id="nothing"),
-        pytest.param('"order"', id="a text"),
-        pytest.param("{}", id="nothing in it"),
-        pytest.param('{"order": "7"}', id="a number as text"),
-        pytest.param('{"order": 7.5}', id="no whole number"),
-        pytest.param('{"order": NaN}', id="no number"),
-        pytest.param('{"order": -1}', id="below zero"),
-        pytest.param('{"anew": 1}', id="anew, and not so"),
-        pytest.param('{"order": 7}' + " " * MAX_NOTE_CHARS, id="too long"),
-    ],
-)
+NOT_OURS = (
+    "", "{", "[" * MAX_NOTE_CHARS, "[7, 9]", "null", '"order"', "{}", '{"order": "7"}', '{"order": 7.5}', '{"order": NaN}',
+    '{"order": -1}', '{"anew": 1}', '{"order": 7}' + " " * MAX_NOTE_CHARS,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NOT_OURS, ids=range(len(NOT_OURS)))
 def test_a_note_that_callgauge_did_not_write_is_none(text: str) -> None:
     assert CommitNote.parse(text) is None
 
@@ -331,3 +313,225 @@ def test_another_source_is_another_version(monkeypatch: pytest.MonkeyPatch, tmp_
         digests.append(code_digest.__wrapped__())
     assert len(set(digests[:4])) == 4
     assert digests[4] == digests[3], "no source"
+
+
+# What former owners wrote is read back: to its end by position, in order, and never silently short.
+
+
+class Watched(LittleConsumer):
+    """Keeps what it is asked for; is silent, or never starts, where the test says so."""
+
+    is_silent = False
+    never_starts = False
+    last: "Watched"
+
+    def __init__(self, broker: LittleBroker) -> None:
+        super().__init__(broker)
+        Watched.last = self
+        self.polled: list[Sequence[TopicPartition]] = []
+        self.calls: list[str] = []
+
+    async def start(self) -> None:
+        self.calls.append("start")
+        if self.never_starts:
+            await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+
+    async def getmany(self, *tps: TopicPartition, timeout_ms: int = 0) -> dict[TopicPartition, list[Record]]:
+        assert timeout_ms > 0
+        self.polled.append(tps)
+        await asyncio.sleep(0)
+        return {} if self.is_silent else await super().getmany(*tps)
+
+
+class Reading:
+    """Some partitions of `scores`, and what is read of each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **silence: bool) -> None:
+        self.broker = LittleBroker()
+        self.broker.consumer = Watched
+        self.taken: dict[int, list[str]] = {}
+        for name, value in silence.items():
+            monkeypatch.setattr(Watched, name, value)
+
+    def put(self, values: str, number: int = 0) -> None:
+        """A letter for each record; a dot is the end of a transaction."""
+        for letter in values:
+            if letter == ".":
+                self.broker.ends[TopicPartition("scores", number)] += 1
+            else:
+                self.broker.put("scores", letter.encode(), number=number)
+
+    async def read(self, starts: Mapping[int, int], ends: Mapping[int, int] | None = None) -> dict[int, str]:
+        if ends is None:
+            ends = {number: self.broker.ends[TopicPartition("scores", number)] for number in starts}
+        self.taken = {number: [] for number in starts}
+        takes = {
+            number: lambda record, to=taken: to.append(record.value.decode()) for number, taken in self.taken.items()
+        }
+        await read_back(self.broker.kafka, "scores", starts, ends, takes)
+        return {number: "".join(taken) for number, taken in self.taken.items()}
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
+    return Reading(monkeypatch)
+
+
+async def test_each_partition_is_read_from_its_start_to_its_end_in_order(reading: Reading) -> None:
+    reading.put("abc.de.")
+    reading.put("xy.", number=2)
+    assert await reading.read({0: 0, 2: 1}) == {0: "abcde", 2: "y"}
+    assert Watched.last.calls == ["start", "stop"]
+
+
+async def test_the_end_is_a_position_and_not_a_record(reading: Reading) -> None:
+    reading.put("a......")
+    assert await reading.read({0: 0}) == {0: "a"}
+
+
+async def test_what_stands_behind_the_end_is_not_ours_to_read(reading: Reading) -> None:
+    reading.put("abcd")
+    assert await reading.read({0: 0}, {0: 3}) == {0: "abc"}
+
+
+async def test_what_was_read_to_its_end_is_asked_for_no_more(reading: Reading) -> None:
+    reading.put("abcdef")
+    reading.put("x", number=2)
+    await reading.read({0: 0, 2: 0})
+    short = TopicPartition("scores", 2)
+    assert [short in polled for polled in Watched.last.polled] == [True, False, False]
+
+
+async def test_where_there_is_nothing_to_read_nobody_is_asked(reading: Reading) -> None:
+    reading.put("ab")
+    reading.broker.consumer = None  # type: ignore[assignment]  # it would fail
+    assert await reading.read({0: 2, 1: 0}) == {0: "", 1: ""}
+
+
+async def test_a_log_that_does_not_come_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_back_module, "MAX_SILENT_SECONDS", -1.0)  # is over at once
+    reading = Reading(monkeypatch, is_silent=True)
+    reading.put("abc")
+    with pytest.raises(ReadBackError, match=r"records outstanding in scores\[0\] before 3\. .* evaluator ends"):
+        await reading.read({0: 0, 2: 0})
+    assert Watched.last.calls == ["start", "stop"]
+
+
+async def test_a_log_that_comes_slowly_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(monkeypatch, is_silent=True)
+    reading.put("abc")
+    task = asyncio.create_task(reading.read({0: 0}))
+    await until_idle()
+    assert len(Watched.last.polled) > 1
+    Watched.is_silent = False
+    assert await task == {0: "abc"}
+
+
+@pytest.mark.parametrize("silence", ["is_silent", "never_starts"])
+async def test_a_reading_that_is_cancelled_disconnects(monkeypatch: pytest.MonkeyPatch, silence: str) -> None:
+    reading = Reading(monkeypatch, **{silence: True})
+    reading.put("abc")
+    task = asyncio.create_task(reading.read({0: 0}))
+    await until_idle()
+    assert Watched.last.calls == ["start"]
+    task.cancel()
+    await asyncio.wait([task])
+    assert Watched.last.calls == ["start", "stop"]
+
+
+# Calls, where there is no order.
+
+
+def score(call: str, **fields: Any) -> Record:
+    value = fact(call).model_dump(mode="json") | fields
+    return Record("scores", 7, value=json.dumps(value).encode())
+
+
+def published(*records: Any) -> PublishedCalls:
+    calls = PublishedCalls()
+    for record in records:
+        calls.take(record)
+    return calls
+
+
+def test_scores_say_which_calls_closed_how_far_the_inputs_were_read_and_the_next_generation() -> None:
+    calls = published(
+        score("a", offsets={"pipecat.events": 7, "audit.events": 2}),
+        score("b", offsets={"pipecat.events": 5, "of another": 99}, revision=3),
+        score("a", name="closed"),
+        Record("scores", 8, value=None),
+        score("c", name="closed"),
+        score("a", name="closed"),  # an id may be used again
+    )
+    assert list(calls.closed) == ["c", "a"], "in the order in which they closed"
+    assert calls.reached == {InputSource.PIPECAT: 8, InputSource.AUDIT: 3}
+    assert calls.generation == GENERATION
+
+
+@pytest.mark.parametrize("revision", [GENERATION, GENERATION + 7, 2 * GENERATION - 1])
+def test_a_generation_that_was_begun_is_not_used_again(revision: int) -> None:
+    assert published(score("a", revision=revision), score("b", revision=1)).generation == 2 * GENERATION
+
+
+def test_nothing_was_published_where_nothing_is() -> None:
+    calls = published()
+    assert (calls.closed, calls.reached, calls.generation) == ({}, {}, GENERATION)
+
+
+def test_records_of_other_versions_count_as_those_of_our_own() -> None:
+    later = {"schema_version": 99, "name": "closed", "reason": "of a later version", "turns": None}
+    assert list(published(score("a", **later)).closed) == ["a"]
+    of_schema_1 = (Path(__file__).parents[2] / "support" / "scores_of_schema_1.jsonl").read_bytes().splitlines()
+    with capture_logs() as logged:
+        calls = published(*(Record("scores", place, value=value) for place, value in enumerate(of_schema_1)))
+    closed = [json.loads(value) for value in of_schema_1]
+    assert list(calls.closed) == [each["conversation_id"] for each in closed if each["name"] == "closed"]
+    assert calls.closed
+    assert min(calls.reached.values()) > 0
+    assert logged == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"{",
+        b"",
+        b"[2]",
+        b"\xff",
+        b'{"name": "closed", "conversation_id": 7, "offsets": {}, "revision": 1}',
+        b"[" * 10_000,
+    ],
+    ids=["no JSON", "empty", "no object", "no text", "no id", "deep"],
+)
+def test_what_no_callgauge_wrote_is_passed_over_and_told(value: bytes) -> None:
+    with capture_logs() as logged:
+        calls = published(Record("scores", 7, value=value), score("a", name="closed"))
+    assert list(calls.closed) == ["a"]
+    assert [(line["event"], line["record"]) for line in logged] == [("score_not_ours", "scores[0]@7")]
+
+
+def test_of_many_such_records_a_few_are_told() -> None:
+    with capture_logs() as logged:
+        published(*[Record("scores", 7, value=b"{}")] * 40, stand_in("scores", 8, 9))
+    assert len(logged) == MAX_ODD_RECORD_LINES
+
+
+# Goal sets.
+
+
+def test_the_goal_sets_that_are_wanted_are_found() -> None:
+    wanted, other = goal_set("As it was."), goal_set("Another.")
+    goals = PublishedGoals({wanted.digest, "of a set that is nowhere"})
+    of_a_later_version = goals_fact("d", goal_set("New.")).model_dump(mode="json")
+    of_a_later_version["goal_set"]["subgoals"][0]["check"]["kind"] = "new"
+    goals.wanted.add(of_a_later_version["digest"])
+    values = [goals_fact("a", other).model_dump(mode="json"), of_a_later_version]
+    for value in [*values, goals_fact("b", wanted).model_dump(mode="json"), fact("c").model_dump(mode="json")]:
+        goals.take(Record("scores", 7, value=json.dumps(value).encode()))
+    goals.take(Record("scores", 8, value=None))
+    goals.take(stand_in("scores", 9, 9))
+    assert goals.found == {wanted.digest: wanted}
+    assert goals.wanted == {"of a set that is nowhere", of_a_later_version["digest"]}

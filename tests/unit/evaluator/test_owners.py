@@ -4,28 +4,23 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import repeat
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 from hypothesis import event, example, given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
-from consumers.engine.admission import Arrival, admit
-from consumers.engine.effects import Effect
-from consumers.engine.evaluator import PartitionEvaluator
-from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
 from consumers.evaluator.recovery import OrderLog
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Addresses, carry_out
-from consumers.runtime.registry import Instruments
+from consumers.evaluator.writer import Addresses
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
-from schemas.order import Closed, Fold, OrderEncoder, TimePassed
 from schemas.topics import SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from tests.benchmarks.traffic import BrokerRecord, interleaved, simulated_events
+from tests.properties.owners import Settings, in_order
 from tests.support.fakes.evaluator_fakes import NOW_MS, goal_set
 from tests.support.laws import examples
 from tests.unit.evaluator.little_broker import LittleBroker, Owner, published
@@ -43,7 +38,7 @@ class OneSet:
         return goal_set()
 
 
-def settings_of(version: str = "1", **limits: Any) -> EvaluatorSettings:
+def settings_of(version: str = "test", **limits: Any) -> EvaluatorSettings:
     return EvaluatorSettings(
         group_id="g",
         code_version=version, closed_overlap_ms=0, writes_transcripts=True, limits=Limits(**limits),
@@ -112,29 +107,11 @@ def undisturbed(broker: LittleBroker, settings: EvaluatorSettings) -> dict[tuple
         for source in InputSource
         for record in broker.logs[TopicPartition(TOPIC_BY_SOURCE[source], 0)]
     }
-    evaluator = PartitionEvaluator(
-        settings.limits, settings.code_version, ChosenGoals(OneSet(), settings.goals), writes_transcripts=True
-    )
-    effects: list[Effect] = []
-    for step in log.steps():
-        match step:
-            case TimePassed(now_ms):
-                effects += evaluator.pass_time(now_ms)
-            case Closed(conversation_id):
-                while conversation_id in evaluator.open_calls:
-                    evaluator._go_on_closing(effects)
-            case Fold(source, offset, _):
-                arrival = admit(source, inputs[source, offset], settings.limits)
-                assert isinstance(arrival, Arrival)
-                effects += evaluator.receive(arrival)
-            case _:
-                pass
-    instruments = Instruments(CollectorRegistry(), ["evaluator"])
-    written: dict[tuple[str, bytes | None], list[bytes]] = {}
-    for each in carry_out(effects, OrderEncoder({}, 0), instruments, print):
+    by_call: dict[tuple[str, bytes | None], list[bytes]] = {}
+    for each in in_order(log, inputs, Settings(settings.limits, settings.goals, lambda _: OneSet()), repeat("1")):
         outgoing = Addresses(0, broker.kafka).of(each)
-        written.setdefault((outgoing.topic, outgoing.key), []).append(outgoing.value)
-    return written
+        by_call.setdefault((outgoing.topic, outgoing.key), []).append(outgoing.value)
+    return by_call
 
 
 def written(broker: LittleBroker) -> dict[tuple[str, bytes | None], list[bytes]]:

@@ -1,15 +1,25 @@
 """One partition without a broker: what is decided of the records, the refused ones, and the order of its steps."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
-from consumers.engine.effects import CloseCall, Count, Effect, OpenCall, PublishScore
+from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, OpenCall, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.evaluator import partition as partition_module
-from consumers.evaluator.partition import MAX_QUARANTINE_LINES, Partition
-from schemas.closed_sets import InputSource, RefusalReason
+from consumers.evaluator.partition import MAX_KINDS, MAX_QUARANTINE_LINES, MisreadRecords, OwnedPartition, Partition
+from consumers.evaluator.recovery import CommitNote, OrderStarts, PlacedStart
+from consumers.runtime.registry import Instruments
+from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
+from schemas.events.codec import Misread
 from schemas.metrics.catalogue import metric_named
 from schemas.order import Closed, Evicted, Fold, GoalsChosen, OrderDecoder, OrderStart, Step, TimePassed, order_value
 from tests.support.brokers.record_bytes import stand_in
@@ -22,6 +32,7 @@ from tests.support.fakes.evaluator_fakes import (
     fact,
     goal_set,
     goals_fact,
+    owned_of,
     partition_of,
     waiting_in,
 )
@@ -243,3 +254,114 @@ def test_steps_that_decide_nothing_are_not_kept_for_ever(monkeypatch: pytest.Mon
         partition.fold([[Record(PIPECAT, offset)]], None)
     assert [len(steps) for steps in steps_in(partition)] == [3, 3]
     assert partition.outbox.records == 0
+
+
+# A partition between two owners: which offsets may be committed, and the note beside them.
+
+
+def owned(evaluator: StubEvaluator | None = None) -> OwnedPartition:
+    engine = evaluator or StubEvaluator([PublishScore(fact("c-1"))])
+    return owned_of(partition_of(engine, offsets={PIPECAT: 5, AUDIT: 2})[0])
+
+
+def fold(each: OwnedPartition, *offsets: int) -> None:
+    each.partition.fold([[Record(PIPECAT, offset) for offset in offsets]], None)
+
+
+def due(each: OwnedPartition) -> dict[str, int]:
+    return {tp.topic: at.offset for tp, at in each.due_offsets().items()}
+
+
+def test_a_commit_says_where_to_read_the_inputs_and_the_order() -> None:
+    evaluator = StubEvaluator()
+    each = owned(evaluator)
+    placed = [PlacedStart(n, {InputSource.PIPECAT: at}, 40 + n) for n, at in enumerate((5, 6, 7))]
+    each.writer.starts = OrderStarts(placed, 0)
+    fold(each, 5, 6)
+    evaluator.watermarks = {InputSource.PIPECAT: 6}
+    assert each.due_offsets() == {
+        TopicPartition(PIPECAT, 0): OffsetAndMetadata(6, CommitNote(41, read=7).text()),
+        TopicPartition(AUDIT, 0): OffsetAndMetadata(2, CommitNote(41, read=2).text()),
+    }
+
+
+def test_only_what_is_written_is_committed_and_what_came_since_is_not() -> None:
+    each = owned()
+    outbox = each.partition.outbox
+    fold(each, 5)
+    assert due(each) == {}
+    fold(each, 6)
+    outbox.written(1)
+    assert due(each) == {PIPECAT: 6, AUDIT: 2}, "as it was at the first time of asking"
+    assert due(each) == {}
+    outbox.written(1)
+    assert due(each) == {PIPECAT: 7, AUDIT: 2}
+
+
+def test_the_note_is_of_the_same_moment_as_the_offsets() -> None:
+    each = owned()
+    each.writer.starts = OrderStarts([PlacedStart(1, {InputSource.PIPECAT: 5}, 40)], 0)
+    fold(each, 5)
+    assert due(each) == {}
+    each.writer.starts.add(PlacedStart(2, {InputSource.PIPECAT: 6}, 41))
+    fold(each, 6)
+    each.partition.outbox.written(1)
+    assert each.due_offsets()[TopicPartition(PIPECAT, 0)] == OffsetAndMetadata(6, CommitNote(40, read=6).text())
+
+
+def test_a_partition_that_is_not_ours_commits_nothing() -> None:
+    each = owned()
+    fold(each, 5)
+    each.partition.drop()
+    assert [due(each) for _ in range(2)] == [{}, {}]
+
+
+@given(st.lists(st.sampled_from(["fold", "write", "commit"]), max_size=30))
+def test_no_offset_is_ahead_of_what_is_written(steps: list[str]) -> None:
+    each, folded, written, committed = owned(), 5, 5, 5
+    for step in steps:
+        if step == "fold":
+            fold(each, folded)
+            folded += 1
+        elif step == "write" and written < folded:
+            each.partition.outbox.written(1)
+            written += 1
+        elif offsets := due(each):
+            assert committed <= offsets[PIPECAT] <= written
+            committed = offsets[PIPECAT]
+    each.partition.outbox.written(30)
+    due(each)
+    assert due(each)[PIPECAT] == folded
+
+
+# Records that are taken and not understood are counted, and each kind of them is logged once with its remedy.
+
+
+def _report(what: str) -> NotUnderstood:
+    return NotUnderstood(InputSource.PIPECAT, "call", Misread(MisreadReason.UNKNOWN_KIND, what, "Known kinds: a, b."))
+
+
+def _taken(*what: str) -> tuple[Any, list[Any]]:
+    registry = CollectorRegistry()
+    misread = MisreadRecords(Instruments(registry, ["evaluator"]))
+    with capture_logs() as logs:
+        for each in what:
+            misread.take(_report(each))
+    counted = registry.get_sample_value(
+        "callgauge_misread_records_total", {"source": "pipecat", "reason": "unknown_kind"}
+    )
+    return counted, logs
+
+
+def test_each_kind_is_logged_once_and_every_record_counted() -> None:
+    counted, logs = _taken("x", "x", "y", "x")
+    assert counted == 4
+    assert [(line["event"], line["seen"], line["what_to_do"]) for line in logs] == [
+        ("records_not_understood", "x", "Known kinds: a, b."),
+        ("records_not_understood", "y", "Known kinds: a, b."),
+    ]
+
+
+def test_a_producer_that_makes_up_kinds_does_not_fill_the_log() -> None:
+    counted, logs = _taken(*map(str, range(2 * MAX_KINDS)))
+    assert (counted, len(logs)) == (2 * MAX_KINDS, MAX_KINDS)

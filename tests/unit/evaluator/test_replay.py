@@ -15,21 +15,13 @@ from consumers.evaluator import recovery as replay_module
 from consumers.evaluator.recovery import MAX_KEPT_REQUESTS, MAX_WAITING_RECORDS, UNPUBLISHED, Replay, Withheld
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
-from schemas.order import Closed, Evicted, Fold, GoalsChosen, Renumbered, Step, TimePassed
+from schemas.order import Closed, Fold, GoalsChosen, Renumbered, Step, TimePassed
 from schemas.scores.records import TurnValues
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.support.fakes.evaluator_fakes import NOW_MS, Record, StubEvaluator, WrittenOrder, fact, goal_set, question
 
 PIPECAT, AUDIT = InputSource.PIPECAT, InputSource.AUDIT
 GENERATION = 1_000_000
-
-
-def opens(source: InputSource, offset: int, call: str = "a") -> Fold:
-    return Fold(source, offset, call)
-
-
-def goes_on(source: InputSource, offset: int) -> Fold:
-    return Fold(source, offset)
 
 
 def said(source: InputSource, offset: int, call: str, **fields: Any) -> Record:
@@ -76,21 +68,11 @@ def order_of(*steps: Step, **owner: Any) -> WrittenOrder:
     return order
 
 
-# The order.
-
-
-def test_records_are_folded_in_the_logged_order_though_they_come_topic_by_topic() -> None:
-    order = order_of(opens(AUDIT, 0, "audit"), opens(PIPECAT, 0, "pipecat"), goes_on(AUDIT, 1), goes_on(PIPECAT, 1))
-    replaying = Replaying(order, {PIPECAT: 2, AUDIT: 2})
-    records = [said(source, offset, f"{source}") for source in (PIPECAT, AUDIT) for offset in (0, 1)]
-    assert replaying.put(*records)
-    assert replaying.folded == [("audit", 0), ("pipecat", 0), ("audit", 1), ("pipecat", 1)]
-    assert replaying.replay.positions[PIPECAT] == replaying.replay.positions[AUDIT] == 2
-    assert replaying.replay.replayed == dict.fromkeys(InputSource, 0) | {PIPECAT: 2, AUDIT: 2}
+# The order; tests/properties/test_recovery.py has its laws.
 
 
 def test_a_record_that_was_not_read_yet_is_waited_for() -> None:
-    replaying = Replaying(order_of(opens(AUDIT, 0), opens(PIPECAT, 0, "b")), {PIPECAT: 9, AUDIT: 9})
+    replaying = Replaying(order_of(Fold(AUDIT, 0, "a"), Fold(PIPECAT, 0, "b")), {PIPECAT: 9, AUDIT: 9})
     assert not replaying.put(said(PIPECAT, 0, "b"))
     assert (replaying.folded, replaying.replay.can_go_on) == ([], False)
     assert (replaying.replay.waits(PIPECAT), replaying.replay.waits(AUDIT)) == (True, False)
@@ -128,14 +110,14 @@ def test_however_they_are_read_they_are_folded_as_they_were(
 
 def test_a_long_order_is_taken_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_module, "MAX_STEPS_AT_A_TIME", 3)  # the start is one
-    replaying = Replaying(order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1), goes_on(PIPECAT, 2)), {PIPECAT: 3})
+    replaying = Replaying(order_of(Fold(PIPECAT, 0, "a"), Fold(PIPECAT, 1), Fold(PIPECAT, 2)), {PIPECAT: 3})
     assert not replaying.put(*(said(PIPECAT, offset, "a") for offset in range(3)))
     assert (len(replaying.folded), replaying.replay.can_go_on) == (2, True)
     assert replaying.replay.go_on()
 
 
 def test_what_comes_behind_the_order_is_nobody_s_yet() -> None:
-    replaying = Replaying(order_of(opens(PIPECAT, 0)), {PIPECAT: 3, AUDIT: 1})
+    replaying = Replaying(order_of(Fold(PIPECAT, 0, "a")), {PIPECAT: 3, AUDIT: 1})
     behind = [said(PIPECAT, 1, "a"), said(PIPECAT, 2, "a"), said(AUDIT, 0, "a")]
     assert replaying.put(said(PIPECAT, 0, "a"), *behind)
     assert dict(replaying.replay.rest()) == {PIPECAT: tuple(behind[:2]), AUDIT: tuple(behind[2:])}
@@ -143,7 +125,7 @@ def test_what_comes_behind_the_order_is_nobody_s_yet() -> None:
 
 
 def test_an_input_far_ahead_is_not_read_on() -> None:
-    replaying = Replaying(order_of(opens(AUDIT, 0)), {PIPECAT: 9_999, AUDIT: 1})
+    replaying = Replaying(order_of(Fold(AUDIT, 0, "a")), {PIPECAT: 9_999, AUDIT: 1})
     full = []
     for records in (MAX_WAITING_RECORDS, 1):
         replaying.replay.put(PIPECAT, [said(PIPECAT, offset, "a") for offset in range(records)])
@@ -153,8 +135,8 @@ def test_an_input_far_ahead_is_not_read_on() -> None:
 
 
 def test_time_passes_as_it_did() -> None:
-    order = order_of(opens(PIPECAT, 0), TimePassed(NOW_MS + 9), goes_on(PIPECAT, 1), time_ms=NOW_MS)
-    order.owner()  # another start changes nothing
+    order = order_of(Fold(PIPECAT, 0, "a"), TimePassed(NOW_MS + 9), Fold(PIPECAT, 1), time_ms=NOW_MS)
+    order.owner(time_ms=NOW_MS + 20)  # another start changes nothing: no owner passes time when it begins
     order.write(TimePassed(NOW_MS + 30))
     replaying = Replaying(order, {PIPECAT: 2})
     assert replaying.put(said(PIPECAT, 0, "a"), said(PIPECAT, 1, "a"))
@@ -162,28 +144,12 @@ def test_time_passes_as_it_did() -> None:
     assert replaying.replay.time_ms == NOW_MS + 30
 
 
-def test_only_the_first_start_says_how_far_time_had_come() -> None:
-    """No owner passes time when it begins, whatever time it is."""
-    order = order_of(opens(PIPECAT, 0), time_ms=0)
-    order.owner(time_ms=0)
-    order.write(goes_on(PIPECAT, 1))
-    replaying, passed = Replaying(order, {PIPECAT: 2}), list[int]()
-
-    def passing(now_ms: int) -> Sequence[Effect]:
-        passed.append(now_ms)
-        return ()
-
-    replaying.engine.pass_time = passing  # type: ignore[method-assign]  # it only looks
-    assert replaying.put(said(PIPECAT, 0, "a"), said(PIPECAT, 1, "a"))
-    assert passed == [0]
-
-
 # Calls that the order closes.
 
 
 def test_records_of_calls_that_closed_are_skipped_undecoded() -> None:
     order = order_of(
-        opens(PIPECAT, 0), opens(PIPECAT, 1, "b"), goes_on(PIPECAT, 2), Closed("a"), goes_on(PIPECAT, 3), goes_on(PIPECAT, 4)
+        Fold(PIPECAT, 0, "a"), Fold(PIPECAT, 1, "b"), Fold(PIPECAT, 2), Closed("a"), Fold(PIPECAT, 3), Fold(PIPECAT, 4)
     )  # fmt: skip
     replaying = Replaying(order, {PIPECAT: 5})
     assert replaying.put(*(said(PIPECAT, offset, call) for offset, call in enumerate("abaab")))
@@ -192,62 +158,44 @@ def test_records_of_calls_that_closed_are_skipped_undecoded() -> None:
     assert replaying.engine.closed == ["a"], "so that its later records open no other"
 
 
-def test_of_two_calls_with_one_id_the_one_that_is_open_is_folded() -> None:
-    order = order_of(opens(PIPECAT, 0), Closed("a"), opens(PIPECAT, 1), goes_on(PIPECAT, 2))
-    replaying = Replaying(order, {PIPECAT: 3})
-    assert replaying.put(*(said(PIPECAT, offset, "a") for offset in range(3)))
-    assert replaying.engine.again == [("a", 1, OpenCall(None)), ("a", 2, None)]
-
-
 def test_what_opened_no_call_is_not_decoded() -> None:
     """A verdict of a call that closed long ago, or a record that was refused."""
-    replaying = Replaying(order_of(goes_on(PIPECAT, 0)), {PIPECAT: 1})
+    replaying = Replaying(order_of(Fold(PIPECAT, 0)), {PIPECAT: 1})
     assert replaying.put(said(PIPECAT, 0, "a"))
     assert replaying.decoded == []
 
 
 def test_a_refused_record_of_an_open_call_is_passed_over() -> None:
-    replaying = Replaying(order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1)), {PIPECAT: 2})
+    replaying = Replaying(order_of(Fold(PIPECAT, 0, "a"), Fold(PIPECAT, 1)), {PIPECAT: 2})
     assert replaying.put(said(PIPECAT, 0, "a"), said(PIPECAT, 1, "a", value=b"{"))
     assert replaying.folded == [("a", 0)]
 
 
 def test_what_lies_before_the_first_record_that_is_read_is_of_closed_calls() -> None:
-    order = order_of(opens(PIPECAT, 4), opens(PIPECAT, 5, "b"), Closed("a"), positions={PIPECAT: 4})
+    order = order_of(Fold(PIPECAT, 4, "a"), Fold(PIPECAT, 5, "b"), Closed("a"), positions={PIPECAT: 4})
     replaying = Replaying(order, {PIPECAT: 6}, starts={PIPECAT: 5})
     assert replaying.put(said(PIPECAT, 5, "b"))
     assert (replaying.folded, replaying.replay.lost) == ([("b", 5)], 0)
-
-
-def test_a_call_that_gave_way_does_so_again() -> None:
-    order = order_of(
-        opens(PIPECAT, 0), Evicted("a"), opens(PIPECAT, 1, "b"), goes_on(PIPECAT, 2), opens(PIPECAT, 3, "c")
-    )
-    replaying = Replaying(order, {PIPECAT: 4})
-    assert replaying.put(*(said(PIPECAT, offset, call) for offset, call in enumerate("abbc")))
-    assert [opening for _, _, opening in replaying.engine.again] == [
-        OpenCall(None), OpenCall("a"), None, OpenCall(None),
-    ]  # fmt: skip
 
 
 # Records that the inputs do not have any more.
 
 
 def test_a_lost_record_is_counted_and_not_waited_for() -> None:
-    replaying = Replaying(order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1), goes_on(PIPECAT, 2)), {PIPECAT: 3})
+    replaying = Replaying(order_of(Fold(PIPECAT, 0, "a"), Fold(PIPECAT, 1), Fold(PIPECAT, 2)), {PIPECAT: 3})
     assert not replaying.put(said(PIPECAT, 0, "a"))
     assert replaying.put(said(PIPECAT, 2, "a"))
     assert (replaying.folded, replaying.replay.lost) == ([("a", 0), ("a", 2)], 1)
 
 
 def test_an_order_that_goes_beyond_the_end_of_an_input_ends() -> None:
-    replaying = Replaying(order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1)), {PIPECAT: 1})
+    replaying = Replaying(order_of(Fold(PIPECAT, 0, "a"), Fold(PIPECAT, 1)), {PIPECAT: 1})
     assert replaying.put(said(PIPECAT, 0, "a"))
     assert (replaying.replay.lost, replaying.replay.positions[PIPECAT]) == (1, 2)
 
 
 def test_a_call_whose_first_record_is_lost_goes_on_from_its_next_and_is_published_anew() -> None:
-    order = order_of(opens(PIPECAT, 0), opens(PIPECAT, 1, "b"), goes_on(PIPECAT, 2), goes_on(PIPECAT, 3), Closed("c"))
+    order = order_of(Fold(PIPECAT, 0, "a"), Fold(PIPECAT, 1, "b"), Fold(PIPECAT, 2), Fold(PIPECAT, 3), Closed("c"))
     replaying = Replaying(order, {PIPECAT: 4})
     assert replaying.put(*(said(PIPECAT, offset, call) for offset, call in ((1, "b"), (2, "a"), (3, "c"))))
     assert replaying.engine.again == [("b", 1, OpenCall(None)), ("a", 2, None)]
@@ -256,9 +204,9 @@ def test_a_call_whose_first_record_is_lost_goes_on_from_its_next_and_is_publishe
 
 def test_a_call_whose_first_record_was_lost_to_an_earlier_owner_is_folded_as_that_owner_folded_it() -> None:
     """Reading begins at the first record that owner had."""
-    order = order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1), goes_on(PIPECAT, 2))
+    order = order_of(Fold(PIPECAT, 0, "a"), Fold(PIPECAT, 1), Fold(PIPECAT, 2))
     order.owner()
-    order.write(Renumbered("a", GENERATION, counts=False), goes_on(PIPECAT, 3))
+    order.write(Renumbered("a", GENERATION, counts=False), Fold(PIPECAT, 3))
     replaying = Replaying(order, {PIPECAT: 4}, starts={PIPECAT: 2}, firsts={PIPECAT: 2})
     assert replaying.put(said(PIPECAT, 2, "a"), said(PIPECAT, 3, "a"))
     assert replaying.folded == [("a", 2), ("a", 3)]
@@ -267,7 +215,7 @@ def test_a_call_whose_first_record_was_lost_to_an_earlier_owner_is_folded_as_tha
 
 
 def test_a_call_of_which_every_record_is_lost_goes_on_in_a_new_generation_too() -> None:
-    order = order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1), opens(AUDIT, 0, "b"))
+    order = order_of(Fold(PIPECAT, 0, "a"), Fold(PIPECAT, 1), Fold(AUDIT, 0, "b"))
     replaying = Replaying(order, {PIPECAT: 3, AUDIT: 1}, firsts={PIPECAT: 2})
     assert replaying.put(said(AUDIT, 0, "b"))
     assert replaying.replay.of_other_versions() == [
@@ -284,7 +232,7 @@ def test_a_call_of_which_every_record_is_lost_goes_on_in_a_new_generation_too() 
 
 
 def test_what_was_deleted_before_the_first_record_that_there_is_is_not_waited_for() -> None:
-    order = order_of(opens(PIPECAT, 0), goes_on(PIPECAT, 1), opens(AUDIT, 0, "b"))
+    order = order_of(Fold(PIPECAT, 0, "a"), Fold(PIPECAT, 1), Fold(AUDIT, 0, "b"))
     replaying = Replaying(order, {PIPECAT: 2, AUDIT: 1}, firsts={PIPECAT: 2})
     assert replaying.put(said(AUDIT, 0, "b"))
     assert (replaying.folded, replaying.replay.lost) == ([("b", 0)], 2)
@@ -296,7 +244,7 @@ def test_what_was_deleted_before_the_first_record_that_there_is_is_not_waited_fo
 def test_a_call_gets_its_goals_in_the_step_in_which_it_got_them() -> None:
     then, goals = goal_set("As it was."), ChosenGoals()
     order = order_of(
-        opens(PIPECAT, 0), GoalsChosen("a", "goals", then.digest), goes_on(PIPECAT, 1), goes_on(PIPECAT, 2),
+        Fold(PIPECAT, 0, "a"), GoalsChosen("a", "goals", then.digest), Fold(PIPECAT, 1), Fold(PIPECAT, 2),
         GoalsChosen("a", "goals", "of a set that is gone"), TimePassed(NOW_MS),
     )  # fmt: skip
     replaying = Replaying(order, {PIPECAT: 3}, goals=goals, sets={then.digest: then})
@@ -321,9 +269,9 @@ def test_a_call_gets_its_goals_in_the_step_in_which_it_got_them() -> None:
 
 
 def by_two_versions() -> WrittenOrder:
-    order = order_of(opens(PIPECAT, 0), version="1")
+    order = order_of(Fold(PIPECAT, 0, "a"), version="1")
     order.owner(version="2")
-    order.write(opens(PIPECAT, 1, "b"))
+    order.write(Fold(PIPECAT, 1, "b"))
     return order
 
 
@@ -349,14 +297,14 @@ def test_what_an_owner_published_once_again_is_its_own_from_there_on() -> None:
 
 
 def test_what_was_folded_to_catch_up_counts_as_published_by_nobody() -> None:
-    replaying = Replaying(order_of(opens(PIPECAT, 0), version=UNPUBLISHED), {PIPECAT: 1})
+    replaying = Replaying(order_of(Fold(PIPECAT, 0, "a"), version=UNPUBLISHED), {PIPECAT: 1})
     assert replaying.put(said(PIPECAT, 0, "a"))
     assert replaying.replay.of_other_versions() == [Renumbered("a", GENERATION)]
 
 
 @pytest.mark.parametrize(("version", "kept"), [("1", 0), ("2", 1)])
 def test_results_are_kept_only_if_another_version_has_published(version: str, kept: int) -> None:
-    order = order_of(opens(PIPECAT, 0), GoalsChosen("a", "goals", "1"), version="1")
+    order = order_of(Fold(PIPECAT, 0, "a"), GoalsChosen("a", "goals", "1"), version="1")
     replaying = Replaying(order, {PIPECAT: 1}, version=version, effects=[PublishScore(fact("a"))])
     assert replaying.put(said(PIPECAT, 0, "a"))
     assert len(replaying.replay.withheld.of("a", GENERATION)) == kept

@@ -3,9 +3,10 @@ at a time."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
+from unittest import mock
 
 import pytest
 from aiokafka.errors import (
@@ -16,9 +17,13 @@ from aiokafka.errors import (
     OutOfOrderSequenceNumber,
     ProducerFenced,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, OpenCall, PublishScore, RequestVerdict
+from consumers.evaluator import writer as outbox_module
 from consumers.evaluator.recovery import OrderStarts, PlacedStart
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import (
@@ -31,16 +36,18 @@ from consumers.evaluator.writer import (
     PartitionWriter,
     WriteError,
     Written,
+    carry_out,
 )
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from schemas.closed_sets import InputSource, RefusalReason
+from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
+from schemas.events.codec import Misread
 from schemas.judging import JudgeRequest
-from schemas.order import OrderStart, order_value, start_in
+from schemas.order import Closed, GoalsChosen, OrderDecoder, OrderEncoder, OrderStart, Step, order_value, start_in
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import SCORE_RECORD
 from schemas.transcript import Transcript
-from tests.support.fakes.evaluator_fakes import decision, fact, question, until_idle
+from tests.support.fakes.evaluator_fakes import decision, fact, goal_set, goals_fact, question, until_idle, waiting_in
 from tests.support.patience import patient
 
 REFUSED = QuarantineRecord(
@@ -656,3 +663,155 @@ async def test_the_embedded_broker_gets_no_order(make: Callable[..., Writing]) -
     await writing.written(steps_of("a"), steps_of("b", record=False))
     assert [sent.topic for sent in writing.producer.sent] == ["t.scores"]
     assert len(writing.writer.starts._starts) == 1
+
+
+# Decisions that wait to be written stay in order and whole, and their waiters wake at the right moment.
+
+
+def outbox_of(*decisions: str) -> Outbox:
+    """Each word is a decision; its letters are conversations."""
+    outbox = Outbox()
+    for each in decisions:
+        outbox.put(decision(*map(fact, each)))
+    return outbox
+
+
+def test_decisions_stay_until_they_are_written_in_order_and_whole() -> None:
+    outbox = outbox_of("a", "bcd", "e")
+    assert waiting_in(outbox) == [["a"], ["b", "c", "d"], ["e"]]
+    assert outbox.records == 5
+    outbox.written(2)
+    assert waiting_in(outbox) == [["e"]]
+    assert outbox.records == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from("12")), max_size=12))
+def test_transactions_take_as_many_whole_decisions_of_one_version_as_fit_and_all_in_order(
+    drawn: list[tuple[int, int, str]],
+) -> None:
+    put = [decision(*[fact("a")] * records, steps=bytes(size), version=version) for records, size, version in drawn]
+    outbox, taken = Outbox(), []
+    for each in put:
+        outbox.put(each)
+    with (
+        mock.patch.object(outbox_module, "MAX_TRANSACTION_RECORDS", 10),
+        mock.patch.object(outbox_module, "MAX_TRANSACTION_STEPS_BYTES", 20),
+    ):
+        while decisions := outbox.first():
+            was_full, is_full = (
+                sum(len(each.records) for each in some) >= 10 or sum(len(each.steps) for each in some) >= 20
+                for some in (decisions[:-1], decisions)
+            )
+            assert not was_full
+            assert len({each.version for each in decisions}) == 1
+            taken += decisions
+            rest = put[len(taken) :]
+            assert is_full or not rest or rest[0].version != decisions[0].version, "the next one would fit"
+            outbox.written(len(decisions))
+    assert taken == put
+    assert outbox.records == 0
+
+
+async def test_who_writes_sleeps_until_there_is_a_decision_though_of_steps_alone() -> None:
+    outbox = outbox_of("a")
+    await outbox.until_filled()
+    outbox.written(1)
+    await outbox.until_written()
+    filling = asyncio.create_task(outbox.until_filled())
+    await until_idle()
+    assert not filling.done()
+    outbox.put(decision(steps=b"1"))
+    await filling
+    assert (waiting_in(outbox), outbox.records) == ([[]], 0)
+
+
+async def test_one_waits_for_what_was_put_before_and_for_nothing_later() -> None:
+    outbox = outbox_of("a", "b")
+    waiting = asyncio.create_task(outbox.until_written())
+    await until_idle()
+    outbox.put(decision(fact("c")))
+    outbox.written(1)
+    await until_idle()
+    assert not waiting.done()
+    outbox.written(1)
+    await waiting
+    assert waiting_in(outbox) == [["c"]]
+
+
+def test_a_moment_is_over_when_all_that_was_put_before_it_is_written() -> None:
+    outbox = outbox_of("a", "b")
+    moment = outbox.put_so_far
+    outbox.put(decision(fact("c")))
+    seen = [outbox.has_written(moment)]
+    for _ in range(2):
+        outbox.written(1)
+        seen.append(outbox.has_written(moment))
+    assert seen == [False, False, True]
+    assert not outbox.has_written(outbox.put_so_far)
+
+
+async def test_what_is_forgotten_is_waited_for_no_longer() -> None:
+    outbox = outbox_of("a", "b")
+    waiting = asyncio.create_task(outbox.until_written())
+    await until_idle()
+    outbox.clear()
+    await waiting
+    assert outbox.records == 0
+    assert outbox.first() == []
+
+
+async def test_a_transaction_that_ends_after_everything_was_forgotten_takes_nothing_out() -> None:
+    outbox = outbox_of("a", "b")
+    outbox.clear()
+    outbox.written(2)
+    assert outbox.records == 0
+    outbox.put(decision(fact("c")))
+    waiting = asyncio.create_task(outbox.until_written())
+    await until_idle()
+    assert not waiting.done()
+    outbox.written(1)
+    await waiting
+
+
+# Effects are carried out: records to write, counts, and what the order must know of a call.
+
+
+CHOSEN = goals_fact("c-1", goal_set())
+MISREAD = NotUnderstood(InputSource.AUDIT, "c-1", Misread(MisreadReason.UNKNOWN_TYPE, "x", "y"))
+EFFECTS: list[tuple[Effect, Sequence[Written], list[Step]]] = [
+    (PublishScore(fact("c-1")), [fact("c-1")], []),
+    (PublishScore(CHOSEN), [CHOSEN], [GoalsChosen("c-1", "goals", CHOSEN.digest)]),
+    (OpenCall(None), [], []),
+    (CloseCall("c-1", (fact("last"), fact("closed"))), [fact("last"), fact("closed")], [Closed("c-1")]),
+    (Count("callgauge_late_events_total", ("audit",), 2), [], []),
+    (RequestVerdict(question("asked")), [question("asked")], []),
+    (MISREAD, [], []),
+]
+
+
+@pytest.mark.parametrize(
+    ("effect", "records", "steps"), EFFECTS, ids=[type(effect).__name__ for effect, _, _ in EFFECTS]
+)
+def test_each_effect_is_carried_out(effect: Effect, records: Sequence[Written], steps: list[Step]) -> None:
+    registry = CollectorRegistry()
+    order, reported = OrderEncoder({}, 0), list[NotUnderstood]()
+    before = PublishScore(fact("before"))
+    written = carry_out([before, effect], order, Instruments(registry, ["evaluator"]), reported.append)
+    assert written == [fact("before"), *records]
+    decoder = OrderDecoder(OrderStart(version="1", positions={}, time_ms=0))
+    assert list(decoder.steps(order_value(order.take()))) == steps
+    late = registry.get_sample_value("callgauge_late_events_total", {"source": "audit"})
+    assert late == (2 if isinstance(effect, Count) else 0)
+    assert reported == ([effect] if isinstance(effect, NotUnderstood) else [])
+
+
+def test_a_transcript_is_written_with_the_closing_and_before_it() -> None:
+    closing = CloseCall("c-1", (fact("last"), fact("closed")), b"[]")
+    written = carry_out(
+        [closing], OrderEncoder({}, 0), Instruments(CollectorRegistry(), ["evaluator"]), list[object]().append
+    )
+    assert written == [Transcript("c-1", b"[]"), fact("last"), fact("closed")]
+
+
+def test_every_effect_has_a_case() -> None:
+    assert {type(effect) for effect, _, _ in EFFECTS} == set(get_args(Effect))

@@ -153,9 +153,7 @@ headers = st.dictionaries(
 
 
 @given(
-    bodies(),
-    st.sampled_from([200, 200, 200, 201, 204, 101, 302, 307, 400, 401, 408, 409, 429, 500, 599, 999]),
-    headers,
+    bodies(), st.sampled_from([200, 200, 200, 201, 204, 101, 302, 307, 400, 401, 408, 409, 429, 500, 599, 999]), headers
 )
 def test_whatever_an_endpoint_answers_there_is_a_verdict(body: bytes, status: int, named: dict[str, str]) -> None:
     network = FakeNetwork(httpx2.Response(status, headers=named, stream=Body(body)))

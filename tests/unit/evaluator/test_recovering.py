@@ -40,14 +40,6 @@ AT_START = dict.fromkeys(INPUT_TOPICS, 0)
 VERSION = "test"
 
 
-def opens(source: InputSource, offset: int, call: str = "a") -> Fold:
-    return Fold(source, offset, call)
-
-
-def goes_on(source: InputSource, offset: int) -> Fold:
-    return Fold(source, offset)
-
-
 def said(offset: int, call: str = "a", topic: str = PIPECAT, at_ms: int = NOW_MS) -> Record:
     return Record(topic, offset, at_ms, key=call.encode())
 
@@ -149,7 +141,7 @@ def order_of(*steps: Step, version: str = VERSION, time_ms: int = 0) -> WrittenO
 
 def test_what_former_owners_had_folded_is_folded_silently_and_what_comes_behind_it_is_live() -> None:
     recovering = Recovering()
-    order = order_of(opens(InputSource.AUDIT, 0, "b"), opens(InputSource.PIPECAT, 0), TimePassed(NOW_MS - 5))
+    order = order_of(Fold(InputSource.AUDIT, 0, "b"), Fold(InputSource.PIPECAT, 0, "a"), TimePassed(NOW_MS - 5))
     recovering.replay(order, pipecat=2, audit=1)
     recovering.engine.counts = [Count("callgauge_late_events_total", ("audit",), 7)]
     partition = recovering.partition
@@ -170,14 +162,14 @@ def test_what_former_owners_had_folded_is_folded_silently_and_what_comes_behind_
     (decision,) = partition.outbox.first()
     assert (decision.positions[InputSource.PIPECAT], decision.positions[InputSource.AUDIT]) == (1, 1)
     assert (decision.time_ms, decision.version) == (NOW_MS - 5, VERSION)
-    assert recovering.steps == [(VERSION, [goes_on(InputSource.PIPECAT, 1)])]
+    assert recovering.steps == [(VERSION, [Fold(InputSource.PIPECAT, 1)])]
 
 
 def begun(kind: str) -> Recovering:
     """A partition that recovers, and has not read all that it needs."""
     recovering = Recovering(closes=True)
     if kind == "order":
-        recovering.replay(order_of(opens(InputSource.PIPECAT, 0), goes_on(InputSource.PIPECAT, 1)), pipecat=2)
+        recovering.replay(order_of(Fold(InputSource.PIPECAT, 0, "a"), Fold(InputSource.PIPECAT, 1)), pipecat=2)
     else:
         recovering.catch_up({PIPECAT: 2})
     recovering.fold(said(0))
@@ -233,7 +225,9 @@ def test_what_waits_is_read_again_after_a_rebalance(kind: str) -> None:
     recovering = Recovering()
     partition = recovering.partition
     if kind == "order":
-        recovering.replay(order_of(opens(InputSource.AUDIT, 0, "b"), opens(InputSource.PIPECAT, 0)), pipecat=1, audit=1)
+        recovering.replay(
+            order_of(Fold(InputSource.AUDIT, 0, "b"), Fold(InputSource.PIPECAT, 0, "a")), pipecat=1, audit=1
+        )
     else:
         recovering.catch_up({PIPECAT: 0, AUDIT: 1})
     partition.polled([[said(0)]])
@@ -250,7 +244,7 @@ def test_what_waits_is_read_again_after_a_rebalance(kind: str) -> None:
 def test_an_input_ahead_of_the_order_pauses_and_later_steps_need_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("consumers.evaluator.recovery.MAX_WAITING_RECORDS", 1)
     recovering = Recovering()
-    recovering.replay(order_of(opens(InputSource.AUDIT, 0, "b"), opens(InputSource.PIPECAT, 0)), pipecat=9, audit=1)
+    recovering.replay(order_of(Fold(InputSource.AUDIT, 0, "b"), Fold(InputSource.PIPECAT, 0, "a")), pipecat=9, audit=1)
     recovering.fold(said(0), said(1))
     partition = recovering.partition
     assert [partition.is_full(topic, is_paused=False) for topic in (PIPECAT, AUDIT)] == [True, False]
@@ -264,7 +258,7 @@ def test_what_a_former_owner_refused_is_not_refused_again(kind: str) -> None:
     recovering = Recovering()
     refused = Record(PIPECAT, 0, key=None)
     if kind == "order":
-        recovering.replay(order_of(goes_on(InputSource.PIPECAT, 0)), pipecat=1)
+        recovering.replay(order_of(Fold(InputSource.PIPECAT, 0)), pipecat=1)
     else:
         recovering.catch_up({PIPECAT: 1})
     recovering.fold(refused)
@@ -276,7 +270,7 @@ def test_what_a_former_owner_refused_is_not_refused_again(kind: str) -> None:
 
 def test_calls_with_lost_records_are_counted_and_named() -> None:
     recovering = Recovering()
-    recovering.replay(order_of(opens(InputSource.PIPECAT, 0), goes_on(InputSource.PIPECAT, 1)), pipecat=1)
+    recovering.replay(order_of(Fold(InputSource.PIPECAT, 0, "a"), Fold(InputSource.PIPECAT, 1)), pipecat=1)
     with capture_logs() as logged:
         recovering.fold(said(0))
     told = [(line["event"], line.get("lost"), line.get("conversation_ids")) for line in logged]
@@ -286,7 +280,7 @@ def test_calls_with_lost_records_are_counted_and_named() -> None:
 
 def test_a_call_that_has_lost_every_record_is_named_and_would_open_in_a_new_generation() -> None:
     recovering = Recovering()
-    recovering.replay(order_of(opens(InputSource.PIPECAT, 0)), pipecat=0)
+    recovering.replay(order_of(Fold(InputSource.PIPECAT, 0, "a")), pipecat=0)
     with capture_logs() as logged:
         recovering.fold()
     assert [line["conversation_ids"] for line in logged if line["event"] == "calls_incomplete"] == [["a"]]
@@ -298,7 +292,7 @@ def test_a_call_that_has_lost_every_record_is_named_and_would_open_in_a_new_gene
 def test_goals_are_those_of_then_until_the_order_ends() -> None:
     recovering = Recovering()
     then = recovering.goals.logged = {"a": goal_set("As it was.")}
-    recovering.replay(order_of(opens(InputSource.PIPECAT, 0)), pipecat=1)
+    recovering.replay(order_of(Fold(InputSource.PIPECAT, 0, "a")), pipecat=1)
     assert recovering.goals.logged == then
     recovering.fold(said(0))
     assert recovering.goals.logged is None
@@ -306,7 +300,7 @@ def test_goals_are_those_of_then_until_the_order_ends() -> None:
 
 def test_what_another_version_published_is_published_once_again() -> None:
     recovering = Recovering()
-    order = order_of(opens(InputSource.PIPECAT, 0), opens(InputSource.PIPECAT, 1, "b"), version="old")
+    order = order_of(Fold(InputSource.PIPECAT, 0, "a"), Fold(InputSource.PIPECAT, 1, "b"), version="old")
     order.owner(VERSION)
     order.write(Renumbered("a", GENERATION))
     recovering.replay(order, pipecat=2)
@@ -355,8 +349,8 @@ def test_its_steps_are_noted_from_the_first_on() -> None:
     pipecat = InputSource.PIPECAT
     steps = [step for _, steps in recovering.steps for step in steps]
     assert steps == [
-        opens(pipecat, 0), goes_on(pipecat, 1), opens(pipecat, 2, "b"),
-        Renumbered("a", GENERATION), Renumbered("b", GENERATION), goes_on(pipecat, 3),
+        Fold(pipecat, 0, "a"), Fold(pipecat, 1), Fold(pipecat, 2, "b"),
+        Renumbered("a", GENERATION), Renumbered("b", GENERATION), Fold(pipecat, 3),
     ]  # fmt: skip
 
 
@@ -413,4 +407,4 @@ def test_where_nothing_was_published_it_is_live_at_once() -> None:
     assert not recovering.is_silent()
     recovering.fold(said(0))
     assert waiting_in(recovering.partition.outbox) == [["a"]]
-    assert recovering.steps == [(VERSION, [opens(InputSource.PIPECAT, 0)])]
+    assert recovering.steps == [(VERSION, [Fold(InputSource.PIPECAT, 0, "a")])]
