@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -436,3 +437,141 @@ def test_a_table_in_a_pipe_has_no_padding(callgauge: Callgauge, command: str) ->
     lines = callgauge(command).out.splitlines()
     assert len(lines) > len(INPUT_TOPICS)
     assert [line for line in lines if line.endswith(" ")] == []
+
+
+ASK = """
+import json, sys
+from streamer.cli.main import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+sys.stderr.write(json.dumps(sorted(sys.modules)))
+"""
+
+
+def completed(shell: str, words: str) -> tuple[str, set[str]]:
+    """Returns the completions of a line with an unfinished last word, and the modules that were loaded."""
+    asked = {"_CALLGAUGE_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    others = {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    ended = subprocess.run(
+        [sys.executable, "-c", ASK], cwd=ROOT, env={**os.environ, **asked, **others}, capture_output=True, text=True,
+        timeout=patient(30),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout, set(json.loads(ended.stderr))
+
+
+def test_bash_completes_commands_without_loading_them() -> None:
+    answer, modules = completed("bash", "callgauge ")
+    assert answer.split() == list(cli_app.COMMANDS)
+    assert modules & {"aiokafka", "consumers.engine", "faststream", "schemas.topics", "structlog"} == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("callgauge sc", ["score", "schema"]),
+        ("callgauge topics c", ["create", "check"]),
+        ("callgauge quarantine list --js", ["--json"]),
+        ("callgauge context --arr", ["--arrival"]),
+        ("callgauge nothing", []),
+    ],
+)
+def test_bash_completes_subcommands_and_options(words: str, expected: list[str]) -> None:
+    assert completed("bash", words)[0].split() == expected
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_show_a_summary_beside_the_command(shell: str) -> None:
+    answer, _ = completed(shell, "callgauge sche")
+    assert "schema" in answer
+    assert "Prints the JSON Schema" in answer
+
+
+def test_the_script_for_a_shell_is_printed() -> None:
+    command = f"{sys.executable} -c 'from streamer.cli.main import main; main()' --show-completion; exit $?"
+    ended = subprocess.run(  # the script is for the shell that starts the command
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=patient(30)
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "complete -o default -F _callgauge_completion callgauge" in ended.stdout
+
+
+PRINTING = (
+    *("--help", "--version", "", "schema", "schema score", "score sample", "score sample --format table"),
+    *("transcript sample", "trials sample", "settings", "settings --toml"),
+    *("simulate --print", "topics", "events --help", "run --help"),
+)
+FORK = """
+import json, os, sys
+from streamer.cli.app import loaded
+from streamer.cli.main import main
+for command in ("schema", "score", "transcript", "trials", "settings", "simulate", "topics"):
+    loaded(command)
+ends = {}
+for line in json.loads(sys.argv[1]):
+    reading, writing = os.pipe()
+    os.close(reading)
+    errors, said = os.pipe()
+    child = os.fork()
+    if not child:
+        os.dup2(writing, 1)
+        os.dup2(said, 2)
+        sys.argv = ["callgauge", *line.split()]
+        main()
+        raise AssertionError("no exit")
+    os.close(writing)
+    os.close(said)
+    with os.fdopen(errors) as heard:
+        text = heard.read()
+    ends[line] = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text]
+print(json.dumps(ends))
+"""
+"""Imports the commands once, and runs each line in a child that writes to a pipe without a reader."""
+
+
+@pytest.fixture(scope="module")
+def ends() -> dict[str, list[object]]:
+    ended = subprocess.run(
+        [sys.executable, "-c", FORK, json.dumps(PRINTING)],
+        cwd=ROOT, capture_output=True, text=True, timeout=patient(60),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, list[object]] = json.loads(ended.stdout)
+    return found
+
+
+@pytest.mark.parametrize("line", PRINTING)
+def test_a_command_without_a_reader_ends_quietly(ends: dict[str, list[object]], line: str) -> None:
+    """A shell shows 141 for SIGPIPE."""
+    assert ends[line] == [141, ""]
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["schema", "score"], ["score", "sample", "--processes", "2"]])
+def test_a_command_finds_our_packages_behind_others_of_their_names(tmp_path: Path, arguments: list[str]) -> None:
+    for name in ("schemas", "consumers", "streamer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('of somebody else')\n")
+    start = "from callgauge import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", start, *arguments],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": f".{os.pathsep}{ROOT}"}, capture_output=True, text=True,
+        timeout=patient(60),
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout
+
+
+def test_the_installed_command_starts_there() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"callgauge": "callgauge:main"}
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "callgauge", "--version"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=patient(30),
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("callgauge ")
