@@ -9,37 +9,31 @@ import threading
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from consumers.judge.settings import JudgeSettings
 from schemas.closed_sets import JudgeKind
 from schemas.judging import JudgeVerdict, Rated
-from streamer.cli import main as cli
 from streamer.offline.kept_verdicts import KeptVerdicts
 from tests.support.calls.judge_questions import question
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
 from tests.support.patience import patient
 from tests.unit.streamer.cli.test_score import JUDGED, call, goals, write_calls, write_goals
+from tests.unit.streamer.command_line import Command, Ended
 
 ROOT = Path(__file__).parents[4]
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 class Run:
     """Runs of a command on the same input and the same file of verdicts: on traces, unless another command is given."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, callgauge: Command) -> None:
         self.verdicts = folder / "verdicts.jsonl"
         self._traces = folder / "traces.jsonl"
         self._monkeypatch = monkeypatch
-        self._capsys = capsys
+        self._callgauge = callgauge
         self.command = ["score", str(self._traces), "--format", "agent-inspect"]
         self.write(3)
 
@@ -53,10 +47,7 @@ class Run:
         """A whole run in this process."""
         for name, value in self._environment(judge, settings).items():
             self._monkeypatch.setenv(name, value)
-        self._monkeypatch.setattr(sys, "argv", ["callgauge", *self._arguments(switch)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(int(ended.value.code or 0), *self._capsys.readouterr())
+        return self._callgauge(*self._arguments(switch))
 
     def begin(self, judge: ScriptedOpenAI, **settings: object) -> "subprocess.Popen[bytes]":
         """A run in a process of its own."""
@@ -76,8 +67,8 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return Run(tmp_path, monkeypatch, capsys)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, callgauge: Command) -> Run:
+    return Run(tmp_path, monkeypatch, callgauge)
 
 
 def by_word(asked: Asked) -> Does:
