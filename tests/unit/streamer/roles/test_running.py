@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,31 +84,28 @@ class Running:
         return answer.status_code, answer.text
 
 
-@asynccontextmanager
-async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
+@pytest.fixture
+async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     made = Running(monkeypatch)
-    try:
-        async with asyncio.timeout(patient(20)):
-            while not made.service._running:
-                assert not made.task.done(), made.task
-                await asyncio.sleep(0)
-            yield made
-    finally:
-        made.stop.set()
-        for role in (made.evaluator, made.exporter):
-            role.may_end.set()
-        await asyncio.gather(made.task, return_exceptions=True)
+    async with asyncio.timeout(patient(20)):
+        while not made.service._running:
+            assert not made.task.done(), made.task
+            await asyncio.sleep(0)
+    yield made
+    made.stop.set()
+    for role in (made.evaluator, made.exporter):
+        role.may_end.set()
+    await asyncio.gather(made.task, return_exceptions=True)
 
 
-async def test_it_is_ready_when_every_role_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(monkeypatch) as made:
-        assert await made.page("/readyz") == (503, "evaluator: waits\nexporter: waits\n")
-        made.exporter.ready.set()
-        assert await made.page("/readyz") == (503, "evaluator: waits\n")
-        assert not made.service.ready.is_set()
-        made.evaluator.ready.set()
-        await made.service.ready.wait()
-        assert await made.page("/readyz") == (200, "ok\n")
+async def test_it_is_ready_when_every_role_is(made: Running) -> None:
+    assert await made.page("/readyz") == (503, "evaluator: waits\nexporter: waits\n")
+    made.exporter.ready.set()
+    assert await made.page("/readyz") == (503, "evaluator: waits\n")
+    assert not made.service.ready.is_set()
+    made.evaluator.ready.set()
+    await made.service.ready.wait()
+    assert await made.page("/readyz") == (200, "ok\n")
 
 
 @pytest.mark.parametrize("role", ROLE_NAMES)
@@ -132,53 +128,49 @@ async def test_the_budget_of_series_is_a_setting() -> None:
     assert budgets[1] - budgets[0] == 2_000
 
 
-async def test_a_role_that_waits_does_not_ask_for_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(monkeypatch) as made:
-        assert await made.page("/healthz") == (200, "ok\n")
-        made.exporter.stall = ("exporter: no tick for 31 s",)
-        assert await made.page("/healthz") == (503, "exporter: no tick for 31 s\n")
+async def test_a_role_that_waits_does_not_ask_for_a_restart(made: Running) -> None:
+    assert await made.page("/healthz") == (200, "ok\n")
+    made.exporter.stall = ("exporter: no tick for 31 s",)
+    assert await made.page("/healthz") == (503, "exporter: no tick for 31 s\n")
 
 
-async def test_a_stop_lets_every_role_finish_and_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(monkeypatch) as made:
-        for role in (made.evaluator, made.exporter):
-            role.ready.set()
-        made.evaluator.may_end.clear()
-        made.evaluator.stall = ("evaluator: no tick for 31 s",)  # a role that stops is quiet
-        made.stop.set()
-        assert await made.page("/readyz") == (503, "evaluator: stopping\nexporter: stopping\n")
-        assert await made.page("/healthz") == (200, "ok\n")
-        assert made.service.unfinished() == ["evaluator"]
-        made.evaluator.may_end.set()
-        await made.task
-        assert made.evaluator.has_stopped
-        assert made.exporter.has_stopped
-        assert made.service.unfinished() == ["process"]
+async def test_a_stop_lets_every_role_finish_and_is_told_at_once(made: Running) -> None:
+    for role in (made.evaluator, made.exporter):
+        role.ready.set()
+    made.evaluator.may_end.clear()
+    made.evaluator.stall = ("evaluator: no tick for 31 s",)  # a role that stops is quiet
+    made.stop.set()
+    assert await made.page("/readyz") == (503, "evaluator: stopping\nexporter: stopping\n")
+    assert await made.page("/healthz") == (200, "ok\n")
+    assert made.service.unfinished() == ["evaluator"]
+    made.evaluator.may_end.set()
+    await made.task
+    assert made.evaluator.has_stopped
+    assert made.exporter.has_stopped
+    assert made.service.unfinished() == ["process"]
 
 
-async def test_a_role_that_fails_ends_the_others_properly(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(monkeypatch) as made:
-        made.exporter.may_end.clear()
-        made.exporter.fails_at_the_end = OSError("the second failure")
-        made.evaluator.failing.set_exception(ZeroDivisionError("the first failure"))
-        await made.service.stopping.wait()
-        assert await made.page("/healthz") == (503, "evaluator: its work has ended with an error\n")
-        with capture_logs() as lines:
-            made.exporter.may_end.set()
-            with pytest.raises(ZeroDivisionError, match="the first failure"):
-                await made.task
-        assert made.exporter.has_stopped
-        (told,) = [line for line in lines if line["event"] == "role_failed"]
-        assert (told["role"], told["error"]) == ("exporter", "OSError('the second failure')")
-
-
-async def test_cancelling_it_lets_every_role_finish(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(monkeypatch) as made:
-        made.task.cancel()
-        with pytest.raises(asyncio.CancelledError):
+async def test_a_role_that_fails_ends_the_others_properly(made: Running) -> None:
+    made.exporter.may_end.clear()
+    made.exporter.fails_at_the_end = OSError("the second failure")
+    made.evaluator.failing.set_exception(ZeroDivisionError("the first failure"))
+    await made.service.stopping.wait()
+    assert await made.page("/healthz") == (503, "evaluator: its work has ended with an error\n")
+    with capture_logs() as lines:
+        made.exporter.may_end.set()
+        with pytest.raises(ZeroDivisionError, match="the first failure"):
             await made.task
-        assert made.evaluator.has_stopped
-        assert made.exporter.has_stopped
+    assert made.exporter.has_stopped
+    (told,) = [line for line in lines if line["event"] == "role_failed"]
+    assert (told["role"], told["error"]) == ("exporter", "OSError('the second failure')")
+
+
+async def test_cancelling_it_lets_every_role_finish(made: Running) -> None:
+    made.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await made.task
+    assert made.evaluator.has_stopped
+    assert made.exporter.has_stopped
 
 
 # Signals are tried on a real process: their effect on a loop that hangs cannot be seen from inside the loop.
@@ -371,8 +363,13 @@ ERROR = WriteError("partition 3 refused")
 
 
 @pytest.fixture
-async def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rig]:
-    return lambda **options: Rig(monkeypatch, **options)
+async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    rig = Rig(monkeypatch)
+    await until_idle()
+    yield rig
+    if not rig.task.done():
+        rig.stop.set()
+        await rig.task
 
 
 @pytest.fixture
@@ -381,9 +378,7 @@ def logged() -> Iterator[list[Any]]:
         yield lines
 
 
-async def test_a_role_that_has_worked_is_made_anew_after_a_pause(make: Callable[..., Rig], logged: list[Any]) -> None:
-    rig = make()
-    await until_idle()
+async def test_a_role_that_has_worked_is_made_anew_after_a_pause(rig: Rig, logged: list[Any]) -> None:
     await rig.works()
     assert rig.runner.problems() == ()
     await rig.fails(ERROR)
@@ -405,28 +400,23 @@ async def test_a_role_that_has_worked_is_made_anew_after_a_pause(make: Callable[
         ("role_works_again", "evaluator"),
     ]
     assert logged[0]["error"] == "WriteError: partition 3 refused"
-    rig.stop.set()
-    await rig.task
 
 
-@pytest.mark.parametrize("options", [{}, {"is_restarted": False}])
+@pytest.mark.parametrize("has_worked", [False, True])
 async def test_what_never_worked_or_cannot_go_on_ends_at_once(
-    make: Callable[..., Rig], options: dict[str, bool]
+    monkeypatch: pytest.MonkeyPatch, has_worked: bool
 ) -> None:
-    rig = make(**options)
+    rig = Rig(monkeypatch, is_restarted=not has_worked)
     await until_idle()
-    if options:
+    if has_worked:
         await rig.works()
     await rig.fails(ERROR)
     with pytest.raises(WriteError):
         await rig.task
-    assert rig.pauses == []
-    assert rig.restarts == 0
+    assert (rig.pauses, rig.restarts) == ([], 0)
 
 
-async def test_pauses_grow_and_the_process_ends_after_too_many(make: Callable[..., Rig], logged: list[Any]) -> None:
-    rig = make()
-    await until_idle()
+async def test_pauses_grow_and_the_process_ends_after_too_many(rig: Rig, logged: list[Any]) -> None:
     for number in range(MOST_RESTARTS):
         await rig.works()  # for less than a minute: that is no recovery
         await rig.fails(WriteError(f"partition {number} refused"))
@@ -440,9 +430,7 @@ async def test_pauses_grow_and_the_process_ends_after_too_many(make: Callable[..
     assert [line["event"] for line in logged if line["log_level"] == "error"] == ["role_failed", "role_given_up"]
 
 
-async def test_who_has_worked_for_a_while_begins_a_new_row(make: Callable[..., Rig], logged: list[Any]) -> None:
-    rig = make()
-    await until_idle()
+async def test_who_has_worked_for_a_while_begins_a_new_row(rig: Rig, logged: list[Any]) -> None:
     for _ in range(2 * MOST_RESTARTS):
         await rig.works()
         rig.now_seconds += QUIET_SECONDS
@@ -450,14 +438,10 @@ async def test_who_has_worked_for_a_while_begins_a_new_row(make: Callable[..., R
         await rig.pause_ends()
     assert set(rig.pauses) == {1.0}
     assert [line["event"] for line in logged].count("role_failed") == 2 * MOST_RESTARTS
-    rig.stop.set()
-    await rig.task
 
 
-async def test_another_reason_is_told(make: Callable[..., Rig], logged: list[Any]) -> None:
+async def test_another_reason_is_told(rig: Rig, logged: list[Any]) -> None:
     """The broker is also asked before each new start, because its answer is clearer about missing rights."""
-    rig = make()
-    await until_idle()
     await rig.works()
     await rig.fails(ERROR)
     rig.refusal = KafkaRefusedError("lacks Write on transcripts")
@@ -471,27 +455,19 @@ async def test_another_reason_is_told(make: Callable[..., Rig], logged: list[Any
     assert [line["error"] for line in logged if line["event"] == "role_failed"] == [
         "WriteError: partition 3 refused", "KafkaRefusedError: lacks Write on transcripts", "WriteError: partition 3 refused",
     ]  # fmt: skip
-    rig.stop.set()
-    await rig.task
 
 
 @pytest.mark.parametrize(("error", "has_traceback"), [(ERROR, False), (ZeroDivisionError("bug"), True)])
 async def test_a_fault_that_nobody_foresaw_shows_where_it_was(
-    make: Callable[..., Rig], logged: list[Any], error: Exception, *, has_traceback: bool
+    rig: Rig, logged: list[Any], error: Exception, *, has_traceback: bool
 ) -> None:
-    rig = make()
-    await until_idle()
     await rig.works()
     await rig.fails(error)
     assert (logged[0]["exc_info"] is error) is has_traceback
-    rig.stop.set()
-    await rig.task
 
 
 @pytest.mark.parametrize("while_it", ["works", "pauses"])
-async def test_a_stop_ends_it_and_nothing_starts_again(make: Callable[..., Rig], while_it: str) -> None:
-    rig = make()
-    await until_idle()
+async def test_a_stop_ends_it_and_nothing_starts_again(rig: Rig, while_it: str) -> None:
     await rig.works()
     if while_it == "pauses":
         await rig.fails(ERROR)
@@ -500,9 +476,7 @@ async def test_a_stop_ends_it_and_nothing_starts_again(make: Callable[..., Rig],
     assert [role.has_run for role in rig.roles] == ([True] if while_it == "works" else [True, False])
 
 
-async def test_what_fails_while_it_stops_is_told_by_who_waits_for_it(make: Callable[..., Rig]) -> None:
-    rig = make()
-    await until_idle()
+async def test_what_fails_while_it_stops_is_told_by_who_waits_for_it(rig: Rig) -> None:
     await rig.works()
     rig.roles[0].ends.set_exception(ERROR)
     rig.stop.set()

@@ -300,10 +300,12 @@ def files_in(folder: Path) -> dict[str, bytes]:
 TWO = (Record(3, b"a", b"[1]"), Record(5, b"b", b"[2]"))
 
 
-async def test_files_are_there_before_the_position_is_committed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    filing = Filing(monkeypatch, tmp_path, *TWO)
+@pytest.fixture
+def filing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Filing:
+    return Filing(monkeypatch, tmp_path, *TWO)
+
+
+async def test_files_are_there_before_the_position_is_committed(filing: Filing, tmp_path: Path) -> None:
     await filing.until(lambda: bool(filing.consumer.committed))
     assert files_in(tmp_path) == {"a.json": b"[1]", "b.json": b"[2]"}
     assert filing.consumer.committed == [6]
@@ -314,8 +316,7 @@ async def test_files_are_there_before_the_position_is_committed(
     assert filing.asked["auto_offset_reset"] == "earliest", "a new group files all that is kept"
 
 
-async def test_what_cannot_be_written_waits_and_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    filing = Filing(monkeypatch, tmp_path, *TWO)
+async def test_what_cannot_be_written_waits_and_is_told_once(filing: Filing, tmp_path: Path) -> None:
     filing.files.failing = {"b"}
 
     def recovers() -> bool:
@@ -340,10 +341,7 @@ async def test_records_that_are_no_transcripts_are_passed_over(monkeypatch: pyte
     assert list(files_in(tmp_path).values()) == [b"[]"]
 
 
-async def test_a_commit_that_fails_costs_nothing_but_the_same_files_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    filing = Filing(monkeypatch, tmp_path, *TWO)
+async def test_a_commit_that_fails_costs_nothing_but_the_same_files_again(filing: Filing) -> None:
     filing.consumer.commit_error = CommitFailedError()
     with capture_logs() as logged:
         await filing.until(filing.consumer.polled.is_set)
@@ -352,19 +350,17 @@ async def test_a_commit_that_fails_costs_nothing_but_the_same_files_again(
 
 
 async def test_a_commit_that_the_client_tries_for_ever_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    filing: Filing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it does if the topic is deleted."""
     monkeypatch.setattr(transcript_filer, "COMMIT_SECONDS", 0.01)
-    filing = Filing(monkeypatch, tmp_path, *TWO)
     filing.consumer.commits_for_ever = True
     with capture_logs() as logged:
         await filing.until(filing.consumer.polled.is_set)
     assert [(line["event"], line["error"]) for line in logged] == [("commit_failed", "TimeoutError")]
 
 
-async def test_a_broker_that_is_away_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    filing = Filing(monkeypatch, tmp_path, *TWO)
+async def test_a_broker_that_is_away_is_tried_again(filing: Filing, tmp_path: Path) -> None:
     filing.consumer.errors = [KafkaConnectionError("away"), KafkaConnectionError("away")]
     with capture_logs() as logged:
         await filing.until(lambda: bool(filing.consumer.committed))
@@ -381,10 +377,9 @@ async def test_a_folder_that_cannot_be_used_ends_it_at_once(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("mode", "lines"), [(0o755, 1), (0o750, 0)])
 async def test_a_folder_that_everybody_can_look_into_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int, lines: int
+    filing: Filing, tmp_path: Path, mode: int, lines: int
 ) -> None:
     await asyncio.to_thread(tmp_path.chmod, mode)
-    filing = Filing(monkeypatch, tmp_path, *TWO)
     filing.consumer.errors = [KafkaConnectionError("gone")]  # the filer begins again
     with capture_logs() as logged:
         await filing.until(lambda: bool(filing.consumer.committed))

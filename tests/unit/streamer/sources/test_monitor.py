@@ -101,6 +101,25 @@ class Side:
 Script = Callable[[Side], Awaitable[None]]
 
 
+def saying(*steps: Json | str | float) -> Script:
+    """Messages, one right after the other; at a number so many seconds pass."""
+
+    async def script(side: Side) -> None:
+        for step in steps:
+            if isinstance(step, float):
+                side.passes(step)
+            else:
+                await side.says(step)
+
+    return script
+
+
+async def followed(*scripts: Script) -> "Call":
+    call = Call()
+    await call.follow(*scripts)
+    return call
+
+
 class Call:
     """A call and the output of the bridge for it."""
 
@@ -170,6 +189,9 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor_bridge, "FIRST_PAUSE_SECONDS", 0.0)
 
 
+PING: Json = {"type": "ping", "ping_event": {"event_id": 1}}
+
+
 def heard(text: str, event_id: int | str | None = None) -> Json:
     data: Json = {"user_transcript": text} | ({} if event_id is None else {"event_id": event_id})
     return {"type": "user_transcript", "user_transcription_event": data}
@@ -205,12 +227,7 @@ def words(records: Records) -> list[tuple[str, bool]]:
 async def test_every_type_of_the_document_is_taken(*, whole: bool) -> None:
     messages = server_messages(whole=whole)
     assert len({message["type"] for message in messages}) == 27
-
-    async def script(side: Side) -> None:
-        await side.says(*messages)
-
-    call = Call()
-    await call.follow(script)
+    call = await followed(saying(*messages))
     started, *events, ended = call.writer.events
     assert (started["type"], started["agent"], ended["type"]) == ("call_started", "desk", "call_ended")
     assert [event["type"] for event in events] == [each["type"] for each in messages if each["type"] not in CARRIED]
@@ -225,15 +242,8 @@ async def test_every_type_of_the_document_is_taken(*, whole: bool) -> None:
 
 @pytest.mark.parametrize("ids", [(1, 1, 2, 2), ("1", "1", "2", "2"), (None, None, None, None)])
 async def test_the_past_of_a_call_that_is_joined_late_has_no_times(ids: tuple[int | str | None, ...]) -> None:
-    async def script(side: Side) -> None:
-        await side.says(heard("One", ids[0]), said("Two", ids[1]))
-        side.passes()
-        await side.says(heard("Three", ids[2]))
-        side.passes(0.9)
-        await side.says(said("Four", ids[3]))
-
-    call = Call()
-    await call.follow(script)
+    past = heard("One", ids[0]), said("Two", ids[1])
+    call = await followed(saying(*past, QUIET_SECONDS, heard("Three", ids[2]), 0.9, said("Four", ids[3])))
     assert words(call.writer) == [("One", False), ("Two", False), ("Three", True), ("Four", True)]
     assert (call.count("messages", "past"), call.count("messages", "sent")) == (2, 2)
 
@@ -246,19 +256,10 @@ async def test_what_a_reconnect_repeats_is_sent_once_and_what_was_missed_has_no_
     )  # fmt: skip
 
     async def first(side: Side) -> None:
-        side.passes()
-        await side.says(one)
-        side.passes()
-        await side.says(two)
+        await saying(QUIET_SECONDS, one, QUIET_SECONDS, two)(side)
         await side.breaks()
 
-    async def second(side: Side) -> None:
-        await side.says(one, two, three)  # the third was missed
-        side.passes()
-        await side.says(again)
-
-    call = Call()
-    await call.follow(first, second)
+    call = await followed(first, saying(one, two, three, QUIET_SECONDS, again))  # the third was missed
     assert words(call.writer) == [("Yes", False), ("Good", True), ("Yes", False), ("Good", True)]
     assert call.count("messages", "repeated") == 2
     assert (call.count("connections", "lost"), call.count("connections", "ended")) == (1, 1)
@@ -267,46 +268,25 @@ async def test_what_a_reconnect_repeats_is_sent_once_and_what_was_missed_has_no_
 
 
 async def test_sound_and_pings_are_no_pause() -> None:
-    async def script(side: Side) -> None:
-        await side.says(heard("One"))
-        for _ in range(3):
-            side.passes(0.1)
-            await side.says({"type": "ping", "ping_event": {"event_id": 1}})
-        await side.says(heard("Two"))
-
-    call = Call()
-    await call.follow(script)
+    call = await followed(saying(heard("One"), *(0.1, PING) * 3, heard("Two")))
     assert words(call.writer) == [("One", False), ("Two", True)]
 
 
 async def test_what_is_no_message_is_counted_and_the_call_goes_on() -> None:
-    async def script(side: Side) -> None:
-        await side.says("{", "[]", "{}", '{"type": 5}', '{"type": "of_tomorrow"}', heard("One"))
-
-    call = Call()
-    await call.follow(script)
+    call = await followed(saying("{", "[]", "{}", '{"type": 5}', '{"type": "of_tomorrow"}', heard("One")))
     assert call.count("messages", "unreadable") == 4
     assert [event["type"] for event in call.writer.events[1:-1]] == ["of_tomorrow", "user_transcript"]
 
 
 async def test_without_kafka_messages_wait_and_keep_the_time_of_their_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def script(side: Side) -> None:
-        await side.says(heard("One"))
-        side.passes(5)
-        await side.says(said("Two"))
-
     call = Call()
     call.writer.fails = 3
-    await call.follow(script)
+    await call.follow(saying(heard("One"), 5.0, said("Two")))
     assert [event["timestamp"] - T0_MS for event in call.writer.events] == [0, 0, 5_000, 5_000]
     monkeypatch.setattr(monitor_bridge, "MAX_WAITING", 2)
     crowded = Call()
     crowded.writer.fails = 50
-
-    async def many(side: Side) -> None:
-        await side.says(*[heard(str(number)) for number in range(10)])
-
-    await crowded.follow(many)
+    await crowded.follow(saying(*[heard(str(number)) for number in range(10)]))
     assert crowded.count("messages", "dropped") > 0
 
 
@@ -319,17 +299,9 @@ async def test_a_call_that_cannot_be_followed_is_left(status: int, tries: int) -
 
 
 async def test_nothing_is_timed_from_the_past_and_the_present_is_estimated() -> None:
-    async def script(side: Side) -> None:
-        await side.says(said("Welcome.", 1), heard("My badge is lost", 2), said("Which one?", 2))
-        side.passes(4)
-        await side.says(heard("The blue one", 3))
-        side.passes(0.9)
-        await side.says(said("I see.", 3))
-
-    call = Call()
-    await call.follow(script)
-    feed = fed(call)
-    records = records_of(feed.effects)
+    past = said("Welcome.", 1), heard("My badge is lost", 2), said("Which one?", 2)
+    call = await followed(saying(*past, 4.0, heard("The blue one", 3), 0.9, said("I see.", 3)))
+    records = records_of(fed(call).effects)
     assert {each.turn for each in records if isinstance(each, VoiceToVoiceLatency)} == {2}
     rows = {each.turn: plain(each.voice_to_voice_ms) for each in records if isinstance(each, TurnValues)}
     assert (rows[1], rows[2]) == ("times_unknown", 900.0)
@@ -354,13 +326,7 @@ def test_of_a_call_whose_beginning_may_be_missing_no_message_is_taken_for_an_ear
 
 
 async def test_pings_are_of_the_last_hundred_messages_too() -> None:
-    async def script(side: Side) -> None:
-        await side.says(*[{"type": "ping", "ping_event": {"event_id": 1}}] * (PAST_MESSAGES - 1), heard("Yes"))
-        side.passes()
-        await side.says(heard("Yes"))
-
-    call = Call()
-    await call.follow(script)
+    call = await followed(saying(*[PING] * (PAST_MESSAGES - 1), heard("Yes"), QUIET_SECONDS, heard("Yes")))
     past, present = (read_envelope(record.headers) for record in call.writer.records[1:-1])
     assert past is not None
     assert present is not None
@@ -395,22 +361,9 @@ async def test_a_bridge_that_starts_again_times_nothing_of_the_past_and_doubles_
     missed = [replied("t1"), said("Found it", numbered())]
     after = [heard("Yes", numbered()), called("t2"), replied("t2"), said("Good", numbered())]
 
-    async def first(side: Side) -> None:
-        side.passes()
-        for message in before:
-            await side.says(message)
-            side.passes(1)
-
-    async def second(side: Side) -> None:
-        side.passes(5)
-        await side.says(*before, *missed)
-        for message in after:
-            side.passes(1)
-            await side.says(message)
-
     call = Call()
-    await call.killed_after(first)
-    await call.follow(second)
+    await call.killed_after(saying(QUIET_SECONDS, *(step for message in before for step in (message, 1.0))))
+    await call.follow(saying(5.0, *before, *missed, *(step for message in after for step in (1.0, message))))
     feed = fed(call)
     records = records_of(feed.effects)
     rows = {each.turn: each for each in records if isinstance(each, TurnValues)}

@@ -38,8 +38,7 @@ def spoke(kind: str, **more: Any) -> dict[str, Any]:
     return {"conversation_id": "c1", "type": "speech_event", "timestamp": NOW_MS, "data": data, **more}
 
 
-async def test_events_of_every_stream_go_to_their_topics() -> None:
-    receiver = Receiver()
+async def test_events_of_every_stream_go_to_their_topics(receiver: Receiver) -> None:
     posted = [
         started(agent="desk"),
         spoke("user_speech_started"),
@@ -62,8 +61,7 @@ async def test_events_of_every_stream_go_to_their_topics() -> None:
     assert receiver.count("callgauge_ingest_events_total", tenant="", source="audit") == 2
 
 
-async def test_a_number_that_no_float_holds_is_null() -> None:
-    receiver = Receiver()
+async def test_a_number_that_no_float_holds_is_null(receiver: Receiver) -> None:
     event = {
         "conversation_id": "c",
         "message_type": "tool_response",
@@ -77,8 +75,7 @@ async def test_a_number_that_no_float_holds_is_null() -> None:
     assert receiver.written[0][1]["value"] == {"tool": "fee", "response": None}
 
 
-async def test_a_request_that_comes_again_with_its_key_is_a_repeat() -> None:
-    receiver = Receiver()
+async def test_a_request_that_comes_again_with_its_key_is_a_repeat(receiver: Receiver) -> None:
     for _ in range(2):
         await receiver.events([started(), spoke("user_speech_started")], idempotency_key="k1")
     await receiver.events([started()])
@@ -87,8 +84,7 @@ async def test_a_request_that_comes_again_with_its_key_is_a_repeat() -> None:
     assert ids[4] not in ids[:4]
 
 
-async def test_attributes_of_a_cloudevent_are_kept() -> None:
-    receiver = Receiver()
+async def test_attributes_of_a_cloudevent_are_kept(receiver: Receiver) -> None:
     headers = {"ce_specversion": "1.0", "ce_id": "e%201", "ce_source": "/bot/7", "ce_type": "callgauge.pipecat.speech_event.v1",
                "ce_subject": "c9", "ce_sequence": "12"}  # fmt: skip
     event = {key: value for key, value in spoke("user_speech_started").items() if key != "conversation_id"}
@@ -99,8 +95,7 @@ async def test_attributes_of_a_cloudevent_are_kept() -> None:
     assert read_envelope(record.headers) == ("e 1", "/bot/7", "callgauge.pipecat.speech_event.v1", 12)
 
 
-async def test_of_half_a_batch_the_other_half_is_accepted() -> None:
-    receiver = Receiver()
+async def test_of_half_a_batch_the_other_half_is_accepted(receiver: Receiver) -> None:
     lines = [
         json.dumps(started()),
         '{"conversation_id": "c1", "type": "speech_event"',
@@ -129,8 +124,7 @@ async def test_of_half_a_batch_the_other_half_is_accepted() -> None:
     assert receiver.count("callgauge_ingest_events_refused_total", tenant="") == 5
 
 
-async def test_a_batch_of_nothing_good_is_refused() -> None:
-    receiver = Receiver()
+async def test_a_batch_of_nothing_good_is_refused(receiver: Receiver) -> None:
     response = await receiver.events([{"conversation_id": "c1"}, 5])
     assert response.status_code == 422
     assert receiver.writer.records == []
@@ -141,8 +135,7 @@ async def test_a_batch_of_nothing_good_is_refused() -> None:
 @pytest.mark.parametrize(
     "authorization", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer é"]
 )
-async def test_a_request_without_the_token_is_refused_unread(authorization: str) -> None:
-    receiver = Receiver()
+async def test_a_request_without_the_token_is_refused_unread(receiver: Receiver, authorization: str) -> None:
     headers = [(b"authorization", authorization.encode())] if authorization else []
     response = await receiver._client.post("/events", content=b"[]", headers=headers)
     assert response.status_code == 401
@@ -179,8 +172,7 @@ async def test_a_tenant_over_its_limit_waits_and_another_one_does_not() -> None:
     assert receiver.count(REQUESTS, tenant="acme", outcome="limited") == 1
 
 
-async def test_ten_megabytes_are_refused_with_an_answer() -> None:
-    receiver = Receiver()
+async def test_ten_megabytes_are_refused_with_an_answer(receiver: Receiver) -> None:
     response = await receiver.events([started(x="y" * 10_000_000)])
     assert response.status_code == 413
     assert str(events.MAX_BODY_BYTES) in response.json()["error"]
@@ -189,8 +181,7 @@ async def test_ten_megabytes_are_refused_with_an_answer() -> None:
     assert one_event.json()["refused"][0]["reason"] == "record_too_large"
 
 
-async def test_kafka_away_is_503_and_never_202() -> None:
-    receiver = Receiver()
+async def test_kafka_away_is_503_and_never_202(receiver: Receiver) -> None:
     receiver.writer.is_away = True
     response = await receiver.events([started()])
     assert (response.status_code, response.headers["retry-after"]) == (503, "5")
@@ -198,8 +189,7 @@ async def test_kafka_away_is_503_and_never_202() -> None:
     assert receiver.count(REQUESTS, tenant="", outcome="kafka_away") == 1
 
 
-async def test_the_answer_waits_for_the_acknowledgement() -> None:
-    receiver = Receiver()
+async def test_the_answer_waits_for_the_acknowledgement(receiver: Receiver) -> None:
     receiver.writer.hold()
     answering = asyncio.create_task(receiver.events([started()]))
     await receiver.writer.asked.wait()
@@ -208,8 +198,7 @@ async def test_the_answer_waits_for_the_acknowledgement() -> None:
     assert (await answering).status_code == 202
 
 
-async def test_slow_and_too_many_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
-    receiver = Receiver()
+async def test_slow_and_too_many_bodies(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.01)
     forever = asyncio.Event()
 
@@ -228,8 +217,7 @@ async def test_slow_and_too_many_bodies(monkeypatch: pytest.MonkeyPatch) -> None
     assert receiver.count(REQUESTS, tenant="", outcome="busy") == 1
 
 
-async def test_bodies_that_are_refused_as_a_whole() -> None:
-    receiver = Receiver()
+async def test_bodies_that_are_refused_as_a_whole(receiver: Receiver) -> None:
     assert (await receiver.events(b"hello")).status_code == 400
     assert (await receiver.events(b"[]")).status_code == 400
     assert (await receiver.events(b"[]", content_encoding="gzip")).status_code == 415
