@@ -71,38 +71,25 @@ async def test_halves_of_a_broadcast_that_go_upstream_are_not_read() -> None:
     assert seen.events == []
 
 
-async def test_an_interruption_over_silence_is_none() -> None:
+BEGINS, ENDS, CUTS, ASKS = (
+    BotStartedSpeakingFrame,
+    BotStoppedSpeakingFrame,
+    InterruptionFrame,
+    LLMFullResponseStartFrame,
+)
+
+
+@pytest.mark.parametrize(("frames", "moments"), [
+    pytest.param([CUTS, BEGINS, CUTS, ENDS, CUTS], "begins interruption ends", id="over silence it is none"),
+    pytest.param([BEGINS, CUTS, ENDS, BEGINS, UserStoppedSpeakingFrame, ENDS], "begins interruption ends asked ends",
+                 id="the rest of an answer that was cut is no new one"),
+    pytest.param([BEGINS, CUTS, ENDS, ASKS, BEGINS], "begins interruption ends begins", id="a new answer right after it is one"),
+])  # fmt: skip
+async def test_interruptions(frames: list[type[Any]], moments: str) -> None:
     seen = Observed()
-    await seen.push(
-        InterruptionFrame(),
-        BotStartedSpeakingFrame(),
-        InterruptionFrame(),
-        BotStoppedSpeakingFrame(),
-        InterruptionFrame(),
-    )
-    assert seen.moments == ["bot_speech_started", "interruption", "bot_speech_stopped"]
-
-
-async def test_the_rest_of_an_answer_that_was_cut_is_no_new_answer() -> None:
-    seen = Observed()
-    await seen.push(
-        BotStartedSpeakingFrame(), InterruptionFrame(), BotStoppedSpeakingFrame(), BotStartedSpeakingFrame(),
-        UserStoppedSpeakingFrame(), BotStoppedSpeakingFrame(),
-    )  # fmt: skip
-    assert seen.moments == [
-        "bot_speech_started",
-        "interruption",
-        "bot_speech_stopped",
-        "user_turn_stopped",
-        "bot_speech_stopped",
-    ]
-
-
-async def test_a_new_answer_right_after_an_interruption_is_one() -> None:
-    seen = Observed()
-    await seen.push(BotStartedSpeakingFrame(), InterruptionFrame(), BotStoppedSpeakingFrame())
-    await seen.push(LLMFullResponseStartFrame(), BotStartedSpeakingFrame())
-    assert seen.moments[-1] == "bot_speech_started"
+    await seen.push(*(frame() for frame in frames))
+    names = {"begins": "bot_speech_started", "ends": "bot_speech_stopped", "asked": "user_turn_stopped"}
+    assert seen.moments == [names.get(each, each) for each in moments.split()]
 
 
 def test_sound_long_after_an_interruption_is_an_answer_whatever_made_it() -> None:
@@ -154,30 +141,17 @@ async def test_the_end_is_told_when_everything_is_over(frame: EndFrame | CancelF
     assert [event.get("reason") for event in seen.events] == [None, reason]
 
 
-async def test_the_first_end_gives_the_reason() -> None:
-    seen = Observed()
+async def test_the_first_end_gives_the_reason_and_nothing_seen_is_no_call() -> None:
+    seen, nothing = Observed(), Observed()
     await seen.push(EndFrame(reason="goodbye"), CancelFrame())
     await seen.observer.cleanup()
-    assert seen.events[-1]["reason"] == "goodbye"
-
-
-async def test_an_observer_that_saw_nothing_tells_of_no_call() -> None:
-    seen = Observed()
-    await seen.observer.cleanup()
-    assert seen.events == []
+    await nothing.observer.cleanup()
+    assert (seen.events[-1]["reason"], nothing.events) == ("goodbye", [])
 
 
 async def test_callgauge_knows_every_event() -> None:
-    import json
-
     seen = Observed(agent="desk")
-    await seen.push(
-        VADUserStartedSpeakingFrame(),
-        UserStartedSpeakingFrame(),
-        BotStartedSpeakingFrame(),
-        InterruptionFrame(),
-        EndFrame(),
-    )
+    await seen.push(VADUserStartedSpeakingFrame(), UserStartedSpeakingFrame(), BEGINS(), CUTS(), EndFrame())
     await seen.observer.cleanup()
     events = [decode(InputSource.PIPECAT, json.dumps(event).encode()) for event in seen.events]
     assert len(events) == 6
@@ -235,12 +209,8 @@ async def test_a_message_says_whether_the_bot_was_cut() -> None:
     seen = Observed()
     whole = LLMContextAssistantTurnFrame("All of it.", STAMP)
     cut = LLMContextAssistantTurnFrame("A part", STAMP)
-    await seen.push(
-        LLMFullResponseStartFrame(), BotStartedSpeakingFrame(), BotStoppedSpeakingFrame(), InterruptionFrame(), whole
-    )
-    await seen.push(
-        LLMFullResponseStartFrame(), BotStartedSpeakingFrame(), InterruptionFrame(), BotStoppedSpeakingFrame(), cut
-    )
+    await seen.push(ASKS(), BEGINS(), ENDS(), CUTS(), whole)
+    await seen.push(ASKS(), BEGINS(), CUTS(), ENDS(), cut)
     await seen.push(LLMContextUserTurnFrame("Stop.", STAMP))
     assert [(each["content"], each["interrupted"]) for each in seen.of("assistant_message")] == [
         ("All of it.", False),
@@ -309,12 +279,8 @@ async def test_the_tools_of_the_agent_are_told_once_and_when_they_change() -> No
     context.set_tools([find, FunctionSchema("book", "Books.", {}, [])])
     await seen.push(LLMContextFrame(context))
     told = [event["tools"] for event in seen.events if "tools" in event]
-    assert told[0] == [
-        {
-            "name": "find",
-            "parameters": {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]},
-        }
-    ]
+    parameters = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
+    assert told[0] == [{"name": "find", "parameters": parameters}]
     assert [[tool["name"] for tool in tools] for tools in told] == [["find"], ["find", "book"]]
 
 

@@ -37,10 +37,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(confi
     settings = loaded(environment, config, topic_prefix="option.", http_host=None)
     assert (settings.bootstrap, settings.http_port, settings.topic_prefix) == ("file:1", 2, "option.")
     assert (settings.limits.idle_ms, settings.limits.dead_air_ms, settings.limits.closing_grace_ms) == (2, 1, 10_000)
-
-
-def test_the_environment_may_name_the_file(config: Path) -> None:
-    assert loaded({"CALLGAUGE_CONFIG": str(config)}).http_port == 1
+    assert loaded({"CALLGAUGE_CONFIG": str(config)}).http_port == 1, "the environment may name the file"
 
 
 def test_clients_get_what_was_set() -> None:
@@ -100,12 +97,9 @@ def test_an_address_without_host_or_port_is_refused(bootstrap: str) -> None:
     assert "expected host:port" in mistakes(bootstrap=bootstrap)[0]
 
 
-def test_what_was_given_is_shown_shortened() -> None:
+def test_what_was_given_is_shown_shortened_and_limits_as_one_text_are_explained() -> None:
     (told,) = mistakes({"CALLGAUGE_HTTP_PORT": "9" * 5_000})
     assert len(told) < 300
-
-
-def test_limits_as_one_text_are_explained() -> None:
     (told,) = mistakes({"CALLGAUGE_LIMITS": "idle_ms=3"})
     assert "CALLGAUGE_LIMITS__IDLE_MS=300000" in told
 
