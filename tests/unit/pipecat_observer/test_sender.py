@@ -1,16 +1,17 @@
-"""The way to Kafka: shared by the calls of a loop, and never waited for longer than two seconds. No broker listens here."""
+"""The way to Kafka: shared by the calls of a loop, never waited for longer than two seconds, and no fault of it reaches the bot."""
 
 import asyncio
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from pipecat.frames.frames import EndFrame
+from pipecat.frames.frames import BotStartedSpeakingFrame, BotStoppedSpeakingFrame, EndFrame, UserStartedSpeakingFrame
 from pipecat_callgauge import CallgaugeObserver
 from pipecat_callgauge import sender as module
 from pipecat_callgauge.events import Rank
-from pipecat_callgauge.outbox import Outbox
+from pipecat_callgauge.outbox import UNREAD, Outbox
 from pipecat_callgauge.sender import FLUSH_SECONDS, Sender
 
 from tests.support.patience import patient
@@ -132,3 +133,42 @@ async def test_where_a_round_is_full_nothing_gathers(monkeypatch: pytest.MonkeyP
     await asyncio.wait_for(box.is_empty.wait(), patient(5))
     assert sender.sizes == [module.MAX_SENT_TOGETHER]
     await stop(sender)
+
+
+async def test_a_sink_that_raises_ends_nothing_and_is_counted() -> None:
+    taken: list[str] = []
+
+    def sink(event: dict[str, Any]) -> None:
+        if event["data" if "data" in event else "type"] and len(taken) in (1, 2):
+            taken.append("refused")
+            raise ConnectionError("the disk is full")
+        taken.append(event["type"])
+
+    seen = Observed()
+    seen.observer._sink = sink
+    for _ in range(3):
+        await seen.push(BotStartedSpeakingFrame(), BotStoppedSpeakingFrame())
+    await seen.observer.cleanup()
+    assert taken[-1] == "call_ended"
+    assert taken.count("refused") == 2
+    assert seen.observer.lost == {UNREAD: 2}
+
+
+async def test_a_frame_that_cannot_be_read_does_not_hide_the_next() -> None:
+    class Broken(BotStartedSpeakingFrame):
+        pass
+
+    seen = Observed()
+    seen.observer._reader.bot_stopped = None  # type: ignore[assignment,method-assign]  # the table keeps the method
+    frame: Any = UserStartedSpeakingFrame()
+    del seen.observer._reader._began_s
+    await seen.push(Broken(), frame)
+    seen.observer._reader._began_s = {}
+    await seen.push(UserStartedSpeakingFrame())
+    assert seen.moments == ["user_turn_started"]
+    assert seen.observer.lost == {UNREAD: 2}
+
+
+def test_one_observer_is_one_call() -> None:
+    sources = {CallgaugeObserver(conversation_id="same")._outbox.source for _ in range(3)}
+    assert len(sources) == 3  # a bot that begins again counts its events from 1: they are no repeats

@@ -2,55 +2,26 @@
 
 import gzip
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from streamer.cli import main as cli
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
 from tests.support.patience import patient
-
-Json = dict[str, Any]
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def metrics(self) -> dict[str, Json]:
-        """The metrics of each trace, by its id."""
-        lines = [json.loads(line) for line in self.out.splitlines()]
-        return {line["id"]: line["metrics"] for line in lines}
-
-
-Score = Callable[..., Ended]
+from tests.unit.streamer.command_line import Command, Ended, Json
 
 
 @pytest.fixture
-def score(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Score:
-    """Runs the command as the installed entry point does."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-
+def score(monkeypatch: pytest.MonkeyPatch, callgauge: Command) -> Command:
     def run(
         *arguments: object, judge: ScriptedOpenAI | None = None, form: str = "agent-inspect", **settings: object
     ) -> Ended:
-        options: list[object] = []
         if judge is not None:
             settings = {"base_url": judge.url, "api_key": "key", "max_retries": 0, **settings}
-            options = ["--judge", "on"]
         for name, value in settings.items():
             monkeypatch.setenv(f"CALLGAUGE_JUDGE__{name.upper()}", str(value))
-        given = ["score", *arguments, "--format", form, *options]
-        monkeypatch.setattr(sys, "argv", ["callgauge", *map(str, given)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+        return callgauge("score", *arguments, "--format", form, *(("--judge", "on") if judge is not None else ()))
 
     return run
 
@@ -84,7 +55,7 @@ def always(letter: str) -> Callable[[Asked], Does]:
     return lambda _: grades(letter)
 
 
-def test_a_trace_that_cannot_be_read_is_named_and_the_others_go_on(score: Score, tmp_path: Path) -> None:
+def test_a_trace_that_cannot_be_read_is_named_and_the_others_go_on(score: Command, tmp_path: Path) -> None:
     expected = sample("greeted", expected_tool_calls=[{"tool": "book", "turn": 0}])
     good = trace("good", turn(steps=[step()]), of=expected)
     bad: dict[str, object] = {
@@ -112,7 +83,7 @@ def test_a_trace_that_cannot_be_read_is_named_and_the_others_go_on(score: Score,
         assert ended.metrics["good"]["ToolCorrectnessMetric"]["score"] == 1.0
 
 
-def test_a_path_without_traces_is_said_before_anything_is_read(score: Score, tmp_path: Path) -> None:
+def test_a_path_without_traces_is_said_before_anything_is_read(score: Command, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path, seen in ((tmp_path / "no.jsonl", "no such file"), (tmp_path / "empty", "a folder without such files")):
         ended = score(path)
@@ -123,7 +94,7 @@ def test_a_path_without_traces_is_said_before_anything_is_read(score: Score, tmp
 
 
 @pytest.mark.parametrize("name", ["traces.jsonl", "traces.jsonl.gz", "traces.json", "traces.json.gz", "folder"])
-def test_traces_come_from_lines_lists_and_folders(score: Score, tmp_path: Path, name: str) -> None:
+def test_traces_come_from_lines_lists_and_folders(score: Command, tmp_path: Path, name: str) -> None:
     first, second = ({"progress_scores": [0, each]} for each in (0.5, 1))
     if name == "folder":
         (tmp_path / name).mkdir()
@@ -140,7 +111,7 @@ def test_traces_come_from_lines_lists_and_folders(score: Score, tmp_path: Path, 
     )
 
 
-def test_a_file_that_breaks_off_ends_the_reading_of_that_file_only(score: Score, tmp_path: Path) -> None:
+def test_a_file_that_breaks_off_ends_the_reading_of_that_file_only(score: Command, tmp_path: Path) -> None:
     whole = gzip.compress(b'{"progress_scores": [0, 1]}\n' * 2_000)
     (tmp_path / "a.jsonl.gz").write_bytes(whole[: len(whole) - 12])
     write(tmp_path / "b.jsonl", {"id": "b", "progress_scores": [1, 1]})
@@ -150,7 +121,9 @@ def test_a_file_that_breaks_off_ends_the_reading_of_that_file_only(score: Score,
     assert ended.metrics["b"]["AUC"]["score"] == 1.0
 
 
-def test_samples_may_be_in_a_file_of_their_own_in_both_of_agent_inspect_s_shapes(score: Score, tmp_path: Path) -> None:
+def test_samples_may_be_in_a_file_of_their_own_in_both_of_agent_inspect_s_shapes(
+    score: Command, tmp_path: Path
+) -> None:
     entry = {
         "id": 7,
         "input": [{"role": "user", "content": "Book a seat."}],
@@ -180,7 +153,9 @@ def test_samples_may_be_in_a_file_of_their_own_in_both_of_agent_inspect_s_shapes
     assert "an id of its own for each sample; seen '7' twice" in ended.err
 
 
-def test_a_scripted_conversation_is_judged_once_a_subgoal_without_the_instruction(score: Score, tmp_path: Path) -> None:
+def test_a_scripted_conversation_is_judged_once_a_subgoal_without_the_instruction(
+    score: Command, tmp_path: Path
+) -> None:
     goals = sample("greeted", at=0)["sub_goals"] + sample("booked", at=1)["sub_goals"]
     of = {"sub_goals": goals, "user_instruction": "Book it quietly."}
     path = write(tmp_path / "t.jsonl", trace("a", turn("one"), turn("two"), turn("three"), of=of, num_judge_trials=1))
@@ -193,7 +168,7 @@ def test_a_scripted_conversation_is_judged_once_a_subgoal_without_the_instructio
     assert "Judge: 2 questions, 0 without a verdict" in ended.err
 
 
-def test_the_judge_gets_no_personal_data_and_the_prompt_is_shown_if_asked_for(score: Score, tmp_path: Path) -> None:
+def test_the_judge_gets_no_personal_data_and_the_prompt_is_shown_if_asked_for(score: Command, tmp_path: Path) -> None:
     said = "My card is 4111 1111 1111 1111."
     steps = [step(card="4111 1111 1111 1111", output={"mail": "jane@example.com"})]
     config = {"num_judge_trials": 1, "max_turns": 1, "include_validation_results": True}
@@ -212,7 +187,7 @@ def test_the_judge_gets_no_personal_data_and_the_prompt_is_shown_if_asked_for(sc
     assert "1111" not in validation["explanations"][1]
 
 
-def test_without_a_judge_only_what_needs_one_has_no_result(score: Score, tmp_path: Path) -> None:
+def test_without_a_judge_only_what_needs_one_has_no_result(score: Command, tmp_path: Path) -> None:
     of = sample("greeted", expected_tool_calls=[{"tool": "book", "turn": 0}])
     ended = score(write(tmp_path / "t.jsonl", trace("a", turn(steps=[step()]), of=of)))
     assert ended.code == 0
@@ -222,7 +197,7 @@ def test_without_a_judge_only_what_needs_one_has_no_result(score: Score, tmp_pat
 
 
 def test_a_budget_that_is_spent_leaves_scorers_without_a_result_and_no_error_of_agent_inspect_s(
-    score: Score, tmp_path: Path
+    score: Command, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "t.jsonl", trace("a", of=sample("greeted")), {"id": "b", "progress_scores": [0, 1]})
     with scripted_openai(always("C")) as judge:
@@ -233,7 +208,7 @@ def test_a_budget_that_is_spent_leaves_scorers_without_a_result_and_no_error_of_
     assert ended.metrics["b"]["AUC"]["score"] == 0.5
 
 
-def test_a_judge_that_never_answers_ends_the_run_with_what_to_check(score: Score, tmp_path: Path) -> None:
+def test_a_judge_that_never_answers_ends_the_run_with_what_to_check(score: Command, tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", trace("a", of=sample("greeted")))
     with scripted_openai(lambda _: fails(401)) as judge:
         ended = score(path, judge=judge)
@@ -241,7 +216,7 @@ def test_a_judge_that_never_answers_ends_the_run_with_what_to_check(score: Score
     assert "answers nothing (rejected)" in ended.err
 
 
-def test_more_trials_than_a_judge_of_ours_counts_are_no_verdict(score: Score, tmp_path: Path) -> None:
+def test_more_trials_than_a_judge_of_ours_counts_are_no_verdict(score: Command, tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"), num_judge_trials=101))
     with scripted_openai(always("C")) as judge:
         ended = score(path, judge=judge)
@@ -250,19 +225,19 @@ def test_more_trials_than_a_judge_of_ours_counts_are_no_verdict(score: Score, tm
 
 
 @pytest.mark.parametrize("options", [["--all"], ["--arrival", "1"], ["--processes", "2"]])
-def test_options_about_events_are_refused(score: Score, tmp_path: Path, options: list[str]) -> None:
+def test_options_about_events_are_refused(score: Command, tmp_path: Path, options: list[str]) -> None:
     ended = score(write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"))), *options)
     assert (ended.code, ended.out) == (2, "")
 
 
 @pytest.mark.parametrize("options", [["--scorer", "AUC"], ["--verdicts", "v.jsonl"], ["--option", "max_turns=1"]])
-def test_options_of_traces_are_refused_for_calls(score: Score, tmp_path: Path, options: list[str]) -> None:
+def test_options_of_traces_are_refused_for_calls(score: Command, tmp_path: Path, options: list[str]) -> None:
     ended = score(write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"))), *options, form="records")
     assert (ended.code, ended.out) == (2, "")
 
 
 def test_options_come_from_the_trace_then_the_command_then_the_settings(
-    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALLGAUGE_GOALS__NUM_JUDGE_TRIALS", "7")
     monkeypatch.setenv("CALLGAUGE_GOALS__OPTIMIZE_JUDGE_TRIALS", "true")
@@ -277,7 +252,7 @@ def test_options_come_from_the_trace_then_the_command_then_the_settings(
 
 
 def test_a_template_of_ones_own_is_asked_and_a_changed_one_asks_again(
-    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     template = tmp_path / "prompt.txt"
     monkeypatch.setenv("CALLGAUGE_GOALS__TEMPLATE_SUBGOAL_FILE", str(template))
@@ -302,14 +277,14 @@ def test_a_template_of_ones_own_is_asked_and_a_changed_one_asks_again(
 
 
 @pytest.mark.parametrize("option", ["max_turns", "turns=3", "max_turns=many", "template=1"])
-def test_an_option_that_does_not_exist_is_refused(score: Score, tmp_path: Path, option: str) -> None:
+def test_an_option_that_does_not_exist_is_refused(score: Command, tmp_path: Path, option: str) -> None:
     ended = score(write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"))), "--option", option)
     assert (ended.code, ended.out) == (2, "")
     assert "--option: expected" in ended.err
 
 
 def test_a_rate_makes_a_run_longer_and_leaves_no_question_out(
-    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALLGAUGE_GOALS__VERDICT_DEADLINE_MS", str(round(3_000 * patient(1))))
     burst, more = 20, 10

@@ -1,17 +1,14 @@
 """`callgauge goals check` prints the content of files in plain words, and every mistake with its line."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from schemas.goals.goal_set import GoalSet
-from streamer.cli import main as cli
 from streamer.goals.check import set_in_words
 from tests.support.conformance_data import RECORD, conformance
+from tests.unit.streamer.command_line import Command, command
 
 GOOD = """
 id: rebooking
@@ -41,29 +38,12 @@ expected_tool_calls:
 """
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Check = Callable[..., Ended]
-
-
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
-    """Runs the command as the installed entry point does."""
-
-    def run(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["callgauge", "goals", "check", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(int(ended.value.code or 0), *capsys.readouterr())
-
-    return run
+def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return command(monkeypatch, capsys, "goals", "check")
 
 
-def test_what_a_file_holds_is_said_in_plain_words(check: Check, tmp_path: Path) -> None:
+def test_what_a_file_holds_is_said_in_plain_words(check: Command, tmp_path: Path) -> None:
     path = tmp_path / "goals.yaml"
     path.write_text(GOOD)
     code, out, err = check(path)
@@ -81,14 +61,14 @@ def test_what_a_file_holds_is_said_in_plain_words(check: Check, tmp_path: Path) 
     ]
 
 
-def test_the_digest_that_is_printed_is_the_sets_own(check: Check, tmp_path: Path) -> None:
+def test_the_digest_that_is_printed_is_the_sets_own(check: Command, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     goals = GoalSet.model_validate({"id": "a", "subgoals": [{"id": "1", "details": "d", "check": {"kind": "judge"}}]})
     path.write_text(goals.model_dump_json())
     assert f"digest {goals.digest}\n" in check(path).out
 
 
-def test_every_mistake_of_every_file_is_told_with_its_line(check: Check, tmp_path: Path) -> None:
+def test_every_mistake_of_every_file_is_told_with_its_line(check: Command, tmp_path: Path) -> None:
     good, bad, worse = (tmp_path / name for name in ("a.yaml", "b.yaml", "c.json"))
     good.write_text(GOOD)
     bad.write_text("id: x\nsubgoals:\n  - id: one\n    detials: d\n    check: judge\n")
@@ -105,7 +85,7 @@ def test_every_mistake_of_every_file_is_told_with_its_line(check: Check, tmp_pat
     ]
 
 
-def test_a_program_reads_sets_mistakes_and_turns(check: Check, tmp_path: Path) -> None:
+def test_a_program_reads_sets_mistakes_and_turns(check: Command, tmp_path: Path) -> None:
     good, bad = tmp_path / "a.yaml", tmp_path / "b.yaml"
     good.write_text(GOOD)
     code, out, err = check(good, "--json", "--call", "sample")
@@ -125,7 +105,7 @@ def test_a_program_reads_sets_mistakes_and_turns(check: Check, tmp_path: Path) -
     ]
 
 
-def test_two_files_with_one_id_are_a_mistake(check: Check, tmp_path: Path) -> None:
+def test_two_files_with_one_id_are_a_mistake(check: Command, tmp_path: Path) -> None:
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text(GOOD)
     code, _, err = check(tmp_path)
@@ -135,7 +115,7 @@ def test_two_files_with_one_id_are_a_mistake(check: Check, tmp_path: Path) -> No
     assert told[-1] == "2 mistakes in 2 files."
 
 
-def test_what_is_not_there_is_told(check: Check, tmp_path: Path) -> None:
+def test_what_is_not_there_is_told(check: Command, tmp_path: Path) -> None:
     code, out, err = check(tmp_path / "nothing.yaml")
     assert (code, out) == (1, "")
     assert err.startswith(f"{tmp_path / 'nothing.yaml'}: the file cannot be read (No such file or directory).\n")
@@ -144,7 +124,7 @@ def test_what_is_not_there_is_told(check: Check, tmp_path: Path) -> None:
     assert err == "There is no goal file: expected one that ends with .yaml, .yml, .json or .jsonl.\n"
 
 
-def test_texts_of_a_file_cannot_steer_the_terminal(check: Check, tmp_path: Path) -> None:
+def test_texts_of_a_file_cannot_steer_the_terminal(check: Command, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{"id": "a\\u001b[31m", "subgoals": [{"id": "1", "details": "x\\ny", "check": {"kind": "judge"}}]}')
     out = check(path).out
@@ -152,7 +132,7 @@ def test_texts_of_a_file_cannot_steer_the_terminal(check: Check, tmp_path: Path)
     assert "by a judge: x\\ny" in out
 
 
-def test_the_recorded_call_s_record_is_checked_as_it_is(check: Check) -> None:
+def test_the_recorded_call_s_record_is_checked_as_it_is(check: Command) -> None:
     record = conformance(RECORD.name) / "dataset_record.json"
     code, out, _ = check(record)
     assert code == 0
@@ -166,7 +146,7 @@ def test_a_set_for_no_agent_says_so() -> None:
 
 
 def test_a_recorded_call_says_which_subgoals_it_reaches(
-    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "tried.yaml"
@@ -187,7 +167,7 @@ def test_a_recorded_call_says_which_subgoals_it_reaches(
 
 
 def test_goals_of_another_agent_are_tried_on_no_call(
-    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two"):

@@ -22,30 +22,27 @@ def person(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def test_one_record_needs_no_question(person: list[str]) -> None:
-    confirm(1, is_agreed=False)
+@pytest.mark.parametrize(("records", "is_agreed"), [(1, False), (2, True)])
+def test_one_record_or_a_yes_needs_no_question(person: list[str], records: int, *, is_agreed: bool) -> None:
+    confirm(records, is_agreed=is_agreed)
     assert person == []
 
 
-def test_more_than_one_is_asked_for_and_a_no_ends_it(person: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as ended:
-        confirm(2, is_agreed=False)
-    assert ended.value.exit_code == 1
-    assert person == ["Append 2 records to the input topics?"]
-    assert "Nothing was appended" in capsys.readouterr().err
-
-
-def test_yes_is_an_answer(person: list[str]) -> None:
-    confirm(2, is_agreed=True)
-    assert person == []
-
-
-def test_without_a_terminal_nobody_can_agree(
-    monkeypatch: pytest.MonkeyPatch, person: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("has_terminal", "asked", "said"),
+    [(True, ["Append 2 records to the input topics?"], "Nothing was appended"), (False, [], "--yes")],
+)
+def test_more_than_one_is_asked_for_and_without_a_terminal_nobody_can_agree(
+    monkeypatch: pytest.MonkeyPatch,
+    person: list[str],
+    capsys: pytest.CaptureFixture[str],
+    *,
+    has_terminal: bool,
+    asked: list[str],
+    said: str,
 ) -> None:
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: has_terminal, raising=False)
     with pytest.raises(typer.Exit) as ended:
         confirm(2, is_agreed=False)
-    assert ended.value.exit_code == 1
-    assert person == []
-    assert "--yes" in capsys.readouterr().err
+    assert (ended.value.exit_code, person) == (1, asked)
+    assert said in capsys.readouterr().err

@@ -2,40 +2,20 @@
 
 import gzip
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from streamer.cli import main as cli
 from streamer.cli import report as cli_report
 from streamer.recordings.files import RecordedCall
 from tests.support.calls.report_calls import goal_set, recorded, wire_line
 from tests.support.fakes.scripted_openai import grades, scripted_openai
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Report = Callable[..., Ended]
+from tests.unit.streamer.command_line import Command, command
 
 
 @pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Report:
-    """Runs the command as the installed entry point does."""
-
-    def run(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["callgauge", "report", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(int(ended.value.code or 0), *capsys.readouterr())
-
-    return run
+def report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return command(monkeypatch, capsys, "report")
 
 
 def write(path: Path, *calls: RecordedCall) -> Path:
@@ -43,7 +23,7 @@ def write(path: Path, *calls: RecordedCall) -> Path:
     return path
 
 
-def test_one_call_is_one_page(report: Report, tmp_path: Path) -> None:
+def test_one_call_is_one_page(report: Command, tmp_path: Path) -> None:
     calls, html = write(tmp_path / "calls.jsonl.gz", recorded()), tmp_path / "report.html"
     ended = report(calls, "--html", html)
     assert (ended.code, ended.out) == (0, "")
@@ -54,39 +34,26 @@ def test_one_call_is_one_page(report: Report, tmp_path: Path) -> None:
     assert "No goals were given" in page
     assert "<nav" not in page
     assert {path.name for path in tmp_path.iterdir()} == {"calls.jsonl.gz", "report.html"}
-
-
-def test_the_same_calls_give_the_same_page(report: Report, tmp_path: Path) -> None:
-    calls, html = write(tmp_path / "calls.jsonl.gz", recorded()), tmp_path / "report.html"
     report(calls, "--html", html)
-    first = html.read_bytes()
-    report(calls, "--html", html)
-    assert html.read_bytes() == first
+    assert html.read_text() == page, "the same calls give the same page"
 
 
-def test_several_calls_have_an_index(report: Report, tmp_path: Path) -> None:
-    calls = write(tmp_path / "calls.jsonl.gz", *(recorded(conversation_id=f"call {number}") for number in range(3)))
+def test_several_calls_have_an_index_and_too_many_are_left_out_and_counted(
+    report: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_report, "MOST_CALLS", 3)
+    calls = write(tmp_path / "calls.jsonl.gz", *(recorded(conversation_id=f"call {number}") for number in range(5)))
     html = tmp_path / "report.html"
-    report(calls, "--html", html)
+    assert report(calls, "--html", html).code == 0
     page = html.read_text()
     assert page.count("<article ") == 3
     for number in range(3):
         assert f'<a href="#c{number + 1}">call {number}</a>' in page
         assert f"Call call {number}</h2>" in page
+    assert "2 further calls left out: a page has 3 at most." in page
 
 
-def test_too_many_calls_are_left_out_and_counted(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cli_report, "MOST_CALLS", 2)
-    calls = write(tmp_path / "calls.jsonl.gz", *(recorded(conversation_id=f"c{number}") for number in range(4)))
-    html = tmp_path / "report.html"
-    assert report(calls, "--html", html).code == 0
-    assert html.read_text().count("<article ") == 2
-    assert "2 further calls left out: a page has 2 at most." in html.read_text()
-
-
-def test_progress_needs_goals(report: Report, tmp_path: Path) -> None:
+def test_progress_needs_goals(report: Command, tmp_path: Path) -> None:
     calls, html = write(tmp_path / "calls.jsonl.gz", recorded()), tmp_path / "report.html"
     goals = tmp_path / "goals.json"
     goals.write_text(goal_set("desk").model_dump_json(exclude_defaults=True))
@@ -94,7 +61,7 @@ def test_progress_needs_goals(report: Report, tmp_path: Path) -> None:
     assert "Reached 1 of 2" in html.read_text()
 
 
-def test_a_judge_says_what_code_cannot(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_says_what_code_cannot(report: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, html = write(tmp_path / "calls.jsonl.gz", recorded(turns=1)), tmp_path / "report.html"
     goals = tmp_path / "goals.json"
     goals.write_text('{"id": "g", "subgoals": [{"id": "glad", "details": "It is.", "check": {"kind": "judge"}}]}')
@@ -108,7 +75,7 @@ def test_a_judge_says_what_code_cannot(report: Report, tmp_path: Path, monkeypat
     assert "by a judge, votes 1 for and 0 against" in html.read_text()
 
 
-def test_personal_data_is_taken_out(report: Report, tmp_path: Path) -> None:
+def test_personal_data_is_taken_out(report: Command, tmp_path: Path) -> None:
     call = recorded("write to jane.doe@example.com", name="send")
     html = tmp_path / "report.html"
     assert report(write(tmp_path / "calls.jsonl.gz", call), "--html", html).code == 0
@@ -117,7 +84,7 @@ def test_personal_data_is_taken_out(report: Report, tmp_path: Path) -> None:
     assert "jane" not in page
 
 
-def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(report: Report, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(report: Command, tmp_path: Path) -> None:
     missing = tmp_path / "calls.jsonl.gz"
     for html, why in ((tmp_path, "it is a folder"), (tmp_path / "no" / "a.html", "there is no folder")):
         ended = report(missing, "--html", html)
@@ -126,7 +93,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(report: 
         assert "Traceback" not in ended.err
 
 
-def test_a_broken_recording_leaves_the_old_page(report: Report, tmp_path: Path) -> None:
+def test_a_broken_recording_leaves_the_old_page(report: Command, tmp_path: Path) -> None:
     html, broken = tmp_path / "report.html", tmp_path / "calls.jsonl"
     html.write_text("old")
     broken.write_text("{\n")
@@ -137,7 +104,7 @@ def test_a_broken_recording_leaves_the_old_page(report: Report, tmp_path: Path) 
 
 
 def test_a_page_that_cannot_be_put_in_place_leaves_nothing(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    report: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, html = write(tmp_path / "calls.jsonl.gz", recorded()), tmp_path / "report.html"
 
@@ -151,7 +118,9 @@ def test_a_page_that_cannot_be_put_in_place_leaves_nothing(
     assert {path.name for path in tmp_path.iterdir()} == {"calls.jsonl.gz"}
 
 
-def test_a_page_without_a_name_is_written_here(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_without_a_name_is_written_here(
+    report: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert report("sample").code == 0
     assert "sample-call" in (tmp_path / "callgauge-report.html").read_text()

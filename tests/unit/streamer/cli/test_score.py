@@ -1,67 +1,21 @@
 """`callgauge score` prints recorded calls as score records, judged or not, the same in any order of reading."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 from schemas.scores.records import (
-    SCORE_RECORD,
-    AnyScoreRecord,
     ClosedFact,
     ProgressScore,
     Scored,
     SubgoalScore,
-    Unscored,
 )
 from streamer.backtest.rerun import last_words
-from streamer.cli import main as cli
 from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai
+from tests.unit.streamer.command_line import Command, Json
 
-Json = dict[str, Any]
 T0_MS = 1_790_000_000_000
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def records(self) -> list[AnyScoreRecord]:
-        return [SCORE_RECORD.validate_json(line) for line in self.out.splitlines()]
-
-    @property
-    def progress(self) -> list[float | str]:
-        """The final progress of each turn, or the reason why it is unknown."""
-        found: dict[int, float | str] = {}
-        for record in self.records:
-            if isinstance(record, ProgressScore) and record.turn is not None:
-                result = record.result
-                assert isinstance(result, Scored | Unscored)
-                found[record.turn] = result.value if isinstance(result, Scored) else str(result.reason)
-        return [found[turn] for turn in sorted(found)]
-
-
-Score = Callable[..., Ended]
-
-
-@pytest.fixture
-def score(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Score:
-    """Runs the command as the installed entry point does."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-
-    def run(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["callgauge", "score", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(int(ended.value.code or 0), *capsys.readouterr())
-
-    return run
 
 
 def call(name: str, *turns: str, pause_ms: int = 4_000, ends: bool = True, **started: str) -> Json:
@@ -122,7 +76,7 @@ def goals(name: str, *subgoals: Json, agents: tuple[str, ...] = ()) -> Json:
     return {"id": name, "agents": list(agents), "subgoals": list(subgoals), "max_turns": 3}
 
 
-def test_progress_is_printed_per_turn(score: Score, tmp_path: Path) -> None:
+def test_progress_is_printed_per_turn(score: Command, tmp_path: Path) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes", "book it"))
     ended = score(path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS)))
     assert (ended.code, ended.err) == (0, "")
@@ -135,7 +89,7 @@ def test_progress_is_printed_per_turn(score: Score, tmp_path: Path) -> None:
     assert {record.conversation_id for record in ended.records} == {"c"}
 
 
-def test_with_all_every_record_is_printed_in_the_order_of_writing(score: Score, tmp_path: Path) -> None:
+def test_with_all_every_record_is_printed_in_the_order_of_writing(score: Command, tmp_path: Path) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
     given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)))
     final, everything = score(*given), score(*given, "--all")
@@ -152,7 +106,7 @@ def test_with_all_every_record_is_printed_in_the_order_of_writing(score: Score, 
     assert caused[0] == T0_MS, "time is the events' own"
 
 
-def test_what_is_read_first_changes_no_score(score: Score, tmp_path: Path) -> None:
+def test_what_is_read_first_changes_no_score(score: Command, tmp_path: Path) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes", "book it", "no"))
     given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS)))
     expected = score(*given)
@@ -162,7 +116,7 @@ def test_what_is_read_first_changes_no_score(score: Score, tmp_path: Path) -> No
         assert last_words(shuffled.records) == last_words(expected.records)
 
 
-def test_each_call_has_the_goals_it_names_or_those_of_its_id_or_agent(score: Score, tmp_path: Path) -> None:
+def test_each_call_has_the_goals_it_names_or_those_of_its_id_or_agent(score: Command, tmp_path: Path) -> None:
     sets = (goals("a", SAYS_YES), goals("b", BOOKS), goals("desk", SAYS_YES, BOOKS, agents=("desk",)))
     said = ("yes", "book")
     path = write_calls(
@@ -184,7 +138,7 @@ def test_each_call_has_the_goals_it_names_or_those_of_its_id_or_agent(score: Sco
     assert "Call z" not in score(path, "--goals", given, "--agent", "desk").err
 
 
-def test_eva_s_format_is_one_line_per_call_in_its_own_encoding(score: Score, tmp_path: Path) -> None:
+def test_eva_s_format_is_one_line_per_call_in_its_own_encoding(score: Command, tmp_path: Path) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("a", "hello", "yes"), call("b"))
     ended = score(path, "--format", "eva")
     first, second = (json.loads(line) for line in ended.out.splitlines())
@@ -199,19 +153,19 @@ def test_eva_s_format_is_one_line_per_call_in_its_own_encoding(score: Score, tmp
 
 
 @pytest.mark.parametrize("option", [("--all",), ("--judge", "on"), ("--agent", "ava"), ("--goals", "goals.json")])
-def test_eva_s_format_has_nothing_else(score: Score, tmp_path: Path, option: tuple[str, ...]) -> None:
+def test_eva_s_format_has_nothing_else(score: Command, tmp_path: Path, option: tuple[str, ...]) -> None:
     ended = score(write_calls(tmp_path / "calls.jsonl", call("a")), "--format", "eva", *option)
     assert (ended.code, ended.out) == (2, "")
     assert "results have no goals" in ended.err
 
 
-def test_without_goals_there_is_no_progress_and_nothing_to_complain_of(score: Score, tmp_path: Path) -> None:
+def test_without_goals_there_is_no_progress_and_nothing_to_complain_of(score: Command, tmp_path: Path) -> None:
     ended = score(write_calls(tmp_path / "calls.jsonl", call("c", "hello")))
     assert (ended.code, ended.err, ended.progress) == (0, "", [])
     assert ended.records[-1].name == "closed"
 
 
-def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(score: Score, tmp_path: Path) -> None:
+def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(score: Command, tmp_path: Path) -> None:
     held = call("held", "hello", "yes", pause_ms=1_000_000)
     hasty = call("hasty", "hello", "yes", ends=False)
     over = {"type": "connection_state", "timestamp": T0_MS + 1_500, "data": {"state": "session_ended", "details": {}}}
@@ -225,7 +179,7 @@ def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(score: Score, tm
     assert events["hasty"] == sum(len(hasty[name]) for name in ("audit", "pipecat", "user_sim")) + 2
 
 
-def test_limits_on_the_amount_cut_nothing_off(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_on_the_amount_cut_nothing_off(score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
     expected = score(path)
     for name in ("MAX_EVENTS_PER_CALL", "MAX_KEPT_BYTES_PER_CALL", "MAX_TURNS_PER_CALL", "MAX_RECORD_BYTES"):
@@ -233,7 +187,7 @@ def test_limits_on_the_amount_cut_nothing_off(score: Score, tmp_path: Path, monk
     assert score(path) == expected
 
 
-def test_silence_passes_with_the_recording_s_own_time(score: Score, tmp_path: Path) -> None:
+def test_silence_passes_with_the_recording_s_own_time(score: Command, tmp_path: Path) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "hello", "yes", "bye", pause_ms=200_000))
     given = ("--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)), "--all")
     records = score(path, *given).records
@@ -243,7 +197,7 @@ def test_silence_passes_with_the_recording_s_own_time(score: Score, tmp_path: Pa
     assert records.index(stall) < records.index(third)
 
 
-def test_settings_of_the_environment_hold(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_environment_hold(score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "hello", "hello"))
     given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)))
     assert "stall" not in {record.name for record in score(*given).records}
@@ -251,7 +205,7 @@ def test_settings_of_the_environment_hold(score: Score, tmp_path: Path, monkeypa
     assert "stall" in {record.name for record in score(*given).records}
 
 
-def test_an_event_that_the_evaluator_would_refuse_is_told(score: Score, tmp_path: Path) -> None:
+def test_an_event_that_the_evaluator_would_refuse_is_told(score: Command, tmp_path: Path) -> None:
     broken = call("c", "hello", "yes")
     broken["audit"].append({"value": "no time", "message_type": "user"})
     ended = score(write_calls(tmp_path / "calls.jsonl", broken))
@@ -260,7 +214,7 @@ def test_an_event_that_the_evaluator_would_refuse_is_told(score: Score, tmp_path
     assert ended.records[-1].name == "closed"
 
 
-def test_goals_with_mistakes_are_told_before_a_call_is_scored(score: Score, tmp_path: Path) -> None:
+def test_goals_with_mistakes_are_told_before_a_call_is_scored(score: Command, tmp_path: Path) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello"))
     broken = tmp_path / "goals.yaml"
     broken.write_text("id: a\nsubgoals:\n  - id: one\n    details: d\n    check: {kind: nonsense}\n")
@@ -274,7 +228,7 @@ def test_goals_with_mistakes_are_told_before_a_call_is_scored(score: Score, tmp_
     assert score(path, "--goals", tmp_path / "missing.yaml").code == 1
 
 
-def test_a_broken_recording_is_told_after_the_calls_before_it(score: Score, tmp_path: Path) -> None:
+def test_a_broken_recording_is_told_after_the_calls_before_it(score: Command, tmp_path: Path) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello"))
     path.write_text(path.read_text() + "{\n")
     ended = score(path)
@@ -286,13 +240,13 @@ def test_a_broken_recording_is_told_after_the_calls_before_it(score: Score, tmp_
 # The judge.
 
 
-def test_without_a_judge_what_it_should_judge_is_unscored(score: Score, tmp_path: Path) -> None:
+def test_without_a_judge_what_it_should_judge_is_unscored(score: Command, tmp_path: Path) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
     ended = score(path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, JUDGED)))
     assert ended.progress == ["judge_disabled", "judge_disabled"]
 
 
-def test_the_judge_needs_a_key(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_needs_a_key(score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello"))
     ended = score(path, "--judge", "on")
     assert (ended.code, ended.out) == (2, "")
@@ -311,7 +265,9 @@ def judged_calls(tmp_path: Path) -> tuple[object, ...]:
     return path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, JUDGED)), "--judge", "on"
 
 
-def test_a_slow_call_keeps_no_other_from_asking(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_call_keeps_no_other_from_asking(
+    score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four calls may wait for the judge. The first of twelve waits until all others have asked, and is shown first."""
     path = write_calls(tmp_path / "calls.jsonl", *(call(f"c{number}", f"hello from {number}") for number in range(12)))
     given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", JUDGED)), "--judge", "on")
@@ -336,7 +292,7 @@ def test_a_slow_call_keeps_no_other_from_asking(score: Score, tmp_path: Path, mo
 
 
 def test_a_judge_is_asked_at_the_moment_of_the_recording(
-    score: Score, judged_calls: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+    score: Command, judged_calls: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def glad_when_agreed(asked: Asked) -> Does:
         return grades("C" if '"yes"' in asked.user else "I", delay_seconds=0.02)
@@ -359,7 +315,7 @@ def test_a_judge_is_asked_at_the_moment_of_the_recording(
 
 
 def test_a_judge_that_takes_no_request_ends_it(
-    score: Score, judged_calls: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+    score: Command, judged_calls: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "key")
     with scripted_openai(lambda _: fails(401)) as server:
@@ -371,7 +327,7 @@ def test_a_judge_that_takes_no_request_ends_it(
 
 
 def test_one_question_without_a_verdict_is_told_and_its_score_says_why(
-    score: Score, judged_calls: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+    score: Command, judged_calls: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "key")
     monkeypatch.setenv("CALLGAUGE_GOALS__TRIALS", "1")
@@ -384,7 +340,7 @@ def test_one_question_without_a_verdict_is_told_and_its_score_says_why(
 
 
 def test_a_table_says_whether_the_calls_were_good(
-    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    score: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ended = score("sample", "--format", "table")

@@ -1,45 +1,15 @@
 """`callgauge trials` compares repeated calls by goal set and version, and a bad one does not stop the others."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from schemas.goals.goal_set import GoalSet
-from streamer.cli import main as cli
 from tests.support.fakes.scripted_openai import Asked, Does, grades, scripted_openai
-from tests.unit.streamer.cli.test_score import BOOKS, JUDGED, SAYS_YES, Json, call, goals, write_calls, write_goals
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def sets(self) -> list[Json]:
-        return list(json.loads(self.out)["goal_sets"])
-
-
-Command = Callable[..., Ended]
-
-
-@pytest.fixture
-def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command as the installed entry point does."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-
-    def run(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["callgauge", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(int(ended.value.code or 0), *capsys.readouterr())
-
-    return run
+from tests.unit.streamer.cli.test_score import BOOKS, JUDGED, SAYS_YES, call, goals, write_calls, write_goals
+from tests.unit.streamer.command_line import Command, Json
 
 
 def failing(name: str, *turns: str) -> Json:

@@ -7,45 +7,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from streamer.cli import main as cli
 from streamer.offline import side_by_side
 from streamer.offline.side_by_side import PLACES_AHEAD, WorkerLostError, results_in_order
 from streamer.sources.simulator.traffic import simulate_call
 from tests.support.patience import patient
+from tests.unit.streamer.command_line import Command
 
 ROOT = Path(__file__).parents[4]
 MS = 1_790_000_000_000
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Callgauge = Callable[..., Ended]
-
-
-@pytest.fixture
-def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callgauge:
-    """Runs a command in this process, as the installed entry point does, and restores the tests' signals."""
+@pytest.fixture(autouse=True)
+def _signals_of_the_tests() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
-
-    def run(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["callgauge", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        signal.signal(signal.SIGTERM, before)
-        return Ended(int(ended.value.code or 0), *capsys.readouterr())
-
-    return run
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def write_record(folder: Path, seed: int, record_id: str | None = None) -> None:
@@ -77,7 +59,7 @@ def ids_in(out: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", [("context",), ("score",), ("score", "--all"), ("score", "--format", "eva")])
-def test_two_processes_print_the_same_bytes_as_one(callgauge: Callgauge, run: Path, command: tuple[str, ...]) -> None:
+def test_two_processes_print_the_same_bytes_as_one(callgauge: Command, run: Path, command: tuple[str, ...]) -> None:
     alone = callgauge(*command, run, "--processes", 1)
     assert alone.code == 0
     assert ids_in(alone.out) == ["1.1", "1.2/trial_0", "1.2/trial_1"], "each trial is a call of its own"
@@ -86,11 +68,11 @@ def test_two_processes_print_the_same_bytes_as_one(callgauge: Callgauge, run: Pa
     assert callgauge(*command, run).out == alone.out
 
 
-def test_a_discarded_attempt_is_read_when_it_is_named(callgauge: Callgauge, run: Path) -> None:
+def test_a_discarded_attempt_is_read_when_it_is_named(callgauge: Command, run: Path) -> None:
     assert ids_in(callgauge("context", run / "records" / "1.1_failed_attempt_1").out) == ["1.1"]
 
 
-def test_the_trials_of_a_record_share_its_goals(callgauge: Callgauge, run: Path, tmp_path: Path) -> None:
+def test_the_trials_of_a_record_share_its_goals(callgauge: Command, run: Path, tmp_path: Path) -> None:
     goals = tmp_path / "goals.json"
     check = {"kind": "says", "speaker": "user", "pattern": "e"}
     sets = [{"id": each, "subgoals": [{"id": "s", "details": "d", "check": check}]} for each in ("1.1", "1.2")]
@@ -105,7 +87,7 @@ def test_the_trials_of_a_record_share_its_goals(callgauge: Callgauge, run: Path,
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("command", ["context", "score"])
 def test_a_folder_that_cannot_be_read_is_named_and_stops_no_other(
-    callgauge: Callgauge, run: Path, command: str, processes: int
+    callgauge: Command, run: Path, command: str, processes: int
 ) -> None:
     whole = callgauge(command, run).out
     crashed = run / "records" / "0.9"
@@ -123,7 +105,7 @@ def test_a_folder_that_cannot_be_read_is_named_and_stops_no_other(
 
 
 def test_lines_behind_a_broken_one_are_read_and_those_behind_a_torn_end_are_not(
-    callgauge: Callgauge, tmp_path: Path
+    callgauge: Command, tmp_path: Path
 ) -> None:
     calls = tmp_path / "calls.jsonl"
     lines = [json.dumps({"id": name, "audit": []}) for name in "abc"]
@@ -138,7 +120,7 @@ def test_lines_behind_a_broken_one_are_read_and_those_behind_a_torn_end_are_not(
     assert f"the rest of {tmp_path / 'torn.jsonl.gz'} is left out" in ended.err
 
 
-def test_a_misspelt_path_ends_it_before_a_call_is_read(callgauge: Callgauge, run: Path, tmp_path: Path) -> None:
+def test_a_misspelt_path_ends_it_before_a_call_is_read(callgauge: Command, run: Path, tmp_path: Path) -> None:
     ended = callgauge("score", run, tmp_path / "gone")
     assert (ended.code, ended.out) == (1, "")
     assert "no such file or directory" in ended.err

@@ -6,40 +6,34 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from consumers.judge.settings import JudgeSettings
 from schemas.closed_sets import JudgeKind
 from schemas.judging import JudgeVerdict, Rated
-from streamer.cli import main as cli
 from streamer.offline.kept_verdicts import KeptVerdicts
 from tests.support.calls.judge_questions import question
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
 from tests.support.patience import patient
 from tests.unit.streamer.cli.test_score import JUDGED, call, goals, write_calls, write_goals
+from tests.unit.streamer.command_line import Command, Ended
 
 ROOT = Path(__file__).parents[4]
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 class Run:
     """Runs of a command on the same input and the same file of verdicts: on traces, unless another command is given."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, callgauge: Command) -> None:
         self.verdicts = folder / "verdicts.jsonl"
         self._traces = folder / "traces.jsonl"
         self._monkeypatch = monkeypatch
-        self._capsys = capsys
+        self._callgauge = callgauge
         self.command = ["score", str(self._traces), "--format", "agent-inspect"]
         self.write(3)
 
@@ -53,10 +47,7 @@ class Run:
         """A whole run in this process."""
         for name, value in self._environment(judge, settings).items():
             self._monkeypatch.setenv(name, value)
-        self._monkeypatch.setattr(sys, "argv", ["callgauge", *self._arguments(switch)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(int(ended.value.code or 0), *self._capsys.readouterr())
+        return self._callgauge(*self._arguments(switch))
 
     def begin(self, judge: ScriptedOpenAI, **settings: object) -> "subprocess.Popen[bytes]":
         """A run in a process of its own."""
@@ -65,6 +56,24 @@ class Run:
         return subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+
+    def killed(self, judge: ScriptedOpenAI, script: Callable[[Asked], Does], after: int, at_once: int = 1) -> None:
+        """A run that is killed when the judge has answered so many questions, and the next ones hang."""
+        reached = threading.Event()
+
+        def hangs(asked: Asked) -> Does:
+            if len(judge.asked) <= after:
+                return script(asked)
+            if len(judge.asked) == after + at_once:
+                reached.set()
+            return Does(hangs=True)
+
+        judge.script = hangs
+        process = self.begin(judge, max_concurrent_requests=at_once)
+        assert reached.wait(patient(60))
+        process.send_signal(signal.SIGKILL)
+        process.wait(patient(10))
+        judge.script = script
 
     def _arguments(self, switch: str) -> list[str]:
         return [*self.command, "--judge", switch, "--verdicts", str(self.verdicts)]
@@ -76,12 +85,16 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return Run(tmp_path, monkeypatch, capsys)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, callgauge: Command) -> Run:
+    return Run(tmp_path, monkeypatch, callgauge)
 
 
 def by_word(asked: Asked) -> Does:
     return grades("C" if "booked" in asked.user else "I")
+
+
+def yes(_asked: Asked) -> Does:
+    return grades("C")
 
 
 def test_a_second_run_asks_nothing_and_prints_the_same(run: Run) -> None:
@@ -98,75 +111,34 @@ def test_a_second_run_asks_nothing_and_prints_the_same(run: Run) -> None:
 
 
 def test_a_run_that_is_killed_goes_on_where_it_was(run: Run) -> None:
-    reached = threading.Event()
-
-    def hangs_at_the_fifth(asked: Asked) -> Does:
-        if len(judge.asked) == 5:
-            reached.set()
-            return Does(hangs=True)
-        return by_word(asked)
-
-    with scripted_openai(hangs_at_the_fifth) as judge:
-        process = run.begin(judge)
-        assert reached.wait(patient(60))
-        process.send_signal(signal.SIGKILL)
-        process.wait(patient(10))
+    with scripted_openai(by_word) as judge:
+        run.killed(judge, by_word, after=4)
         with run.verdicts.open("a") as file:
             file.write('{"key": "cut off in the mid')
-        judge.script = by_word
         ended = run(judge)
     assert ended.code == 0, ended.err
     assert len(judge.asked) == 5 + 5, "the four that were answered are not asked again"
     assert "4 further questions have verdicts of an earlier run" in ended.err
-    assert [json.loads(line)["metrics"]["SuccessScoreFinalTurn"]["score"] for line in ended.out.splitlines()] == [0] * 3
+    assert [line["metrics"]["SuccessScoreFinalTurn"]["score"] for line in ended.lines] == [0] * 3
 
 
 def test_after_a_kill_only_questions_without_a_verdict_are_asked_again(run: Run) -> None:
     """Traces side by side: only questions on their way at the kill are repeated, at most one per place of the judge."""
-    at_once = 4
-    hanging: list[str] = []
-    all_hang = threading.Event()
-
-    def hangs_from_the_ninth(asked: Asked) -> Does:
-        if len(judge.asked) <= 8:
-            return by_word(asked)
-        hanging.append(asked.user)
-        if len(hanging) == at_once:
-            all_hang.set()
-        return Does(hangs=True)
-
     run.write(6)
-    with scripted_openai(hangs_from_the_ninth) as judge:
-        process = run.begin(judge, max_concurrent_requests=at_once)
-        assert all_hang.wait(patient(60))
-        process.send_signal(signal.SIGKILL)
-        process.wait(patient(10))
+    with scripted_openai(by_word) as judge:
+        run.killed(judge, by_word, after=8, at_once=4)
         before = len(judge.asked)
-        judge.script = by_word
-        ended = run(judge, max_concurrent_requests=at_once)
-        asked_again = len(judge.asked) - before
+        ended = run(judge, max_concurrent_requests=4)
     assert ended.code == 0, ended.err
-    assert before == 8 + at_once
-    assert asked_again == 6 * 3 - 8, "the eight that were answered are not asked again"
+    assert before == 8 + 4
+    assert len(judge.asked) - before == 6 * 3 - 8, "the eight that were answered are not asked again"
 
 
 @pytest.mark.parametrize("stops_early", [True, False])
 def test_a_question_that_is_open_at_a_kill_is_asked_for_its_missing_trials_only(run: Run, stops_early: bool) -> None:
-    reached = threading.Event()
-
-    def hangs_at_the_third(asked: Asked) -> Does:
-        if len(judge.asked) == 3:
-            reached.set()
-            return Does(hangs=True)
-        return grades("C")
-
     run.write(1, num_judge_trials=5, optimize_judge_trials=stops_early)
-    with scripted_openai(hangs_at_the_third) as judge:
-        process = run.begin(judge)
-        assert reached.wait(patient(60))
-        process.send_signal(signal.SIGKILL)
-        process.wait(patient(10))
-        judge.script = lambda _: grades("C")
+    with scripted_openai(yes) as judge:
+        run.killed(judge, yes, after=2)
         ended = run(judge)
         requests = len(judge.asked)
         again = run(judge)
@@ -184,33 +156,19 @@ def test_a_question_that_is_open_at_a_kill_is_asked_for_its_missing_trials_only(
 def test_a_killed_run_over_recorded_calls_goes_on_where_it_was(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    reached = threading.Event()
-
-    def hangs_at_the_fifth(asked: Asked) -> Does:
-        if len(judge.asked) == 5:
-            reached.set()
-            return Does(hangs=True)
-        return grades("C")
-
     recordings = write_calls(tmp_path / "calls.jsonl", *(call(f"c{n}", "yes", agent="desk") for n in range(4)))
     sets = write_goals(tmp_path / "goals.json", goals("any", JUDGED, agents=("desk",)))
     run.command = [command, str(recordings), "--goals", str(sets)]
     if command == "report":
         run.command += ["--html", str(tmp_path / "report.html")]
     monkeypatch.setenv("CALLGAUGE_GOALS__TRIALS", "3")
-    with scripted_openai(hangs_at_the_fifth) as judge:
-        process = run.begin(judge, max_concurrent_requests=1)
-        assert reached.wait(patient(60))
-        process.send_signal(signal.SIGKILL)
-        process.wait(patient(10))
-        judge.script = lambda _: grades("C")
+    with scripted_openai(yes) as judge:
+        run.killed(judge, yes, after=4)
         ended = run(judge)
         requests = len(judge.asked)
         again = run(judge)
     assert ended.code == again.code == 0, ended.err
-    assert requests == 4 * 2 + 1, (
-        "two equal votes decide; the request on its way, the first vote on a call, is sent again"
-    )
+    assert requests == 4 * 2 + 1, "two equal votes decide; the request on its way, a first vote, is sent again"
     assert len(judge.asked) == requests, again.err
     assert "Judge: 0 questions" in again.err
 

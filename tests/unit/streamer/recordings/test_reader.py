@@ -35,6 +35,12 @@ def the_call(path: Path) -> RecordedCall:
     return call
 
 
+def refusal(path: Path) -> RecordingError:
+    with pytest.raises(RecordingError) as caught:
+        list(read_recordings(path))
+    return caught.value
+
+
 def test_a_record_directory_is_read_whole(tmp_path: Path) -> None:
     directory = write_record(tmp_path / "7.1", record_id="rec-7", conversation_ended_reason="goodbye")
     write_lines(directory / "pipecat_logs.jsonl", WORD, WORD)
@@ -131,11 +137,10 @@ def test_a_number_that_json_does_not_have_is_null_and_the_rest_is_read(tmp_path:
 def test_a_wrong_line_is_named_and_never_skipped(tmp_path: Path, line: bytes, expected: str, seen: str) -> None:
     path = write_lines(tmp_path / "calls.jsonl", {"id": "first", "audit": []})
     path.write_bytes(path.read_bytes() + line)
-    with pytest.raises(RecordingError) as caught:
-        list(read_recordings(path))
-    assert caught.value.where.startswith(f"{path}:2")
-    assert expected in caught.value.expected
-    assert seen in caught.value.seen
+    refused = refusal(path)
+    assert refused.where.startswith(f"{path}:2")
+    assert expected in refused.expected
+    assert seen in refused.seen
 
 
 def test_a_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
@@ -148,9 +153,8 @@ def test_a_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
 def test_a_blank_line_in_a_record_is_named(tmp_path: Path) -> None:
     directory = write_record(tmp_path / "a")
     (directory / "pipecat_logs.jsonl").write_text(json.dumps(WORD) + "\n\n")
-    with pytest.raises(RecordingError) as caught:
-        list(read_recordings(directory))
-    assert caught.value.where == f"{directory / 'pipecat_logs.jsonl'}:2"
+    refused = refusal(directory)
+    assert refused.where == f"{directory / 'pipecat_logs.jsonl'}:2"
 
 
 def test_files_that_are_missing_or_no_recordings(tmp_path: Path) -> None:
@@ -176,9 +180,7 @@ def test_files_that_are_missing_or_no_recordings(tmp_path: Path) -> None:
         "cut.jsonl.gz",
         "plain.jsonl.gz",
     ):
-        with pytest.raises(RecordingError) as caught:
-            list(read_recordings(tmp_path / name))
-        seen[name] = caught.value.seen
+        seen[name] = refusal(tmp_path / name).seen
     assert seen["gone"] == "no such file or directory"
     assert seen["empty"] == "none"
     assert seen["crashed"] == "no such file"
@@ -191,9 +193,8 @@ def test_files_that_are_missing_or_no_recordings(tmp_path: Path) -> None:
 
 
 def test_the_message_has_five_parts(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError) as caught:
-        list(read_recordings(tmp_path / "gone"))
-    assert str(caught.value) == (
+    refused = refusal(tmp_path / "gone")
+    assert str(refused) == (
         f"{tmp_path / 'gone'}: there is no recorded call:\n"
         "  expected a directory of recorded calls or a .jsonl, .jsonl.gz, .json or .json.gz file; seen no such file or directory.\n"
         "  Nothing is read from it.\n"
@@ -218,11 +219,10 @@ def test_no_personal_data_is_told_of_a_record_that_cannot_be_read(
 ) -> None:
     path = tmp_path / "call.json"
     path.write_text(json.dumps({"transcript": [{"role": "user", "message": "hi"} | change]}))
-    with pytest.raises(RecordingError) as caught:
-        the_call(path)
-    assert shown in caught.value.seen
-    assert len(caught.value.seen) < 200
-    assert not [part for part in ("4111", "1111", "jane") if part in str(caught.value).replace(str(path), "")]
+    refused = refusal(path)
+    assert shown in refused.seen
+    assert len(refused.seen) < 200
+    assert not [part for part in ("4111", "1111", "jane") if part in str(refused).replace(str(path), "")]
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,8 @@ def test_no_personal_data_is_told_of_a_record_that_cannot_be_read(
 def test_nor_of_any_other_file(tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / name
     path.write_text(text)
-    with pytest.raises(RecordingError) as caught:
-        the_call(path)
-    told = str(caught.value).replace(str(path), "")
+    refused = refusal(path)
+    told = str(refused).replace(str(path), "")
     assert "1111" not in told
     assert "jane" not in told
 

@@ -1,5 +1,6 @@
-"""The demo as a person starts it: a process of its own, with and without a terminal."""
+"""The demo as a person starts it, with and without a terminal, and its head start."""
 
+import itertools
 import os
 import pty
 import re
@@ -13,9 +14,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.topics import TOPICS
-from streamer.roles.demo import PARTITIONS, embedded_broker, place_of_command
+from streamer.roles.demo import PARTITIONS, embedded_broker, place_of_command, split_at
+from streamer.sources.simulator.traffic import simulated_traffic
 from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]
@@ -136,3 +140,32 @@ def test_the_embedded_broker_has_every_topic_from_the_start() -> None:
     with embedded_broker(names) as bootstrap:
         found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=patient(10)).topics
     assert {name: len(found[name].partitions) for name in names} == dict.fromkeys(names, PARTITIONS)
+
+
+START_MS = 1_790_000_000_000
+CALLS = 12
+
+
+@given(seed=st.integers(0, 50), head_ms=st.integers(0, 200_000), lines=st.integers(1, 5))
+def test_past_and_present_are_the_traffic(seed: int, head_ms: int, lines: int) -> None:
+    def traffic() -> list[tuple[str, int, bytes]]:
+        calls = simulated_traffic(seed, concurrent_calls=lines, start_ms=START_MS, limit=CALLS)
+        return [(call.conversation_id, event.arrival_ms, event.value) for call in calls for event in call.events]
+
+    past, calls = split_at(simulated_traffic(seed, concurrent_calls=lines, start_ms=START_MS, limit=CALLS), head_ms)
+    present = list(calls)
+    assert all(event.arrival_ms < START_MS + head_ms for _, event in past)
+    assert [event.arrival_ms for _, event in past] == sorted(event.arrival_ms for _, event in past)
+    assert [call.start_offset_ms for call in present] == sorted(call.start_offset_ms for call in present)
+    for call in present:
+        assert call.start_offset_ms >= 0
+        assert call.events[0].arrival_ms == START_MS + head_ms + call.start_offset_ms
+    both = [(call, event.arrival_ms, event.value) for call, event in past]
+    both += [(call.conversation_id, event.arrival_ms, event.value) for call in present for event in call.events]
+    assert sorted(both) == sorted(traffic())
+
+
+def test_endless_traffic_stays_lazy() -> None:
+    past, calls = split_at(simulated_traffic(1, concurrent_calls=3, start_ms=START_MS), 60_000)
+    assert past
+    assert len(list(itertools.islice(calls, 20))) == 20

@@ -83,6 +83,16 @@ class Made:
     def start(self) -> "asyncio.Task[None]":
         return asyncio.create_task(self.role.run(self.stop))
 
+    async def started(self) -> "asyncio.Task[None]":
+        running = self.start()
+        await asyncio.wait_for(self.role.ready.wait(), patient(SOON_SECONDS))
+        return running
+
+    async def ended(self, running: "asyncio.Task[None]") -> None:
+        self.stop.set()
+        self.evaluator.may_finish.set()
+        await asyncio.wait_for(running, patient(SOON_SECONDS))
+
 
 def write(path: Path, goals_id: str) -> None:
     subgoal = {"id": "one", "details": "d", "check": {"kind": "judge"}}
@@ -95,18 +105,15 @@ async def test_it_reads_goals_before_calls_and_ends_when_the_evaluator_has_finis
     write(tmp_path / "a.json", "a")
     made = Made(monkeypatch, GoalRules(trials=3), folder=tmp_path)
     assert made.role.problems() == ("evaluator: reading the goal sets",)
-    running = made.start()
-    async with asyncio.timeout(patient(SOON_SECONDS)):
-        await made.role.ready.wait()
-        goals = made.evaluator.goals.choose(None, "desk")
-        assert goals is not None
-        assert (goals.id, made.evaluator.settings.goals.trials) == ("a", 3)
-        assert made.role.problems() == ()
-        made.stop.set()
-        done, _ = await asyncio.wait([running], timeout=0.05)
-        assert not done, "the evaluator has something to finish"
-        made.evaluator.may_finish.set()
-        await running
+    running = await made.started()
+    goals = made.evaluator.goals.choose(None, "desk")
+    assert goals is not None
+    assert (goals.id, made.evaluator.settings.goals.trials) == ("a", 3)
+    assert made.role.problems() == ()
+    made.stop.set()
+    done, _ = await asyncio.wait([running], timeout=0.05)
+    assert not done, "the evaluator has something to finish"
+    await made.ended(running)
     assert made.evaluator.has_finished
 
 
@@ -116,13 +123,9 @@ async def test_how_long_events_may_gather_is_a_setting(monkeypatch: pytest.Monke
 
 async def test_without_sources_calls_have_no_goals(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Made(monkeypatch)
-    running = made.start()
-    async with asyncio.timeout(patient(SOON_SECONDS)):
-        await made.role.ready.wait()
-        assert made.evaluator.goals.choose(None, "desk") is None
-        made.stop.set()
-        made.evaluator.may_finish.set()
-        await running
+    running = await made.started()
+    assert made.evaluator.goals.choose(None, "desk") is None
+    await made.ended(running)
 
 
 async def test_a_folder_that_cannot_be_read_ends_it_before_a_call_is_read(
@@ -136,8 +139,7 @@ async def test_a_folder_that_cannot_be_read_ends_it_before_a_call_is_read(
 
 async def test_what_the_evaluator_fails_on_ends_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = Made(monkeypatch, folder=tmp_path)
-    running = made.start()
-    await asyncio.wait_for(made.role.ready.wait(), patient(SOON_SECONDS))
+    running = await made.started()
     made.evaluator.failing.set_exception(ZeroDivisionError("the failure"))
     with pytest.raises(ZeroDivisionError, match="the failure"):
         await asyncio.wait_for(running, patient(SOON_SECONDS))
@@ -145,8 +147,7 @@ async def test_what_the_evaluator_fails_on_ends_it(monkeypatch: pytest.MonkeyPat
 
 async def test_cancelling_it_ends_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = Made(monkeypatch, folder=tmp_path)
-    running = made.start()
-    await asyncio.wait_for(made.role.ready.wait(), patient(SOON_SECONDS))
+    running = await made.started()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(running, patient(SOON_SECONDS))
@@ -162,15 +163,12 @@ async def test_what_is_wrong_with_goals_is_on_the_metrics_page(monkeypatch: pyte
     assert topic is not None
     topic.tried.set()
     monkeypatch.setattr(topic, "follow", lambda stop: stop.wait())
-    running = made.start()
-    await asyncio.wait_for(made.role.ready.wait(), patient(SOON_SECONDS))
+    running = await made.started()
     assert made.value("callgauge_goal_files_broken") == 1
     for refused in (0, 2, 2, 3):
         topic.refused = refused
         assert made.value("callgauge_goal_records_refused_total") == refused
-    made.stop.set()
-    made.evaluator.may_finish.set()
-    await asyncio.wait_for(running, patient(SOON_SECONDS))
+    await made.ended(running)
     assert Made(monkeypatch).value("callgauge_goal_files_broken") is None
 
 
@@ -187,12 +185,7 @@ async def test_files_of_transcripts_are_made_beside_the_evaluator_and_end_with_i
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made = Made(monkeypatch, transcripts={"folder": tmp_path / "files", "gzip": True})
-    running = made.start()
-    async with asyncio.timeout(patient(SOON_SECONDS)):
-        await made.role.ready.wait()
-        made.stop.set()
-        made.evaluator.may_finish.set()
-        await running
+    await made.ended(await made.started())
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

@@ -1,4 +1,4 @@
-"""Roles together in one process: their readiness, their end, and a forced end when they hang."""
+"""Roles in one process: what they say at the start, their readiness, their restarts, and a forced end when they hang."""
 
 import asyncio
 import os
@@ -6,23 +6,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from consumers.evaluator.writer import WriteError
 from consumers.exporter import service as exporter_service
-from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaRefusedError, KafkaSettings
+from consumers.runtime.registry import Instruments
 from schemas.closed_sets import ROLE_NAMES, RoleName
 from streamer.facts import installed_version
 from streamer.roles import evaluator_role
 from streamer.roles import running as service
-from streamer.roles.running import Service
-from streamer.settings.all_settings import Settings
+from streamer.roles.running import LONGEST_PAUSE_SECONDS, MOST_RESTARTS, QUIET_SECONDS, RoleRunner, Service, start_facts
+from streamer.settings.all_settings import Settings, load_settings
+from tests.support.fakes.evaluator_fakes import until_idle
 from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]
@@ -81,31 +84,28 @@ class Running:
         return answer.status_code, answer.text
 
 
-@asynccontextmanager
-async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
+@pytest.fixture
+async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     made = Running(monkeypatch)
-    try:
-        async with asyncio.timeout(patient(20)):
-            while not made.service._running:
-                assert not made.task.done(), made.task
-                await asyncio.sleep(0)
-            yield made
-    finally:
-        made.stop.set()
-        for role in (made.evaluator, made.exporter):
-            role.may_end.set()
-        await asyncio.gather(made.task, return_exceptions=True)
+    async with asyncio.timeout(patient(20)):
+        while not made.service._running:
+            assert not made.task.done(), made.task
+            await asyncio.sleep(0)
+    yield made
+    made.stop.set()
+    for role in (made.evaluator, made.exporter):
+        role.may_end.set()
+    await asyncio.gather(made.task, return_exceptions=True)
 
 
-async def test_it_is_ready_when_every_role_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(monkeypatch) as made:
-        assert await made.page("/readyz") == (503, "evaluator: waits\nexporter: waits\n")
-        made.exporter.ready.set()
-        assert await made.page("/readyz") == (503, "evaluator: waits\n")
-        assert not made.service.ready.is_set()
-        made.evaluator.ready.set()
-        await made.service.ready.wait()
-        assert await made.page("/readyz") == (200, "ok\n")
+async def test_it_is_ready_when_every_role_is(made: Running) -> None:
+    assert await made.page("/readyz") == (503, "evaluator: waits\nexporter: waits\n")
+    made.exporter.ready.set()
+    assert await made.page("/readyz") == (503, "evaluator: waits\n")
+    assert not made.service.ready.is_set()
+    made.evaluator.ready.set()
+    await made.service.ready.wait()
+    assert await made.page("/readyz") == (200, "ok\n")
 
 
 @pytest.mark.parametrize("role", ROLE_NAMES)
@@ -128,53 +128,49 @@ async def test_the_budget_of_series_is_a_setting() -> None:
     assert budgets[1] - budgets[0] == 2_000
 
 
-async def test_a_role_that_waits_does_not_ask_for_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(monkeypatch) as made:
-        assert await made.page("/healthz") == (200, "ok\n")
-        made.exporter.stall = ("exporter: no tick for 31 s",)
-        assert await made.page("/healthz") == (503, "exporter: no tick for 31 s\n")
+async def test_a_role_that_waits_does_not_ask_for_a_restart(made: Running) -> None:
+    assert await made.page("/healthz") == (200, "ok\n")
+    made.exporter.stall = ("exporter: no tick for 31 s",)
+    assert await made.page("/healthz") == (503, "exporter: no tick for 31 s\n")
 
 
-async def test_a_stop_lets_every_role_finish_and_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(monkeypatch) as made:
-        for role in (made.evaluator, made.exporter):
-            role.ready.set()
-        made.evaluator.may_end.clear()
-        made.evaluator.stall = ("evaluator: no tick for 31 s",)  # a role that stops is quiet
-        made.stop.set()
-        assert await made.page("/readyz") == (503, "evaluator: stopping\nexporter: stopping\n")
-        assert await made.page("/healthz") == (200, "ok\n")
-        assert made.service.unfinished() == ["evaluator"]
-        made.evaluator.may_end.set()
-        await made.task
-        assert made.evaluator.has_stopped
-        assert made.exporter.has_stopped
-        assert made.service.unfinished() == ["process"]
+async def test_a_stop_lets_every_role_finish_and_is_told_at_once(made: Running) -> None:
+    for role in (made.evaluator, made.exporter):
+        role.ready.set()
+    made.evaluator.may_end.clear()
+    made.evaluator.stall = ("evaluator: no tick for 31 s",)  # a role that stops is quiet
+    made.stop.set()
+    assert await made.page("/readyz") == (503, "evaluator: stopping\nexporter: stopping\n")
+    assert await made.page("/healthz") == (200, "ok\n")
+    assert made.service.unfinished() == ["evaluator"]
+    made.evaluator.may_end.set()
+    await made.task
+    assert made.evaluator.has_stopped
+    assert made.exporter.has_stopped
+    assert made.service.unfinished() == ["process"]
 
 
-async def test_a_role_that_fails_ends_the_others_properly(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(monkeypatch) as made:
-        made.exporter.may_end.clear()
-        made.exporter.fails_at_the_end = OSError("the second failure")
-        made.evaluator.failing.set_exception(ZeroDivisionError("the first failure"))
-        await made.service.stopping.wait()
-        assert await made.page("/healthz") == (503, "evaluator: its work has ended with an error\n")
-        with capture_logs() as lines:
-            made.exporter.may_end.set()
-            with pytest.raises(ZeroDivisionError, match="the first failure"):
-                await made.task
-        assert made.exporter.has_stopped
-        (told,) = [line for line in lines if line["event"] == "role_failed"]
-        assert (told["role"], told["error"]) == ("exporter", "OSError('the second failure')")
-
-
-async def test_cancelling_it_lets_every_role_finish(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(monkeypatch) as made:
-        made.task.cancel()
-        with pytest.raises(asyncio.CancelledError):
+async def test_a_role_that_fails_ends_the_others_properly(made: Running) -> None:
+    made.exporter.may_end.clear()
+    made.exporter.fails_at_the_end = OSError("the second failure")
+    made.evaluator.failing.set_exception(ZeroDivisionError("the first failure"))
+    await made.service.stopping.wait()
+    assert await made.page("/healthz") == (503, "evaluator: its work has ended with an error\n")
+    with capture_logs() as lines:
+        made.exporter.may_end.set()
+        with pytest.raises(ZeroDivisionError, match="the first failure"):
             await made.task
-        assert made.evaluator.has_stopped
-        assert made.exporter.has_stopped
+    assert made.exporter.has_stopped
+    (told,) = [line for line in lines if line["event"] == "role_failed"]
+    assert (told["role"], told["error"]) == ("exporter", "OSError('the second failure')")
+
+
+async def test_cancelling_it_lets_every_role_finish(made: Running) -> None:
+    made.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await made.task
+    assert made.evaluator.has_stopped
+    assert made.exporter.has_stopped
 
 
 # Signals are tried on a real process: their effect on a loop that hangs cannot be seen from inside the loop.
@@ -282,3 +278,275 @@ def test_a_stop_that_takes_too_long_ends_with_a_line_that_says_what_hung(hangs: 
     finally:
         hung.process.kill()
         hung.process.communicate()
+
+
+class RestartedRole:
+    """Becomes ready and ends when the test says so, with or without an error."""
+
+    def __init__(self) -> None:
+        self.ready = asyncio.Event()
+        self.ends: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.has_run = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        self.has_run = True
+        stopped = asyncio.ensure_future(stop.wait())
+        awaited: list[asyncio.Future[Any]] = [stopped, self.ends]
+        try:
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if self.ends.done():
+                self.ends.result()
+        finally:
+            self.ready.clear()
+            stopped.cancel()
+
+    def problems(self) -> tuple[str, ...]:
+        return () if self.ready.is_set() else ("evaluator: waits",)
+
+    def stalled(self) -> tuple[str, ...]:
+        return ("evaluator: hangs",)
+
+
+class Rig:
+    """A runner with roles, clock and pauses that the test controls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool = True) -> None:
+        self.roles: list[RestartedRole] = []
+        self.pauses: list[float] = []
+        self.goes_on = asyncio.Event()
+        self.now_seconds = 1_000.0
+        self.refusal: Exception | None = None
+        self.registry = CollectorRegistry()
+        self.stop = asyncio.Event()
+        monkeypatch.setattr("time.monotonic", lambda: self.now_seconds)
+        monkeypatch.setattr("asyncio.sleep", self._sleep)
+        instruments = Instruments(self.registry, ["evaluator"])
+        self.runner = RoleRunner("evaluator", self._make, instruments, self._may_start, is_restarted=is_restarted)
+        self.task = asyncio.create_task(self.runner.run(self.stop))
+
+    def _make(self) -> RestartedRole:
+        self.roles.append(RestartedRole())
+        return self.roles[-1]
+
+    async def _may_start(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def _sleep(self, seconds: float) -> None:
+        if seconds == 0:  # the test's own
+            return await REAL_SLEEP(0)
+        self.pauses.append(seconds)
+        await self.goes_on.wait()
+        self.goes_on.clear()
+        return None
+
+    async def works(self) -> None:
+        self.roles[-1].ready.set()
+        await until_idle()
+
+    async def fails(self, error: Exception) -> None:
+        self.roles[-1].ends.set_exception(error)
+        await until_idle()
+
+    async def pause_ends(self) -> None:
+        self.goes_on.set()
+        for _ in range(3):
+            await until_idle()
+
+    @property
+    def restarts(self) -> float | None:
+        return self.registry.get_sample_value("callgauge_role_restarts_total", {"role": "evaluator"})
+
+
+REAL_SLEEP = asyncio.sleep
+ERROR = WriteError("partition 3 refused")
+
+
+@pytest.fixture
+async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    rig = Rig(monkeypatch)
+    await until_idle()
+    yield rig
+    if not rig.task.done():
+        rig.stop.set()
+        await rig.task
+
+
+@pytest.fixture
+def logged() -> Iterator[list[Any]]:
+    with capture_logs() as lines:
+        yield lines
+
+
+async def test_a_role_that_has_worked_is_made_anew_after_a_pause(rig: Rig, logged: list[Any]) -> None:
+    await rig.works()
+    assert rig.runner.problems() == ()
+    await rig.fails(ERROR)
+    assert rig.pauses == [1.0]
+    assert [role.has_run for role in rig.roles] == [True, False]
+    assert rig.runner.problems() == (
+        "evaluator: ended with WriteError and starts again in 1 s (restart 1 of 10); the log says why: role_failed",
+    )
+    assert rig.runner.stalled() == ()  # a new process could do no more
+    await rig.pause_ends()
+    assert [role.has_run for role in rig.roles] == [True, True]
+    assert "starts again now" in rig.runner.problems()[0]
+    assert rig.runner.stalled() == ("evaluator: hangs",)
+    await rig.works()
+    assert rig.runner.problems() == ()
+    assert rig.restarts == 1
+    assert [(line["event"], line["role"]) for line in logged] == [
+        ("role_failed", "evaluator"),
+        ("role_works_again", "evaluator"),
+    ]
+    assert logged[0]["error"] == "WriteError: partition 3 refused"
+
+
+@pytest.mark.parametrize("has_worked", [False, True])
+async def test_what_never_worked_or_cannot_go_on_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, has_worked: bool
+) -> None:
+    rig = Rig(monkeypatch, is_restarted=not has_worked)
+    await until_idle()
+    if has_worked:
+        await rig.works()
+    await rig.fails(ERROR)
+    with pytest.raises(WriteError):
+        await rig.task
+    assert (rig.pauses, rig.restarts) == ([], 0)
+
+
+async def test_pauses_grow_and_the_process_ends_after_too_many(rig: Rig, logged: list[Any]) -> None:
+    for number in range(MOST_RESTARTS):
+        await rig.works()  # for less than a minute: that is no recovery
+        await rig.fails(WriteError(f"partition {number} refused"))
+        await rig.pause_ends()
+    await rig.fails(WriteError("partition 11 refused"))
+    with pytest.raises(WriteError, match="partition 11"):
+        await rig.task
+    assert rig.pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+    assert max(rig.pauses) == LONGEST_PAUSE_SECONDS
+    assert rig.restarts == MOST_RESTARTS
+    assert [line["event"] for line in logged if line["log_level"] == "error"] == ["role_failed", "role_given_up"]
+
+
+async def test_who_has_worked_for_a_while_begins_a_new_row(rig: Rig, logged: list[Any]) -> None:
+    for _ in range(2 * MOST_RESTARTS):
+        await rig.works()
+        rig.now_seconds += QUIET_SECONDS
+        await rig.fails(ERROR)
+        await rig.pause_ends()
+    assert set(rig.pauses) == {1.0}
+    assert [line["event"] for line in logged].count("role_failed") == 2 * MOST_RESTARTS
+
+
+async def test_another_reason_is_told(rig: Rig, logged: list[Any]) -> None:
+    """The broker is also asked before each new start, because its answer is clearer about missing rights."""
+    await rig.works()
+    await rig.fails(ERROR)
+    rig.refusal = KafkaRefusedError("lacks Write on transcripts")
+    for _ in range(3):
+        await rig.pause_ends()
+    assert [role.has_run for role in rig.roles] == [True, *[False] * 4]
+    rig.refusal = None
+    await rig.pause_ends()
+    await rig.works()
+    await rig.fails(ERROR)
+    assert [line["error"] for line in logged if line["event"] == "role_failed"] == [
+        "WriteError: partition 3 refused", "KafkaRefusedError: lacks Write on transcripts", "WriteError: partition 3 refused",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "has_traceback"), [(ERROR, False), (ZeroDivisionError("bug"), True)])
+async def test_a_fault_that_nobody_foresaw_shows_where_it_was(
+    rig: Rig, logged: list[Any], error: Exception, *, has_traceback: bool
+) -> None:
+    await rig.works()
+    await rig.fails(error)
+    assert (logged[0]["exc_info"] is error) is has_traceback
+
+
+@pytest.mark.parametrize("while_it", ["works", "pauses"])
+async def test_a_stop_ends_it_and_nothing_starts_again(rig: Rig, while_it: str) -> None:
+    await rig.works()
+    if while_it == "pauses":
+        await rig.fails(ERROR)
+    rig.stop.set()
+    await rig.task
+    assert [role.has_run for role in rig.roles] == ([True] if while_it == "works" else [True, False])
+
+
+async def test_what_fails_while_it_stops_is_told_by_who_waits_for_it(rig: Rig) -> None:
+    await rig.works()
+    rig.roles[0].ends.set_exception(ERROR)
+    rig.stop.set()
+    with pytest.raises(WriteError):
+        await rig.task
+
+
+ALL: tuple[RoleName, ...] = ("evaluator", "exporter", "judge")
+KEY = {"OPENAI_API_KEY": "key"}
+GOALS = "id: one\nsubgoals:\n  - id: booked\n    details: d\n    check: {kind: tool_called, tool: book}\n"
+
+
+def facts(environment: dict[str, str] | None = None, roles: tuple[RoleName, ...] = ALL) -> dict[str, str]:
+    return start_facts(load_settings(None, {}, environment or {}), roles)
+
+
+def test_with_the_defaults_it_says_what_is_off_and_how_to_switch_it_on() -> None:
+    assert facts() == {
+        "goals": "none (set goals.folder or goals.reads_topic)",
+        "judge": "off (no key: set OPENAI_API_KEY or CALLGAUGE_JUDGE__API_KEY_FILE)",
+        "transcripts": "on (the topic transcripts)",
+        "redaction": "on (card, phone, email, iban, birth_date)",
+    }
+
+
+def test_goal_sets_are_counted_and_broken_files_are_named(tmp_path: Path) -> None:
+    environment = {"CALLGAUGE_GOALS__FOLDER": str(tmp_path), "CALLGAUGE_TOPIC_PREFIX": "x."}
+    assert facts(environment)["goals"] == f"0 sets in the folder {tmp_path}"
+    (tmp_path / "one.yaml").write_text(GOALS)
+    assert facts(environment)["goals"] == f"1 set in the folder {tmp_path}"
+    (tmp_path / "two.yaml").write_text("id: [")
+    assert facts(environment | {"CALLGAUGE_GOALS__READS_TOPIC": "true"})["goals"] == (
+        f"1 set (1 broken, see `callgauge goals check {tmp_path}`) in the folder {tmp_path} and the topic x.goals"
+    )
+    (tmp_path / "one.yaml").unlink()
+    missing = {"CALLGAUGE_GOALS__FOLDER": str(tmp_path / "none")}
+    assert facts(missing)["goals"].startswith("unreadable goal sets")
+
+
+@pytest.mark.parametrize(
+    ("environment", "roles", "fact"),
+    [
+        (KEY, ALL, "on (gpt-4.1 at https://api.openai.com/v1)"),
+        (KEY, ("judge",), "on (gpt-4.1 at https://api.openai.com/v1)"),
+        (KEY | {"CALLGAUGE_JUDGE__ENABLED": "false"}, ALL, "off (judge.enabled is false)"),
+        (KEY, ("evaluator",), "off (no role judge in this process, and goals.asks_judge is false)"),
+        (
+            {"CALLGAUGE_GOALS__ASKS_JUDGE": "true"}, ("evaluator",),
+            "in another process: questions go to the topic judge.requests",
+        ),
+    ],
+)  # fmt: skip
+def test_the_judge_is_on_or_it_says_why_not(
+    environment: dict[str, str], roles: tuple[RoleName, ...], fact: str
+) -> None:
+    assert facts(environment, roles)["judge"] == fact
+
+
+def test_what_is_switched_off_is_said() -> None:
+    off = {"CALLGAUGE_TRANSCRIPTS__ENABLED": "false", "CALLGAUGE_REDACTION__ENABLED": "false"}
+    assert facts(off)["transcripts"] == "off (transcripts.enabled is false)"
+    assert facts(off)["redaction"].startswith("off (redaction.enabled is false)")
+    files = facts({"CALLGAUGE_TRANSCRIPTS__FOLDER": "here"})["transcripts"]
+    assert files == "on (the topic transcripts and files in the folder here)"
+    patterns = {"CALLGAUGE_REDACTION__PATTERNS": '{"ORDER": "A[0-9]{5}"}', "CALLGAUGE_REDACTION__DETECTORS": "card"}
+    assert facts(patterns)["redaction"] == "on (card, pattern ORDER)"
+
+
+def test_a_role_states_only_what_concerns_it() -> None:
+    by_role = {role: set(facts(roles=(role,))) for role in ROLE_NAMES}
+    assert by_role["evaluator"] == {"goals", "judge", "transcripts", "redaction"}
+    assert by_role["judge"] == {"judge", "redaction"}
+    assert by_role["exporter"] == {"redaction"}

@@ -1,18 +1,35 @@
-"""A folder of transcripts: whole files under safe names, and plain words if there is no place for them."""
+"""Transcripts become whole files under safe names, each at least once, in order, and a failed one waits."""
 
+import asyncio
 import gzip
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import CommitFailedError, KafkaConnectionError, KafkaError
+from aiokafka.structs import OffsetAndMetadata
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
-from streamer.roles.transcript_files import MAX_NAME_CHARS, TranscriptFiles, TranscriptFolderError, file_stem
+from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.registry import Instruments
+from streamer.roles import transcript_files as transcript_filer
+from streamer.roles.transcript_files import (
+    MAX_NAME_CHARS,
+    TranscriptFiler,
+    TranscriptFiles,
+    TranscriptFolderError,
+    file_stem,
+)
+from tests.support.patience import patient
 
 VALUE = b'[{"role":"user"}]'
 
@@ -165,3 +182,205 @@ def test_a_folder_with_the_name_of_a_part_keeps_nobody_from_starting(files: Tran
 def test_a_safe_id_is_its_own_name() -> None:
     assert file_stem("1.1.2-run_7") == "1.1.2-run_7"
     assert not file_stem("../up").startswith(".")
+
+
+KAFKA = KafkaSettings(topic_prefix="t.")
+TP = TopicPartition("t.transcripts", 1)
+SOON_SECONDS = 60
+"""A bound, not a goal: files are forced to a disk that may be busy."""
+
+
+class Record(NamedTuple):
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+class FakeConsumer:
+    """A log of one partition; remembers the read position and the committed offsets."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.log = {record.offset: record for record in records}
+        self.position = min(self.log, default=0)
+        self.committed: list[int] = []
+        self.polled = asyncio.Event()
+        self.errors: list[KafkaError] = []
+        self.commit_error: KafkaError | None = None
+        self.commits_for_ever = False
+        self.is_stopped = False
+
+    async def start(self) -> None:
+        if self.errors:
+            raise self.errors.pop()
+
+    async def stop(self) -> None:
+        self.is_stopped = True
+
+    async def getmany(self, *, timeout_ms: int) -> dict[TopicPartition, list[Record]]:
+        assert timeout_ms <= 200, "what a stop waits for"
+        found = [self.log[offset] for offset in sorted(self.log) if offset >= self.position]
+        if not found:
+            self.polled.set()
+            await asyncio.sleep(0)
+            return {}
+        self.position = found[-1].offset + 1
+        return {TP: found}
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        assert partition == TP
+        self.position = offset
+
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        if self.commit_error is not None:
+            raise self.commit_error
+        if self.commits_for_ever:
+            await asyncio.Event().wait()
+        self.committed.append(offsets[TP].offset)
+
+
+class FailingFiles(TranscriptFiles):
+    """Cannot write the transcripts of the ids in `failing`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, packs=False)
+        self.failing: set[str] = set()
+        self.tried: list[str] = []
+
+    def write(self, conversation_id: str, value: bytes) -> Path:
+        self.tried.append(conversation_id)
+        if conversation_id in self.failing:
+            raise OSError(28, "No space left on device", str(self.path_of(conversation_id)))
+        return super().write(conversation_id, value)
+
+
+class Filing:
+    """A filer on a fake consumer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, *records: Record) -> None:
+        self.consumer = FakeConsumer(records)
+        self.files = FailingFiles(folder)
+        self.registry = CollectorRegistry()
+        self.asked: dict[str, Any] = {}
+        self.stop = asyncio.Event()
+        instruments = Instruments(self.registry, ["evaluator"])
+        self.filer = TranscriptFiler(KAFKA, "g-files", self.files, instruments)
+
+        def consumer(_kafka: KafkaSettings, role: str, *topics: str, **options: Any) -> FakeConsumer:
+            self.asked = {"role": role, "topics": topics, **options}
+            return self.consumer
+
+        async def counts(_kafka: KafkaSettings, names: Sequence[str]) -> dict[str, int]:
+            return dict.fromkeys(names, 2)
+
+        monkeypatch.setattr(KafkaSettings, "consumer", consumer)
+        monkeypatch.setattr(transcript_filer, "partition_counts", counts)
+        monkeypatch.setattr(transcript_filer, "RETRY_SECONDS", 0.0)
+
+    def count(self, outcome: str) -> float:
+        return self.registry.get_sample_value("callgauge_transcript_files_total", {"outcome": outcome}) or 0.0
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Follows until the condition is true, then stops."""
+        following = asyncio.create_task(self.filer.follow(self.stop))
+
+        async def wait() -> None:
+            while not condition():
+                assert not following.done(), following
+                await asyncio.sleep(0)
+
+        await asyncio.wait_for(wait(), patient(SOON_SECONDS))
+        self.stop.set()
+        await asyncio.wait_for(following, patient(SOON_SECONDS))
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+TWO = (Record(3, b"a", b"[1]"), Record(5, b"b", b"[2]"))
+
+
+@pytest.fixture
+def filing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Filing:
+    return Filing(monkeypatch, tmp_path, *TWO)
+
+
+async def test_files_are_there_before_the_position_is_committed(filing: Filing, tmp_path: Path) -> None:
+    await filing.until(lambda: bool(filing.consumer.committed))
+    assert files_in(tmp_path) == {"a.json": b"[1]", "b.json": b"[2]"}
+    assert filing.consumer.committed == [6]
+    assert (filing.count("written"), filing.count("failed")) == (2, 0)
+    assert filing.consumer.is_stopped
+    assert filing.asked["topics"] == ("t.transcripts",)
+    assert (filing.asked["group_id"], filing.asked["enable_auto_commit"]) == ("g-files", False)
+    assert filing.asked["auto_offset_reset"] == "earliest", "a new group files all that is kept"
+
+
+async def test_what_cannot_be_written_waits_and_is_told_once(filing: Filing, tmp_path: Path) -> None:
+    filing.files.failing = {"b"}
+
+    def recovers() -> bool:
+        if filing.count("failed") >= 3:
+            filing.files.failing = set()
+        return 6 in filing.consumer.committed
+
+    with capture_logs() as logged:
+        await filing.until(recovers)
+    assert filing.consumer.committed == [5, 6], "the position stays before it"
+    assert filing.files.tried == ["a", "b", "b", "b", "b"]
+    assert (filing.count("written"), filing.count("failed")) == (2, 3)
+    (line,) = [line for line in logged if line["event"] == "transcript_files_wait"]
+    assert "No space left on device" in line["problem"]
+    assert (tmp_path / "b.json").read_bytes() == b"[2]"
+
+
+async def test_records_that_are_no_transcripts_are_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    filing = Filing(monkeypatch, tmp_path, Record(0, None, b"x"), Record(1, b"c", None), Record(2, b"\xff", b"[]"))
+    await filing.until(lambda: bool(filing.consumer.committed))
+    assert filing.consumer.committed == [3]
+    assert list(files_in(tmp_path).values()) == [b"[]"]
+
+
+async def test_a_commit_that_fails_costs_nothing_but_the_same_files_again(filing: Filing) -> None:
+    filing.consumer.commit_error = CommitFailedError()
+    with capture_logs() as logged:
+        await filing.until(filing.consumer.polled.is_set)
+    assert [line["event"] for line in logged] == ["commit_failed"]
+    assert filing.count("written") == 2
+
+
+async def test_a_commit_that_the_client_tries_for_ever_is_given_up(
+    filing: Filing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does if the topic is deleted."""
+    monkeypatch.setattr(transcript_filer, "COMMIT_SECONDS", 0.01)
+    filing.consumer.commits_for_ever = True
+    with capture_logs() as logged:
+        await filing.until(filing.consumer.polled.is_set)
+    assert [(line["event"], line["error"]) for line in logged] == [("commit_failed", "TimeoutError")]
+
+
+async def test_a_broker_that_is_away_is_tried_again(filing: Filing, tmp_path: Path) -> None:
+    filing.consumer.errors = [KafkaConnectionError("away"), KafkaConnectionError("away")]
+    with capture_logs() as logged:
+        await filing.until(lambda: bool(filing.consumer.committed))
+    assert [line["problem"] for line in logged] == ["KafkaConnectionError: away"]
+
+
+async def test_a_folder_that_cannot_be_used_ends_it_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    filing = Filing(monkeypatch, tmp_path / "taken", *TWO)
+    with pytest.raises(TranscriptFolderError):
+        await asyncio.wait_for(filing.filer.follow(filing.stop), patient(SOON_SECONDS))
+    assert filing.files.tried == []
+
+
+@pytest.mark.parametrize(("mode", "lines"), [(0o755, 1), (0o750, 0)])
+async def test_a_folder_that_everybody_can_look_into_is_told_once(
+    filing: Filing, tmp_path: Path, mode: int, lines: int
+) -> None:
+    await asyncio.to_thread(tmp_path.chmod, mode)
+    filing.consumer.errors = [KafkaConnectionError("gone")]  # the filer begins again
+    with capture_logs() as logged:
+        await filing.until(lambda: bool(filing.consumer.committed))
+    assert [line["event"] for line in logged].count("transcripts_folder_is_open") == lines

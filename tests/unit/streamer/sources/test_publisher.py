@@ -236,9 +236,14 @@ async def test_no_broker_is_said_plainly(producers: list[FakeProducer]) -> None:
     assert producers[0].stopped
 
 
-async def test_a_send_that_failed_surfaces_at_the_next_call(producers: list[FakeProducer]) -> None:
+async def started() -> EventPublisher:
     publisher = EventPublisher(HOST, ce_source="s")
     await publisher.start()
+    return publisher
+
+
+async def test_a_send_that_failed_surfaces_at_the_next_call(producers: list[FakeProducer]) -> None:
+    publisher = await started()
     await publisher.publish("call-1", user_event())
     producers[0].acknowledgements[0].set_exception(KafkaConnectionError("gone"))
     await asyncio.sleep(0)
@@ -247,21 +252,19 @@ async def test_a_send_that_failed_surfaces_at_the_next_call(producers: list[Fake
             await action
 
 
-async def test_a_record_that_cannot_be_sent_surfaces_at_once(producers: list[FakeProducer]) -> None:
-    publisher = EventPublisher(HOST, ce_source="s")
+@pytest.mark.usefixtures("producers")
+async def test_a_record_that_cannot_be_sent_surfaces_at_once() -> None:
     with pytest.raises(PublishError, match="not started"):
-        await publisher.publish("call-1", user_event())
-    await publisher.start()
+        await EventPublisher(HOST, ce_source="s").publish("call-1", user_event())
     with pytest.raises(PublishError, match="MessageSizeTooLarge"):
-        await publisher.publish("call-1", user_event(b"huge"))
+        await (await started()).publish("call-1", user_event(b"huge"))
 
 
 async def test_only_so_many_records_are_on_their_way(
     producers: list[FakeProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher_module, "MAX_UNACKNOWLEDGED_SENDS", 2)
-    publisher = EventPublisher(HOST, ce_source="s")
-    await publisher.start()
+    publisher = await started()
     await publisher.publish("call-1", user_event())
     await publisher.publish("call-1", user_event())
     third = asyncio.create_task(publisher.publish("call-1", user_event()))

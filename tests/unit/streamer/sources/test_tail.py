@@ -14,9 +14,7 @@ from streamer.facts import POSITION_FILE
 from streamer.recordings.eva import with_state
 from streamer.recordings.files import AUDIT_FILE, METRICS_FILE, RESULT_FILE
 from streamer.recordings.reader import read_recordings
-from streamer.sources import tail as followed_record
-from streamer.sources import tail as followed_run
-from streamer.sources import tail as growing_file
+from streamer.sources import tail as module
 from streamer.sources.replay import WireEvent, in_time_order, with_control_events
 from streamer.sources.simulator.traffic import simulate_call
 from streamer.sources.tail import (
@@ -39,10 +37,10 @@ Json = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed_record, "SETTLE_SECONDS", 0.0)
-    monkeypatch.setattr(followed_record, "MISSING_SECONDS", 0.0)
-    monkeypatch.setattr(followed_run, "FOLDERS_SECONDS", 0.0)
-    monkeypatch.setattr(followed_run, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "MISSING_SECONDS", 0.0)
+    monkeypatch.setattr(module, "FOLDERS_SECONDS", 0.0)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
 
 
 class Sent:
@@ -120,10 +118,13 @@ def append(path: Path, text: bytes) -> None:
         file.write(text)
 
 
+def write_audit(record: Path, *said: str) -> None:
+    entries = [{"timestamp": str(MS), "message_type": "user", "value": text} for text in said]
+    (record / AUDIT_FILE).write_text(json.dumps({"transcript": entries}))
+
+
 def write_end(record: Path, reason: str = "goodbye") -> None:
-    (record / AUDIT_FILE).write_text(
-        json.dumps({"transcript": [{"timestamp": str(MS), "message_type": "user", "value": "hi"}]})
-    )
+    write_audit(record, "hi")
     (record / RESULT_FILE).write_text(json.dumps({"record_id": "1", "conversation_ended_reason": reason}))
 
 
@@ -240,28 +241,18 @@ def test_a_rotated_log_goes_on_where_it_was(tail: Tail, record: Path) -> None:
     assert tail.said == []
 
 
-def test_a_rotated_log_is_read_to_its_end_before_the_new_one(
-    tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("before", "more"), [(1, 7), (9, 1)])
+def test_a_rotated_log_is_read_to_its_end_before_the_new_one_however_short(
+    tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch, before: int, more: int
 ) -> None:
-    monkeypatch.setattr(growing_file, "LINES_AT_A_TIME", 3)
-    append(record / LOG, lines(word(0)))
-    tail.look()
-    append(record / LOG, lines(*map(word, range(1, 8))))
+    monkeypatch.setattr(module, "LINES_AT_A_TIME", 3)
+    append(record / LOG, lines(*map(word, range(before))))
+    tail.look(4)
+    append(record / LOG, lines(*map(word, range(before, before + more))))
     (record / LOG).rename(record / f"{LOG}.1")
-    append(record / LOG, lines(word(8)))
+    append(record / LOG, lines(word(before + more)))
     tail.look(6)
-    assert tail.sent.values("1", "pipecat") == [word(number) for number in range(9)]
-    assert tail.said == []
-
-
-def test_a_short_log_behind_a_long_one_that_was_rotated_is_read(tail: Tail, record: Path) -> None:
-    append(record / LOG, lines(*map(word, range(9))))
-    tail.look()
-    append(record / LOG, lines(word(9)))
-    (record / LOG).rename(record / f"{LOG}.1")
-    append(record / LOG, lines(word(10)))
-    tail.look(2)
-    assert tail.sent.values("1", "pipecat") == [word(number) for number in range(11)]
+    assert tail.sent.values("1", "pipecat") == [*map(word, range(before + more + 1))]
     assert tail.said == []
 
 
@@ -291,12 +282,15 @@ def test_of_several_rotated_logs_the_one_that_was_read_goes_on(tail: Tail, recor
     assert tail.said == []
 
 
-def test_a_file_that_begins_with_the_same_line_and_goes_on_otherwise_is_another_one(tail: Tail, record: Path) -> None:
-    append(record / LOG, lines(word(1), word(2)))
+@pytest.mark.parametrize(("first", "then"), [((1,), (5, 6)), ((1, 2), (1, 5, 6))])
+def test_a_file_that_another_one_replaces_is_named_even_if_it_begins_with_the_same_line(
+    tail: Tail, record: Path, first: tuple[int, ...], then: tuple[int, ...]
+) -> None:
+    append(record / LOG, lines(*map(word, first)))
     tail.look()
-    (record / LOG).write_bytes(lines(word(1), word(5), word(6)))
+    (record / LOG).write_bytes(lines(*map(word, then)))
     tail.look(2)
-    assert tail.sent.values("1", "pipecat") == [word(1), word(2), word(1), word(5), word(6)]
+    assert tail.sent.values("1", "pipecat") == [*map(word, first), *map(word, then)]
     assert ["another file has taken its place" in sentence for sentence in tail.said] == [True]
 
 
@@ -304,7 +298,7 @@ def test_a_file_is_recognised_by_a_beginning_of_bounded_length(tmp_path: Path) -
     place = FilePosition()
     append(tmp_path / LOG, lines(*map(word, range(50))))
     GrowingFile(tmp_path / LOG, place).lines(is_complete=False)
-    assert place.head_bytes == growing_file.HEAD_BYTES < place.offset
+    assert place.head_bytes == module.HEAD_BYTES < place.offset
 
 
 def test_a_position_is_on_the_disk_before_it_takes_the_place_of_the_last_one(
@@ -338,15 +332,6 @@ def test_a_log_that_is_written_anew_with_the_same_lines_repeats_none(tail: Tail,
     assert tail.sent.values("1", "pipecat") == [word(1), word(2), word(3)]
 
 
-def test_a_file_that_another_one_replaces_is_named(tail: Tail, record: Path) -> None:
-    append(record / LOG, lines(word(1)))
-    tail.look()
-    (record / LOG).write_bytes(lines(word(5), word(6)))
-    tail.look(2)
-    assert tail.sent.values("1", "pipecat") == [word(1), word(5), word(6)]
-    assert ["another file has taken its place" in sentence for sentence in tail.said] == [True]
-
-
 def test_an_audit_log_that_grows_gives_each_entry_once(tail: Tail, record: Path) -> None:
     entries = [{"timestamp": str(MS + number), "message_type": "user", "value": "hi"} for number in range(3)]
     append(record / LOG, lines(word(1)))
@@ -362,7 +347,7 @@ def test_an_audit_log_that_grows_gives_each_entry_once(tail: Tail, record: Path)
 def test_lines_that_are_no_events_are_named_and_left_out(
     tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growing_file, "MAX_LINE_BYTES", 200)
+    monkeypatch.setattr(module, "MAX_LINE_BYTES", 200)
     append(record / LOG, lines(word(1)) + b"{broken\n\n" + b'"' + b"x" * 500)
     tail.look()
     append(record / LOG, b'"\n' + lines(word(2)))
@@ -374,14 +359,14 @@ def test_lines_that_are_no_events_are_named_and_left_out(
 
 
 def test_only_some_lines_are_read_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing_file, "LINES_AT_A_TIME", 3)
+    monkeypatch.setattr(module, "LINES_AT_A_TIME", 3)
     append(tmp_path / LOG, lines(*map(word, range(7))))
     file = GrowingFile(tmp_path / LOG, FilePosition())
     assert [len(file.lines(is_complete=True)) for _ in range(4)] == [3, 3, 1, 0]
 
 
 def test_only_some_calls_are_open_at_a_time(tail: Tail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed_run, "MAX_OPEN_CALLS", 1)
+    monkeypatch.setattr(module, "MAX_OPEN_CALLS", 1)
     for name in ("1", "2"):
         append(tmp_path / "records" / name / LOG, lines(word(1)))
     tail.look(3)
@@ -489,7 +474,7 @@ def test_a_file_that_cannot_be_read_is_named_once_and_tried_again(tail: Tail, re
 def test_only_so_many_records_of_a_run_are_followed(
     tail: Tail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followed_run, "MAX_FOLDERS", 1)
+    monkeypatch.setattr(module, "MAX_FOLDERS", 1)
     for name in ("1", "2"):
         append(tmp_path / "records" / name / LOG, lines(word(1)))
     tail.look(3)
@@ -498,8 +483,8 @@ def test_only_so_many_records_of_a_run_are_followed(
 
 
 def test_the_run_is_not_over_while_calls_wait(tail: Tail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed_run, "MAX_OPEN_CALLS", 1)
-    monkeypatch.setattr(followed_run, "FOLDERS_SECONDS", 0.05)  # so that calls end between two looks for folders
+    monkeypatch.setattr(module, "MAX_OPEN_CALLS", 1)
+    monkeypatch.setattr(module, "FOLDERS_SECONDS", 0.05)  # so that calls end between two looks for folders
     for name in ("1", "2", "3"):
         append(tmp_path / "records" / name / LOG, lines(word(1)))
     (tmp_path / SUMMARY_FILE).write_text("{}")
@@ -511,7 +496,7 @@ def test_the_run_is_not_over_while_calls_wait(tail: Tail, tmp_path: Path, monkey
 def test_a_call_ends_when_its_files_have_settled(
     tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch, *, is_old: bool
 ) -> None:
-    monkeypatch.setattr(followed_record, "SETTLE_SECONDS", 3_600.0)
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 3_600.0)
     append(record / LOG, lines(word(1)))
     write_end(record)
     if is_old:
@@ -524,7 +509,7 @@ def test_a_call_ends_when_its_files_have_settled(
 def test_a_call_with_a_result_waits_for_its_audit_log(
     tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followed_record, "MISSING_SECONDS", 3_600.0)
+    monkeypatch.setattr(module, "MISSING_SECONDS", 3_600.0)
     append(record / LOG, lines(word(0)))
     write_end(record)
     entries = (record / AUDIT_FILE).read_text()
@@ -541,7 +526,7 @@ def test_a_call_with_a_result_waits_for_its_audit_log(
 def test_a_call_without_a_result_ends_after_a_long_silence(
     tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch, *, is_silent: bool
 ) -> None:
-    monkeypatch.setattr(followed_record, "SILENT_SECONDS", 0.0 if is_silent else 3_600.0)
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.0 if is_silent else 3_600.0)
     append(record / LOG, lines(word(1)))
     tail.look(4)
     assert tail.sent.control("1") == ["call_started", *(["call_ended"] if is_silent else [])]
@@ -576,13 +561,11 @@ def test_the_end_of_the_session_is_sent_after_everything_but_the_end_of_the_call
 def test_the_entries_of_an_audit_log_are_read_in_parts_and_long_ones_are_named(
     tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followed_record, "LINES_AT_A_TIME", 2)
-    monkeypatch.setattr(followed_record, "MAX_LINE_BYTES", 200)
-    values = ["a", "x" * 300, "b", "c", "d"]
-    entries = [{"timestamp": str(MS), "message_type": "user", "value": value} for value in values]
+    monkeypatch.setattr(module, "LINES_AT_A_TIME", 2)
+    monkeypatch.setattr(module, "MAX_LINE_BYTES", 200)
     append(record / LOG, lines(word(1)))
     write_end(record)
-    (record / AUDIT_FILE).write_text(json.dumps({"transcript": entries}))
+    write_audit(record, "a", "x" * 300, "b", "c", "d")
     tail.look()
     assert [event["value"] for event in tail.sent.values("1", "audit") if "value" in event] == ["a"]
     tail.look(5)
@@ -626,8 +609,7 @@ def test_a_call_without_an_event_is_named_and_sends_nothing(tail: Tail, record: 
 def test_an_entry_that_is_not_there_any_more_stays_in_the_call_and_is_named(tail: Tail, record: Path) -> None:
     append(record / LOG, lines(word(0)))
     for number, value in enumerate(("hi", "bye")):
-        entry = {"timestamp": str(MS), "message_type": "user", "value": value}
-        (record / AUDIT_FILE).write_text(json.dumps({"transcript": [entry]}))
+        write_audit(record, value)
         os.utime(record / AUDIT_FILE, ns=(number, number))
         tail.look()
     assert [event["value"] for event in tail.sent.values("1", "audit") if "value" in event] == ["hi", "bye"]
@@ -659,22 +641,18 @@ def test_a_log_that_was_begun_is_not_exchanged_for_one_with_the_other_name(tail:
     assert tail.sent.values("1", "pipecat") == [word(1), word(2)]
 
 
-def test_the_goals_of_a_trial_are_those_of_its_record(tmp_path: Path) -> None:
-    tail = Tail(tmp_path, CallFacts(agent="desk", goals="set-{id}"))
-    append(tmp_path / "records" / "2" / "trial_0" / LOG, lines(word(1)))
-    tail.look()
-    started = tail.sent.values("2/trial_0", "audit")[0]
-    assert (started["goals"], started["agent"], started["pipeline_type"]) == ("set-2", "desk", "cascade")
-
-
-def test_a_run_can_have_a_name_in_its_ids(tmp_path: Path) -> None:
-    tail = Tail(tmp_path, CallFacts(goals="{id}", run_name="monday"))
+@pytest.mark.parametrize(("run_name", "call"), [(None, "2/trial_0"), ("monday", "2/trial_0-monday")])
+def test_the_goals_of_a_trial_are_those_of_its_record_and_a_run_can_have_a_name(
+    tmp_path: Path, run_name: str | None, call: str
+) -> None:
+    tail = Tail(tmp_path, CallFacts(agent="desk", goals="set-{id}", run_name=run_name))
     append(tmp_path / "records" / "2" / "trial_0" / LOG, lines(word(1)))
     tail.look()
     tail.restart()
     tail.look()
-    assert {call for call, _ in tail.sent.events} == {"2/trial_0-monday"}
-    assert tail.sent.values("2/trial_0-monday", "audit")[0]["goals"] == "2"
+    assert {name for name, _ in tail.sent.events} == {call}
+    started = tail.sent.values(call, "audit")[0]
+    assert (started["goals"], started["agent"], started["pipeline_type"]) == ("set-2", "desk", "cascade")
 
 
 def test_a_position_is_for_one_process_and_one_place(tmp_path: Path) -> None:

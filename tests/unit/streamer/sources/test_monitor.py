@@ -1,18 +1,185 @@
-"""The bridge from ElevenLabs' monitor: all documented messages, joining late, reconnects, and past messages."""
+"""The bridge from ElevenLabs' monitor, before a server on loopback that plays ElevenLabs by a script."""
+
+import asyncio
+import http
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
+from prometheus_client import CollectorRegistry
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.http11 import Request, Response
 
+from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.events.elevenlabs import CarriedAgentEvent
 from schemas.events.envelope import read_envelope
 from schemas.scores.records import ToolUseFact, TurnValues, VoiceToVoiceLatency
+from streamer.settings.all_settings import MonitorSettings
 from streamer.sources import monitor as monitor_bridge
-from streamer.sources.monitor import PAST_MESSAGES, JoinedCall, Judgement
+from streamer.sources.monitor import PAST_MESSAGES, QUIET_SECONDS, CallBridge, JoinedCall, Judgement, LiveCall
+from streamer.sources.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
 from tests.support.calls.monitor_messages import server_messages
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
 from tests.support.fakes.engine_feed import Feed, plain, records_of
-from tests.unit.streamer.sources.monitor.monitored_call import KEY, T0_MS, Call, Json, Records, Side
+
+Json = dict[str, Any]
+T0_MS = 1_790_000_000_000
+KEY = "key-of-tests"
+
+
+class Records:
+    """A writer that keeps its records; the next `fails` writes are not acknowledged."""
+
+    def __init__(self) -> None:
+        self.records: list[OutgoingRecord] = []
+        self.fails = 0
+
+    async def write(self, records: Sequence[OutgoingRecord]) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise NotAcknowledgedError
+        self.records += records
+
+    @property
+    def events(self) -> list[Json]:
+        return [json.loads(each.value) for each in self.records]
+
+
+class Listening(CallBridge):
+    """A bridge on the clock of the test; it signals each message that it has taken."""
+
+    def __init__(self, url: str, writer: Records, instruments: Instruments, now_seconds: float = 0.0) -> None:
+        self.now_seconds = now_seconds
+        self.took = asyncio.Semaphore(0)
+        super().__init__(
+            LiveCall("conv 1", "desk"),
+            MonitorSettings.model_validate({"api_key": KEY, "base_url": url}),
+            cast("AcknowledgedWriter", writer),
+            instruments,
+            lambda: T0_MS + round(self.now_seconds * 1000),
+            lambda: self.now_seconds,
+        )
+
+    async def written(self) -> None:
+        """Waits until the writer has all messages that were taken."""
+        await self._waiting.join()
+
+    def _take(self, text: bytes, at_seconds: float) -> Any:
+        try:
+            return super()._take(text, at_seconds)
+        finally:
+            self.took.release()
+
+
+class Side:
+    """The actions of a script on one connection."""
+
+    def __init__(self, socket: ServerConnection, bridge: Listening) -> None:
+        self._socket = socket
+        self._bridge = bridge
+
+    async def says(self, *messages: Json | str) -> None:
+        """Sends messages one right after the other; each is taken before the next."""
+        for message in messages:
+            await self._socket.send(message if isinstance(message, str) else json.dumps(message))
+            await self._bridge.took.acquire()
+
+    def passes(self, seconds: float = QUIET_SECONDS) -> None:
+        """Lets time pass without a message."""
+        self._bridge.now_seconds += seconds
+
+    async def breaks(self) -> None:
+        """Breaks the connection at once."""
+        self._socket.transport.abort()
+        await self._socket.wait_closed()
+
+
+Script = Callable[[Side], Awaitable[None]]
+
+
+def saying(*steps: Json | str | float) -> Script:
+    """Messages, one right after the other; at a number so many seconds pass."""
+
+    async def script(side: Side) -> None:
+        for step in steps:
+            if isinstance(step, float):
+                side.passes(step)
+            else:
+                await side.says(step)
+
+    return script
+
+
+async def followed(*scripts: Script) -> "Call":
+    call = Call()
+    await call.follow(*scripts)
+    return call
+
+
+class Call:
+    """A call and the output of the bridge for it."""
+
+    def __init__(self) -> None:
+        self.writer = Records()
+        self.registry = CollectorRegistry()
+        self.instruments = Instruments(self.registry, ["monitor"])
+        self.requests: list[Request] = []
+        self.now_seconds = 0.0
+
+    def count(self, name: str, outcome: str) -> float:
+        return self.registry.get_sample_value(f"callgauge_monitor_{name}_total", {"outcome": outcome}) or 0.0
+
+    async def follow(self, *scripts: Script, status: int | None = None) -> None:
+        """Follows the call through one script for each connection, to its end."""
+        left = list(scripts)
+        bridges: list[Listening] = []
+
+        async def speak(socket: ServerConnection) -> None:
+            await left.pop(0)(Side(socket, bridges[0]))
+
+        async with serving(speak, self.requests, status) as url:
+            bridges.append(Listening(url, self.writer, self.instruments, self.now_seconds))
+            await bridges[0].run()
+        assert left == []
+
+    async def killed_after(self, script: Script) -> None:
+        """Follows the call through the script, then ends without a word, like a killed process."""
+        is_over = asyncio.Event()
+        bridges: list[Listening] = []
+
+        async def speak(socket: ServerConnection) -> None:
+            await script(Side(socket, bridges[0]))
+            is_over.set()
+            await socket.wait_closed()
+
+        async with serving(speak, self.requests) as url:
+            bridges.append(Listening(url, self.writer, self.instruments, self.now_seconds))
+            bridge = asyncio.create_task(bridges[0].run())
+            await is_over.wait()
+            await bridges[0].written()
+            bridge.cancel()
+            await asyncio.gather(bridge, return_exceptions=True)
+        self.now_seconds = bridges[0].now_seconds
+
+
+@asynccontextmanager
+async def serving(
+    speak: Callable[[ServerConnection], Awaitable[None]], requests: list[Request], status: int | None = None
+) -> AsyncIterator[str]:
+    """Runs a server of the monitor; yields its address. With a status it accepts no connection."""
+
+    def answer(connection: ServerConnection, request: Request) -> Response | None:
+        requests.append(request)
+        return None if status is None else connection.respond(http.HTTPStatus(status), "")
+
+    server: Server
+    async with serve(speak, "127.0.0.1", 0, process_request=answer) as server:
+        yield f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+
 
 CARRIED = set(CarriedAgentEvent.model_fields["type"].annotation.__args__)  # type: ignore[union-attr]  # a Literal
 
@@ -20,6 +187,9 @@ CARRIED = set(CarriedAgentEvent.model_fields["type"].annotation.__args__)  # typ
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor_bridge, "FIRST_PAUSE_SECONDS", 0.0)
+
+
+PING: Json = {"type": "ping", "ping_event": {"event_id": 1}}
 
 
 def heard(text: str, event_id: int | str | None = None) -> Json:
@@ -57,12 +227,7 @@ def words(records: Records) -> list[tuple[str, bool]]:
 async def test_every_type_of_the_document_is_taken(*, whole: bool) -> None:
     messages = server_messages(whole=whole)
     assert len({message["type"] for message in messages}) == 27
-
-    async def script(side: Side) -> None:
-        await side.says(*messages)
-
-    call = Call()
-    await call.follow(script)
+    call = await followed(saying(*messages))
     started, *events, ended = call.writer.events
     assert (started["type"], started["agent"], ended["type"]) == ("call_started", "desk", "call_ended")
     assert [event["type"] for event in events] == [each["type"] for each in messages if each["type"] not in CARRIED]
@@ -77,15 +242,8 @@ async def test_every_type_of_the_document_is_taken(*, whole: bool) -> None:
 
 @pytest.mark.parametrize("ids", [(1, 1, 2, 2), ("1", "1", "2", "2"), (None, None, None, None)])
 async def test_the_past_of_a_call_that_is_joined_late_has_no_times(ids: tuple[int | str | None, ...]) -> None:
-    async def script(side: Side) -> None:
-        await side.says(heard("One", ids[0]), said("Two", ids[1]))
-        side.passes()
-        await side.says(heard("Three", ids[2]))
-        side.passes(0.9)
-        await side.says(said("Four", ids[3]))
-
-    call = Call()
-    await call.follow(script)
+    past = heard("One", ids[0]), said("Two", ids[1])
+    call = await followed(saying(*past, QUIET_SECONDS, heard("Three", ids[2]), 0.9, said("Four", ids[3])))
     assert words(call.writer) == [("One", False), ("Two", False), ("Three", True), ("Four", True)]
     assert (call.count("messages", "past"), call.count("messages", "sent")) == (2, 2)
 
@@ -98,19 +256,10 @@ async def test_what_a_reconnect_repeats_is_sent_once_and_what_was_missed_has_no_
     )  # fmt: skip
 
     async def first(side: Side) -> None:
-        side.passes()
-        await side.says(one)
-        side.passes()
-        await side.says(two)
+        await saying(QUIET_SECONDS, one, QUIET_SECONDS, two)(side)
         await side.breaks()
 
-    async def second(side: Side) -> None:
-        await side.says(one, two, three)  # the third was missed
-        side.passes()
-        await side.says(again)
-
-    call = Call()
-    await call.follow(first, second)
+    call = await followed(first, saying(one, two, three, QUIET_SECONDS, again))  # the third was missed
     assert words(call.writer) == [("Yes", False), ("Good", True), ("Yes", False), ("Good", True)]
     assert call.count("messages", "repeated") == 2
     assert (call.count("connections", "lost"), call.count("connections", "ended")) == (1, 1)
@@ -119,46 +268,25 @@ async def test_what_a_reconnect_repeats_is_sent_once_and_what_was_missed_has_no_
 
 
 async def test_sound_and_pings_are_no_pause() -> None:
-    async def script(side: Side) -> None:
-        await side.says(heard("One"))
-        for _ in range(3):
-            side.passes(0.1)
-            await side.says({"type": "ping", "ping_event": {"event_id": 1}})
-        await side.says(heard("Two"))
-
-    call = Call()
-    await call.follow(script)
+    call = await followed(saying(heard("One"), *(0.1, PING) * 3, heard("Two")))
     assert words(call.writer) == [("One", False), ("Two", True)]
 
 
 async def test_what_is_no_message_is_counted_and_the_call_goes_on() -> None:
-    async def script(side: Side) -> None:
-        await side.says("{", "[]", "{}", '{"type": 5}', '{"type": "of_tomorrow"}', heard("One"))
-
-    call = Call()
-    await call.follow(script)
+    call = await followed(saying("{", "[]", "{}", '{"type": 5}', '{"type": "of_tomorrow"}', heard("One")))
     assert call.count("messages", "unreadable") == 4
     assert [event["type"] for event in call.writer.events[1:-1]] == ["of_tomorrow", "user_transcript"]
 
 
 async def test_without_kafka_messages_wait_and_keep_the_time_of_their_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def script(side: Side) -> None:
-        await side.says(heard("One"))
-        side.passes(5)
-        await side.says(said("Two"))
-
     call = Call()
     call.writer.fails = 3
-    await call.follow(script)
+    await call.follow(saying(heard("One"), 5.0, said("Two")))
     assert [event["timestamp"] - T0_MS for event in call.writer.events] == [0, 0, 5_000, 5_000]
     monkeypatch.setattr(monitor_bridge, "MAX_WAITING", 2)
     crowded = Call()
     crowded.writer.fails = 50
-
-    async def many(side: Side) -> None:
-        await side.says(*[heard(str(number)) for number in range(10)])
-
-    await crowded.follow(many)
+    await crowded.follow(saying(*[heard(str(number)) for number in range(10)]))
     assert crowded.count("messages", "dropped") > 0
 
 
@@ -171,17 +299,9 @@ async def test_a_call_that_cannot_be_followed_is_left(status: int, tries: int) -
 
 
 async def test_nothing_is_timed_from_the_past_and_the_present_is_estimated() -> None:
-    async def script(side: Side) -> None:
-        await side.says(said("Welcome.", 1), heard("My badge is lost", 2), said("Which one?", 2))
-        side.passes(4)
-        await side.says(heard("The blue one", 3))
-        side.passes(0.9)
-        await side.says(said("I see.", 3))
-
-    call = Call()
-    await call.follow(script)
-    feed = fed(call)
-    records = records_of(feed.effects)
+    past = said("Welcome.", 1), heard("My badge is lost", 2), said("Which one?", 2)
+    call = await followed(saying(*past, 4.0, heard("The blue one", 3), 0.9, said("I see.", 3)))
+    records = records_of(fed(call).effects)
     assert {each.turn for each in records if isinstance(each, VoiceToVoiceLatency)} == {2}
     rows = {each.turn: plain(each.voice_to_voice_ms) for each in records if isinstance(each, TurnValues)}
     assert (rows[1], rows[2]) == ("times_unknown", 900.0)
@@ -206,13 +326,7 @@ def test_of_a_call_whose_beginning_may_be_missing_no_message_is_taken_for_an_ear
 
 
 async def test_pings_are_of_the_last_hundred_messages_too() -> None:
-    async def script(side: Side) -> None:
-        await side.says(*[{"type": "ping", "ping_event": {"event_id": 1}}] * (PAST_MESSAGES - 1), heard("Yes"))
-        side.passes()
-        await side.says(heard("Yes"))
-
-    call = Call()
-    await call.follow(script)
+    call = await followed(saying(*[PING] * (PAST_MESSAGES - 1), heard("Yes"), QUIET_SECONDS, heard("Yes")))
     past, present = (read_envelope(record.headers) for record in call.writer.records[1:-1])
     assert past is not None
     assert present is not None
@@ -247,22 +361,9 @@ async def test_a_bridge_that_starts_again_times_nothing_of_the_past_and_doubles_
     missed = [replied("t1"), said("Found it", numbered())]
     after = [heard("Yes", numbered()), called("t2"), replied("t2"), said("Good", numbered())]
 
-    async def first(side: Side) -> None:
-        side.passes()
-        for message in before:
-            await side.says(message)
-            side.passes(1)
-
-    async def second(side: Side) -> None:
-        side.passes(5)
-        await side.says(*before, *missed)
-        for message in after:
-            side.passes(1)
-            await side.says(message)
-
     call = Call()
-    await call.killed_after(first)
-    await call.follow(second)
+    await call.killed_after(saying(QUIET_SECONDS, *(step for message in before for step in (message, 1.0))))
+    await call.follow(saying(5.0, *before, *missed, *(step for message in after for step in (1.0, message))))
     feed = fed(call)
     records = records_of(feed.effects)
     rows = {each.turn: each for each in records if isinstance(each, TurnValues)}

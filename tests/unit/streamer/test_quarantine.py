@@ -1,23 +1,138 @@
-"""Records are put back, but not gone ones or those that would be refused again; the broker may fail half way."""
+"""Refused records are chosen, put back unless they are gone or would be refused again, and shown to a person safely."""
 
 import asyncio
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import pytest
 from aiokafka.errors import KafkaConnectionError, MessageSizeTooLargeError
 from aiokafka.structs import ConsumerRecord, RecordMetadata, TopicPartition
+from rich.console import Console, RenderableType
 
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.closed_sets import CloseReason, InputSource
+from schemas.closed_sets import CloseReason, InputSource, RefusalReason
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
 from schemas.topics import SOURCE_BY_TOPIC
+from streamer import quarantine as quarantine_log
 from streamer.cluster.readers import Coordinates, RecordGoneError
-from streamer.quarantine import IN_FLIGHT, CallStates, Outcome, RefusedRecords, put_back, replay_headers
+from streamer.quarantine import (
+    IN_FLIGHT,
+    MAX_HEADERS,
+    CallStates,
+    Entries,
+    Outcome,
+    RefusedRecords,
+    Wanted,
+    entry_details,
+    listing,
+    put_back,
+    quarantined,
+    record_details,
+    replay_headers,
+    shown_bytes,
+    summary,
+)
+from streamer.terminal import safe
+
+
+def entry(offset: int, **fields: Any) -> QuarantineRecord:
+    given: dict[str, Any] = {
+        "topic": "x.pipecat.events",
+        "partition": 0,
+        "key": "c",
+        "reason": RefusalReason.INVALID_EVENT,
+        "what": "it is wrong",
+        "expected_and_seen": "expected right, saw wrong",
+        "what_happens_now": "Nothing.",
+        "what_to_do": "Something.",
+        "quarantined_at_ms": 1_000 + offset,
+    }
+    return QuarantineRecord(offset=offset, **{**given, **fields})
+
+
+async def read(
+    monkeypatch: pytest.MonkeyPatch, values: Iterable[bytes | None], wanted: Wanted | None = None, most: int = 100
+) -> Entries:
+    async def given(*_: object) -> AsyncIterator[bytes | None]:
+        for value in values:
+            yield value
+
+    monkeypatch.setattr(quarantine_log, "_values", given)
+    return await quarantined(KafkaSettings(), wanted or Wanted(), most=most)
+
+
+def values(*entries: QuarantineRecord) -> list[bytes | None]:
+    return [each.model_dump_json().encode() for each in entries]
+
+
+def offsets(found: Entries) -> list[int]:
+    return [each.offset for each in found.newest]
+
+
+@pytest.mark.parametrize("text", ["x.pipecat.events[3]@17", " a-b_c.d[0]@0 "])
+def test_coordinates_are_read_as_they_are_printed(text: str) -> None:
+    assert str(Coordinates.parse(text)) == text.strip()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "x[1]", "x@1", "x[-1]@1", "x[1]@-1", "x[a]@1", "[1]@1", "x y[1]@1", "x[1]@1!", "x[1]@" + "9" * 30]
+)
+def test_what_is_no_place_of_a_record_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match=r"TOPIC\[PARTITION\]@OFFSET"):
+        Coordinates.parse(text)
+
+
+def test_a_place_in_a_message_can_be_given_back() -> None:
+    printed = entry(17).message().split(" ")[0]
+    assert Coordinates.parse(printed) == Coordinates.of(entry(17))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "matching"),
+    [
+        (Wanted(), [1, 2, 3]),
+        (Wanted(reasons={RefusalReason.EMPTY_KEY}), [2]),
+        (Wanted(topics={"x.audit.events"}), [3]),
+        (Wanted(conversation="other"), [2]),
+        (Wanted(since_ms=1_002), [2, 3]),
+        (Wanted(until_ms=1_002), [1]),
+        (Wanted(since_ms=1_002, until_ms=1_003), [2]),
+        (Wanted(places={Coordinates("x.pipecat.events", 0, 1)}), [1]),
+        (Wanted(reasons={RefusalReason.EMPTY_KEY}, conversation="c"), []),
+    ],
+)
+async def test_filters_choose(monkeypatch: pytest.MonkeyPatch, wanted: Wanted, matching: list[int]) -> None:
+    written = [entry(1), entry(2, key="other", reason=RefusalReason.EMPTY_KEY), entry(3, topic="x.audit.events")]
+    found = await read(monkeypatch, values(*written), wanted)
+    assert offsets(found) == matching
+    assert found.matching == len(matching)
+
+
+async def test_the_newest_are_kept_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = [entry(5), entry(9), entry(1, reason=RefusalReason.EMPTY_KEY), entry(7), entry(3)]
+    found = await read(monkeypatch, values(*written), most=2)
+    assert offsets(found) == [7, 9]
+    assert found.by_reason == {RefusalReason.INVALID_EVENT: 4, RefusalReason.EMPTY_KEY: 1}
+
+
+async def test_a_record_refused_twice_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = entry(1), entry(2), entry(1), entry(2)
+    assert offsets(await read(monkeypatch, values(*again))) == [1, 2]
+    found = await read(monkeypatch, values(*again), most=1)  # even if the first occurrence was forgotten
+    assert offsets(found) == [2]
+    assert found.matching == 4
+
+
+async def test_what_cannot_be_read_is_counted_and_harms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = entry(2).model_dump_json().replace("invalid_event", "a_reason_to_come").encode()
+    found = await read(monkeypatch, [None, b"", b"{", unknown, *values(entry(1))])
+    assert (found.unreadable, offsets(found)) == (4, [1])
+
 
 WRITTEN_MS = 1_790_000_000_000
 NOW_MS = WRITTEN_MS + 3_600_000
@@ -230,3 +345,61 @@ async def test_a_closed_call_is_left_alone() -> None:
 
 def test_every_input_topic_is_known() -> None:
     assert set(SOURCE_BY_TOPIC.values()) == set(InputSource)
+
+
+HOSTILE = "\x1b[31m\x07\r\x9b2J\u202ered[bold]"
+
+
+def text_of(shown: RenderableType, width: int = 200) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(shown)
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_control_characters_are_written_out(width: int) -> None:
+    hostile = entry(1, key=HOSTILE, what=HOSTILE, expected_and_seen=HOSTILE, what_to_do=HOSTILE)
+    for shown in (listing([hostile], width), entry_details(hostile)):
+        text = text_of(shown, width)
+        assert all(character.isprintable() or character == "\n" for character in text)
+        assert "[bold]" in text.replace("\n", "").replace(" ", "")
+
+
+def test_an_entry_has_one_line_where_there_is_room() -> None:
+    wide, narrow = text_of(listing([entry(1), entry(2)], 200), 200), text_of(listing([entry(1)], 80), 80)
+    assert [line.split()[2] for line in wide.splitlines()[1:]] == ["x.pipecat.events[0]@1", "x.pipecat.events[0]@2"]
+    assert "1970-01-01 00:00:01" in wide
+    assert [line.startswith(" ") for line in narrow.splitlines()] == [False, True]
+    for part in ("invalid_event", "x.pipecat.events[0]@1", "conversation c", "it is wrong", "saw wrong"):
+        assert part in narrow
+
+
+def test_the_most_frequent_reason_comes_first() -> None:
+    found = Entries()
+    found.by_reason.update({RefusalReason.EMPTY_KEY: 2, RefusalReason.UNDECODABLE: 30})
+    assert [line.split() for line in text_of(summary(found)).splitlines()[1:]] == [
+        ["30", "undecodable"],
+        ["2", "empty_key"],
+    ]
+
+
+def test_a_preview_is_bounded() -> None:
+    assert shown_bytes(b"abc\ndef", 10) == "abc\ndef"
+    assert shown_bytes(b"x" * 12, 10) == "x" * 10 + "\n... 2 more bytes"
+    assert shown_bytes(b"\xff\x1b", 10) == "\\xff\\x1b"
+    assert safe("fine, ключ 😀") == "fine, ключ 😀"
+    many = record(headers=[(f"h{number}", b"v" * 1_000) for number in range(MAX_HEADERS + 5)])
+    shown = text_of(record_details(many, admit(InputSource.PIPECAT, many, Limits())))
+    assert "... 5 more headers" in shown
+    assert "... 800 more bytes" in shown
+    assert len(shown) < 20_000
+
+
+def test_a_record_says_whether_it_would_be_taken_today() -> None:
+    good, bad = record(), record(event=b"{", key=None, headers=[("none", None)])
+    assert "would be taken" in text_of(record_details(good, admit(InputSource.PIPECAT, good, Limits())))
+    shown = text_of(record_details(bad, admit(InputSource.PIPECAT, bad, Limits())))
+    assert "would be refused again: the record has no usable key" in shown
+    assert "none: (none)" in shown

@@ -7,7 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,6 @@ from consumers.runtime.process import OperatorError
 from schemas.json_schemas import SCHEMA_NAMES
 from schemas.topics import INPUT_TOPICS, TOPICS
 from streamer.cli import app as cli_app
-from streamer.cli import main as cli
 from streamer.cluster.topic_admin import judged
 from streamer.event_check import check_events
 from streamer.facts import installed_version
@@ -28,6 +28,7 @@ from streamer.roles.demo import PARTITIONS, embedded_broker
 from streamer.roles.running import STOP_SECONDS
 from streamer.sources.simulator.traffic import simulate_call
 from tests.support.patience import patient
+from tests.unit.streamer.command_line import Command
 
 COMMANDS = [
     *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
@@ -39,30 +40,10 @@ ROOT = Path(__file__).parents[4]
 NOBODY = "127.0.0.1:1"
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Callgauge = Callable[..., Ended]
-
-
-@pytest.fixture
-def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callgauge:
-    """Runs a command in this process, as the installed entry point does."""
-    monkeypatch.setattr(
-        run_command, "configure_logging", lambda *_, **__: None
-    )  # it would take the log away from pytest
+@pytest.fixture(autouse=True)
+def _log_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_command, "configure_logging", lambda *_, **__: None)  # it would take the log away
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
-
-    def run(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["callgauge", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Ended(int(ended.value.code or 0), *capsys.readouterr())
-
-    return run
 
 
 def write_calls(path: Path, *seeds: int) -> list[str]:
@@ -77,14 +58,14 @@ def write_calls(path: Path, *seeds: int) -> list[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_help_ends_with_an_example_of_that_command(callgauge: Callgauge, command: str) -> None:
+def test_every_help_ends_with_an_example_of_that_command(callgauge: Command, command: str) -> None:
     code, out, err = callgauge(*command.split(), "--help")
     assert (code, err) == (0, "")
     assert "Example" in out
     assert f"callgauge {command}" in out.split("Example", 1)[1]
 
 
-def test_the_list_of_commands_is_complete(callgauge: Callgauge) -> None:
+def test_the_list_of_commands_is_complete(callgauge: Command) -> None:
     assert set(cli_app.COMMANDS) == {command.split()[0] for command in COMMANDS}
     modules = {
         path.stem for path in (ROOT / "streamer" / "cli").glob("*.py") if "app = typer.Typer(" in path.read_text()
@@ -94,7 +75,7 @@ def test_the_list_of_commands_is_complete(callgauge: Callgauge) -> None:
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])
-def test_the_list_fits_a_small_terminal_a_line_for_each_command(callgauge: Callgauge, option: str) -> None:
+def test_the_list_fits_a_small_terminal_a_line_for_each_command(callgauge: Command, option: str) -> None:
     lines = callgauge(option).out.splitlines()
     assert len(lines) < 24, "the prompt comes after it"
     assert max(map(len, lines)) <= 80
@@ -122,7 +103,7 @@ def test_the_help_of_run_says_how_long_stopping_may_take() -> None:
 
 
 def test_a_context_is_printed_for_each_call_and_does_not_depend_on_the_arrival(
-    callgauge: Callgauge, tmp_path: Path
+    callgauge: Command, tmp_path: Path
 ) -> None:
     path = tmp_path / "calls.jsonl"
     ids = write_calls(path, 1, 2, 3)
@@ -154,14 +135,7 @@ def test_results_go_to_standard_output_also_while_progress_is_shown(tmp_path: Pa
     assert b"context" not in shown
 
 
-def test_a_directory_of_records_works_too(callgauge: Callgauge, tmp_path: Path) -> None:
-    for name in ("1.1", "1.2"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "audit_log.json").write_text('{"transcript": []}')
-    assert [json.loads(line)["id"] for line in callgauge("context", tmp_path).out.splitlines()] == ["1.1", "1.2"]
-
-
-def test_an_event_the_evaluator_would_refuse_is_told_and_left_out(callgauge: Callgauge, tmp_path: Path) -> None:
+def test_an_event_the_evaluator_would_refuse_is_told_and_left_out(callgauge: Command, tmp_path: Path) -> None:
     def line(*audit: object) -> str:
         return json.dumps({"id": "c", "audit": list(audit)}) + "\n"
 
@@ -176,7 +150,7 @@ def test_an_event_the_evaluator_would_refuse_is_told_and_left_out(callgauge: Cal
     assert told[3:] == ["Call c: 2 more events left out."]
 
 
-def test_the_topic_table_lists_every_topic_in_one_line(callgauge: Callgauge) -> None:
+def test_the_topic_table_lists_every_topic_in_one_line(callgauge: Command) -> None:
     code, out, _ = callgauge("topics")
     assert code == 0
     rows = out.splitlines()[1:]
@@ -184,7 +158,7 @@ def test_the_topic_table_lists_every_topic_in_one_line(callgauge: Callgauge) -> 
     assert all(topic.what in row for topic, row in zip(TOPICS, rows, strict=True))
 
 
-def test_schemas_are_listed_and_printed(callgauge: Callgauge) -> None:
+def test_schemas_are_listed_and_printed(callgauge: Command) -> None:
     assert callgauge("schema") == (0, "\n".join(SCHEMA_NAMES) + "\n", "")
     assert "oneOf" in json.loads(callgauge("schema", "score").out)
     code, out, err = callgauge("schema", "nothing")
@@ -216,7 +190,7 @@ def test_schemas_are_listed_and_printed(callgauge: Callgauge) -> None:
         (["nonsense"], "No such command"),
     ],
 )
-def test_a_wrong_command_line_ends_with_2_and_says_why(callgauge: Callgauge, arguments: list[str], told: str) -> None:
+def test_a_wrong_command_line_ends_with_2_and_says_why(callgauge: Command, arguments: list[str], told: str) -> None:
     code, out, err = callgauge(*arguments)
     assert (code, out) == (2, "")
     assert told in err
@@ -233,7 +207,7 @@ def test_a_wrong_command_line_ends_with_2_and_says_why(callgauge: Callgauge, arg
         ["quarantine", "replay", "--all"],
     ],
 )
-def test_a_broker_that_is_away_is_told_in_plain_words(callgauge: Callgauge, command: list[str]) -> None:
+def test_a_broker_that_is_away_is_told_in_plain_words(callgauge: Command, command: list[str]) -> None:
     code, out, err = callgauge(*command, "--bootstrap", NOBODY)
     assert (code, out) == (1, "")
     assert f"no broker answers at {NOBODY}" in err
@@ -242,7 +216,7 @@ def test_a_broker_that_is_away_is_told_in_plain_words(callgauge: Callgauge, comm
 
 @pytest.mark.parametrize("exit_code", [1, 2])
 def test_an_error_that_a_person_can_fix_is_printed_and_sets_the_exit_code(
-    callgauge: Callgauge, monkeypatch: pytest.MonkeyPatch, exit_code: int
+    callgauge: Command, monkeypatch: pytest.MonkeyPatch, exit_code: int
 ) -> None:
     class OutOfPaperError(OperatorError):
         pass
@@ -256,17 +230,14 @@ def test_an_error_that_a_person_can_fix_is_printed_and_sets_the_exit_code(
 
 
 def test_every_other_error_is_a_defect_and_keeps_its_traceback(
-    callgauge: Callgauge, monkeypatch: pytest.MonkeyPatch
+    callgauge: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def app(prog_name: str) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(cli_app, "app", app)
+    monkeypatch.setattr(cli_app, "app", lambda prog_name: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         callgauge("demo")
 
 
-def test_a_broken_recording_is_found_before_a_broker_is_asked(callgauge: Callgauge, tmp_path: Path) -> None:
+def test_a_broken_recording_is_found_before_a_broker_is_asked(callgauge: Command, tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     write_calls(path, 1)
     path.write_text(path.read_text() + "{\n")
@@ -275,7 +246,7 @@ def test_a_broken_recording_is_found_before_a_broker_is_asked(callgauge: Callgau
     assert f"{path}:2: this is not JSON" in err
 
 
-def test_a_taken_port_is_told_in_plain_words(callgauge: Callgauge) -> None:
+def test_a_taken_port_is_told_in_plain_words(callgauge: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, out, err = callgauge("run", "--http-port", port, "--bootstrap", NOBODY)
@@ -284,12 +255,12 @@ def test_a_taken_port_is_told_in_plain_words(callgauge: Callgauge) -> None:
     assert "Choose another port" in err
 
 
-def test_a_variable_that_looks_like_a_slip_is_mentioned(callgauge: Callgauge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_looks_like_a_slip_is_mentioned(callgauge: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALLGAUGE_BOOTSTRAPS", "a:1")
     assert "did you mean CALLGAUGE_BOOTSTRAP?" in callgauge("topics", "check", "--bootstrap", NOBODY).err
 
 
-def test_ctrl_c_while_loading_leaves_no_traceback(callgauge: Callgauge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_loading_leaves_no_traceback(callgauge: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted:
         def __getattr__(self, name: str) -> object:
             raise KeyboardInterrupt
@@ -332,7 +303,7 @@ def records(bootstrap: str) -> list[Record]:
         consumer.close()
 
 
-def test_a_replay_is_fresh_each_time_and_happens_now(callgauge: Callgauge, embedded: str, tmp_path: Path) -> None:
+def test_a_replay_is_fresh_each_time_and_happens_now(callgauge: Command, embedded: str, tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     ids = write_calls(path, 1, 2)
     began_ms = time.time_ns() // 1_000_000
@@ -349,7 +320,7 @@ def test_a_replay_is_fresh_each_time_and_happens_now(callgauge: Callgauge, embed
     assert min(times_ms) > began_ms - 300_000  # the calls are shorter than that, and end now
 
 
-def test_ids_and_times_are_kept_when_asked(callgauge: Callgauge, embedded: str, tmp_path: Path) -> None:
+def test_ids_and_times_are_kept_when_asked(callgauge: Command, embedded: str, tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     (name,) = write_calls(path, 1)
     arguments = ("--keep-ids", "--keep-times", "--speed", "max", "--bootstrap", embedded)
@@ -359,29 +330,27 @@ def test_ids_and_times_are_kept_when_asked(callgauge: Callgauge, embedded: str, 
     assert min(int(record.event["timestamp"]) for record in found) == 1_790_000_000_000
 
 
-def test_the_agent_is_named_where_the_recording_has_none(callgauge: Callgauge, embedded: str, tmp_path: Path) -> None:
-    path = tmp_path / "calls.jsonl"
-    path.write_text('{"id": "c", "audit": [{"value": "hi", "timestamp": 5000, "message_type": "user"}]}\n')
-    assert callgauge("replay", path, "--agent", "bot-7", "--bootstrap", embedded).code == 0
-    started, _, ended = (record.event for record in records(embedded))
-    assert (started["type"], started["agent"], ended["type"]) == ("call_started", "bot-7", "call_ended")
-
-
-def test_goals_are_named_by_the_recorded_id(callgauge: Callgauge, embedded: str, tmp_path: Path) -> None:
+def test_the_agent_and_goals_of_the_recorded_id_are_named_where_the_recording_has_none(
+    callgauge: Command, embedded: str, tmp_path: Path
+) -> None:
     path = tmp_path / "calls.jsonl"
     said = {"value": "hi", "timestamp": 5000, "message_type": "user"}
-    named = {"type": "call_started", "timestamp": 5000, "goals": "its own"}
+    named = {"type": "call_started", "timestamp": 5000, "goals": "its own", "agent": "its own"}
     calls = ({"id": "1.1.2", "audit": [said]}, {"id": "1.1.3", "audit": [said], "control": [named]})
     path.write_text("".join(json.dumps(call) + "\n" for call in calls))
-    assert callgauge("replay", path, "--goals", "airline-{id}", "--bootstrap", embedded).code == 0
-    started = [record for record in records(embedded) if record.event.get("type") == "call_started"]
-    assert {record.key.split("-")[0]: record.event["goals"] for record in started} == {
-        "1.1.2": "airline-1.1.2",
-        "1.1.3": "its own",
+    options = ("--agent", "bot-7", "--goals", "airline-{id}", "--bootstrap", embedded)
+    assert callgauge("replay", path, *options).code == 0
+    found = records(embedded)
+    started = [record for record in found if record.event.get("type") == "call_started"]
+    assert {record.key.split("-")[0]: (record.event["agent"], record.event["goals"]) for record in started} == {
+        "1.1.2": ("bot-7", "airline-1.1.2"),
+        "1.1.3": ("its own", "its own"),
     }
+    kinds = [record.event.get("type") for record in found if record.key.startswith("1.1.2")]
+    assert kinds == ["call_started", None, "call_ended"]
 
 
-def test_simulated_calls_flow_until_the_time_is_over(callgauge: Callgauge, embedded: str) -> None:
+def test_simulated_calls_flow_until_the_time_is_over(callgauge: Command, embedded: str) -> None:
     began_seconds = time.monotonic()
     code, out, err = callgauge("simulate", "--calls", 3, "--seconds", 0.5, "--seed", 1, "--bootstrap", embedded)
     assert time.monotonic() - began_seconds < patient(5)
@@ -401,7 +370,7 @@ def test_partitions_that_do_not_fit_are_named() -> None:
     assert all(state.problem == "does not exist" for state in judged({}, kafka))
 
 
-def test_printed_events_of_simulated_calls_are_all_understood(callgauge: Callgauge) -> None:
+def test_printed_events_of_simulated_calls_are_all_understood(callgauge: Command) -> None:
     code, out, err = callgauge("simulate", "--print", "--calls", 2, "--seed", 3, "--bootstrap", NOBODY)
     assert (code, err) == (0, "")
     events = [json.loads(line) for line in out.splitlines()]
@@ -411,13 +380,13 @@ def test_printed_events_of_simulated_calls_are_all_understood(callgauge: Callgau
     assert sum(findings.read.values()) == len(events)
 
 
-def test_without_a_command_the_list_is_printed(callgauge: Callgauge) -> None:
+def test_without_a_command_the_list_is_printed(callgauge: Command) -> None:
     code, out, err = callgauge()
     assert (code, err) == (2, "")
     assert out == callgauge("--help").out
 
 
-def test_a_program_reads_the_topics_and_their_faults(callgauge: Callgauge) -> None:
+def test_a_program_reads_the_topics_and_their_faults(callgauge: Command) -> None:
     code, out, err = callgauge("topics", "--json")
     assert (code, err) == (0, "")
     assert [row["name"] for row in json.loads(out)] == [topic.name for topic in TOPICS]
@@ -432,7 +401,142 @@ def test_a_program_reads_the_topics_and_their_faults(callgauge: Callgauge) -> No
 
 
 @pytest.mark.parametrize("command", ["topics", "settings"])
-def test_a_table_in_a_pipe_has_no_padding(callgauge: Callgauge, command: str) -> None:
+def test_a_table_in_a_pipe_has_no_padding(callgauge: Command, command: str) -> None:
     lines = callgauge(command).out.splitlines()
     assert len(lines) > len(INPUT_TOPICS)
     assert [line for line in lines if line.endswith(" ")] == []
+
+
+ASK = """
+import json, sys
+from streamer.cli.main import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+sys.stderr.write(json.dumps(sorted(sys.modules)))
+"""
+
+
+def completed(shell: str, words: str) -> tuple[str, set[str]]:
+    """Returns the completions of a line with an unfinished last word, and the modules that were loaded."""
+    asked = {"_CALLGAUGE_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    others = {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    ended = subprocess.run(
+        [sys.executable, "-c", ASK], cwd=ROOT, env={**os.environ, **asked, **others}, capture_output=True, text=True,
+        timeout=patient(30),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout, set(json.loads(ended.stderr))
+
+
+def test_bash_completes_commands_without_loading_them() -> None:
+    answer, modules = completed("bash", "callgauge ")
+    assert answer.split() == list(cli_app.COMMANDS)
+    assert modules & {"aiokafka", "consumers.engine", "faststream", "schemas.topics", "structlog"} == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("callgauge sc", ["score", "schema"]),
+        ("callgauge topics c", ["create", "check"]),
+        ("callgauge quarantine list --js", ["--json"]),
+        ("callgauge context --arr", ["--arrival"]),
+        ("callgauge nothing", []),
+    ],
+)
+def test_bash_completes_subcommands_and_options(words: str, expected: list[str]) -> None:
+    assert completed("bash", words)[0].split() == expected
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_show_a_summary_beside_the_command(shell: str) -> None:
+    answer, _ = completed(shell, "callgauge sche")
+    assert "schema" in answer
+    assert "Prints the JSON Schema" in answer
+
+
+def test_the_script_for_a_shell_is_printed() -> None:
+    command = f"{sys.executable} -c 'from streamer.cli.main import main; main()' --show-completion; exit $?"
+    ended = subprocess.run(  # the script is for the shell that starts the command
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=patient(30)
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "complete -o default -F _callgauge_completion callgauge" in ended.stdout
+
+
+PRINTING = (
+    *("--help", "--version", "", "schema", "schema score", "score sample", "score sample --format table"),
+    *("transcript sample", "trials sample", "settings", "settings --toml"),
+    *("simulate --print", "topics", "events --help", "run --help"),
+)
+FORK = """
+import json, os, sys
+from streamer.cli.app import loaded
+from streamer.cli.main import main
+for command in ("schema", "score", "transcript", "trials", "settings", "simulate", "topics"):
+    loaded(command)
+ends = {}
+for line in json.loads(sys.argv[1]):
+    reading, writing = os.pipe()
+    os.close(reading)
+    errors, said = os.pipe()
+    child = os.fork()
+    if not child:
+        os.dup2(writing, 1)
+        os.dup2(said, 2)
+        sys.argv = ["callgauge", *line.split()]
+        main()
+        raise AssertionError("no exit")
+    os.close(writing)
+    os.close(said)
+    with os.fdopen(errors) as heard:
+        text = heard.read()
+    ends[line] = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text]
+print(json.dumps(ends))
+"""
+"""Imports the commands once, and runs each line in a child that writes to a pipe without a reader."""
+
+
+@pytest.fixture(scope="module")
+def ends() -> dict[str, list[object]]:
+    ended = subprocess.run(
+        [sys.executable, "-c", FORK, json.dumps(PRINTING)],
+        cwd=ROOT, capture_output=True, text=True, timeout=patient(60),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, list[object]] = json.loads(ended.stdout)
+    return found
+
+
+@pytest.mark.parametrize("line", PRINTING)
+def test_a_command_without_a_reader_ends_quietly(ends: dict[str, list[object]], line: str) -> None:
+    """A shell shows 141 for SIGPIPE."""
+    assert ends[line] == [141, ""]
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["schema", "score"], ["score", "sample", "--processes", "2"]])
+def test_a_command_finds_our_packages_behind_others_of_their_names(tmp_path: Path, arguments: list[str]) -> None:
+    for name in ("schemas", "consumers", "streamer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('of somebody else')\n")
+    start = "from callgauge import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", start, *arguments],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": f".{os.pathsep}{ROOT}"}, capture_output=True, text=True,
+        timeout=patient(60),
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout
+
+
+def test_the_installed_command_and_the_module_start_there(tmp_path: Path) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"callgauge": "callgauge:main"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "callgauge", "--version"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=patient(30),
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("callgauge ")

@@ -1,4 +1,4 @@
-"""ElevenLabs' webhook: its answers, the records that it writes, and how often it writes them."""
+"""ElevenLabs' webhook: its signature, its answers, the records that it writes, and how often it writes them."""
 
 import asyncio
 import json
@@ -7,13 +7,141 @@ from typing import Any
 
 import httpx
 import pytest
+from elevenlabs.errors import BadRequestError
+from elevenlabs.webhooks_custom import WebhooksClient
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from schemas.events.envelope import AGENT_RECORD_TYPE, read_envelope
 from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http import elevenlabs as webhook
 from streamer.sources.http import receiving as bodies
-from tests.support.webhooks import delivery, entry, record_of_a_call, signature_header
+from streamer.sources.http.elevenlabs import (
+    MAX_AGE_SECONDS,
+    MAX_AHEAD_SECONDS,
+    MAX_HEADER_BYTES,
+    MAX_SIGNATURES,
+    Signature,
+    SignatureError,
+    SignedBody,
+    check_time,
+    read_signature,
+)
+from tests.support.webhooks import SECRET, delivery, entry, record_of_a_call, signature_header
 from tests.unit.streamer.sources.http.receiver import Receiver
+
+NOW = 1_790_000_000
+BODY = b'{"type": "post_call_transcription"}'
+
+
+def verify(header: bytes, body: bytes = BODY, now: float = NOW) -> Signature:
+    """Runs all checks, in their order."""
+    signature = read_signature(header)
+    check_time(signature, now)
+    signed = SignedBody(signature, SECRET.encode())
+    signed.add(body)
+    signed.check()
+    return signature
+
+
+def fault_of(header: bytes, body: bytes = BODY, now: float = NOW) -> str:
+    with pytest.raises(SignatureError) as caught:
+        verify(header, body, now)
+    return caught.value.fault
+
+
+def header(at: int | str = NOW, body: bytes = BODY) -> bytes:
+    return signature_header(body, at).encode()
+
+
+@given(st.binary(max_size=300), st.integers(min_value=NOW - MAX_AGE_SECONDS, max_value=NOW + MAX_AHEAD_SECONDS))
+def test_what_was_signed_with_our_secret_is_taken(body: bytes, at: int) -> None:
+    assert verify(header(at, body), body).time_seconds == at
+
+
+@given(st.text(max_size=200))
+def test_the_vendors_own_check_agrees_on_what_it_signs(text: str) -> None:
+    body = json.dumps({"data": text}).encode()
+    now = int(time.time())
+    client = WebhooksClient(client_wrapper=None)  # it sends no request
+    assert client.construct_event(body.decode(), signature_header(body, now), SECRET) == {"data": text}
+    assert verify(header(now, body), body, now)
+    with pytest.raises(BadRequestError):
+        client.construct_event(body.decode() + " ", signature_header(body, now), SECRET)
+    assert fault_of(header(now, body), body + b" ", now) == "forged"
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
+@example(b"")
+@example(b"t=1790000000")
+@example(b"v0=" + b"a" * 64)
+@example("t=١٧٩٠٠٠٠٠٠٠,v0=".encode() + b"a" * 64)
+def test_no_other_header_is_taken_and_none_breaks_the_parser(other: bytes) -> None:
+    assert fault_of(other) in ("malformed", "stale", "ahead", "forged")
+
+
+@given(st.integers(min_value=0, max_value=10**12 - 1))
+def test_a_time_outside_the_window_is_refused(at: int) -> None:
+    if at < NOW - MAX_AGE_SECONDS:
+        assert fault_of(header(at)) == "stale"
+    elif at > NOW + MAX_AHEAD_SECONDS:
+        assert fault_of(header(at)) == "ahead"
+    else:
+        verify(header(at))
+
+
+@given(st.data())
+def test_one_changed_byte_is_a_forgery(data: st.DataObject) -> None:
+    good = bytearray(header())
+    place = data.draw(st.integers(min_value=good.index(b"v0=") + 3, max_value=len(good) - 1))
+    good[place] = data.draw(st.integers(min_value=0, max_value=255).filter(lambda byte: byte not in (good[place], 44)))
+    assert fault_of(bytes(good)) in ("forged", "malformed")  # malformed: blanks at the end do not count
+
+
+@pytest.mark.parametrize(
+    ("written", "fault"),
+    [
+        (str(NOW + 10 * 365 * 86_400), "ahead"),
+        (str(NOW - MAX_AGE_SECONDS - 1), "stale"),
+        ("1_790_000_000", "malformed"),
+        ("١٧٩٠٠٠٠٠٠٠", "malformed"),
+        ("+1790000000", "malformed"),
+        ("-1790000000", "malformed"),
+        ("1790000000.0", "malformed"),
+        ("9" * 13, "malformed"),
+        ("abc", "malformed"),
+        ("", "malformed"),
+    ],
+)
+def test_times_that_look_like_one(written: str, fault: str) -> None:
+    """Each is signed with our secret, so that only the time can be the fault."""
+    assert fault_of(header(written)) == fault
+
+
+def test_shapes_of_the_header() -> None:
+    time_part, digest_part = header().split(b",")
+    forged = b"v0=" + b"0" * 64
+    assert verify(b" " + time_part + b" ,\t" + digest_part + b" ")
+    assert verify(digest_part + b"," + time_part)
+    assert verify(time_part + b",v1=unknown," + digest_part)
+    # While a secret is exchanged there are two signatures, in any order.
+    assert verify(b",".join((time_part, forged, digest_part)))
+    assert verify(b",".join((time_part, digest_part, forged)))
+    assert fault_of(b",".join((time_part, forged, forged))) == "forged"
+    assert fault_of(b",".join((time_part, time_part, digest_part))) == "malformed"
+    assert fault_of(b",".join((time_part, *[digest_part] * (MAX_SIGNATURES + 1)))) == "malformed"
+    assert fault_of(time_part + b"," + digest_part[:-1]) == "malformed"
+    assert fault_of(time_part + b"," + digest_part + b"0") == "malformed"
+    assert fault_of(time_part + b"," + "v0=é".encode() + b"0" * 62) == "forged"
+    assert fault_of(time_part + b"," + digest_part + b"," + b" " * MAX_HEADER_BYTES) == "malformed"
+
+
+def test_pieces_of_a_body_are_the_body() -> None:
+    signed = SignedBody(read_signature(header()), SECRET.encode())
+    for byte in BODY:
+        signed.add(bytes([byte]))
+    signed.check()
+
 
 PATH = "/webhooks/elevenlabs"
 COUNTER = "callgauge_ingest_webhooks_total"
@@ -35,8 +163,7 @@ async def send(receiver: Receiver, body: bytes, header: str | None = None, path:
     return await receiver.post(path, body, elevenlabs_signature=header)
 
 
-async def test_a_call_is_written_as_its_start_its_events_and_its_record() -> None:
-    receiver = Receiver()
+async def test_a_call_is_written_as_its_start_its_events_and_its_record(receiver: Receiver) -> None:
     response = await send(receiver, body_of(*TALK))
     assert (response.status_code, response.text) == (200, "accepted\n")
     kinds = [event.get("type") for _, event in receiver.written]
@@ -54,24 +181,21 @@ async def test_a_call_is_written_as_its_start_its_events_and_its_record() -> Non
     assert receiver.bodies.pending_bytes == 0
 
 
-async def test_events_that_are_made_from_a_record_say_so() -> None:
-    receiver = Receiver()
+async def test_events_that_are_made_from_a_record_say_so(receiver: Receiver) -> None:
     await send(receiver, body_of(*TALK))
     started, *events, record = [event for _, event in receiver.written]
     assert [event["is_from_record"] for event in events] == [True] * 4
     assert "is_from_record" not in started.keys() | record.keys()
 
 
-async def test_a_number_that_no_float_holds_stops_no_delivery() -> None:
-    receiver = Receiver()
+async def test_a_number_that_no_float_holds_stops_no_delivery(receiver: Receiver) -> None:
     body = body_of(*TALK, entry("agent", None, 8, tool_results=[{"tool_name": "fee", "result_value": "?"}]))
     assert (await send(receiver, body.replace(b'"?"', b"1e999"))).text == "accepted\n"
     assert receiver.written[-1][1]["transcript"][-1]["tool_results"] == [{"tool_name": "fee", "result_value": None}]
 
 
 @pytest.mark.parametrize("transcript", [{"transcript": []}, {"transcript": None}])
-async def test_a_call_without_words_is_a_call(transcript: dict[str, Any]) -> None:
-    receiver = Receiver()
+async def test_a_call_without_words_is_a_call(receiver: Receiver, transcript: dict[str, Any]) -> None:
     assert (await send(receiver, body_of(**transcript))).status_code == 200
     kinds = [event.get("type") for _, event in receiver.written]
     assert kinds == ["call_started", "conversation_initiation_metadata", None]
@@ -92,8 +216,7 @@ async def test_a_call_without_words_is_a_call(transcript: dict[str, Any]) -> Non
     # Names without the time, which differs between the workers that share the tests.
     ids=["made up", "another body", "another secret", "too old", "ahead", "underscores", "empty", "not ASCII"],
 )
-async def test_what_is_not_signed_by_our_secret_now_is_refused(header: str, outcome: str) -> None:
-    receiver = Receiver()
+async def test_what_is_not_signed_by_our_secret_now_is_refused(receiver: Receiver, header: str, outcome: str) -> None:
     response = await receiver._client.post(
         PATH, content=body_of(*TALK), headers=[(b"ElevenLabs-Signature", header.encode())]
     )
@@ -103,8 +226,8 @@ async def test_what_is_not_signed_by_our_secret_now_is_refused(header: str, outc
     assert receiver.count(COUNTER, kind="unknown", outcome=outcome) == 1
 
 
-async def test_a_request_without_a_signature_or_with_two_is_refused() -> None:
-    receiver, body = Receiver(), body_of(*TALK)
+async def test_a_request_without_a_signature_or_with_two_is_refused(receiver: Receiver) -> None:
+    body = body_of(*TALK)
     good = signature_header(body, NOW_S)
     assert (await receiver.post(PATH, body)).status_code == 401
     twice = await receiver._client.post(PATH, content=body, headers=[("elevenlabs-signature", good)] * 2)
@@ -114,8 +237,8 @@ async def test_a_request_without_a_signature_or_with_two_is_refused() -> None:
     assert receiver.written == []
 
 
-async def test_a_replay_is_answered_and_not_written_again() -> None:
-    receiver, body = Receiver(), body_of(*TALK)
+async def test_a_replay_is_answered_and_not_written_again(receiver: Receiver) -> None:
+    body = body_of(*TALK)
     header = signature_header(body, NOW_S)
     first, second = await send(receiver, body, header), await send(receiver, body, header)
     assert [first.text, second.text] == ["accepted\n", "repeated\n"]
@@ -124,8 +247,8 @@ async def test_a_replay_is_answered_and_not_written_again() -> None:
     assert receiver.writer.writes == 1
 
 
-async def test_the_same_delivery_twice_at_once_is_written_once() -> None:
-    receiver, body = Receiver(), body_of(*TALK)
+async def test_the_same_delivery_twice_at_once_is_written_once(receiver: Receiver) -> None:
+    body = body_of(*TALK)
     receiver.writer.hold()
     both = [asyncio.create_task(send(receiver, body)) for _ in range(2)]
     await receiver.writer.asked.wait()
@@ -134,8 +257,8 @@ async def test_the_same_delivery_twice_at_once_is_written_once() -> None:
     assert receiver.writer.writes == 1
 
 
-async def test_without_kafka_a_delivery_comes_again_and_is_then_accepted() -> None:
-    receiver, body = Receiver(), body_of(*TALK)
+async def test_without_kafka_a_delivery_comes_again_and_is_then_accepted(receiver: Receiver) -> None:
+    body = body_of(*TALK)
     receiver.writer.is_away = True
     both = await asyncio.gather(send(receiver, body), send(receiver, body))
     assert [each.status_code for each in both] == [503, 503]
@@ -158,16 +281,16 @@ async def test_without_kafka_a_delivery_comes_again_and_is_then_accepted() -> No
         ("of_tomorrow", {}, "unknown"),
     ],
 )
-async def test_deliveries_without_a_call_get_200_and_a_count(kind: str, data: dict[str, Any], counted: str) -> None:
-    receiver = Receiver()
+async def test_deliveries_without_a_call_get_200_and_a_count(
+    receiver: Receiver, kind: str, data: dict[str, Any], counted: str
+) -> None:
     receiver.writer.is_away = True  # they need no Kafka
     response = await send(receiver, delivery(kind, data, NOW_S))
     assert (response.status_code, response.text) == (200, "ignored\n")
     assert receiver.count(COUNTER, kind=counted, outcome="ignored") == 1
 
 
-async def test_the_type_of_a_delivery_need_not_come_first() -> None:
-    receiver = Receiver()
+async def test_the_type_of_a_delivery_need_not_come_first(receiver: Receiver) -> None:
     data = record_of_a_call(
         "conv_1", NOW_S - 40, entry("agent", "Hi", 0, tool_calls=[{"type": "webhook", "tool_name": "t"}])
     )
@@ -175,8 +298,7 @@ async def test_the_type_of_a_delivery_need_not_come_first() -> None:
     assert (await send(receiver, body)).text == "accepted\n"
 
 
-async def test_an_hour_of_sound_takes_no_memory() -> None:
-    receiver = Receiver()
+async def test_an_hour_of_sound_takes_no_memory(receiver: Receiver) -> None:
     body = delivery("post_call_audio", {"conversation_id": "c", "full_audio": "QUJD" * 10_000_000}, NOW_S)
     most = 0
     header = signature_header(body, NOW_S)
@@ -194,8 +316,9 @@ async def test_an_hour_of_sound_takes_no_memory() -> None:
     assert forged.status_code == 401
 
 
-async def test_a_huge_record_is_counted_and_a_body_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    receiver = Receiver()
+async def test_a_huge_record_is_counted_and_a_body_without_an_end_is_left(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     huge = body_of(*TALK, analysis={"text": "x" * webhook.MAX_BODY_BYTES})
     response = await send(receiver, huge)
     assert (response.status_code, response.text) == (200, "too_large\n")
@@ -205,8 +328,7 @@ async def test_a_huge_record_is_counted_and_a_body_without_an_end_is_left(monkey
     assert receiver.bodies.pending_bytes == 0
 
 
-async def test_a_record_that_no_kafka_record_can_carry_leaves_its_turns() -> None:
-    receiver = Receiver()
+async def test_a_record_that_no_kafka_record_can_carry_leaves_its_turns(receiver: Receiver) -> None:
     response = await send(receiver, body_of(*TALK, analysis={"text": "x" * 2_000_000}))
     assert (response.status_code, response.text) == (200, "quarantined\n")
     assert [event["type"] for _, event in receiver.written][-1] == "call_ended"
@@ -221,8 +343,7 @@ async def test_a_record_that_no_kafka_record_can_carry_leaves_its_turns() -> Non
         body_of(*TALK, conversation_id=""),
     ],
 )
-async def test_a_call_that_cannot_be_read_goes_to_its_topic_for_the_quarantine(body: bytes) -> None:
-    receiver = Receiver()
+async def test_a_call_that_cannot_be_read_goes_to_its_topic_for_the_quarantine(receiver: Receiver, body: bytes) -> None:
     response = await send(receiver, body)
     assert (response.status_code, response.text) == (200, "quarantined\n")
     (record,) = receiver.writer.records

@@ -287,7 +287,7 @@ def test_what_cannot_be_read_is_counted() -> None:
     assert (calls.unreadable, calls.by_id) == (2, {})
 
 
-OF_SCHEMA_1 = (Path(__file__).parents[3] / "support" / "scores_of_schema_1.jsonl").read_bytes().splitlines()
+OF_SCHEMA_1 = (Path(__file__).parents[2] / "support" / "scores_of_schema_1.jsonl").read_bytes().splitlines()
 
 
 def at_start(value: bytes) -> bytes:

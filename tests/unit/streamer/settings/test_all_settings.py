@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.settings.all_settings import Settings, SettingsError, load_settings
+from streamer.settings.all_settings import Settings, SettingsError, load_settings, near_misses, setting_names
 
 
 def loaded(environment: dict[str, str] | None = None, config: Path | None = None, **options: object) -> Settings:
@@ -37,10 +37,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(confi
     settings = loaded(environment, config, topic_prefix="option.", http_host=None)
     assert (settings.bootstrap, settings.http_port, settings.topic_prefix) == ("file:1", 2, "option.")
     assert (settings.limits.idle_ms, settings.limits.dead_air_ms, settings.limits.closing_grace_ms) == (2, 1, 10_000)
-
-
-def test_the_environment_may_name_the_file(config: Path) -> None:
-    assert loaded({"CALLGAUGE_CONFIG": str(config)}).http_port == 1
+    assert loaded({"CALLGAUGE_CONFIG": str(config)}).http_port == 1, "the environment may name the file"
 
 
 def test_clients_get_what_was_set() -> None:
@@ -100,12 +97,9 @@ def test_an_address_without_host_or_port_is_refused(bootstrap: str) -> None:
     assert "expected host:port" in mistakes(bootstrap=bootstrap)[0]
 
 
-def test_what_was_given_is_shown_shortened() -> None:
+def test_what_was_given_is_shown_shortened_and_limits_as_one_text_are_explained() -> None:
     (told,) = mistakes({"CALLGAUGE_HTTP_PORT": "9" * 5_000})
     assert len(told) < 300
-
-
-def test_limits_as_one_text_are_explained() -> None:
     (told,) = mistakes({"CALLGAUGE_LIMITS": "idle_ms=3"})
     assert "CALLGAUGE_LIMITS__IDLE_MS=300000" in told
 
@@ -272,3 +266,114 @@ def test_a_folder_needs_transcripts_to_put_there(config: Path) -> None:
     )
     (told,) = mistakes({"CALLGAUGE_TRANSCRIPTS__FOLDR": "x"})
     assert told.endswith("did you mean transcripts.folder?")
+
+
+def ingest_loaded(**ingest: str) -> Settings:
+    """Settings that come from the environment."""
+    return load_settings(None, {}, {f"CALLGAUGE_INGEST__{name.upper()}": value for name, value in ingest.items()})
+
+
+def mistake(**ingest: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        ingest_loaded(**ingest)
+    (text,) = caught.value.mistakes
+    return text
+
+
+def stored(folder: Path, text: str) -> str:
+    path = folder / "secret"
+    path.write_text(text)
+    return str(path)
+
+
+def test_without_a_token_or_a_secret_it_is_off() -> None:
+    assert not Settings().ingest.is_on
+    assert ingest_loaded(token="abc").ingest.is_on  # noqa: S106 - a secret of tests
+    assert ingest_loaded(elevenlabs_secret="wsec_x").ingest.is_on  # noqa: S106 - a secret of tests
+
+
+def test_secrets_come_from_files_too(tmp_path: Path) -> None:
+    path = stored(tmp_path, "from-a-file\n")
+    settings = ingest_loaded(token_file=path, elevenlabs_secret_file=path).ingest
+    assert settings.token is not None
+    assert settings.elevenlabs_secret is not None
+    assert {settings.token.get_secret_value(), settings.elevenlabs_secret.get_secret_value()} == {"from-a-file"}
+    assert "from-a-file" not in repr(settings)
+    assert "token_file is set too" in mistake(token_file=path, token="abc")  # noqa: S106 - a secret of tests
+    assert "without spaces" in mistake(token_file=stored(tmp_path, "two words"))
+    assert "cannot be read" in mistake(elevenlabs_secret_file=str(tmp_path / "missing"))
+
+
+def test_tenants_have_tokens_secrets_and_limits_of_their_own(tmp_path: Path) -> None:
+    text = '[acme]\ntoken = "a"\nevents_per_second = 5\n[globex]\nelevenlabs_secret = "g"\n'
+    settings = ingest_loaded(tenants_file=stored(tmp_path, text)).ingest
+    assert settings.is_on
+    senders = settings.senders()
+    assert list(senders) == ["acme", "globex"]
+    assert senders["acme"].events_per_second == 5
+    both = ingest_loaded(tenants_file=stored(tmp_path, text), token="all").ingest  # noqa: S106 - a secret of tests
+    assert list(both.senders()) == ["", "acme", "globex"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "expected 1 to 100 tenants"),
+        ("[acme", "the file is not TOML"),
+        ("[acme]\n", "acme: expected a token"),
+        ('[acme]\ntokn = "a"\n', "acme.tokn: "),
+        ('acme = "a"\n', "acme: "),
+        ('[acme]\ntoken = "two words"\n', "acme.token: expected visible ASCII"),
+        ('[acme]\ntoken = "a"\n[globex]\ntoken = "a"\n', "two tenants have the same token"),
+    ],
+)
+def test_a_mistake_in_the_file_of_tenants_is_told_without_a_secret(tmp_path: Path, text: str, told: str) -> None:
+    found = mistake(tenants_file=stored(tmp_path, text))
+    assert told in found
+    assert '"a"' not in found
+    assert "two words" not in found
+
+
+def told_of(**environment: str) -> list[str]:
+    return list(near_misses(environment, setting_names()))
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("CALLGAUGE_BOOTSTRP", "CALLGAUGE_BOOTSTRAP"),
+        ("CALLGAUGE_GOALS_FOLDER", "CALLGAUGE_GOALS__FOLDER"),
+        ("CALLGAUGE_GOAL__FOLDER", "CALLGAUGE_GOALS__FOLDER"),
+        ("CALLGAUGE_GOAL_FOLDER", "CALLGAUGE_GOALS__FOLDER"),
+        ("CALLGAUGE_LIMITS_IDLE_MS", "CALLGAUGE_LIMITS__IDLE_MS"),
+        ("CALLGAUGE_LIMIT__IDLE_MS", "CALLGAUGE_LIMITS__IDLE_MS"),
+        ("CALLGAUGE_IDLE_MS", "CALLGAUGE_LIMITS__IDLE_MS"),
+        ("CALLGAUGE_FOLDER", "CALLGAUGE_GOALS__FOLDER or CALLGAUGE_TRANSCRIPTS__FOLDER"),
+        ("CALLGAUGE_HTTP__PORT", "CALLGAUGE_HTTP_PORT"),
+        ("CALLGAUGE_INGEST_PORT", "CALLGAUGE_INGEST__PORT"),
+        ("CALLGAUGE_CONFG", "CALLGAUGE_CONFIG"),
+    ],
+)
+def test_a_slip_is_noticed_with_the_right_name(variable: str, meant: str) -> None:
+    (told,) = told_of(**{variable: "1"})
+    assert told == f"{variable} is set but is no setting and changes nothing; did you mean {meant}?"
+
+
+def test_the_variables_of_kubernetes_are_left_alone() -> None:
+    """Kubernetes sets these in every container for services that are called `callgauge` or `callgauge-ingest`."""
+    theirs: dict[str, str] = {}
+    for service in ("CALLGAUGE", "CALLGAUGE_INGEST", "CALLGAUGE_HTTP_2"):
+        theirs |= {
+            f"{service}_SERVICE_HOST": "10.0.0.1", f"{service}_SERVICE_PORT": "8080",
+            f"{service}_SERVICE_PORT_METRICS": "8080", f"{service}_PORT": "tcp://10.0.0.1:8080",
+            f"{service}_PORT_8080_TCP": "tcp://10.0.0.1:8080", f"{service}_PORT_8080_TCP_PROTO": "tcp",
+            f"{service}_PORT_8080_TCP_PORT": "8080", f"{service}_PORT_8080_TCP_ADDR": "10.0.0.1",
+        }  # fmt: skip
+    assert told_of(**theirs) == []
+    load_settings(None, {}, theirs)
+
+
+def test_right_names_and_names_of_others_are_left_alone() -> None:
+    right = {f"CALLGAUGE_{'__'.join(names).upper()}": "1" for names in setting_names()}
+    assert told_of(**right, CALLGAUGE_CONFIG="x", CALLGAUGE_JUDGE="{}", callgauge_http_port="1") == []
+    assert told_of(CALLGAUGE_TEST_BOOTSTRAP="", CALLGAUGE_LIMITS__ZAP="1", PATH="", CALLGAUGE_TAG="local") == []

@@ -1,0 +1,374 @@
+"""The doctor looks at goals, judge, ports, sources, keys, groups and the newest records."""
+
+import json
+import socket
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from aiokafka import TopicPartition
+from starlette.routing import Route
+
+from consumers.runtime.http import HttpListener
+from consumers.runtime.kafka.polling import murmur2_place
+from schemas.closed_sets import InputSource
+from streamer.cluster.facts import LogBounds
+from streamer.doctor.examination import (
+    Understanding,
+    address_finding,
+    key_findings,
+    metrics_finding,
+    quarantine_finding,
+    reach_finding,
+    secret_findings,
+    source_findings,
+    start_findings,
+)
+from streamer.doctor.findings import Finding, Verdict
+from streamer.settings.all_settings import Settings, load_settings
+from tests.support.fakes.http_answers import Answer, Request, answering
+
+JUDGE_KEY = {"OPENAI_API_KEY": "key"}
+JUDGED = "id: one\nsubgoals:\n  - {id: a, details: d, check: {kind: judge}}\n"
+CODED = "id: two\nsubgoals:\n  - {id: a, details: d, check: {kind: tool_called, tool: t}}\n"
+
+
+def found(environment: dict[str, str] | None = None) -> dict[str, Finding]:
+    settings = load_settings(None, {"http_port": 0}, environment or {})
+    return {finding.check: finding for finding in start_findings(settings)}
+
+
+def goals_in(folder: Path, **files: str) -> dict[str, str]:
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return {"CALLGAUGE_GOALS__FOLDER": str(folder)}
+
+
+def test_without_goals_and_judge_all_is_well() -> None:
+    findings = found()
+    assert {check: finding.verdict for check, finding in findings.items()} == {
+        "goals": Verdict.OK, "judge": Verdict.OK, "metrics address": Verdict.OK,
+    }  # fmt: skip
+    assert findings["judge"].seen == "off: it has no key"
+    assert found({"CALLGAUGE_GOALS__READS_TOPIC": "true"})["goals"].seen == "the topic goals is read"
+
+
+def test_a_folder_with_which_run_would_not_start_is_wrong(tmp_path: Path) -> None:
+    finding = found({"CALLGAUGE_GOALS__FOLDER": str(tmp_path / "none")})["goals"]
+    assert finding.verdict is Verdict.WRONG
+    assert str(tmp_path / "none") in finding.seen
+    assert "The evaluator would not start" in finding.seen
+
+
+def test_broken_doubled_and_missing_goals_are_warnings(tmp_path: Path) -> None:
+    environment = goals_in(tmp_path)
+    assert found(environment)["goals"].seen == f"no goal file in {tmp_path}"
+    goals_in(tmp_path, one=CODED)
+    assert (found(environment)["goals"].verdict, found(environment)["goals"].seen) == (
+        Verdict.OK, f"1 goal set in {tmp_path}",
+    )  # fmt: skip
+    goals_in(tmp_path, same=CODED)
+    assert found(environment)["goals"].verdict is Verdict.WARNING
+    goals_in(tmp_path, same="id: [")
+    finding = found(environment)["goals"]
+    assert finding.verdict is Verdict.WARNING
+    assert f"broken and not used: {tmp_path / 'same.yaml'}" in finding.seen
+    assert "callgauge goals check" in finding.what_to_do
+
+
+def test_a_judge_that_is_waited_for_and_off_is_a_warning(tmp_path: Path) -> None:
+    judged = goals_in(tmp_path, one=JUDGED)
+    assert found(judged)["judge"].seen == "1 subgoal can only be judged by a model, and it has no key"
+    assert found({"CALLGAUGE_GOALS__ASKS_JUDGE": "true"})["judge"].verdict is Verdict.WARNING
+    off = judged | JUDGE_KEY | {"CALLGAUGE_JUDGE__ENABLED": "false"}
+    assert found(off)["judge"].what_to_do == "Set judge.enabled=true."
+    assert found(judged | JUDGE_KEY)["judge"] == Finding(
+        "judge", Verdict.OK, "on: gpt-4.1 at https://api.openai.com/v1"
+    )
+
+
+def test_a_port_that_another_program_holds_is_a_warning() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        finding = metrics_finding(Settings(http_port=taken.getsockname()[1]))
+    assert finding.verdict is Verdict.WARNING
+    assert "could not start here" in finding.seen
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (Answer(200, b"# TYPE callgauge_build_info gauge"), Verdict.OK),
+        (Answer(401, b"", {"WWW-Authenticate": "Bearer"}), Verdict.OK),
+        (Answer(200, b"hello"), Verdict.WARNING),
+    ],
+)
+def test_a_callgauge_that_runs_already_is_recognised(answer: Answer, verdict: Verdict) -> None:
+    with answering(lambda _request: answer) as address:
+        finding = metrics_finding(Settings(http_port=int(address.rpartition(":")[2].strip("/"))))
+    assert finding.verdict is verdict
+
+
+def test_records_that_were_refused_lately_are_a_warning() -> None:
+    one, two = TopicPartition("quarantine", 0), TopicPartition("quarantine", 1)
+    bounds = {one: LogBounds(10, 40), two: LogBounds(0, 5)}
+    calm = quarantine_finding(bounds, {one: None, two: None})
+    assert (calm.verdict, calm.seen) == (Verdict.OK, "nothing refused in the last hour, 35 kept in all")
+    lately = quarantine_finding(bounds, {one: 38, two: None})
+    assert (lately.verdict, lately.seen) == (Verdict.WARNING, "2 records refused in the last hour, 35 kept in all")
+
+
+KEY = "key-of-tests"
+
+
+def settings_of(ingest: dict[str, Any] | None = None, monitor: dict[str, Any] | None = None, **more: Any) -> Settings:
+    return Settings.model_validate({"ingest": ingest or {}, "monitor": monitor or {}, **more})
+
+
+def told(finding: Finding) -> tuple[str, Verdict]:
+    return finding.check, finding.verdict
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A port with a program that listens and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield taken.getsockname()[1]
+
+
+def free_port() -> int:
+    with held_port() as port:
+        return port
+
+
+@contextmanager
+def elevenlabs(status: int, body: object) -> Iterator[tuple[str, list[str]]]:
+    """A server that answers the request for calls; yields its address and the keys that it saw."""
+    keys: list[str] = []
+
+    def answer(request: Request) -> Answer:
+        keys.append(request.headers["xi-api-key"])
+        return Answer(status, json.dumps(body).encode())
+
+    with answering(answer) as address:
+        yield address, keys
+
+
+async def test_roles_that_are_off_are_said_to_be_off_and_nothing_is_asked() -> None:
+    found = [finding async for finding in source_findings(settings_of())]
+    assert [told(finding) for finding in found] == [("ingest", Verdict.OK), ("monitor", Verdict.OK)]
+    assert all(finding.seen.startswith("off: ") for finding in found)
+
+
+def test_who_may_send_is_told_without_a_secret() -> None:
+    ingest, _ = secret_findings(settings_of({"token": "of-tests"}))
+    assert ingest.seen == "POST /events has 1 token; ElevenLabs' webhook is off"
+    ingest, monitor = secret_findings(settings_of({"elevenlabs_secret": "wsec"}, {"agents": "a,b"}))
+    assert ingest.seen == "POST /events is off, without a token; ElevenLabs' webhook has 1 secret"
+    assert monitor.seen.startswith("off: ")
+
+
+def test_the_monitor_and_the_webhook_may_have_the_same_calls() -> None:
+    monitor = {"api_key": KEY, "agents": "a,b"}
+    *_, last = secret_findings(settings_of({"elevenlabs_secret": "wsec"}, monitor))
+    assert (last.verdict, last.seen) == (Verdict.OK, "follows the calls of 2 agents at https://api.elevenlabs.io")
+
+
+def test_a_free_port_is_free_and_stays_free() -> None:
+    settings = settings_of({"token": "t", "port": free_port()})
+    for _ in range(2):
+        finding = address_finding(settings)
+        assert (finding.verdict, "is free on this machine" in finding.seen) == (Verdict.OK, True)
+
+
+def test_a_port_of_another_program_is_wrong() -> None:
+    with held_port() as port:
+        finding = address_finding(settings_of({"token": "t", "port": port}))
+    assert (finding.verdict, "nobody can listen on" in finding.seen) == (Verdict.WRONG, True)
+    assert "ingest.port" in finding.what_to_do
+
+
+@pytest.mark.parametrize(("path", "verdict"), [("/events", Verdict.OK), ("/other", Verdict.WRONG)])
+async def test_a_port_is_ours_if_events_may_be_posted_there(path: str, verdict: Verdict) -> None:
+    async def refuse(_: Any) -> Any:
+        raise AssertionError("the doctor posts nothing")
+
+    route = Route(path, refuse, methods=["POST"])
+    listener = HttpListener("127.0.0.1", 0, [route], lambda _: None, without_it="Nothing")
+    await listener.start()
+    try:
+        settings = settings_of({"token": "t", "port": int(listener.address.rpartition(":")[2])})
+        found = [finding async for finding in source_findings(settings)]
+    finally:
+        await listener.stop()
+    assert [told(finding) for finding in found if finding.check == "ingest address"] == [("ingest address", verdict)]
+
+
+def test_an_address_that_is_not_of_this_machine_is_wrong() -> None:
+    finding = address_finding(settings_of({"token": "t", "host": "192.0.2.1", "port": 0}))
+    assert finding.verdict is Verdict.WRONG
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - as in a container
+def test_events_and_metrics_need_two_ports(host: str) -> None:
+    port = free_port()
+    finding = address_finding(settings_of({"token": "t", "host": host, "port": port}, http_port=port))
+    assert (finding.verdict, "also the address of /metrics" in finding.seen) == (Verdict.WRONG, True)
+
+
+async def test_the_monitor_reaches_elevenlabs_with_its_key() -> None:
+    listed = {"conversations": [{"conversation_id": "c", "status": "in-progress"}], "has_more": False}
+    with elevenlabs(200, listed) as (url, keys):
+        finding = await reach_finding(settings_of(monitor={"api_key": KEY, "base_url": url}))
+    assert (finding.verdict, keys) == (Verdict.OK, [KEY])
+    assert "1 call in progress" in finding.seen
+
+
+@pytest.mark.parametrize(("status", "body"), [(401, {"detail": "no"}), (200, ["another service"])])
+async def test_an_answer_that_is_no_list_of_calls_is_wrong(status: int, body: object) -> None:
+    with elevenlabs(status, body) as (url, _):
+        finding = await reach_finding(settings_of(monitor={"api_key": KEY, "base_url": url}))
+    assert finding.verdict is Verdict.WRONG
+    assert KEY not in finding.seen + finding.what_to_do
+
+
+async def test_an_api_that_is_away_is_wrong() -> None:
+    settings = settings_of(monitor={"api_key": KEY, "base_url": f"http://127.0.0.1:{free_port()}"})
+    found = [finding async for finding in source_findings(settings)]
+    assert told(found[-1]) == ("monitor reach", Verdict.WRONG)
+
+
+PIPECAT, ELEVENLABS, AUDIT = "x.pipecat.events", "x.elevenlabs.events", "x.audit.events"
+PARTITIONS = dict.fromkeys((PIPECAT, ELEVENLABS, AUDIT), 6)
+Place = Callable[[bytes, int], int]
+
+
+def crc32(key: bytes, partitions: int) -> int:
+    return zlib.crc32(key) % partitions
+
+
+def first_byte(key: bytes, partitions: int) -> int:
+    return sum(key) % partitions
+
+
+def keys_placed(place: Place, calls: range, partitions: int = 6) -> dict[bytes, frozenset[int]]:
+    keys = [f"call-{call}".encode() for call in calls]
+    return {key: frozenset([place(key, partitions)]) for key in keys}
+
+
+def found_in(
+    pipecat: Mapping[bytes, frozenset[int]], audit: Mapping[bytes, frozenset[int]], partitions: int = 6
+) -> list[Finding]:
+    keys = {PIPECAT: pipecat, ELEVENLABS: {}, AUDIT: audit}
+    return list(key_findings(keys, dict.fromkeys(PARTITIONS, partitions)))
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        pytest.param(murmur2_place, "murmur2", id="Java"),
+        pytest.param(crc32, "CRC32 (librdkafka's default)", id="librdkafka"),
+        pytest.param(first_byte, "another hash", id="a hash that nobody knows"),
+    ],
+)
+def test_any_hash_is_fine_if_all_use_it(place: Place, name: str) -> None:
+    (finding,) = found_in(keys_placed(place, range(40)), keys_placed(place, range(20, 60)))
+    assert (finding.verdict, finding.seen) == (
+        Verdict.OK, f"the newest 60 keys of the inputs: each on one partition number, placed by {name}",
+    )  # fmt: skip
+
+
+def test_one_key_on_two_numbers_is_wrong_and_named() -> None:
+    torn, hashes = found_in(keys_placed(crc32, range(20)), keys_placed(murmur2_place, range(20)))
+    assert torn.verdict is Verdict.WRONG
+    differ = [key for key in keys_placed(crc32, range(20)) if crc32(key, 6) != murmur2_place(key, 6)]
+    example = min(differ)
+    assert torn.seen.startswith(f"{len(differ)} of 20 keys are on more than one partition number, for example '")
+    assert f"'{example.decode()}' on {AUDIT}[{murmur2_place(example, 6)}], {PIPECAT}[{crc32(example, 6)}]" in torn.seen
+    assert "partitioner=murmur2_random" in torn.what_to_do
+    assert hashes.verdict is Verdict.WARNING
+
+
+def test_different_hashes_are_told_though_no_key_was_seen_twice() -> None:
+    (finding,) = found_in(keys_placed(crc32, range(20)), keys_placed(murmur2_place, range(20, 40)))
+    assert (finding.verdict, finding.seen) == (
+        Verdict.WARNING,
+        f"the inputs place keys by different hashes: {PIPECAT} by CRC32 (librdkafka's default); {AUDIT} by murmur2",
+    )
+
+
+def test_one_key_on_two_numbers_of_one_input_is_wrong_too() -> None:
+    """A bot that was restarted with another client does this, or a round robin."""
+    finding, *_ = found_in({b"call": frozenset([1, 4])}, {})
+    assert finding.verdict is Verdict.WRONG
+    assert f"'call' on {PIPECAT}[1], {PIPECAT}[4]" in finding.seen
+
+
+def test_with_one_partition_there_is_nothing_to_tell_apart() -> None:
+    (finding,) = found_in(keys_placed(crc32, range(9), 1), keys_placed(murmur2_place, range(9), 1), partitions=1)
+    assert finding.verdict is Verdict.OK
+
+
+def test_without_keys_there_is_nothing_to_say() -> None:
+    assert found_in({}, {}) == []
+
+
+def test_a_key_is_shown_without_what_a_terminal_obeys() -> None:
+    finding, *_ = found_in({b"\x1b[31m\r\n" + b"k" * 99: frozenset([1, 4])}, {})
+    assert "'\\x1b[31m\\r\\n" in finding.seen
+    assert "k" * 60 not in finding.seen
+
+
+SOURCES = {PIPECAT: InputSource.PIPECAT, ELEVENLABS: InputSource.ELEVENLABS}
+WORD = {"type": "tts_text", "timestamp": 1, "data": {"frame": "Hello"}}
+WRONG_KIND = {"type": "speech_event", "timestamp": 1, "data": {"kind": "bot_stopped", "timestamp": 1.0}}
+
+
+class Record(NamedTuple):
+    topic: str
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def _findings(*records: tuple[str, Any]) -> list[tuple[Verdict, str, str]]:
+    understanding = Understanding(SOURCES)
+    for topic, event in records:
+        understanding.look(Record(topic, None if event is None else json.dumps(event).encode()))
+    return [(finding.verdict, finding.seen, finding.what_to_do) for finding in understanding.findings()]
+
+
+def test_nothing_to_say_without_records() -> None:
+    assert _findings((PIPECAT, None), ("another", WORD)) == []
+
+
+def test_all_understood() -> None:
+    assert [each[:2] for each in _findings((PIPECAT, WORD), (PIPECAT, WORD))] == [
+        (Verdict.OK, "the newest 2 records are understood")
+    ]
+
+
+def test_errors_of_agents_are_a_warning() -> None:
+    failed = {"type": "error", "timestamp": 1, "data": {"message": "the model is down"}}
+    of_the_agent = {"type": "client_error", "timestamp": 1, "error_event": {"code": 1008}}
+    found = _findings((PIPECAT, WORD), (PIPECAT, failed), (PIPECAT, failed), (ELEVENLABS, of_the_agent))
+    assert [each[:2] for each in found] == [
+        (Verdict.WARNING, f"1 of the newest 1 record of {ELEVENLABS} are errors that agents report"),
+        (Verdict.WARNING, f"2 of the newest 3 records of {PIPECAT} are errors that agents report"),
+        (Verdict.OK, "the newest 4 records are understood"),
+    ]
+
+
+def test_what_is_refused_and_what_is_not_understood_with_the_remedy() -> None:
+    bad = {"type": "tts_text", "timestamp": 1}
+    refused, misread = _findings((PIPECAT, WORD), (PIPECAT, bad), (PIPECAT, WRONG_KIND), (PIPECAT, WRONG_KIND))
+    assert refused[:2] == (
+        Verdict.WARNING,
+        f"1 of the newest 4 records of {PIPECAT} cannot be read and go to quarantine",
+    )
+    assert misread[:2] == (
+        Verdict.WARNING,
+        f"2 of the newest 4 records of {PIPECAT} are not understood: speech_event of kind 'bot_stopped'",
+    )
+    assert "bot_speech_stopped" in misread[2]
