@@ -474,7 +474,7 @@ class LiveCall:
         if self.bot is not None:
             self.bot, self._heard_by = None, HeardBy.CALLER
             self.dead_air.is_heard(HeardBy.CALLER, self.broker_moment)
-            machine.touch(self.turns.turns | set(machine.turns) | self.records.forget())
+            machine.touched |= self.turns.turns | set(machine.turns) | self.records.forget()
         if is_start:
             self.someone_speaks(int(at_s * 1000))
         elif is_user and not machine.is_assistant_audio_open and machine.user_start_turn is not None:
@@ -564,7 +564,7 @@ class LiveCall:
     def refresh(self, cause: Cause, out: list[Effect]) -> LiveChanges:
         """Publishes the changed moments, and settles the turns that every stream has passed."""
         machine = self.machine
-        touched = machine.drain_touched()
+        touched, machine.touched = machine.touched, set()
         with_tools: set[int] = set()
         if self.records.is_any and self.bot is not None:
             touched |= self.records.follow(self.bot.machine, out)
