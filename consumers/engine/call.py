@@ -15,24 +15,21 @@ from consumers.engine.goals.text_judges import Ratings
 from consumers.engine.limits import Limits
 from consumers.engine.measures.rows import Measures
 from consumers.engine.records import Cause, Revisions
-from consumers.engine.redaction.redactor import CallRedactor, Redactor
+from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, CallRedactor, Redactor
 from consumers.engine.sources import (
     AGENT_EVENTS,
     AUDIO_KINDS,
-    PIPECAT_LINES,
-    PIPECAT_RECORDS,
     STEERING,
     UNKNOWN,
     UNREAD,
     AgentEvents,
     CallEnd,
     EventHandler,
-    fold_pipecat_record,
     reports_of,
     rule_of,
 )
 from consumers.engine.transcripts import RecordedTranscript, TranscriptWriter, transcript_bytes
-from consumers.engine.turns.bot import SpeechMoment
+from consumers.engine.turns.bot import MOMENT_BY_KIND, MOMENT_BY_LINE, SpeechMoment
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.live import INPUT_RANK, NO_CHANGES, LiveCall
 from consumers.engine.turns.timeline import ElementKind, ToolUse
@@ -50,6 +47,19 @@ from schemas.events.audit import (
 )
 from schemas.events.codec import UnrecognizedEvent
 from schemas.events.elevenlabs import AgentEvent, AgentFailed
+from schemas.events.pipecat import (
+    EventsDropped,
+    FunctionCallRecord,
+    LlmResponse,
+    MessageRecord,
+    ObserverRecord,
+    PipecatMetric,
+    ProcessorFailed,
+    SpeechEventRecord,
+    TtsText,
+    TurnMarker,
+    UserSpeaking,
+)
 from schemas.events.simulator import (
     USER_ROLES,
     AssistantSpeech,
@@ -249,6 +259,10 @@ class Repeats:
 class Call:
     """One open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`. While
     `is_closing`, its final records and its transcript are made, and no further record is folded.
+
+    Attributes:
+        end: When silence ends the call; later records are not part of it.
+        next_decision_ms: Broker time of the next decision that silence can make about it.
     """
 
     def __init__(
@@ -272,7 +286,8 @@ class Call:
         self.waiting: list[tuple[int, Arrival]] = []
         self.wakeup_ms: int | None = None
         self.replaced_wakeup_ms: int | None = None
-        self._end = CallEnd(first.broker_time_ms, limits)
+        self.end = CallEnd(first.broker_time_ms, limits)
+        self.next_decision_ms = self.end.due_ms
         self._limits = limits
         self._revisions = Revisions(first.conversation_id, code_version, redactor)
         self.redactor = self._revisions.redactor
@@ -295,14 +310,14 @@ class Call:
         """Elements folded again because of late events."""
         return self._replays.elements
 
-    @property
-    def last_broker_ms(self) -> int:
-        """Broker time of its latest record."""
-        return self._end.last_ms
-
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
         """Folds one record; returns its outcome, a label of the events counter."""
-        self.redactor.begin_step()
+        outcome = self._fold(arrival, out)
+        self._plan()
+        return outcome
+
+    def _fold(self, arrival: Arrival, out: list[Effect]) -> str:
+        self.redactor.left_chars = MAX_CHARS_PER_STEP
         source, event, broker_ms = arrival.source, arrival.event, arrival.broker_time_ms
         rule = _RULES.get(type(event), _UNREAD)
         offsets = self._offsets
@@ -310,7 +325,7 @@ class Call:
             self.first_offsets[source] = arrival.offset
         offsets[source] = arrival.offset
         if rule is not _VERDICT:  # a verdict is no event of the call
-            self._end.heard(broker_ms)
+            self.end.heard(broker_ms)
         if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats_another(arrival):
             return "repeated"
         self.events += rule is not _VERDICT
@@ -330,25 +345,28 @@ class Call:
             if self.is_closing:
                 return outcome
             changes = NO_CHANGES
-            if live.may_have_changed(time_ms):
+            # Nine of ten events neither change nor settle a turn.
+            machine = live.history.machine if live.bot is None else live.bot.machine
+            if machine.touched or live.settle_at_ms <= min(time_ms, live.low_ms) or live.records.is_any:
                 cause = Cause(time_ms, broker_ms)
                 changes = live.refresh(cause, out)  # first: measures read the tool uses and settled turns it updates
                 if changes.touched or changes.settled:
                     self._measures.follow(live, changes, cause, self._judged, out)
-            if self._judged.is_any:
-                self._judged.follow(live, changes, time_ms, broker_ms, out)
+            judged = self._judged
+            if judged.is_any and (changes.with_tools or machine.turn != judged.seen_turn):
+                judged.follow(live, changes, time_ms, broker_ms, out)
             if out and live.turns.highest_turn > limits.max_turns_per_call:
-                self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.last_broker_ms, out)
+                self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.end.last_ms, out)
             if rule.is_kept:
                 self.kept_bytes += len(arrival.value)
         if event.__pydantic_extra__ or outcome == "unknown":
             out += reports_of(source, event, outcome, self.conversation_id)
         if self.events >= limits.max_events_per_call:
-            self._hit_limit(CloseReason.LIMIT_EVENTS, "events", self.last_broker_ms, out)
+            self._hit_limit(CloseReason.LIMIT_EVENTS, "events", self.end.last_ms, out)
         elif self.kept_bytes > limits.max_kept_bytes_per_call:
-            self._hit_limit(CloseReason.LIMIT_KEPT_BYTES, "kept_bytes", self.last_broker_ms, out)
+            self._hit_limit(CloseReason.LIMIT_KEPT_BYTES, "kept_bytes", self.end.last_ms, out)
         elif self._replays.elements > limits.max_replayed_elements_per_call:
-            self._hit_limit(CloseReason.LIMIT_REPLAYS, "replays", self.last_broker_ms, out)
+            self._hit_limit(CloseReason.LIMIT_REPLAYS, "replays", self.end.last_ms, out)
         return outcome
 
     def _repeats_another(self, arrival: Arrival) -> bool:
@@ -357,28 +375,27 @@ class Call:
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
         """Lets broker time reach `now_ms`: dead air, closing. Decisions keep the order of their times, however far it leaps."""
-        self.redactor.begin_step()
-        due_ms, reason = self._end.by_silence()
+        self.redactor.left_chars = MAX_CHARS_PER_STEP
+        due_ms, reason = self.end.due_ms, self.end.reason
         if self._judged.is_any and self._awaits_verdicts(now_ms, due_ms, out):
-            return
-        if now_ms < due_ms:
+            pass  # it is over, and verdicts may still come
+        elif now_ms < due_ms:
             self.live.reached(now_ms, out)
         elif reason is CloseReason.LIMIT_DURATION:
             self._hit_limit(reason, "duration", due_ms, out)
         else:
             self.close(reason, due_ms)
+        self._plan()
 
-    def next_wakeup(self) -> int | None:
-        """Broker time of the next decision that silence can make about this call."""
-        due_ms = self._end.by_silence()[0]
-        silence_ms = self.live.dead_air.due_at_ms
+    def _plan(self) -> None:
+        due_ms, silence_ms, judged_ms = self.end.due_ms, self.live.dead_air.wakeup_at_ms, self._judged.wakeup_ms
         if silence_ms is not None and silence_ms < due_ms:
             due_ms = silence_ms
-        return self._judged.next_wakeup(due_ms, is_over=self.is_over) if self._judged.is_any else due_ms
-
-    def ends_at(self) -> int:
-        """Broker time at which silence ends this call if no record follows; later records are not part of it."""
-        return self._end.by_silence()[0]
+        if judged_ms is not None and (
+            judged_ms < due_ms or self.is_over
+        ):  # a call that is over only waits for verdicts
+            due_ms = judged_ms
+        self.next_decision_ms = due_ms
 
     def release(self) -> None:
         """Cuts the reference cycles of a closed call, so that its memory is freed at once."""
@@ -410,7 +427,7 @@ class Call:
         """Does as much of the close as fits into one step. All that it publishes comes with the last step, the `closed` fact at the
         end: so it does not matter between which records the steps are taken.
         """
-        self.redactor.begin_step()
+        self.redactor.left_chars = MAX_CHARS_PER_STEP
         if self._closing is None:
             self._closing = self._closing_as(*self._closes_as, self._last_effects)
         self.is_closed = self._closing.go_on(self.redactor, self._last_effects)
@@ -449,19 +466,56 @@ class Call:
 
     def _plan_close(self, reason: CloseReason) -> None:
         at = self.live.broker_moment
-        if self._end.announce(at, reason):
+        if self.end.announce(at, reason):
             self.live.dead_air.line_went_down(at)
 
-    # One handler for each type of event, by the table below; those of pipecat's lines are in `intake/pipecat`. EVA's history comes
-    # first: the live call reads its machine.
+    # One handler for each type of event, by the table below. EVA's history comes first: the live call reads its machine.
 
     def _on_audio(self, event: AudioEvent, time_ms: int, _out: list[Effect]) -> None:
         is_user, is_start = event.user in USER_ROLES, event.event_type == "audio_start"
         self.history.simulator(AUDIO_KINDS[is_user, is_start], time_ms, event.audio_timestamp)
         self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
 
-    def _on_pipecat_record(self, event: Any, time_ms: int, out: list[Effect]) -> None:
-        self.kept_bytes += fold_pipecat_record(event, time_ms, self.live, self._measures, out)
+    def _on_tts_text(self, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
+        self.history.text_stream.speech(event.timestamp, event.data.frame)
+        if self.live.bot is not None:
+            self.live.bot_text(event.timestamp, event.data.frame)
+
+    def _on_llm_response(self, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
+        self.history.text_stream.response(event.timestamp, event.data.frame)
+        self.live.bot_text(event.timestamp, event.data.frame, is_reply=True)
+
+    def _on_marker(self, event: TurnMarker, _time_ms: int, _out: list[Effect]) -> None:
+        self.history.text_stream.marker(event.type, event.timestamp)
+        self.live.bot_marked()
+
+    def _on_user_speaking(self, event: UserSpeaking, _time_ms: int, _out: list[Effect]) -> None:
+        self.live.moment(MOMENT_BY_LINE[event.type], event.timestamp / 1000)
+
+    def _on_speech_event(self, event: SpeechEventRecord, _time_ms: int, _out: list[Effect]) -> None:
+        moment = MOMENT_BY_KIND.get(event.data.kind)
+        if moment is not None:
+            self.live.moment(moment, event.data.timestamp, event.data.started_at)
+
+    def _on_message(self, event: MessageRecord, time_ms: int, _out: list[Effect]) -> None:
+        text = event.data.content
+        if text is not None:
+            self.live.message(time_ms, text, event.data, is_user=event.type == "user_message")
+            self.kept_bytes += len(text)
+
+    def _on_function_call(self, event: FunctionCallRecord, time_ms: int, _out: list[Effect]) -> None:
+        self.live.function_call(event.data, time_ms)
+        self._measures.observe(InputSource.PIPECAT, event, time_ms)
+
+    def _on_measurement(self, event: ObserverRecord | PipecatMetric, time_ms: int, _out: list[Effect]) -> None:
+        self._measures.observe(InputSource.PIPECAT, event, time_ms)
+
+    def _on_dropped(self, event: EventsDropped, _time_ms: int, out: list[Effect]) -> None:
+        dropped = event.dropped()
+        out += [Count("callgauge_source_events_dropped_total", (what.value,), count) for what, count in dropped]
+
+    def _on_processor_failed(self, _event: ProcessorFailed, _time_ms: int, out: list[Effect]) -> None:
+        out.append(Count("callgauge_agent_errors_total", (InputSource.PIPECAT.value,)))
 
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
         self.history.simulator(ElementKind.USER_SPEECH, time_ms, event.data.text)
@@ -507,7 +561,7 @@ class Call:
         # An error out of the past was counted when it happened, or before anybody watched.
         if isinstance(event, AgentFailed) and event.is_time_exact:
             out.append(Count("callgauge_agent_errors_total", (InputSource.ELEVENLABS.value,)))
-        if self._agent.fold(event, time_ms, self.live, self._end):
+        if self._agent.fold(event, time_ms, self.live, self.end):
             self._plan_close(CloseReason.ENDED)
 
     def _on_unrecognized(self, source: InputSource, time_ms: int) -> None:
@@ -529,8 +583,8 @@ class Call:
             environment=event.environment or known.environment,
             pipeline_type=self.history.pipeline_type,
         )
-        self.live.set_labels(labels, self.last_broker_ms, out)
-        self._judged.started(event, labels.agent, self.live, self.last_broker_ms, out)
+        self.live.set_labels(labels, self.end.last_ms, out)
+        self._judged.started(event, labels.agent, self.live, self.end.last_ms, out)
 
     def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
         self.ended_reason = self.ended_reason if event.reason is None else event.reason
@@ -541,7 +595,7 @@ class Call:
         broker_ms = self.live.broker_ms
         self._judged.fold(event, self.live, broker_ms, out)
         if self.is_over and not self._judged.awaits_verdicts:
-            self.close(self._end.by_silence()[1], broker_ms)
+            self.close(self.end.reason, broker_ms)
 
     def _on_user_text_updated(self, event: UserTextUpdated, _time_ms: int, _out: list[Effect]) -> None:
         self.history.update_user_text(event.text, event.turn_id)
@@ -563,8 +617,17 @@ _HANDLERS: Final[dict[type, EventHandler]] = {
     CallEnded: Call._on_call_ended,
     UserTextUpdated: Call._on_user_text_updated,
     JudgeVerdict: Call._on_verdict,
-    **PIPECAT_LINES,
-    **dict.fromkeys(PIPECAT_RECORDS, Call._on_pipecat_record),
+    TtsText: Call._on_tts_text,
+    LlmResponse: Call._on_llm_response,
+    TurnMarker: Call._on_marker,
+    UserSpeaking: Call._on_user_speaking,
+    SpeechEventRecord: Call._on_speech_event,
+    MessageRecord: Call._on_message,
+    FunctionCallRecord: Call._on_function_call,
+    ObserverRecord: Call._on_measurement,
+    PipecatMetric: Call._on_measurement,
+    EventsDropped: Call._on_dropped,
+    ProcessorFailed: Call._on_processor_failed,
     **dict.fromkeys(AGENT_EVENTS, Call._on_agent_event),
 }
 

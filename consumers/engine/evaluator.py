@@ -65,7 +65,7 @@ class Eviction:
 
 
 def _place(call: Call) -> _Place:
-    return call.events >= FEWEST_EVENTS, call.last_broker_ms, call.conversation_id
+    return call.events >= FEWEST_EVENTS, call.end.last_ms, call.conversation_id
 
 
 # When silence next decides about a call: a heap of times, with few entries for each call.
@@ -84,14 +84,14 @@ class Wakeups:
         """Broker time of the first wake-up; None without one."""
         return self._heap[0][0] if self._heap else None
 
-    def schedule(self, call: Call, due_ms: int | None) -> None:
+    def schedule(self, call: Call, due_ms: int) -> None:
         """Wakes the call at `due_ms` or sooner, unless it wakes sooner anyway.
 
         A wake-up far ahead that a sooner one replaced stays in the heap and is used again: an idle time of ten minutes would
         leave an entry for each turn in between.
         """
         soon_ms = call.wakeup_ms
-        if due_ms is None or (soon_ms is not None and soon_ms <= due_ms):
+        if soon_ms is not None and soon_ms <= due_ms:
             return
         if soon_ms is not None and call.replaced_wakeup_ms is None:
             call.replaced_wakeup_ms = soon_ms
@@ -344,8 +344,8 @@ class PartitionEvaluator:
             self._now_ms = now_ms
         while (call := self._wakeups.next_due(now_ms, self._calls)) is not None:
             self._pass_time(call, now_ms, out)
-            if not call.is_closing and (due_ms := call.next_wakeup()) is not None:
-                self._wakeups.schedule(call, max(due_ms, now_ms + 1))
+            if not call.is_closing:
+                self._wakeups.schedule(call, max(call.next_decision_ms, now_ms + 1))
         return out
 
     def close_some(self) -> Sequence[Effect]:
@@ -410,14 +410,14 @@ class PartitionEvaluator:
         if call.is_closing:
             self._closing.append(call.conversation_id)
         else:
-            self._wakeups.schedule(call, call.next_wakeup())
+            self._wakeups.schedule(call, call.next_decision_ms)
 
     def _is_ahead(self, call: Call, broker_ms: int) -> bool:
         """Whether the call may be over before this record, and broker time has not reached the call's end yet.
 
         Another input may still hold an earlier record. The end of a call must not depend on the order in which inputs are read.
         """
-        return self._now_ms is not None and self._now_ms < call.ends_at() <= broker_ms
+        return self._now_ms is not None and self._now_ms < call.end.due_ms <= broker_ms
 
     def _let_wait(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
         """Keeps the arrival until broker time reaches it, so that every input was read that far."""
@@ -431,15 +431,14 @@ class PartitionEvaluator:
         waiting = call.waiting
         while self._is_open(call):
             until_ms = min(now_ms, waiting[0][0]) if waiting else now_ms
-            due_ms = call.next_wakeup()
-            if due_ms is not None and due_ms <= until_ms:
+            if call.next_decision_ms <= until_ms:
                 call.advance(until_ms, out)
                 out += call.redactor.drain_counts()
                 if call.is_closing:
                     self._closing.append(call.conversation_id)
                 elif call.is_over:
                     self._refuse_waiting(call)
-            elif waiting and (now_ms >= waiting[0][0] or call.ends_at() > waiting[0][0]):
+            elif waiting and (now_ms >= waiting[0][0] or call.end.due_ms > waiting[0][0]):
                 self._fold(call, waiting.pop(0)[1], out)
             else:
                 return

@@ -1,13 +1,11 @@
 """The meaning of each source's events for a call: their readers, their counts, and the end of the call."""
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from consumers.engine.effects import Count, Effect, NotUnderstood
 from consumers.engine.limits import Limits
-from consumers.engine.measures.rows import Measures
-from consumers.engine.turns.bot import MOMENT_BY_KIND, MOMENT_BY_LINE, AgentWords, BotHistory, SpeechMoment, Words
-from consumers.engine.turns.eva import EvaHistory
+from consumers.engine.turns.bot import AgentWords, BotHistory, SpeechMoment, Words
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.reported import ReportedTools
 from consumers.engine.turns.timeline import BrokerMoment, ElementKind
@@ -33,16 +31,13 @@ from schemas.events.elevenlabs import (
 )
 from schemas.events.pipecat import (
     EventsDropped,
-    FunctionCallRecord,
     IgnoredLine,
-    LlmResponse,
     MessageRecord,
     ObserverRecord,
     PipecatMetric,
     ProcessorFailed,
     SpeechEventRecord,
     ToolLine,
-    TtsText,
     TurnMarker,
     UserSpeaking,
 )
@@ -127,88 +122,6 @@ def rule_of(kind: type, handler: EventHandler | None) -> EventRule:
     return EventRule(handler, kind not in STEERING, is_kept, "unknown" if kind in UNKNOWN else "folded")
 
 
-# Gives the lines of a pipecat bot and the records of its observers to the parts of a call that read them: words,
-# speech, tools, measurements.
-
-PIPECAT_RECORDS: Final = (
-    EventsDropped, FunctionCallRecord, MessageRecord, ObserverRecord, PipecatMetric, ProcessorFailed
-)  # fmt: skip
-
-
-def fold_pipecat_record(
-    event: EventsDropped | FunctionCallRecord | MessageRecord | ObserverRecord | PipecatMetric | ProcessorFailed,
-    time_ms: int,
-    live: LiveCall,
-    measures: Measures,
-    counts: list[Effect],
-) -> int:
-    """Folds one observer record, and counts in `counts`.
-
-    Returns:
-        Characters of it that are kept until the call closes; those of a function call count with its record.
-    """
-    if isinstance(event, EventsDropped):
-        counts += [
-            Count("callgauge_source_events_dropped_total", (what.value,), count) for what, count in event.dropped()
-        ]
-        return 0
-    if isinstance(event, ProcessorFailed):
-        counts.append(Count("callgauge_agent_errors_total", (InputSource.PIPECAT.value,)))
-        return 0
-    if isinstance(event, MessageRecord):
-        text = event.data.content
-        if text is not None:
-            live.message(time_ms, text, event.data, is_user=event.type == "user_message")
-        return len(text or "")
-    if isinstance(event, FunctionCallRecord):
-        live.function_call(event.data, time_ms)
-    measures.observe(InputSource.PIPECAT, event, time_ms)
-    return 0
-
-
-class _OpenCall(Protocol):
-    """The parts of a call that a line changes."""
-
-    history: EvaHistory
-    live: LiveCall
-
-
-def _on_tts_text(call: _OpenCall, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
-    call.history.text_stream.speech(event.timestamp, event.data.frame)
-    if call.live.bot is not None:
-        call.live.bot_text(event.timestamp, event.data.frame)
-
-
-def _on_llm_response(call: _OpenCall, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
-    call.history.text_stream.response(event.timestamp, event.data.frame)
-    call.live.bot_text(event.timestamp, event.data.frame, is_reply=True)
-
-
-def _on_marker(call: _OpenCall, event: TurnMarker, _time_ms: int, _out: list[Effect]) -> None:
-    call.history.text_stream.marker(event.type, event.timestamp)
-    call.live.bot_marked()
-
-
-def _on_user_speaking(call: _OpenCall, event: UserSpeaking, _time_ms: int, _out: list[Effect]) -> None:
-    call.live.moment(MOMENT_BY_LINE[event.type], event.timestamp / 1000)
-
-
-def _on_speech_event(call: _OpenCall, event: SpeechEventRecord, _time_ms: int, _out: list[Effect]) -> None:
-    moment = MOMENT_BY_KIND.get(event.data.kind)
-    if moment is not None:
-        call.live.moment(moment, event.data.timestamp, event.data.started_at)
-
-
-PIPECAT_LINES: Final[dict[type, EventHandler]] = {
-    TtsText: _on_tts_text,
-    LlmResponse: _on_llm_response,
-    TurnMarker: _on_marker,
-    UserSpeaking: _on_user_speaking,
-    SpeechEventRecord: _on_speech_event,
-}
-"""Handlers of the lines, as in the table of `call`."""
-
-
 # Decides when a call without further events is over: announced, silent for too long, or too long altogether.
 
 
@@ -217,30 +130,40 @@ class CallEnd:
 
     Attributes:
         last_ms: Broker time of the latest record so far.
-        awaits_record: Whether the agent is one of ElevenLabs: its record follows the end of the call.
+        due_ms: Broker time from which the call is over if no record follows.
+        reason: Why it is over then.
     """
 
     __slots__ = (
-        "_announced", "_first_ms", "_idle_before_ms", "_limits", "_reason", "_recorded_ms", "awaits_record", "last_ms"
-    )  # fmt: skip
+        "_announced",
+        "_announced_reason",
+        "_awaits_record",
+        "_first_ms",
+        "_limits",
+        "_recorded_ms",
+        "due_ms",
+        "last_ms",
+        "reason",
+    )
 
     def __init__(self, first_ms: int, limits: Limits) -> None:
         self.last_ms = first_ms
         self._limits = limits
         self._first_ms = first_ms
         self._announced: BrokerMoment | None = None
-        self._reason = CloseReason.ENDED
+        self._announced_reason = CloseReason.ENDED
         self._recorded_ms: int | None = None
-        self.awaits_record = False
-        self._idle_before_ms = first_ms + limits.max_call_duration_ms
+        self._awaits_record = False
+        self._plan()
 
     def heard(self, broker_ms: int) -> None:
         """Notes a record with this broker time."""
         if broker_ms > self.last_ms:
             self.last_ms = broker_ms
+            self._plan()
         elif broker_ms < self._first_ms:
             self._first_ms = broker_ms
-            self._idle_before_ms = min(self._idle_before_ms, broker_ms + self._limits.max_call_duration_ms)
+            self._plan()
 
     def announce(self, at: BrokerMoment, reason: CloseReason) -> bool:
         """Notes an announced end of the call. Of several the first in the broker's order counts. The end of a session gives the
@@ -250,24 +173,28 @@ class CallEnd:
             Whether this is the first so far.
         """
         if reason is CloseReason.SESSION_ENDED:
-            self._reason = reason
-        if self._announced is not None and at >= self._announced:
-            return False
-        self._announced = at
-        self._idle_before_ms = min(self._idle_before_ms, at.broker_ms + self._limits.closing_grace_ms)
-        return True
+            self._announced_reason = reason
+        is_first = self._announced is None or at < self._announced
+        if is_first:
+            self._announced = at
+        self._plan()
+        return is_first
+
+    def await_record(self) -> None:
+        """Notes that the agent is one of ElevenLabs: its record follows the end of the call."""
+        if not self._awaits_record:
+            self._awaits_record = True
+            self._plan()
 
     def recorded(self, at: BrokerMoment) -> None:
         """Notes the record of a conversation that is over; of several the first counts."""
         if self._recorded_ms is None or at.broker_ms < self._recorded_ms:
             self._recorded_ms = at.broker_ms
+            self._plan()
 
-    def by_silence(self) -> tuple[int, CloseReason]:
-        """Broker time from which the call is over if no record follows, and the reason."""
+    def _plan(self) -> None:
         limits = self._limits
         due_ms, reason = self.last_ms + limits.idle_ms, CloseReason.IDLE
-        if due_ms < self._idle_before_ms:  # nothing can end it sooner: so it is with nearly every record
-            return due_ms, reason
         longest_ms = self._first_ms + limits.max_call_duration_ms
         if longest_ms < due_ms:
             due_ms, reason = longest_ms, CloseReason.LIMIT_DURATION
@@ -275,11 +202,11 @@ class CallEnd:
             announced_ms = self._announced.broker_ms + limits.closing_grace_ms
             if self._recorded_ms is not None:
                 announced_ms = max(announced_ms, self._recorded_ms + limits.closing_grace_ms)
-            elif self.awaits_record:
+            elif self._awaits_record:
                 announced_ms = max(announced_ms, self._announced.broker_ms + limits.agent_record_grace_ms)
             if announced_ms <= due_ms:
-                return announced_ms, self._reason
-        return due_ms, reason
+                due_ms, reason = announced_ms, self._announced_reason
+        self.due_ms, self.reason = due_ms, reason
 
 
 # Reads the live events of a real ElevenLabs agent: its words, its tools, and their times.
@@ -358,7 +285,7 @@ class AgentEvents:
         """
         if isinstance(event, ConversationRecord):
             return self._on_record(event, live, end)
-        end.awaits_record = True
+        end.await_record()
         bot = live.bot
         if bot is None:
             return False

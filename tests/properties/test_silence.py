@@ -28,9 +28,12 @@ def test_time_before_a_deadline_changes_nothing(data: st.DataObject) -> None:
     for place, arrival in enumerate(arrivals):
         assert paused.receive(arrival) == steady.receive(arrival)
         (open_call,) = paused._calls.values()
-        due_ms = open_call.next_wakeup()
+        due_ms = open_call.next_decision_ms
+        open_call.end._plan()
+        open_call._judged._plan()
+        open_call._plan()
+        assert open_call.next_decision_ms == due_ms, "a deadline has changed and was not set"
         wakeup_ms = paused.next_wakeup()
-        assert due_ms is not None
         assert wakeup_ms is not None
         assert wakeup_ms <= due_ms, "this would be slept through"
         now_ms = min(arrival.broker_time_ms + pauses[place % len(pauses)], due_ms - 1)

@@ -497,6 +497,8 @@ class JudgedScores:
 
     Attributes:
         is_any: Whether the call has goals or text judges.
+        seen_turn: Turn of the call when it was followed last; -1 before. In the same turn only changed uses of tools count.
+        wakeup_ms: Broker time of the next deadline of a verdict, question or stall; None without any.
     """
 
     __slots__ = (
@@ -508,6 +510,8 @@ class JudgedScores:
         "_revisions",
         "_texts",
         "is_any",
+        "seen_turn",
+        "wakeup_ms",
     )
 
     def __init__(self, conversation_id: str, chosen: ChosenGoals, revisions: Revisions, ratings: Ratings) -> None:
@@ -522,6 +526,8 @@ class JudgedScores:
             self._texts = TextJudges(conversation_id, chosen.rules, revisions, ratings)
             self._parts.append(self._texts)
         self.is_any = bool(self._parts)
+        self.seen_turn = -1
+        self.wakeup_ms: int | None = None
 
     @property
     def awaits_verdicts(self) -> bool:
@@ -544,10 +550,12 @@ class JudgedScores:
                 self._goals = self._chosen.progress(self._conversation_id, goal_set, self._revisions)
                 self._parts.append(self._goals)
                 self.is_any = True
+                self.seen_turn = -1
                 self._goals.announce(broker_ms, out)
                 for verdict, came_ms in self._early_verdicts:
                     self._goals.fold(verdict, live, came_ms, out)
                 self._early_verdicts.clear()
+                self._plan()
         if self._texts is not None:
             self._texts.started(event)
         for part in self._parts:
@@ -555,8 +563,10 @@ class JudgedScores:
 
     def follow(self, live: LiveCall, changes: LiveChanges, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
         """Judges the turns that were left or changed."""
+        self.seen_turn = live.turn
         for part in self._parts:
             part.follow(live, changes, time_ms, broker_ms, out)
+        self._plan()
 
     def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
         """Folds a verdict. A reader that is behind may read it before the event that names the goals."""
@@ -564,6 +574,7 @@ class JudgedScores:
             self._early_verdicts.append((verdict, broker_ms))
         for part in self._parts:
             part.fold(verdict, live, broker_ms, out)
+        self._plan()
 
     def reached(self, live: LiveCall, now_ms: int, out: list[Effect]) -> None:
         """Expires the verdicts whose deadline broker time `now_ms` has reached, asks the questions that waited until then, and finds a
@@ -571,18 +582,16 @@ class JudgedScores:
         """
         for part in self._parts:
             part.reached(live, now_ms, out)
+        self._plan()
 
     def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """Judges every turn of a call that is over. `asks` says whether judges can still answer."""
         for part in self._parts:
             part.finish(live, time_ms, broker_ms, out, asks=asks)
+        self._plan()
 
-    def next_wakeup(self, due_ms: int, *, is_over: bool) -> int:
-        """Broker time of the next decision that silence can make; `due_ms` is the call's own, which no longer counts if it
-        `is_over`.
-        """
-        times_ms = [time_ms for part in self._parts if (time_ms := part.next_wakeup_ms)]
-        return min(times_ms if is_over and times_ms else [due_ms, *times_ms])
+    def _plan(self) -> None:
+        self.wakeup_ms = min((time_ms for part in self._parts if (time_ms := part.next_wakeup_ms)), default=None)
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
         """Scores that change at the end of the call."""

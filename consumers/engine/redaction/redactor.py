@@ -319,14 +319,14 @@ class CallRedactor:
     """A redactor for one call. Texts beyond the bound of a step become `TOO_LONG`.
 
     Attributes:
-        has_room: Whether the step may redact more.
+        left_chars: Characters that the step may still redact. A step folds a record, lets time pass, or goes on with the close.
         texts_left_out: Number of texts left out since the last `drain_counts`.
     """
 
     __slots__ = (
         "_known",
-        "_left",
         "_redactor",
+        "left_chars",
         "texts_left_out",
     )
 
@@ -338,17 +338,13 @@ class CallRedactor:
         """
         self.texts_left_out = 0
         self._redactor = redactor
-        self._left = MAX_CHARS_PER_STEP
+        self.left_chars = MAX_CHARS_PER_STEP
         self._known: dict[bytes, str] = {}
 
     @property
     def has_room(self) -> bool:
         """Whether the step may redact more. The next text may exceed the bound once."""
-        return self._left > 0
-
-    def begin_step(self) -> None:
-        """Begins a step: a record is folded, time passes, or the close goes on."""
-        self._left = MAX_CHARS_PER_STEP
+        return self.left_chars > 0
 
     def redact(self, text: str) -> str:
         """Redacts a text, as `Redactor.redact` does."""
@@ -388,7 +384,7 @@ class CallRedactor:
     def _counted(self, redact: Any, *arguments: Any) -> Any:
         before = self._redactor.looked_at_chars
         redacted = redact(*arguments)
-        self._left -= self._redactor.looked_at_chars - before
+        self.left_chars -= self._redactor.looked_at_chars - before
         return redacted
 
     def _left_out(self) -> str:

@@ -319,15 +319,6 @@ class BotTurnMachine:
         """Applies one moment; `payload` is its exact time in epoch seconds, or the tool."""
         _RULES[kind](self, payload, time_ms)
 
-    def touch(self, turns: Iterable[int]) -> None:
-        """Marks turns as perhaps changed."""
-        self.touched.update(turns)
-
-    def drain_touched(self) -> set[int]:
-        """Returns the touched turns, and begins to collect anew."""
-        touched, self.touched = self.touched, set()
-        return touched
-
     def freeze(self) -> object:
         """The state; turns are immutable, so a shallow copy is enough."""
         return _read_fields(self), dict(self.turns), dict(self.words)
@@ -751,7 +742,7 @@ class BotHistory:
             self._hear_bot()
         if moment in _OF_DETECTOR and not self.machine.hears_detector:
             self.machine.hears_detector = True
-            self.machine.touch(self.machine.turns)
+            self.machine.touched.update(self.machine.turns)
         self._starts_s[moment] = at_s
         self._insert(int(at_s * 1000), moment, at_s)
 

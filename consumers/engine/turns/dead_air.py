@@ -36,7 +36,12 @@ class DeadAir(NamedTuple):
 
 
 class DeadAirWatch:
-    """Watches one call. Times ending in `_at_ms` and `broker_ms` are the broker's, others the call's own."""
+    """Watches one call. Times ending in `_at_ms` and `broker_ms` are the broker's, others the call's own.
+
+    Attributes:
+        count: Number of silences that became dead air.
+        wakeup_at_ms: When a silence may become dead air; None without one.
+    """
 
     __slots__ = (
         "_allowance_ms",
@@ -57,9 +62,9 @@ class DeadAirWatch:
         "_turn",
         "_user_end_ms",
         "_waiting",
-        "_wakeup_at_ms",
         "_words_until_ms",
         "count",
+        "wakeup_at_ms",
     )
 
     def __init__(self, threshold_ms: int, allowance_ms: int) -> None:
@@ -68,7 +73,7 @@ class DeadAirWatch:
         self._waiting: list[SilenceMoment] = []
         self._latest_ms: dict[int, int] = {}
         self._place = 0
-        self._wakeup_at_ms: int | None = None
+        self.wakeup_at_ms: int | None = None
         self._found: list[DeadAir] = []
         self._since_ms: int | None = None
         self._turn = 0
@@ -84,11 +89,6 @@ class DeadAirWatch:
         self._user_end_ms = 0
         self._answered = (0, 0)  # latest answer of a tool: its time, and when the silence after it becomes dead air
         self.count = 0
-
-    @property
-    def due_at_ms(self) -> int | None:
-        """Broker time at which a silence may become dead air; None without one."""
-        return self._wakeup_at_ms
 
     def user_ended(
         self, end_ms: int, logged_ms: int, at: BrokerMoment, turn: int, heard_by: HeardBy = HeardBy.CALLER
@@ -164,7 +164,7 @@ class DeadAirWatch:
         wakeups_ms = [moment.due_at_ms for moment in waiting if moment.due_at_ms]
         if due_at_ms is not None:
             wakeups_ms.append(due_at_ms)
-        self._wakeup_at_ms = min(wakeups_ms, default=None)
+        self.wakeup_at_ms = min(wakeups_ms, default=None)
         found, self._found = self._found, []
         return found
 
@@ -189,8 +189,8 @@ class DeadAirWatch:
         if len(waiting) > MAX_WAITING_MOMENTS:
             self._apply(waiting.pop(0))
         # A moment that ends a silence needs no wake-up before that silence would have become dead air.
-        if due_at_ms and (self._wakeup_at_ms is None or due_at_ms < self._wakeup_at_ms):
-            self._wakeup_at_ms = due_at_ms
+        if due_at_ms and (self.wakeup_at_ms is None or due_at_ms < self.wakeup_at_ms):
+            self.wakeup_at_ms = due_at_ms
 
     def _apply(self, moment: SilenceMoment) -> None:
         if self._is_line_down:
@@ -274,7 +274,7 @@ class DeadAirWatch:
 
     def _hang_up(self) -> None:
         self._is_line_down = True
-        self._since_ms = self._due_at_ms = self._wakeup_at_ms = None
+        self._since_ms = self._due_at_ms = self.wakeup_at_ms = None
         self._waiting.clear()
 
     def _declare(self, known_at_ms: int) -> None:

@@ -1,6 +1,6 @@
 """Turns by EVA's rules: the state of its processor, one transition for each element, and the context at the end."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from itertools import chain
 from operator import attrgetter
@@ -291,15 +291,6 @@ class EvaTurnMachine:
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
         """Applies one element of the history."""
         _RULES[kind](self, payload, time_ms)
-
-    def touch(self, turns: Iterable[int]) -> None:
-        """Marks turns as perhaps changed."""
-        self.touched.update(turns)
-
-    def drain_touched(self) -> set[int]:
-        """Returns the touched turns, and begins to collect anew."""
-        touched, self.touched = self.touched, set()
-        return touched
 
     def freeze(self) -> object:
         """The state; turns are shared with it until they are next written."""
@@ -960,7 +951,7 @@ class EvaHistory:
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
         self.replays.elements += len(elements)
-        self.machine.touch(touched)
+        self.machine.touched |= touched
 
     def place(self, group: TextGroup) -> None:
         """Adds a text group; in speech-to-speech calls it is no part of the history."""

@@ -151,7 +151,7 @@ class TurnMoments:
             records += [self._tool_record(key, changed[key], cause) for key in sorted(changed)]
         return [record for record in records if record is not None], {turn for turn, _ in changed}
 
-    def settle(self, passed_ms: int, rests_on_open_sound: Callable[[int], bool]) -> list[int]:
+    def settle(self, passed_ms: float, rests_on_open_sound: Callable[[int], bool]) -> list[int]:
         """Settles the turns that were left at or before `passed_ms`, and returns them. A turn with an open sound waits for its
         end.
         """
@@ -361,6 +361,9 @@ class LiveCall:
         first_ms: When the call began: its start or its first event of any stream, whichever is earlier; None before both.
         turns: The turns and their published moments.
         dead_air: Watches for dead air.
+        records: The records of a conversation with an ElevenLabs agent.
+        low_ms: Time in ms that every stream has reached; minus infinity before the first.
+        settle_at_ms: Time in ms at which the oldest turn that is left settles, once every stream has reached it; infinity without one.
         bot: The bot's own history; None where a simulated caller hears the call.
     """
 
@@ -373,10 +376,10 @@ class LiveCall:
         self.bot: BotHistory | None = BotHistory(history.replays)
         self._heard_by = HeardBy.BOT
         self._watermarks: dict[InputSource, int] = {}
-        self._settle_at_ms, self._has_announced = inf, False
+        self.low_ms, self.settle_at_ms, self._has_announced = -inf, inf, False
         self._found: list[DeadAir] = []
         self._labels = LabelHistory()
-        self._records = AgentRecords()
+        self.records = AgentRecords()
         self._function_calls = FunctionCalls()
 
     @property
@@ -408,7 +411,7 @@ class LiveCall:
     @property
     def record(self) -> AgentRecord | None:
         """The record of a conversation with an ElevenLabs agent; None before it has come."""
-        return self._records.current
+        return self.records.current
 
     @property
     def broker_moment(self) -> BrokerMoment:
@@ -428,12 +431,15 @@ class LiveCall:
         if own_ms is not None and time_ms >= own_ms:
             if time_ms > own_ms:
                 watermarks[source] = time_ms
+                if own_ms == self.low_ms:
+                    self.low_ms = min(watermarks.values())
             return False
         self.began(time_ms)
-        low_ms = min(watermarks.values(), default=time_ms)
+        is_late = time_ms < self.low_ms - self._limits.allowed_lateness_ms
         if own_ms is None:
             watermarks[source] = time_ms
-        return time_ms < low_ms - self._limits.allowed_lateness_ms
+            self.low_ms = min(watermarks.values())
+        return is_late
 
     def began(self, time_ms: int) -> None:
         """Notes a start of the call, or an event; of several the earliest counts."""
@@ -468,7 +474,7 @@ class LiveCall:
         if self.bot is not None:
             self.bot, self._heard_by = None, HeardBy.CALLER
             self.dead_air.is_heard(HeardBy.CALLER, self.broker_moment)
-            machine.touch(self.turns.turns | set(machine.turns) | self._records.forget())
+            machine.touched |= self.turns.turns | set(machine.turns) | self.records.forget()
         if is_start:
             self.someone_speaks(int(at_s * 1000))
         elif is_user and not machine.is_assistant_audio_open and machine.user_start_turn is not None:
@@ -553,19 +559,15 @@ class LiveCall:
 
     def fold_agent_record(self, record: ConversationRecord) -> None:
         """Folds a conversation record of an ElevenLabs agent's provider; of several the most complete counts."""
-        self._records.fold(record)
-
-    def may_have_changed(self, time_ms: int) -> bool:
-        """Whether an event of this time may have changed or settled a turn. Nine of ten do not."""
-        return bool(self.machine.touched) or self._records.is_any or time_ms >= self._settle_at_ms
+        self.records.fold(record)
 
     def refresh(self, cause: Cause, out: list[Effect]) -> LiveChanges:
         """Publishes the changed moments, and settles the turns that every stream has passed."""
         machine = self.machine
-        touched = machine.drain_touched()
+        touched, machine.touched = machine.touched, set()
         with_tools: set[int] = set()
-        if self._records.is_any and self.bot is not None:
-            touched |= self._records.follow(self.bot.machine, out)
+        if self.records.is_any and self.bot is not None:
+            touched |= self.records.follow(self.bot.machine, out)
         if touched:
             views = self._views(touched)
             records, with_tools = self.turns.update(touched, views, machine.last_tool, machine.turn, cause)
@@ -575,12 +577,9 @@ class LiveCall:
                 self.announce(cause.broker_ms, out)  # a call is announced with its first turn, whatever is known of it
             self._plan_settling()
         settled: Sequence[int] = ()
-        if (cause.event_time_ms or 0) >= self._settle_at_ms:
-            low_ms = min(self._watermarks.values())
-            if low_ms >= self._settle_at_ms:
-                passed_ms = low_ms - self._limits.allowed_lateness_ms
-                settled = self.turns.settle(passed_ms, self.rests_on_open_sound)
-                self._plan_settling()
+        if min(cause.event_time_ms or 0, self.low_ms) >= self.settle_at_ms:
+            settled = self.turns.settle(self.low_ms - self._limits.allowed_lateness_ms, self.rests_on_open_sound)
+            self._plan_settling()
         return LiveChanges(touched, settled, with_tools)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
@@ -611,7 +610,7 @@ class LiveCall:
         """The moments that change at the end of the call, with open sound closed as EVA closes it."""
         if self.bot is not None:
             self.bot.machine.is_over = True
-        self._records.finish(None if self.bot is None else self.bot.machine)
+        self.records.finish(None if self.bot is None else self.bot.machine)
         views = self._views(None, self.history.session_end_s())
         return self.turns.final_records(views, self.machine.last_tool, cause)
 
@@ -634,7 +633,7 @@ class LiveCall:
 
     def _plan_settling(self) -> None:
         since_ms = self.turns.unsettled_since_ms
-        self._settle_at_ms = inf if since_ms is None else since_ms + self._limits.allowed_lateness_ms
+        self.settle_at_ms = inf if since_ms is None else since_ms + self._limits.allowed_lateness_ms
 
     def user_fell_silent(self, end_ms: int, turn: int, heard_by: HeardBy | None = None) -> None:
         """Begins a silence: the caller has finished. `heard_by` is the better of the caller and the bot by default."""

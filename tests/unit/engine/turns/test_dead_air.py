@@ -168,10 +168,10 @@ def test_the_rules_without_a_call() -> None:
     assert watch.reached(10**12) == []
     watch.speech_started(0, BrokerMoment(50_000, 0))
     watch.user_ended(1_000, 1_000, BrokerMoment(51_000, 0), 4)  # the broker's clock is not the call's
-    assert watch.due_at_ms == 54_500
+    assert watch.wakeup_at_ms == 54_500
     assert watch.reached(54_499) == []
     assert watch.reached(54_500) == [DeadAir(1_000, 4, 1, 54_500, 1_000)]
-    assert watch.due_at_ms is None
+    assert watch.wakeup_at_ms is None
 
 
 def _by_detector(feed: Feed) -> None:
