@@ -44,10 +44,7 @@ IDLE_MS: Final = 40_000
 GRACE_MS: Final = 2_000
 QUIET_SECONDS: Final = IDLE_MS / 1_000 + SESSION_SECONDS + 40
 """When calls are still open and nothing was written for so long, nothing will be."""
-LIMITS: Final = {
-    "CALLGAUGE_LIMITS__IDLE_MS": str(IDLE_MS),
-    "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": str(GRACE_MS),
-}
+LIMITS: Final = {"CALLGAUGE_LIMITS__IDLE_MS": str(IDLE_MS), "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": str(GRACE_MS)}
 
 _OF_A_LATER_GENERATION = re.compile(rb'"revision":\d{%d,}' % len(str(GENERATION)))
 

@@ -65,8 +65,7 @@ def _differences(call: Json, actual: Json, *, is_older_encoding: bool) -> list[s
 
 
 @pytest.mark.parametrize(
-    "seed",
-    [pytest.param(seed, marks=[pytest.mark.long] if seed >= SEEDS_OF_EVERY_RUN else []) for seed in SEEDS],
+    "seed", [pytest.param(seed, marks=[pytest.mark.long] if seed >= SEEDS_OF_EVERY_RUN else []) for seed in SEEDS]
 )
 @pytest.mark.parametrize("name", FILES)
 def test_context_equals_the_reference(name: str, seed: int) -> None:

@@ -193,9 +193,7 @@ async def test_an_endless_call_is_closed_and_what_follows_only_counted(
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
     put_quickly(environment, ((topic, b"endless", line()) for _ in range(ENDLESS)))
     wait_for(
-        "all records to be read",
-        lambda: total(address, "callgauge_events_total", source="pipecat") == ENDLESS,
-        90,
+        "all records to be read", lambda: total(address, "callgauge_events_total", source="pipecat") == ENDLESS, 90
     )
     assert total(address, "callgauge_events_total", outcome="folded") == MOST_EVENTS
     assert total(address, "callgauge_events_total", outcome="after_close") == ENDLESS - MOST_EVENTS

@@ -34,11 +34,7 @@ async def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
         bootstrap,
         {f"{topic_prefix}judge.requests": QUESTION_PARTITIONS, f"{topic_prefix}judge.verdicts": CALL_PARTITIONS},
     )
-    return {
-        **variables(bootstrap, topic_prefix),
-        "OPENAI_API_KEY": "",
-        "OPENAI_BASE_URL": "",
-    }
+    return {**variables(bootstrap, topic_prefix), "OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
 
 
 def asking(server: ScriptedOpenAI, environment: dict[str, str], **settings: str) -> dict[str, str]:

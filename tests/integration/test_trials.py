@@ -75,11 +75,7 @@ async def test_live_calls_are_compared_by_their_final_records(
         "https://example.com/callgauge/calls/stuck%2F1",
     ]
     assert group["stalls"] == [{"turn": 2, "calls": ["https://example.com/callgauge/calls/stuck%2F1"]}]
-    assert result["left_out"] == {
-        "not over": 1,
-        "with records that cannot be read": 1,
-        "began before --since": 1,
-    }
+    assert result["left_out"] == {"not over": 1, "with records that cannot be read": 1, "began before --since": 1}
     assert "1 records of a newer version, or of another program, were left out" in first.err
 
     table = await trials("--since", SINCE)

@@ -28,19 +28,7 @@ ENGINE_LIBRARIES = (
 # Pure computation only: nothing here reads a clock, a file, a random number or the network.
 ENGINE_MAY_IMPORT = (
     *("__future__", "abc", "array", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "hashlib"),
-    *(
-        "heapq",
-        "itertools",
-        "json",
-        "math",
-        "operator",
-        "re",
-        "statistics",
-        "string",
-        "struct",
-        "types",
-        "typing",
-    ),
+    *("heapq", "itertools", "json", "math", "operator", "re", "statistics", "string", "struct", "types", "typing"),
     *("unicodedata", "zlib", "typing_extensions", "pydantic", "pydantic_core", "schemas", "consumers.engine"),
     *ENGINE_LIBRARIES,
 )
