@@ -17,7 +17,7 @@ from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.traffic import simulated_events
 from tests.chaos.evaluators.fleet import ROOT
 from tests.chaos.load.load_process import LoadProcess
-from tests.integration.metrics_page import address_in, page
+from tests.integration.metrics_page import page
 from tests.integration.processes import COMMAND, Process, ran, started, wait_for
 from tests.support.brokers.backlog import Sent, put_backlog
 
@@ -62,9 +62,7 @@ def create_topics(bootstrap: str, prefix: str) -> None:
 
 def address_of(process: Process) -> str:
     """Waits until a role shows its metrics; returns their address."""
-    return wait_for(
-        lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), READY_SECONDS
-    )
+    return process.metrics(READY_SECONDS)
 
 
 def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:

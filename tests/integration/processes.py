@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import pytest
 
 from streamer.cli import main as cli
+from tests.integration.metrics_page import address_in
 from tests.support.patience import patient
 from tests.support.warm_starts import WarmStart
 
@@ -73,6 +74,10 @@ class Process:
     def printed(self, text: str, seconds: float = 30) -> str:
         """Wait until it has printed `text`; all it printed."""
         return wait_for(lambda: f"{text!r} in:\n{self.text}", lambda: self.text if text in self.text else None, seconds)
+
+    def metrics(self, seconds: float = 30) -> str:
+        """Waits until it has printed the address of its metrics page; returns that."""
+        return wait_for(lambda: f"the address of /metrics in:\n{self.text}", lambda: address_in(self.text), seconds)
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal and waits for nothing."""

@@ -22,7 +22,6 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.drills.pipeline.notified import Notice, Notices, receiving
-from tests.integration.metrics_page import address_in
 from tests.integration.processes import Process, started, wait_for
 from tests.support.monitoring import prometheus, shipped_alertmanager
 
@@ -156,7 +155,7 @@ def scene(
 
 
 def _page(process: Process) -> str:
-    return wait_for(lambda: f"an address in:\n{process.text}", lambda: address_in(process.text), START_SECONDS)
+    return process.metrics(START_SECONDS)
 
 
 def _configured(folder: Path, pages: Sequence[str], receivers: Sequence[str]) -> Path:
