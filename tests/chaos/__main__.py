@@ -139,7 +139,6 @@ def _canaries(arguments: argparse.Namespace, run: Run) -> tuple[str, ...]:
 
 
 def say(text: str) -> None:
-    """One line, at once."""
     print(text, flush=True)
 
 

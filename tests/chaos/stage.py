@@ -127,11 +127,7 @@ class Stage:
         self._running = ExitStack()
 
     def __enter__(self) -> Self:
-        """Makes the topics.
-
-        Raises:
-            RunError: They could not be made; the text says why.
-        """
+        """Makes the topics."""
         replicas = len(self.cluster.nodes)
         command = [*COMMAND, "topics", "create", "--partitions", str(self.partitions)]
         command += ["--replication-factor", str(replicas)]
@@ -175,11 +171,7 @@ class Stage:
         return self._load
 
     def wait_for_fleet(self, evaluators: int) -> None:
-        """Starts so many evaluators and waits until they show their metrics.
-
-        Raises:
-            RunError: One does not; the text ends with its log.
-        """
+        """Starts so many evaluators and waits until they show their metrics."""
         for _ in range(evaluators):
             self.fleet.join()
         deadline = time.monotonic() + patient(READY_SECONDS)
@@ -219,11 +211,7 @@ class Stage:
         self._due.append((time.monotonic() + seconds, action))
 
     def add_partitions(self, more: int) -> None:
-        """Adds partitions to every topic that has as many as the inputs, outputs first; then the load uses them.
-
-        Raises:
-            RunError: The broker refused.
-        """
+        """Adds partitions to every topic that has as many as the inputs, outputs first; then the load uses them."""
         count = self.partitions + more
         for tries_left in reversed(range(CREATE_TRIES)):
             try:
@@ -307,11 +295,7 @@ class Stage:
             self.look()
 
     def judged(self) -> Findings:
-        """The checker's findings about the topics as they are now.
-
-        Raises:
-            UnreadableError: They cannot be read to their end.
-        """
+        """The checker's findings about the topics as they are now."""
         self.note(f"judging {len(self._closed):,} closed calls, {self.scores:,} records of scores")
         limits = limits_of(self.environment)
         place = (self.cluster.bootstrap, self.prefix, self.partitions)

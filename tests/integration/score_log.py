@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping
 
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord
 
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact
@@ -17,25 +17,17 @@ LOOK_SECONDS = 0.5
 async def records_on(
     environment: Mapping[str, str], name: str, partition: int | None = None, isolation: str = "read_committed"
 ) -> list[ConsumerRecord]:
-    """All records of a topic, partition by partition, or those of one partition.
-
-    Args:
-        environment: Variables that name the broker and the prefix of topics.
-        name: The topic, without the prefix.
-        partition: None means all.
-        isolation: Which records count, in Kafka's words.
-    """
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], auto_offset_reset="earliest", isolation_level=isolation
-    )
+    """All records of a topic, partition by partition, or those of one partition."""
     topic = environment.get("CALLGAUGE_TOPIC_PREFIX", "") + name
+    bootstrap = environment["CALLGAUGE_BOOTSTRAP"]
+    consumer = AIOKafkaConsumer(
+        topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level=isolation
+    )
     records: list[ConsumerRecord] = []
     async with consumer:
-        await consumer.topics()  # else it knows no partitions
-        numbers = consumer.partitions_for_topic(topic) if partition is None else {partition}
-        consumer.assign([TopicPartition(topic, number) for number in sorted(numbers or ())])
-        for tp, end in (await consumer.end_offsets(consumer.assignment())).items():
-            while await consumer.position(tp) < end:
+        ends = await consumer.end_offsets(consumer.assignment())
+        for tp, end in ends.items():
+            while partition in (None, tp.partition) and await consumer.position(tp) < end:
                 records += (await consumer.getmany(tp, timeout_ms=1_000)).get(tp, ())
     return records
 

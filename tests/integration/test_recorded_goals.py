@@ -98,7 +98,6 @@ def scored_offline(*arguments: str, environment: Mapping[str, str]) -> list[AnyS
 
 
 def progress_by_turn(records: list[AnyScoreRecord]) -> dict[int, Result]:
-    """The final progress."""
     return {
         record.turn: record.result
         for record in newest_of(records)

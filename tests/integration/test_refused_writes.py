@@ -51,7 +51,6 @@ async def closed(environment: dict[str, str]) -> Counter[str]:
 
 
 async def until_closed(environment: dict[str, str], *names: str) -> None:
-    """Each of them, once."""
     async with asyncio.timeout(patient(SECONDS)):
         while await closed(environment) != Counter(names):  # noqa: ASYNC110 - the topic is outside
             await asyncio.sleep(LOOK_SECONDS)

@@ -34,9 +34,6 @@ class ProxyProcess:
         Args:
             listeners: Of every broker.
             tie: Put before the command; ends the process with this one.
-
-        Raises:
-            ProxyError: It did not come up.
         """
         arguments = [f"{each.door} {each.port} {each.host} {each.target}" for each in listeners]
         self._process = subprocess.Popen(

@@ -23,11 +23,7 @@ class PageError(Exception):
 
 
 def samples(evaluator: Evaluator, name: str) -> list[Sample]:
-    """Every series of a metric: labels and value.
-
-    Raises:
-        PageError: The page does not come.
-    """
+    """Every series of a metric: labels and value."""
     address = evaluator.metrics_address
     try:
         text = httpx.get(address or "", timeout=patient(ANSWER_SECONDS)).raise_for_status().text
@@ -42,20 +38,12 @@ def samples(evaluator: Evaluator, name: str) -> list[Sample]:
 
 
 def total(evaluator: Evaluator, name: str, **labels: str) -> float:
-    """Sum over the series that carry these labels.
-
-    Raises:
-        PageError: The page does not come.
-    """
+    """Sum over the series that carry these labels."""
     return sum(value for found, value in samples(evaluator, name) if labels.items() <= found.items())
 
 
 def partitions_of(evaluator: Evaluator) -> set[int]:
-    """The partition numbers it has now.
-
-    Raises:
-        PageError: The page does not come.
-    """
+    """The partition numbers it has now."""
     return {int(labels["partition"]) for labels, _ in samples(evaluator, LAG_MESSAGES)}
 
 

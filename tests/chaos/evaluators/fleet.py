@@ -275,7 +275,6 @@ class Fleet:
         yield f"evaluators: at most {self.most_bytes >> 20} MB of memory"
 
     def stop(self) -> None:
-        """Ends all of them at once."""
         for member in self.members:
             member.stop()
         self.members.clear()

@@ -50,7 +50,6 @@ def freeze(scene: Scene) -> str | None:
 
 
 def join(scene: Scene) -> str | None:
-    """One more evaluator."""
     if len(scene.stage.fleet.members) >= scene.least_evaluators + MORE_EVALUATORS:
         return None
     return f"evaluator {scene.stage.fleet.join().number}"

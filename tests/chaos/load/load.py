@@ -171,7 +171,6 @@ class Load:
         self._poison_due_ms = now_ms
 
     def step(self) -> None:
-        """Sends due events."""
         self._look_for_partitions()
         self._send_again()
         due = self._due

@@ -44,11 +44,7 @@ class LoadProcess:
 
     @property
     def report(self) -> Report:
-        """Its last report.
-
-        Raises:
-            LoadError: It ended by itself, or the broker did not take all events.
-        """
+        """Its last report."""
         report = self._report
         if report.failed:
             raise LoadError(f"the load: the broker did not take {report.failed} records; the run proves nothing")

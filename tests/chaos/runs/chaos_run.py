@@ -75,13 +75,7 @@ class Outcome:
 
 
 def chaos(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
-    """Runs it all.
-
-    Raises:
-        RunError: The topics could not be made, or an evaluator did not come up.
-        LoadError: The load broke down.
-        UnreadableError: The topics could not be read to their end.
-    """
+    """Runs it all."""
     with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command, through_proxy=True) as stage:
         stage.wait_for_fleet(plan.evaluators)
         stage.start_load(

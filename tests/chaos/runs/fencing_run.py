@@ -32,11 +32,6 @@ def fencing(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
     """One evaluator each way: how soon a score can be read after its event, and how many it writes per second at most.
 
     The first is measured under steady load, the second on a backlog that was there before the evaluator.
-
-    Raises:
-        RunError: As every run; also when a backlog is not drained in time.
-        LoadError: The load broke down.
-        UnreadableError: The topics could not be read to their end.
     """
     findings = Findings()
     delays_ms: dict[str, list[float]] = {way: [] for way in WAYS}

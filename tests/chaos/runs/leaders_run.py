@@ -15,13 +15,7 @@ IN_SYNC_SECONDS: Final = 120.0
 
 
 def leaders_killed(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
-    """Kills one node after the other with -9, each when all replicas are in sync, and judges as every run does.
-
-    Raises:
-        RunError: As every run; also when the replicas do not come into sync again.
-        LoadError: The load broke down.
-        UnreadableError: The topics could not be read to their end.
-    """
+    """Kills one node after the other with -9, each when all replicas are in sync, and judges as every run does."""
     with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command) as stage:
         stage.wait_for_fleet(plan.evaluators)
         stage.start_load(calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed, rate=plan.rate)

@@ -29,14 +29,7 @@ LOOK_SECONDS: Final = 1.0
 
 
 def overload(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
-    """Finds the rate that one evaluator holds, doubles it for two minutes, halves it, and judges as every run does.
-
-    Raises:
-        RunError: As every run; also when memory grew too much or the lag did not go back in time.
-        LoadError: The load broke down.
-        UnreadableError: The topics could not be read to their end.
-        PageError: The evaluator does not show its metrics.
-    """
+    """Finds the rate that one evaluator holds, doubles it for two minutes, halves it, and judges as every run does."""
     with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command, limits=LIMITS) as stage:
         stage.wait_for_fleet(1)
         stage.start_load(calls=CALLS, ramp_seconds=plan.ramp_seconds, seed=plan.seed)

@@ -34,12 +34,6 @@ def _measured(plan: Plan, cluster: Cluster, folder: Path, say: Say, *, in_order:
 
     A partition counts as live again with the first record of `scores` that was caused by an event the broker took after
     the signal and less than `LIVE_MS` ago; the figure is that of the last partition.
-
-    Raises:
-        RunError: As every run; also when a partition does not come back.
-        LoadError: The load broke down.
-        UnreadableError: The topics could not be read to their end.
-        PageError: An evaluator does not show its metrics.
     """
     with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command) as stage:
         stage.wait_for_fleet(2)

@@ -59,21 +59,13 @@ class Scene:
         time.sleep(seconds)
 
     def fires(self, alert: str, within_minutes: float, since: float, **labels: str) -> Notice:
-        """Waits until an alert fires, and returns its message.
-
-        Raises:
-            AssertionError: It did not fire in time.
-        """
+        """Waits until an alert fires, and returns its message."""
         left = since + within_minutes * 60 - time.monotonic()
         wanted = f"{alert} within {within_minutes} min; sent: {sorted({each.alert for each in self.notices.all})}"
         return wait_for(wanted, lambda: self.notices.first(alert, **labels), left)
 
     def is_paged(self, alert: str, team: str, since: float) -> str:
-        """Waits until the team's pager has a page of this alert, and returns its text.
-
-        Raises:
-            AssertionError: It did not come soon after the alert fired.
-        """
+        """Waits until the team's pager has a page of this alert, and returns its text."""
         wanted = f"a page of {alert} to {team}; pages: {[page.summary for page in self.notices.paged]}"
         return wait_for(wanted, lambda: self.notices.page_of(alert, team, since), PAGE_SECONDS).text
 
@@ -125,15 +117,7 @@ def scene(
     judge: Mapping[str, str] | None = None,
     traffic: Sequence[str] = (),
 ) -> Iterator[Scene]:
-    """Starts everything; yields when Prometheus has read every process and calls are under way.
-
-    Args:
-        environment: Variables of every process; their topics are there.
-        folder: For logs and data.
-        evaluators: How many.
-        judge: Variables of a judge; None for no judge.
-        traffic: Further arguments of `callgauge simulate`.
-    """
+    """Starts everything; yields when Prometheus has read every process and calls are under way."""
     with ExitStack() as stack:
 
         def role(name: str, number: int = 0) -> Process:
