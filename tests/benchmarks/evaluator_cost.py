@@ -16,7 +16,7 @@ from typing import Final
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.traffic import simulated_events
 from tests.chaos.evaluators.fleet import ROOT
-from tests.chaos.load.load_process import LoadProcess
+from tests.chaos.load.load import LoadProcess
 from tests.integration.metrics_page import page
 from tests.integration.processes import COMMAND, Process, ran, started, wait_for
 from tests.support.brokers.backlog import Sent, put_backlog

@@ -10,17 +10,14 @@ from typing import Final, NoReturn
 
 from tests.chaos.canaries.scripts import CANARIES
 from tests.chaos.cluster import cluster as clusters
-from tests.chaos.cluster.proxy_process import ProxyError
-from tests.chaos.evaluators.evaluator_page import PageError
+from tests.chaos.cluster.proxy import ProxyError
+from tests.chaos.evaluators.fleet import PageError
 from tests.chaos.faults.faults import ON_SEVERAL, USUAL, Fault
-from tests.chaos.load.load_process import LoadError
+from tests.chaos.load.load import LoadError
 from tests.chaos.load.poison import Kind
 from tests.chaos.runs.canary_run import not_as_it_must_be
 from tests.chaos.runs.chaos_run import Outcome, Plan, chaos
-from tests.chaos.runs.fencing_run import fencing
-from tests.chaos.runs.leaders_run import leaders_killed
-from tests.chaos.runs.overload_run import overload
-from tests.chaos.runs.recovery_run import recovery, recovery_after_stop
+from tests.chaos.runs.measuring_runs import fencing, leaders_killed, overload, recovery, recovery_after_stop
 from tests.chaos.stage import RunError
 from tests.chaos.verdict.topic_reader import UnreadableError
 from tests.support.brokers import kafka_broker

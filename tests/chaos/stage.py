@@ -21,8 +21,7 @@ from tests.chaos.cluster.proxy import DOORS
 from tests.chaos.evaluators.fleet import COMMAND, Fleet
 from tests.chaos.evaluators.newer_version import is_newer
 from tests.chaos.load.foreign import is_foreign
-from tests.chaos.load.load import call_name, heavy_name
-from tests.chaos.load.load_process import LoadProcess
+from tests.chaos.load.load import LoadProcess, call_name, heavy_name
 from tests.chaos.load.poison import Kind
 from tests.chaos.verdict.checker import Findings
 from tests.chaos.verdict.deleted_records import DeletedRecords, Deletion

@@ -19,8 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.chaos.cluster import network
 from tests.chaos.cluster.network import Network
-from tests.chaos.cluster.proxy import DOORS
-from tests.chaos.cluster.proxy_process import Listener, ProxyProcess
+from tests.chaos.cluster.proxy import DOORS, Listener, ProxyProcess
 from tests.support import required_tools
 from tests.support.brokers import kafka_broker
 from tests.support.patience import patient

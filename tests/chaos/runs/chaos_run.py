@@ -10,9 +10,8 @@ from typing import Final
 
 from tests.chaos.cluster.cluster import Cluster
 from tests.chaos.evaluators.fleet import ALTERED
-from tests.chaos.faults.fault_kinds import HARM
+from tests.chaos.faults.fault_kinds import HARM, Scene
 from tests.chaos.faults.faults import USUAL, Fault, planned
-from tests.chaos.faults.scene import Scene
 from tests.chaos.load.poison import Kind
 from tests.chaos.stage import Say, Stage
 from tests.chaos.verdict.checker import Findings
