@@ -86,13 +86,13 @@ def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:
     bare_us = bare["processor_seconds"] / bare["events"] * 1e6
     figures.add("bare_us_per_event", bare_us, "bare loop: aiokafka and pydantic", "us/event")
     with started(folder / "backlog.log", "run", "--roles", "evaluator", **environment(bootstrap, prefix)) as evaluator:
-        ours_us, events_per_second = _until_all_is_folded(evaluator, len(records))
+        ours_us, events_per_second = until_all_is_folded(evaluator, len(records))
     figures.add("evaluator_us_per_event_backlog", ours_us, "evaluator, everything written", "us/event", goal=40)
     figures.add("evaluator_backlog_of_bare", ours_us / bare_us, "evaluator, of the bare loop", "x")
     figures.add("backlog_seconds_per_100k", 1e5 / events_per_second, "100,000 events, by the wall clock", "s")
 
 
-def _until_all_is_folded(evaluator: Process, events: int) -> tuple[float, float]:
+def until_all_is_folded(evaluator: Process, events: int, look_seconds: float = LOOK_SECONDS) -> tuple[float, float]:
     """Processor time of an event in us, and events per second, between the first events and the last score."""
     address = address_of(evaluator)
     deadline = time.monotonic() + MOST_SECONDS
@@ -107,7 +107,7 @@ def _until_all_is_folded(evaluator: Process, events: int) -> tuple[float, float]
             return (now[1] - first[1]) / counted * 1e6, counted / (now[0] - first[0])
         assert evaluator.is_running, evaluator.text
         assert now[0] < deadline, f"{folded} of {events} events are folded after {MOST_SECONDS:.0f} s"
-        time.sleep(LOOK_SECONDS)
+        time.sleep(look_seconds)
 
 
 def _folded(address: str) -> tuple[int, int]:

@@ -34,11 +34,6 @@ ENGINE_MAY_IMPORT = (
 )
 
 
-def _shells() -> list[str]:
-    folders = (path.name for path in (ROOT / "consumers").iterdir() if path.is_dir() and any(path.glob("*.py")))
-    return sorted(f"consumers.{name}" for name in folders if name not in {"engine", "runtime"})
-
-
 def _package(path: Path) -> str:
     """The package of a module: schemas, consumers.engine, consumers.evaluator, ..., streamer, or the observer."""
     if path.parts[:2] == OBSERVER_FOLDER:
@@ -151,21 +146,3 @@ def test_the_wheel_leaves_the_observer_out() -> None:
 )
 def test_a_wrong_direction_is_seen(path: str, line: str) -> None:
     assert len(_offences(Path(path), ast.parse(line))) == 1
-
-
-@pytest.mark.parametrize(
-    ("path", "line"),
-    [
-        ("consumers/engine/x.py", "from schemas import wire"),
-        ("consumers/evaluator/x.py", "from consumers.engine import call\nfrom consumers.runtime import kafka"),
-        ("streamer/x.py", "from consumers.exporter import app"),
-    ],
-)
-def test_a_right_direction_is_accepted(path: str, line: str) -> None:
-    assert _offences(Path(path), ast.parse(line)) == []
-
-
-def test_the_standard_library_names_are_real() -> None:
-    libraries = ("typing_extensions", "pydantic", *ENGINE_LIBRARIES, *OURS)
-    tops = {name for name in ENGINE_MAY_IMPORT if not name.startswith(libraries)}
-    assert tops <= sys.stdlib_module_names
