@@ -26,6 +26,14 @@ Run = Callable[[Plan, clusters.Cluster, Path, Callable[[str], None]], Outcome]
 
 NOTHING_PROVEN: Final = 2  # exit codes
 INTERRUPTED: Final = 130
+RUNS: Final[dict[str, Run]] = {
+    "leaders": leaders_killed,
+    "recovery": recovery,
+    "recovery_after_stop": recovery_after_stop,
+    "overload": overload,
+    "fencing": fencing,
+}
+"""By the option that asks for it."""
 USUAL_CANARY: Final = "end"
 _PROVES_NOTHING: Final = (
     kafka_broker.NoBrokerError,
@@ -86,18 +94,8 @@ def main() -> int:
     )
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # on the way out everything that was started is ended
-    run: Run = chaos
     brokers = 3 if arguments.leaders else arguments.brokers
-    if arguments.leaders:
-        run = leaders_killed
-    elif arguments.recovery:
-        run = recovery
-    elif arguments.recovery_after_stop:
-        run = recovery_after_stop
-    elif arguments.overload:
-        run = overload
-    elif arguments.fencing:
-        run = fencing
+    run: Run = next((run for name, run in RUNS.items() if getattr(arguments, name)), chaos)
     try:
         if kinds := _canaries(arguments, run):
             for complaint in (complaints := not_as_it_must_be(kinds, say, has_controls=bool(arguments.canary))):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from streamer.cluster import topic_admin
@@ -78,6 +79,19 @@ def service(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[Proce
     """A running `callgauge run` with every role, and the address of its metrics."""
     with started(tmp_path / "run.log", "run", **environment) as process:
         yield process, process.metrics()
+
+
+@pytest.fixture
+async def producer(environment: dict[str, str]) -> AsyncIterator[AIOKafkaProducer]:
+    """A client that writes as any program does."""
+    async with AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"]) as client:
+        yield client
+
+
+@pytest.fixture
+def kafka(bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    """Settings of a client with topics of this test's own."""
+    return KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=topic_prefix, client_id=f"{topic_prefix}reader")
 
 
 def variables(bootstrap: str, topic_prefix: str, **settings: str) -> dict[str, str]:

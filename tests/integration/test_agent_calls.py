@@ -3,7 +3,6 @@
 import json
 import signal
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ ERRORS = "callgauge_estimate_error_seconds"
 START_S = 1_790_000_000
 
 pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
-
-
-@pytest.fixture
-async def producer(environment: dict[str, str]) -> AsyncIterator[AIOKafkaProducer]:
-    async with AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"]) as client:
-        yield client
 
 
 def entry(role: str, message: str, made_ms: int, **more: Any) -> Json:

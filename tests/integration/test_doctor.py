@@ -23,11 +23,6 @@ NOBODY = "127.0.0.1:1"
 pytestmark = pytest.mark.service(partitions=2)
 
 
-@pytest.fixture
-def kafka(bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    return KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=topic_prefix)
-
-
 def command(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
     done = ended(*arguments, **environment)
     assert "Traceback" not in done.err

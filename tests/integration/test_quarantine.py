@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,6 @@ NO_TIME_BOUNDS = {"CALLGAUGE_LIMITS__MAX_EVENT_TIME_SKEW_MS": "0"}
 """The fix: records refused for their time are accepted."""
 
 pytestmark = pytest.mark.service(partitions=2, limits__closing_grace_ms="500")
-
-
-@pytest.fixture
-async def producer(environment: dict[str, str]) -> AsyncIterator[AIOKafkaProducer]:
-    async with AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"]) as producer:
-        yield producer
 
 
 def kafka_of(environment: dict[str, str]) -> KafkaSettings:
