@@ -110,10 +110,7 @@ def _encoded(effects: Iterable[Effect]) -> Iterator[tuple[bool, bytes]]:
 
 def measure_engine(figures: Figures) -> None:
     """Measures simulated and recorded calls, each beside decoding alone."""
-    for name, traffic, cost_goal, record_goal in (
-        ("simulated", simulated(), 15, 20),
-        ("recorded", recorded(), 9, 45),
-    ):
+    for name, traffic, cost_goal, record_goal in (("simulated", simulated(), 15, 20), ("recorded", recorded(), 9, 45)):
         if not traffic:
             say(f"the {name} call is not here (CONFORMANCE_DIR): not measured")
             continue

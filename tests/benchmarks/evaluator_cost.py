@@ -16,8 +16,8 @@ from typing import Final
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.traffic import simulated_events
 from tests.chaos.evaluators.fleet import ROOT
-from tests.chaos.load.load_process import LoadProcess
-from tests.integration.metrics_page import address_in, page
+from tests.chaos.load.load import LoadProcess
+from tests.integration.metrics_page import page
 from tests.integration.processes import COMMAND, Process, ran, started, wait_for
 from tests.support.brokers.backlog import Sent, put_backlog
 
@@ -62,9 +62,7 @@ def create_topics(bootstrap: str, prefix: str) -> None:
 
 def address_of(process: Process) -> str:
     """Waits until a role shows its metrics; returns their address."""
-    return wait_for(
-        lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), READY_SECONDS
-    )
+    return process.metrics(READY_SECONDS)
 
 
 def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:
@@ -88,13 +86,13 @@ def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:
     bare_us = bare["processor_seconds"] / bare["events"] * 1e6
     figures.add("bare_us_per_event", bare_us, "bare loop: aiokafka and pydantic", "us/event")
     with started(folder / "backlog.log", "run", "--roles", "evaluator", **environment(bootstrap, prefix)) as evaluator:
-        ours_us, events_per_second = _until_all_is_folded(evaluator, len(records))
+        ours_us, events_per_second = until_all_is_folded(evaluator, len(records))
     figures.add("evaluator_us_per_event_backlog", ours_us, "evaluator, everything written", "us/event", goal=40)
     figures.add("evaluator_backlog_of_bare", ours_us / bare_us, "evaluator, of the bare loop", "x")
     figures.add("backlog_seconds_per_100k", 1e5 / events_per_second, "100,000 events, by the wall clock", "s")
 
 
-def _until_all_is_folded(evaluator: Process, events: int) -> tuple[float, float]:
+def until_all_is_folded(evaluator: Process, events: int, look_seconds: float = LOOK_SECONDS) -> tuple[float, float]:
     """Processor time of an event in us, and events per second, between the first events and the last score."""
     address = address_of(evaluator)
     deadline = time.monotonic() + MOST_SECONDS
@@ -109,7 +107,7 @@ def _until_all_is_folded(evaluator: Process, events: int) -> tuple[float, float]
             return (now[1] - first[1]) / counted * 1e6, counted / (now[0] - first[0])
         assert evaluator.is_running, evaluator.text
         assert now[0] < deadline, f"{folded} of {events} events are folded after {MOST_SECONDS:.0f} s"
-        time.sleep(LOOK_SECONDS)
+        time.sleep(look_seconds)
 
 
 def _folded(address: str) -> tuple[int, int]:

@@ -53,7 +53,6 @@ class Trip:
 
 
 def main() -> None:
-    """Prints the medians."""
     (call,) = read_recordings(SAMPLE)
     limits = Limits()
     goals = ChosenGoals(EveryCall(), GoalRules(asks_judge=True))

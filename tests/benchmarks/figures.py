@@ -39,13 +39,7 @@ class Figures:
         say(f"  {what:<{WIDTH}} {shown:>10} {unit}{aim}")
 
     def not_measured(self, name: str, what: str, why: str) -> None:
-        """Reports why there is no such figure; its name stays in the file, without a value.
-
-        Args:
-            name: As for `add`.
-            what: The missing figure in words.
-            why: The obstacle, and the remedy.
-        """
+        """Reports why there is no such figure; its name stays in the file, without a value."""
         self.by_name[name] = None
         say(f"  {what:<{WIDTH}} {'none':>10}   {why}")
 

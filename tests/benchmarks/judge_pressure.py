@@ -7,7 +7,6 @@ evaluator alone: on a machine with few cores the judge and the broker take part 
 
 import hashlib
 import json
-import re
 import statistics
 import tempfile
 import time
@@ -19,11 +18,12 @@ from typing import Final, NamedTuple
 from confluent_kafka.admin import AdminClient
 
 from schemas.topics import JUDGE_REQUESTS_TOPIC
+from tests.benchmarks.evaluator_cost import environment as variables
+from tests.benchmarks.evaluator_cost import until_all_is_folded
 from tests.benchmarks.figures import say
 from tests.benchmarks.traffic import simulated_events
 from tests.chaos.verdict.topic_reader import to_the_end
-from tests.integration.metrics_page import address_in, page
-from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.processes import ran, started, wait_for
 from tests.support.brokers import kafka_broker
 from tests.support.brokers.backlog import Sent, put_backlog
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, scripted_openai
@@ -55,8 +55,6 @@ GOALS: Final = {
         {"id": "looked", "details": "d", "check": {"kind": "tool_result", "tool": "list_loans", "outcome": "success"}},
     ],
 }
-_FOLDED = re.compile(r'^callgauge_events_total\{.*source="(?:audit|pipecat|elevenlabs)".*\} (\S+)$', re.MULTILINE)
-_UNWRITTEN = re.compile(r"^callgauge_scores_unwritten (\S+)$", re.MULTILINE)
 
 
 class Measured(NamedTuple):
@@ -96,11 +94,8 @@ def measured(
     """Folds the backlog once, with topics and processes of its own."""
     prefix = f"pressure.{name}."
     environment = {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": prefix,
-        "CALLGAUGE_EVALUATOR_GROUP": f"{prefix}evaluator",
+        **variables(bootstrap, prefix),
         "CALLGAUGE_JUDGE_GROUP": f"{prefix}judge",
-        "CALLGAUGE_HTTP_PORT": "0",
         "CALLGAUGE_GOALS__FOLDER": str(folder / "goals"),
         "CALLGAUGE_GOALS__ASKS_JUDGE": str(asks).lower(),
         "OPENAI_API_KEY": "key",
@@ -113,34 +108,14 @@ def measured(
         wait_for("the judge", lambda: "judge_ready" in judge.text, READY_SECONDS)
         log = folder / f"evaluator-{name}.log"
         evaluator = running.enter_context(started(log, "run", "--roles", "evaluator", **environment))
-        wall_seconds, cpu_seconds, events = _until_all_is_folded(evaluator, len(load))
+        cpu_us, events_per_second = until_all_is_folded(evaluator, len(load), LOOK_SECONDS)
     topic = prefix + JUDGE_REQUESTS_TOPIC
     questions = sum(1 for number in range(PARTITIONS) for _ in to_the_end(bootstrap, topic, number))
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     mine = [each for each in admin.list_topics(timeout=10).topics if each.startswith(prefix)]
     for deleted in admin.delete_topics(mine).values():
         deleted.result(30)
-    return Measured(events / wall_seconds, cpu_seconds / events * 1e6, questions)
-
-
-def _until_all_is_folded(evaluator: Process, events: int) -> tuple[float, float, int]:
-    """Wall and processor time from the first events to the last score, and the number of these events."""
-    address = wait_for(
-        f"the address of /metrics in:\n{evaluator.text}", lambda: address_in(evaluator.text), READY_SECONDS
-    )
-    deadline = time.monotonic() + ROUND_SECONDS
-    first: tuple[float, float, int] | None = None
-    while True:
-        text = page(address)
-        folded = int(sum(map(float, _FOLDED.findall(text))))
-        now = time.monotonic(), evaluator.processor_seconds, folded
-        if first is None and folded:
-            first = now
-        if first is not None and folded >= events and not float(_UNWRITTEN.findall(text)[0]):
-            return now[0] - first[0], now[1] - first[1], now[2] - first[2]
-        assert evaluator.is_running, evaluator.text
-        assert now[0] < deadline, f"{folded} of {events} events are folded after {ROUND_SECONDS:.0f} s"
-        time.sleep(LOOK_SECONDS)
+    return Measured(events_per_second, cpu_us, questions)
 
 
 def report(rounds: Mapping[str, Sequence[Measured]], events: int) -> None:

@@ -28,7 +28,7 @@ from tests.benchmarks.evaluator_cost import (
     environment,
 )
 from tests.benchmarks.figures import Figures, say
-from tests.chaos.load.load_process import LoadProcess
+from tests.chaos.load.load import LoadProcess
 from tests.integration.processes import started
 
 PROBES: Final = 200

@@ -6,10 +6,10 @@ from typing import Final
 from tests.benchmarks.evaluator_cost import PARTITIONS
 from tests.benchmarks.figures import Figures, say
 from tests.chaos.cluster import cluster as clusters
-from tests.chaos.evaluators.evaluator_page import PageError
-from tests.chaos.load.load_process import LoadError
+from tests.chaos.evaluators.fleet import PageError
+from tests.chaos.load.load import LoadError
 from tests.chaos.runs.chaos_run import Plan
-from tests.chaos.runs.recovery_run import recovery
+from tests.chaos.runs.measuring_runs import recovery
 from tests.chaos.stage import RunError
 from tests.chaos.verdict.topic_reader import UnreadableError
 

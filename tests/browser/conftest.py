@@ -41,9 +41,7 @@ class Opened:
 def opened(browser: Browser, file: Path, *, width: int, scripts: bool = True) -> Opened:
     """Opens the file in a browser window of its own."""
     page = browser.new_page(
-        viewport={"width": width, "height": HEIGHT},
-        java_script_enabled=scripts,
-        reduced_motion="reduce",
+        viewport={"width": width, "height": HEIGHT}, java_script_enabled=scripts, reduced_motion="reduce"
     )
     seen = Opened(page)
     page.on("console", lambda message: seen.complaints.append(f"{message.type}: {message.text}"))

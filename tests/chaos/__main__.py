@@ -10,17 +10,14 @@ from typing import Final, NoReturn
 
 from tests.chaos.canaries.scripts import CANARIES
 from tests.chaos.cluster import cluster as clusters
-from tests.chaos.cluster.proxy_process import ProxyError
-from tests.chaos.evaluators.evaluator_page import PageError
+from tests.chaos.cluster.proxy import ProxyError
+from tests.chaos.evaluators.fleet import PageError
 from tests.chaos.faults.faults import ON_SEVERAL, USUAL, Fault
-from tests.chaos.load.load_process import LoadError
+from tests.chaos.load.load import LoadError
 from tests.chaos.load.poison import Kind
 from tests.chaos.runs.canary_run import not_as_it_must_be
 from tests.chaos.runs.chaos_run import Outcome, Plan, chaos
-from tests.chaos.runs.fencing_run import fencing
-from tests.chaos.runs.leaders_run import leaders_killed
-from tests.chaos.runs.overload_run import overload
-from tests.chaos.runs.recovery_run import recovery, recovery_after_stop
+from tests.chaos.runs.measuring_runs import fencing, leaders_killed, overload, recovery, recovery_after_stop
 from tests.chaos.stage import RunError
 from tests.chaos.verdict.topic_reader import UnreadableError
 from tests.support.brokers import kafka_broker
@@ -29,6 +26,14 @@ Run = Callable[[Plan, clusters.Cluster, Path, Callable[[str], None]], Outcome]
 
 NOTHING_PROVEN: Final = 2  # exit codes
 INTERRUPTED: Final = 130
+RUNS: Final[dict[str, Run]] = {
+    "leaders": leaders_killed,
+    "recovery": recovery,
+    "recovery_after_stop": recovery_after_stop,
+    "overload": overload,
+    "fencing": fencing,
+}
+"""By the option that asks for it."""
 USUAL_CANARY: Final = "end"
 _PROVES_NOTHING: Final = (
     kafka_broker.NoBrokerError,
@@ -89,18 +94,8 @@ def main() -> int:
     )
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # on the way out everything that was started is ended
-    run: Run = chaos
     brokers = 3 if arguments.leaders else arguments.brokers
-    if arguments.leaders:
-        run = leaders_killed
-    elif arguments.recovery:
-        run = recovery
-    elif arguments.recovery_after_stop:
-        run = recovery_after_stop
-    elif arguments.overload:
-        run = overload
-    elif arguments.fencing:
-        run = fencing
+    run: Run = next((run for name, run in RUNS.items() if getattr(arguments, name)), chaos)
     try:
         if kinds := _canaries(arguments, run):
             for complaint in (complaints := not_as_it_must_be(kinds, say, has_controls=bool(arguments.canary))):
@@ -139,7 +134,6 @@ def _canaries(arguments: argparse.Namespace, run: Run) -> tuple[str, ...]:
 
 
 def say(text: str) -> None:
-    """One line, at once."""
     print(text, flush=True)
 
 

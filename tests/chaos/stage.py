@@ -21,8 +21,7 @@ from tests.chaos.cluster.proxy import DOORS
 from tests.chaos.evaluators.fleet import COMMAND, Fleet
 from tests.chaos.evaluators.newer_version import is_newer
 from tests.chaos.load.foreign import is_foreign
-from tests.chaos.load.load import call_name, heavy_name
-from tests.chaos.load.load_process import LoadProcess
+from tests.chaos.load.load import LoadProcess, call_name, heavy_name
 from tests.chaos.load.poison import Kind
 from tests.chaos.verdict.checker import Findings
 from tests.chaos.verdict.deleted_records import DeletedRecords, Deletion
@@ -44,10 +43,7 @@ IDLE_MS: Final = 40_000
 GRACE_MS: Final = 2_000
 QUIET_SECONDS: Final = IDLE_MS / 1_000 + SESSION_SECONDS + 40
 """When calls are still open and nothing was written for so long, nothing will be."""
-LIMITS: Final = {
-    "CALLGAUGE_LIMITS__IDLE_MS": str(IDLE_MS),
-    "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": str(GRACE_MS),
-}
+LIMITS: Final = {"CALLGAUGE_LIMITS__IDLE_MS": str(IDLE_MS), "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": str(GRACE_MS)}
 
 _OF_A_LATER_GENERATION = re.compile(rb'"revision":\d{%d,}' % len(str(GENERATION)))
 
@@ -130,11 +126,7 @@ class Stage:
         self._running = ExitStack()
 
     def __enter__(self) -> Self:
-        """Makes the topics.
-
-        Raises:
-            RunError: They could not be made; the text says why.
-        """
+        """Makes the topics."""
         replicas = len(self.cluster.nodes)
         command = [*COMMAND, "topics", "create", "--partitions", str(self.partitions)]
         command += ["--replication-factor", str(replicas)]
@@ -178,11 +170,7 @@ class Stage:
         return self._load
 
     def wait_for_fleet(self, evaluators: int) -> None:
-        """Starts so many evaluators and waits until they show their metrics.
-
-        Raises:
-            RunError: One does not; the text ends with its log.
-        """
+        """Starts so many evaluators and waits until they show their metrics."""
         for _ in range(evaluators):
             self.fleet.join()
         deadline = time.monotonic() + patient(READY_SECONDS)
@@ -222,11 +210,7 @@ class Stage:
         self._due.append((time.monotonic() + seconds, action))
 
     def add_partitions(self, more: int) -> None:
-        """Adds partitions to every topic that has as many as the inputs, outputs first; then the load uses them.
-
-        Raises:
-            RunError: The broker refused.
-        """
+        """Adds partitions to every topic that has as many as the inputs, outputs first; then the load uses them."""
         count = self.partitions + more
         for tries_left in reversed(range(CREATE_TRIES)):
             try:
@@ -310,11 +294,7 @@ class Stage:
             self.look()
 
     def judged(self) -> Findings:
-        """The checker's findings about the topics as they are now.
-
-        Raises:
-            UnreadableError: They cannot be read to their end.
-        """
+        """The checker's findings about the topics as they are now."""
         self.note(f"judging {len(self._closed):,} closed calls, {self.scores:,} records of scores")
         limits = limits_of(self.environment)
         place = (self.cluster.bootstrap, self.prefix, self.partitions)

@@ -19,7 +19,7 @@ from tests.support.fakes.engine_feed import records_of
 
 Json = dict[str, Any]
 
-SEEDS = (None, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (3, 4, 5)))
+SEEDS = (None, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3, 4, 5)))
 """Of orders of arrival; None is the order of time."""
 EXACT = ("conversation_correctly_finished", "response_speed", "tool_call_validity", "turn_taking")
 MEAN_WER_DIFFERENCE = 0.02

@@ -83,10 +83,3 @@ def test_final_turns_are_those_of_scores(name: str) -> None:
         )
         assert call.unscored_turns.get("voice_to_voice_latency_ms", {}) == unmeasured
     assert turns > 0
-
-
-def test_first_values_are_others_so_that_the_test_above_can_fail() -> None:
-    every = [record for records in written("calls.jsonl.gz") for record in records]
-    first = counted(every, "callgauge_turn_response_latency_seconds")["callgauge_turn_response_latency_seconds", "sum"]
-    last = sum(value for key, value in final(every).items() if key[0] == "callgauge_turns_final_latency_seconds_total")
-    assert first != pytest.approx(last)

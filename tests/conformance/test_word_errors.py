@@ -85,7 +85,7 @@ def test_every_field_equals_the_reference() -> None:
     assert sum(expected["error"] is None for expected in reference.values()) == 293
 
 
-@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("seed", [None, 1, pytest.param(2, marks=pytest.mark.long)])
 def test_the_last_word_of_the_live_engine_is_the_batch_value(seed: int | None) -> None:
     reference = _reference()
     scored = 0

@@ -33,12 +33,7 @@ _KEEP_LABELS = {"rate", "increase", "deriv", "max_over_time", "last_over_time"}
 
 
 def labels_of(expression: str, recorded: Mapping[str, frozenset[str]] | None = None) -> frozenset[str]:
-    """The labels of an expression's result; `recorded` adds the labels of recording rules.
-
-    Raises:
-        ValueError: The expression is no PromQL, or names a metric, label or label value that does not exist, or joins
-            two sides that can never match. The message says which.
-    """
+    """The labels of an expression's result; `recorded` adds the labels of recording rules."""
     series = {**CATALOGUE_SERIES, **FROM_PROMETHEUS, **(recorded or {})}
     return _labels(promql_parser.parse(expression), series)
 

@@ -4,7 +4,7 @@ import copy
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ ALERTS = _rules(DOCUMENT, "alert")
 RECORDINGS = _rules(DOCUMENT, "record")
 FIRST = list({alert["alert"]: alert for alert in reversed(ALERTS)}.values())[::-1]
 """Of the levels of an alert the narrowest, whose limits are tried; the wider ones have the same."""
+NAMES = sorted({alert["alert"] for alert in ALERTS})
 every_alert = pytest.mark.parametrize("alert", ALERTS, ids=_name)
 
 
@@ -71,16 +72,10 @@ def _cases(name: str) -> tuple[AlertCase, ...]:
     return tuple(cases_in(CASES / f"{name}.yaml"))
 
 
-def test_promtool_accepts_configuration_and_rules() -> None:
+@pytest.mark.parametrize("program", [None, pytest.param(newest_promtool, marks=pytest.mark.long, id="Prometheus 3")])
+def test_promtool_accepts_configuration_and_rules(program: Callable[[], Path] | None) -> None:
     for arguments in (("config", PROMETHEUS / "prometheus.yml"), ("rules", "--lint=all", "--lint-fatal", RULES_FILE)):
-        result = promtool("check", *arguments)
-        assert result.returncode == 0, result.stdout + result.stderr
-
-
-@pytest.mark.long
-def test_prometheus_3_accepts_configuration_and_rules() -> None:
-    for arguments in (("config", PROMETHEUS / "prometheus.yml"), ("rules", "--lint=all", "--lint-fatal", RULES_FILE)):
-        result = promtool("check", *arguments, program=newest_promtool())
+        result = promtool("check", *arguments, program=None if program is None else program())
         assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -166,7 +161,7 @@ def test_quiet_environments_are_in_every_rule_about_callers() -> None:
 # -- firing ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted({alert["alert"] for alert in ALERTS}))
+@pytest.mark.parametrize("name", NAMES)
 def test_an_alert_fires_when_its_cases_say_and_not_otherwise(name: str, tmp_path: Path) -> None:
     for case in _cases(name):
         found = case.seen(DOCUMENT, tmp_path)
@@ -178,7 +173,7 @@ def test_an_alert_fires_when_its_cases_say_and_not_otherwise(name: str, tmp_path
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted({alert["alert"] for alert in ALERTS}))
+@pytest.mark.parametrize("name", NAMES)
 def test_an_alert_fires_by_prometheus_3_too(name: str, tmp_path: Path) -> None:
     """Its windows leave out a value at their very beginning, so an alert may begin or end as much later."""
     for case in _cases(name):
@@ -186,7 +181,7 @@ def test_an_alert_fires_by_prometheus_3_too(name: str, tmp_path: Path) -> None:
         assert case.mistakes(case.seen(DOCUMENT, tmp_path, times, newest_promtool()), times) == []
 
 
-@pytest.mark.parametrize("name", sorted({alert["alert"] for alert in ALERTS}))
+@pytest.mark.parametrize("name", NAMES)
 def test_an_alert_has_a_firing_and_a_quiet_case(name: str) -> None:
     times = {(number, at) for number, case in enumerate(_cases(name)) for at in case.times}
     spans = {
@@ -209,9 +204,7 @@ def test_each_level_of_an_alert_has_a_firing_case() -> None:
 
 
 def test_there_is_no_case_and_no_page_of_an_alert_that_is_gone() -> None:
-    names = sorted({alert["alert"] for alert in ALERTS})
-    assert sorted(path.stem for path in CASES.iterdir()) == names
-    assert sorted(path.stem for path in RUNBOOKS.iterdir()) == names
+    assert sorted(path.stem for path in CASES.iterdir()) == sorted(path.stem for path in RUNBOOKS.iterdir()) == NAMES
 
 
 def test_series_of_the_cases_exist_in_the_catalogue() -> None:
@@ -266,11 +259,6 @@ def _renamed(alert: Rule, name: str) -> Rule:
     }
 
 
-def test_the_check_of_limits_can_fail(tmp_path: Path) -> None:
-    (alert,) = [first for first in FIRST if first["alert"] == "CallgaugeJudgeDown"]
-    assert _survivors(alert, [("unchanged", {})], tmp_path) == ["unchanged"]
-
-
 def _limits(alert: Rule) -> set[str]:
     """Each comparison of an alert with the level left out: `slow_answers:ratio_rate5m > 0.5`."""
     return set(re.findall(r"(?:agent|tenant|fleet):(\w+:\w+ (?:>=?|<=?|==) [\d.]+)", alert["expr"]))
@@ -323,13 +311,8 @@ def _windows_beside(window: str) -> tuple[str, str]:
 @pytest.mark.parametrize(("what", "table"), list(_other_tables()), ids=[what for what, _ in _other_tables()])
 def test_a_changed_value_of_the_table_fails_a_case(what: str, table: dict[str, Any], tmp_path: Path) -> None:
     document = rules_of(table, BY_HAND, ADDRESSES)
-    burning = [name for name in sorted({alert["alert"] for alert in ALERTS}) if "BurnRate" in name]
+    burning = [name for name in NAMES if "BurnRate" in name]
     assert any(case.mistakes(case.seen(document, tmp_path)) for name in burning for case in _cases(name)), what
-
-
-@every_alert
-def test_every_alert_has_a_limit_to_move_or_none_at_all(alert: Rule) -> None:
-    assert list(_mutants(alert)) or alert["expr"].endswith(" > 0")
 
 
 # -- what a rule says --------------------------------------------------------------------------------------------------
@@ -394,7 +377,7 @@ def test_a_recording_is_used_and_one_of_the_same_pace_runs_before_the_alert_that
 # -- the pages ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted({alert["alert"] for alert in ALERTS}))
+@pytest.mark.parametrize("name", NAMES)
 def test_the_page_of_an_alert_exists_and_has_its_parts(name: str) -> None:
     text = (RUNBOOKS / f"{name}.md").read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
@@ -408,3 +391,96 @@ def test_a_page_asks_only_what_prometheus_can_answer(page: Path) -> None:
     assert queries
     for query in queries:
         labels_of(query, _recorded())
+
+
+# -- success and progress of goal sets ---------------------------------------------------------------------------------
+
+AT_THE_END = "2h"
+
+
+def grown(name: str, labels: str, per_minute: float) -> dict[str, str]:
+    """A counter that grows evenly for two hours."""
+    return {"series": f"{name}{{{labels}}}", "values": f"0+{per_minute:g}x120"}
+
+
+def goal_calls(goal_set: str, outcome: str, per_minute: float, environment: str = "production") -> dict[str, str]:
+    labels = f'goal_set="{goal_set}",environment="{environment}",outcome="{outcome}"'
+    return grown("callgauge_goal_set_calls_total", labels, per_minute)
+
+
+def goal_progress(goal_set: str, part: str, per_minute: float) -> dict[str, str]:
+    labels = f'goal_set="{goal_set}",environment="production"'
+    return grown(f"callgauge_goal_set_progress_ratio_{part}", labels, per_minute)
+
+
+GOAL_SERIES = [
+    goal_calls("refund", "success", 3),
+    goal_calls("refund", "failure", 1),
+    goal_calls("refund", "unscored", 6),
+    goal_progress("refund", "sum", 3.5),
+    goal_progress("refund", "count", 4),
+    goal_calls("booking", "success", 0),
+    goal_calls("booking", "failure", 2),
+    goal_calls("idle", "success", 0),
+    goal_calls("idle", "failure", 0),
+    goal_calls("refund", "success", 9, environment="staging"),
+]
+GOAL_RATIOS: dict[str, dict[str, float]] = {
+    # Three of four known goal_calls succeed; unknown ones are in neither ratio.
+    "goal_set:callgauge_goal_success:ratio_rate1h": {"refund": 0.75, "booking": 0},
+    "goal_set:callgauge_goal_progress:ratio_rate1h": {"refund": 0.875},
+    "goal_set:callgauge_goal_calls:count1h": {"refund": 240, "booking": 120, "idle": 0},
+    "goal_set:callgauge_goal_success:ratio_rate1d": {"refund": 0.75, "booking": 0},
+    "goal_set:callgauge_goal_progress:ratio_rate1d": {"refund": 0.875},
+}
+
+
+def test_success_and_progress_of_goal_sets_are_recorded(tmp_path: Path) -> None:
+    asked = [
+        {
+            "expr": f"round({name}, 0.001)",
+            "eval_time": AT_THE_END,
+            "exp_samples": [
+                {"labels": f'{{goal_set="{goal_set}", environment="production"}}', "value": value}
+                for goal_set, value in expected.items()
+            ],
+        }
+        for name, expected in GOAL_RATIOS.items()
+    ]
+    test = {"interval": "1m", "input_series": GOAL_SERIES, "promql_expr_test": asked}
+    document = {"rule_files": [str(RULES_FILE)], "evaluation_interval": "1m", "tests": [test]}
+    file = tmp_path / "goals.yaml"
+    file.write_text(yaml.safe_dump(document))
+    result = promtool("test", "rules", file)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+# -- mistakes in expressions -------------------------------------------------------------------------------------------
+
+LATENCY = "callgauge_turn_response_latency_seconds"
+
+
+@pytest.mark.parametrize(
+    ("expression", "complaint"),
+    [
+        ("sum(", "parenthesis"),
+        ("callgauge_dead_airs_total", "no metric exposes callgauge_dead_airs_total"),
+        (LATENCY, f"no metric exposes {LATENCY}"),
+        ("agent:unknown", "no metric exposes"),
+        ("sum by (tenant) (callgauge_overlap_seconds_total)", "no label tenant"),
+        ('callgauge_overlap_seconds_total{tenant="a"}', "no label tenant"),
+        (f'{LATENCY}_bucket{{le="1.4"}}', 'never has le="1.4"'),
+        ('callgauge_event_to_score_seconds_bucket{le="1"}', 'never has le="1"'),
+        ('callgauge_tool_calls_total{outcome!="failed"}', 'never has outcome="failed"'),
+        ('callgauge_tool_calls_total{outcome=~"error|failed"}', 'never has outcome="failed"'),
+        ('callgauge_tool_calls_total{outcome!~"succes"}', 'never has outcome="succes"'),
+        (f"histogram_quantile(0.5, sum by (agent) (rate({LATENCY}_bucket[5m])))", "no label le"),
+        ("callgauge_overlap_seconds_total / callgauge_turns_total", "never match"),
+        ("callgauge_overlap_seconds_total and on (tenant) callgauge_turns_total", "no label tenant"),
+        ("sum without (tool) (callgauge_tool_calls_total)", "without"),
+        ("round(callgauge_overlap_seconds_total)", "no rule for the function round"),
+    ],
+)
+def test_it_finds_the_mistake(expression: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        labels_of(expression)

@@ -14,11 +14,7 @@ Record = Callable[[str, object], None]
 
 
 def note(record: Record, incident: str, alert: str, allowed: float, took: float) -> None:
-    """Keeps a row of the table, and checks that the alert came in time; both times are in minutes.
-
-    Raises:
-        AssertionError: It came before its cause, or too late.
-    """
+    """Keeps a row of the table, and checks that the alert came in time; both times are in minutes."""
     record(DRILL, (incident, alert, allowed, took))
     assert 0 < took <= allowed, f"{alert} after {took:.1f} min, allowed are {allowed}"
 

@@ -11,8 +11,7 @@ from streamer.roles.demo import IN_TROUBLE, TROUBLES
 from streamer.sources.simulator.profile import AGENTS, Incident, IncidentName
 from tests.deploy.firing import Firing
 from tests.drills.conftest import Record, note
-from tests.drills.series import Series
-from tests.drills.virtual_time import World, alerts_of, minute, scraped
+from tests.drills.virtual_time import Series, World, alerts_of, minute, scraped
 from tests.support.promtool import newest_promtool
 
 ONSET = 15

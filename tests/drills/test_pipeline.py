@@ -9,7 +9,7 @@ import pytest
 from schemas.closed_sets import InputSource
 from streamer.roles.demo import GOALS_FOLDER
 from tests.drills.conftest import Record, note
-from tests.drills.pipeline.scene import scene
+from tests.drills.scene import scene
 from tests.integration.metrics_page import total
 from tests.integration.processes import wait_for
 from tests.support.fakes.scripted_openai import grades, scripted_openai

@@ -22,8 +22,7 @@ from schemas.scores.records import (
     VoiceToVoiceLatency,
 )
 from streamer.sources.simulator.profile import AGENTS, AWKWARD
-from tests.drills.series import SCRAPE_SECONDS
-from tests.drills.virtual_time import RULES, World, minute, records_of, scraped
+from tests.drills.virtual_time import RULES, SCRAPE_SECONDS, World, minute, records_of, scraped
 from tests.support.promtool import promtool
 
 MINUTES = 40

@@ -4,11 +4,14 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from streamer.cluster import topic_admin
+from tests.integration.processes import Process, started
 from tests.support.brokers import kafka_broker
 from tests.support.brokers.secured_broker import SecuredBroker
 from tests.support.brokers.topic_changes import admin_of
@@ -69,6 +72,26 @@ async def environment(bootstrap: str, topic_prefix: str, request: pytest.Fixture
     environment = variables(bootstrap, topic_prefix, **given)
     await make_topics(environment, partitions)
     return environment
+
+
+@pytest.fixture
+def service(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[Process, str]]:
+    """A running `callgauge run` with every role, and the address of its metrics."""
+    with started(tmp_path / "run.log", "run", **environment) as process:
+        yield process, process.metrics()
+
+
+@pytest.fixture
+async def producer(environment: dict[str, str]) -> AsyncIterator[AIOKafkaProducer]:
+    """A client that writes as any program does."""
+    async with AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"]) as client:
+        yield client
+
+
+@pytest.fixture
+def kafka(bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    """Settings of a client with topics of this test's own."""
+    return KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=topic_prefix, client_id=f"{topic_prefix}reader")
 
 
 def variables(bootstrap: str, topic_prefix: str, **settings: str) -> dict[str, str]:

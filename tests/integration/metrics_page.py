@@ -33,7 +33,6 @@ def answer_of(address: str, headers: dict[str, str] | None = None, seconds: floa
 
 
 def page(address: str, accept: str = "text/plain") -> str:
-    """The page as text."""
     return answer_of(address, {"Accept": accept}).raise_for_status().text
 
 

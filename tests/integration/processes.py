@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import pytest
 
 from streamer.cli import main as cli
+from tests.integration.metrics_page import address_in
 from tests.support.patience import patient
 from tests.support.warm_starts import WarmStart
 
@@ -32,9 +33,6 @@ def wait_for(what: str | Callable[[], str], condition: Callable[[], T | None], s
     """The first result of `condition` that is not None or false, within so many seconds of an idle machine.
 
     `what` names the awaited state; a function is called at the end, so that it can show the output of a process.
-
-    Raises:
-        AssertionError: There was none in time.
     """
     begin = time.monotonic()
     while time.monotonic() - begin < patient(seconds):  # asked again, because others may begin to compute only now
@@ -48,8 +46,6 @@ def wait_for(what: str | Callable[[], str], condition: Callable[[], T | None], s
 
 
 class Process:
-    """A running command."""
-
     def __init__(self, popen: "subprocess.Popen[bytes] | WarmStart", output: Path) -> None:
         self._popen = popen
         self._output = output
@@ -73,6 +69,10 @@ class Process:
     def printed(self, text: str, seconds: float = 30) -> str:
         """Wait until it has printed `text`; all it printed."""
         return wait_for(lambda: f"{text!r} in:\n{self.text}", lambda: self.text if text in self.text else None, seconds)
+
+    def metrics(self, seconds: float = 30) -> str:
+        """Waits until it has printed the address of its metrics page; returns that."""
+        return wait_for(lambda: f"the address of /metrics in:\n{self.text}", lambda: address_in(self.text), seconds)
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal and waits for nothing."""
@@ -132,11 +132,7 @@ def ran_here(*arguments: str, **environment: str) -> Ended:
 
 
 def ended(*arguments: str, **environment: str) -> Ended:
-    """Run to the end in a process of its own, which starts warm.
-
-    Raises:
-        TimeoutExpired: It took longer than it may on an idle machine.
-    """
+    """Run to the end in a process of its own, which starts warm."""
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         process = WarmStart(arguments, {**os.environ, "COLUMNS": "200", **environment}, out, err)
@@ -148,11 +144,7 @@ def ended(*arguments: str, **environment: str) -> Ended:
 
 
 def ran(*arguments: str, **environment: str) -> str:
-    """Runs to the end; returns the output.
-
-    Raises:
-        AssertionError: It failed; its output says why.
-    """
+    """Runs to the end; returns the output."""
     done = ended(*arguments, **environment)
     assert done.code == 0, done.out + done.err
     return done.out

@@ -1,10 +1,10 @@
-"""Reads the `scores` topic from its beginning, as a consumer of its own would."""
+"""Reads topics from their beginning, as a consumer of its own would; mostly `scores`."""
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, ConsumerRecord
 
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact
@@ -14,24 +14,28 @@ LOOK_SECONDS = 0.5
 """From one reading of the whole topic to the next."""
 
 
-async def written_scores(environment: dict[str, str]) -> list[AnyScoreRecord]:
-    """All records of `scores`, partition by partition."""
+async def records_on(
+    environment: Mapping[str, str], name: str, partition: int | None = None, isolation: str = "read_committed"
+) -> list[ConsumerRecord]:
+    """All records of a topic, partition by partition, or those of one partition."""
+    topic = environment.get("CALLGAUGE_TOPIC_PREFIX", "") + name
+    bootstrap = environment["CALLGAUGE_BOOTSTRAP"]
     consumer = AIOKafkaConsumer(
-        f"{environment['CALLGAUGE_TOPIC_PREFIX']}scores",
-        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
-        auto_offset_reset="earliest",
+        topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level=isolation
     )
-    await consumer.start()
-    try:
+    records: list[ConsumerRecord] = []
+    async with consumer:
         ends = await consumer.end_offsets(consumer.assignment())
-        records = []
-        for partition, end in ends.items():
-            while await consumer.position(partition) < end:
-                batch = await consumer.getmany(partition, timeout_ms=1_000)
-                records += [SCORE_RECORD.validate_json(r.value) for r in batch.get(partition, ()) if r.value]
-        return records
-    finally:
-        await consumer.stop()
+        for tp, end in ends.items():
+            while partition in (None, tp.partition) and await consumer.position(tp) < end:
+                records += (await consumer.getmany(tp, timeout_ms=1_000)).get(tp, ())
+    return records
+
+
+async def written_scores(environment: Mapping[str, str]) -> list[AnyScoreRecord]:
+    """All records of `scores`, partition by partition."""
+    records = await records_on(environment, "scores", isolation="read_uncommitted")
+    return [SCORE_RECORD.validate_json(record.value) for record in records if record.value]
 
 
 async def closings(environment: dict[str, str], calls: int, seconds: float) -> dict[str, ClosedFact]:

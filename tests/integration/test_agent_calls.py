@@ -3,7 +3,6 @@
 import json
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from aiokafka import AIOKafkaProducer
 from schemas.closed_sets import Anchor
 from schemas.events.envelope import AGENT_RECORD_TYPE, agent_event_type
 from schemas.scores.records import ClosedFact, Scored, TurnValues, VoiceToVoiceLatency
-from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.metrics_page import total
+from tests.integration.processes import Process, ran, wait_for
 from tests.integration.score_log import newest_of, written_scores
 
 Json = dict[str, Any]
@@ -23,19 +22,6 @@ ERRORS = "callgauge_estimate_error_seconds"
 START_S = 1_790_000_000
 
 pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
-
-
-@pytest.fixture
-def service(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[Process, str]]:
-    with started(tmp_path / "run.log", "run", **environment) as process:
-        address = wait_for(lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), 30)
-        yield process, address
-
-
-@pytest.fixture
-async def producer(environment: dict[str, str]) -> AsyncIterator[AIOKafkaProducer]:
-    async with AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"]) as client:
-        yield client
 
 
 def entry(role: str, message: str, made_ms: int, **more: Any) -> Json:

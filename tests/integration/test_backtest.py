@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from schemas.scores.records import ClosedFact, DeadAirFact, ProgressScore
 from streamer.roles.demo import GOALS_FOLDER
-from tests.integration.metrics_page import address_in, total
+from tests.integration.metrics_page import total
 from tests.integration.processes import ended, ran, started, wait_for
-from tests.integration.score_log import written_scores
+from tests.integration.score_log import records_on, written_scores
 
 CALLS = 12
 SETTINGS = {
@@ -39,25 +38,17 @@ def compared(environment: dict[str, str], *arguments: str) -> dict[str, Any]:
 
 async def records_by_run(environment: dict[str, str]) -> dict[str, list[tuple[int, bytes, bytes]]]:
     """By the id in the header: partition, key and value of every record of the back-tests, in order."""
-    topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}scores.backtest"
-    consumer = AIOKafkaConsumer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], auto_offset_reset="earliest")
     runs: dict[str, list[tuple[int, bytes, bytes]]] = {}
-    async with consumer:
-        for number in range(2):
-            tp = TopicPartition(topic, number)
-            consumer.assign([tp])
-            end = (await consumer.end_offsets([tp]))[tp]
-            while await consumer.position(tp) < end:
-                for record in (await consumer.getmany(tp, timeout_ms=500)).get(tp, ()):
-                    ((name, run),) = record.headers
-                    assert name == "callgauge_run"
-                    runs.setdefault(run.decode(), []).append((number, record.key, record.value))
+    for record in await records_on(environment, "scores.backtest"):
+        ((name, run),) = record.headers
+        assert name == "callgauge_run"
+        runs.setdefault(run.decode(), []).append((record.partition, record.key, record.value))
     return runs
 
 
 async def test_past_traffic_comes_out_as_it_did(environment: dict[str, str], topic_prefix: str, tmp_path: Path) -> None:
     with started(tmp_path / "run.log", "run", **environment) as process:
-        address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+        address = process.metrics()
         ran("simulate", "--calls", str(CALLS), "--seconds", "20", "--seed", "7", "--profile", "awkward", **environment)
         wait_for(
             "every call to close",

@@ -18,7 +18,7 @@ from schemas.scores.records import AnyScoreRecord, ClosedFact
 from streamer.sources.replay import in_time_order, renamed, seconds_to_now, shifted
 from streamer.sources.simulator.traffic import simulate_call
 from tests.chaos.verdict.checker import said
-from tests.integration.metrics_page import address_in, page, total
+from tests.integration.metrics_page import page, total
 from tests.integration.processes import Process, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
 from tests.support.brokers.record_bytes import Written
@@ -87,12 +87,6 @@ async def environment(environment: dict[str, str]) -> dict[str, str]:
     # Events after the end of a call must come within its grace, on a busy machine too.
     environment["CALLGAUGE_LIMITS__CLOSING_GRACE_MS"] = str(round(1_000 * patient(1)))
     return environment
-
-
-@pytest.fixture
-def service(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[Process, str]]:
-    with started(tmp_path / "run.log", "run", **environment) as process:
-        yield process, wait_for("the address of /metrics", lambda: address_in(process.text), 30)
 
 
 @asynccontextmanager
@@ -193,9 +187,7 @@ async def test_an_endless_call_is_closed_and_what_follows_only_counted(
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
     put_quickly(environment, ((topic, b"endless", line()) for _ in range(ENDLESS)))
     wait_for(
-        "all records to be read",
-        lambda: total(address, "callgauge_events_total", source="pipecat") == ENDLESS,
-        90,
+        "all records to be read", lambda: total(address, "callgauge_events_total", source="pipecat") == ENDLESS, 90
     )
     assert total(address, "callgauge_events_total", outcome="folded") == MOST_EVENTS
     assert total(address, "callgauge_events_total", outcome="after_close") == ENDLESS - MOST_EVENTS
@@ -239,7 +231,7 @@ async def test_what_the_client_cannot_decode_is_set_aside_and_all_else_is_read(
     events = list(in_time_order(shifted(call, seconds_to_now(call, now_ms(), None))))
     for run, key in enumerate((b"before", b"after a restart")):
         with started(tmp_path / f"run-{run}.log", "run", **environment) as process:
-            address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+            address = process.metrics()
             async with producer(environment) as client:
                 for codec in CODECS if run == 0 else ():
                     await send_as_it_is(client, f"{prefix}pipecat.events", bomb(codec))
@@ -310,7 +302,7 @@ async def test_calls_that_loop_at_the_default_limits_do_not_keep_a_good_call_wai
 
     put_quickly(environment, records())
     with started(tmp_path / "run.log", "run", **environment) as process:
-        address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+        address = process.metrics()
         wait_for(
             "every call to be closed",
             lambda: total(address, "callgauge_calls_ended_total") == 1 + len(loops),

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from streamer.sources.simulator.profile import AGENTS
-from tests.integration.metrics_page import address_in
 from tests.integration.processes import ran, started, wait_for
 from tests.support.conformance_data import RECORD, needs_conformance
 from tests.support.fakes.scripted_openai import grades, scripted_openai
@@ -59,7 +58,7 @@ def address(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
             "CALLGAUGE_GOALS__FOLDER": str(tmp_path / "goals"),
         }
         service = running.enter_context(started(tmp_path / "run.log", "run", **environment, **judged))
-        metrics = wait_for("the address of /metrics", lambda: address_in(service.text), 30)
+        metrics = service.metrics()
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(RULES)],

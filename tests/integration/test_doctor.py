@@ -14,19 +14,13 @@ from confluent_kafka import Producer
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.topics import require_fit_topics
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
-from tests.integration.metrics_page import address_in
-from tests.integration.processes import ended, started, wait_for
+from tests.integration.processes import ended, started
 from tests.integration.test_bad_input import line
 from tests.support.brokers.topic_changes import add_partitions, admin_of, configure_topic, delete_topic
 
 NOBODY = "127.0.0.1:1"
 
 pytestmark = pytest.mark.service(partitions=2)
-
-
-@pytest.fixture
-def kafka(bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    return KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=topic_prefix)
 
 
 def command(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
@@ -76,7 +70,7 @@ async def test_while_calls_run_the_clocks_are_compared_and_the_groups_are_seen(
                 await asyncio.sleep(0.05)
 
     with started(tmp_path / "run.log", "run", **environment) as process:
-        wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+        process.metrics()
         writing = asyncio.create_task(events())
         try:
             found = await asyncio.to_thread(findings, environment, 0)

@@ -27,11 +27,6 @@ def goal_set(goals_id: str, *agents: str, details: str = "d") -> dict[str, Any]:
 
 
 @pytest.fixture
-def kafka(bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    return KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=topic_prefix, client_id=f"{topic_prefix}reader")
-
-
-@pytest.fixture
 def name(kafka: KafkaSettings) -> str:
     return kafka.topic(GOALS_TOPIC)
 

@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaProducer
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.benchmarks.traffic import interleaved, simulated_events
 from tests.chaos.verdict.verdict import Traces, judged, limits_of
-from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import Process, started, wait_for
+from tests.integration.metrics_page import total
+from tests.integration.processes import started, wait_for
 from tests.integration.score_log import closings
 
 PARTITIONS = 4
@@ -47,12 +47,6 @@ class Calls:
         return len(await closings(self._environment, CALLS, WAIT_SECONDS)) == CALLS
 
 
-def ready_address(process: Process) -> str:
-    return wait_for(
-        lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), WAIT_SECONDS
-    )
-
-
 def live(*addresses: str) -> float:
     """Received events with any outcome, but those that a former owner had received."""
     return sum(
@@ -69,7 +63,7 @@ async def test_the_next_owner_goes_on_after_a_stop_a_join_and_a_kill(
         started(tmp_path / "first.log", *EVALUATOR, **environment) as first,
         started(tmp_path / "second.log", *EVALUATOR, **environment) as second,
     ):
-        one, two = ready_address(first), ready_address(second)
+        one, two = first.metrics(WAIT_SECONDS), second.metrics(WAIT_SECONDS)
         second.printed("evaluator_ready")
         sent = await calls.go_on(0.4)
         wait_for("the first part", lambda: live(one, two) == sent, WAIT_SECONDS)
@@ -79,7 +73,7 @@ async def test_the_next_owner_goes_on_after_a_stop_a_join_and_a_kill(
         sent_more = await calls.go_on(0.7)
         wait_for("the second part", lambda: live(two) == had_two + sent_more - sent, WAIT_SECONDS)
         with started(tmp_path / "third.log", *EVALUATOR, **environment) as third:
-            three = ready_address(third)
+            three = third.metrics(WAIT_SECONDS)
             wait_for("what the third gets", lambda: total(three, "callgauge_calls_open"), WAIT_SECONDS)
             assert second.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
             await calls.go_on(1)

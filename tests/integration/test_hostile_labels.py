@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from consumers.runtime.settings import MAX_SERIES
 from schemas.scores.latency_stages import Stage
 from schemas.scores.records import STAGE_PREFIX
-from tests.integration.metrics_page import address_in, answer_of, total
+from tests.integration.metrics_page import answer_of, total
 from tests.integration.processes import started, wait_for
 from tests.support.patience import patient
 
@@ -110,7 +110,7 @@ def test_hostile_names_of_ten_thousand_agents_leave_the_page_small_and_quick(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     with started(tmp_path / "log", "run", "--roles", "exporter", **environment) as exporter:
-        address = wait_for(lambda: exporter.text, lambda: address_in(exporter.text), 30)
+        address = exporter.metrics()
         wait_for(lambda: exporter.text, lambda: "exporter_ready" in exporter.text, 30)
         scores = Scores(environment)
         scores.send(AGENTS)

@@ -34,11 +34,7 @@ async def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
         bootstrap,
         {f"{topic_prefix}judge.requests": QUESTION_PARTITIONS, f"{topic_prefix}judge.verdicts": CALL_PARTITIONS},
     )
-    return {
-        **variables(bootstrap, topic_prefix),
-        "OPENAI_API_KEY": "",
-        "OPENAI_BASE_URL": "",
-    }
+    return {**variables(bootstrap, topic_prefix), "OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
 
 
 def asking(server: ScriptedOpenAI, environment: dict[str, str], **settings: str) -> dict[str, str]:
@@ -139,7 +135,7 @@ async def test_a_question_is_answered_and_counted(environment: dict[str, str], t
 
     with scripted_openai(script) as server, judge(tmp_path / "judge.log", asking(server, environment)) as process:
         asked = questions(6)
-        await put(environment, [b"no question", b"{}", *asked])
+        await put(environment, [b"no question", b"{}", *asked], **{REPLY_PARTITION_HEADER: "2"})
         async with reading(environment) as verdicts:
             await until("the verdicts", lambda: len(verdicts.records) >= len(asked))
         address = await address_of(process)
@@ -152,6 +148,7 @@ async def test_a_question_is_answered_and_counted(environment: dict[str, str], t
             assert record.key.decode() == verdict.conversation_id
             assert headers["ce_id"].decode() == verdict.request_id
             assert headers["ce_source"].decode() == VERDICT_SOURCE
+            assert record.partition == 2, "the one that the question names"
         assert total(address, "callgauge_judge_verdicts_total", outcome="complete") == 1
         assert total(address, "callgauge_judge_verdicts_total", outcome="incomplete") == 5
         assert total(address, "callgauge_judge_requests_total", outcome="answered") == 12
@@ -162,15 +159,6 @@ async def test_a_question_is_answered_and_counted(environment: dict[str, str], t
         assert total(address, "callgauge_judge_budget_left", budget="hour") == pytest.approx(50 - spent)
         exit_code, seconds = process.signalled(signal.SIGTERM)
         assert (exit_code, seconds < patient(8)) == (0, True), process.text
-
-
-async def test_the_answer_goes_to_the_partition_that_is_named(environment: dict[str, str], tmp_path: Path) -> None:
-    with scripted_openai(lambda _: grades("C")) as server, judge(tmp_path / "log", asking(server, environment)):
-        asked = questions(9)
-        await put(environment, asked, **{REPLY_PARTITION_HEADER: "2"})
-        async with reading(environment) as verdicts:
-            await until("the verdicts", lambda: len(verdicts.records) == 9)
-    assert {record.partition for record in verdicts.records} == {2}
 
 
 async def test_without_a_key_every_question_is_answered_at_once(environment: dict[str, str], tmp_path: Path) -> None:

@@ -101,10 +101,7 @@ def write_calls(path: Path, calls: int) -> list[int]:
     return turns
 
 
-@pytest.mark.parametrize(
-    ("calls", "delay_seconds"),
-    [(40, 0.05), pytest.param(MANY, 4.0, marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize(("calls", "delay_seconds"), [(40, 0.05), pytest.param(MANY, 4.0, marks=pytest.mark.long)])
 def test_the_comparison_is_the_one_by_hand(tmp_path: Path, calls: int, delay_seconds: float) -> None:
     path, goals = tmp_path / "calls.jsonl", tmp_path / "goals.json"
     turns = write_calls(path, calls)

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, Scored, TurnValues
 from streamer.sources.simulator.traffic import simulate_call
-from tests.integration.metrics_page import address_in, total
+from tests.integration.metrics_page import total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
 from tests.support.fakes.http_answers import Answer, Request, answering
@@ -84,8 +84,8 @@ def roles(environment: dict[str, str], folder: Path, endpoint: str) -> Iterator[
         started(folder / "evaluator.log", "run", "--roles", "evaluator", **environment) as evaluator,
     ):
         for process in (exporter, evaluator):
-            wait_for(lambda process=process: process.text, lambda process=process: address_in(process.text), 30)  # type: ignore[misc]
-        yield exporter, address_in(exporter.text) or ""
+            process.metrics()
+        yield exporter, exporter.metrics()
 
 
 def play(environment: dict[str, str], folder: Path, *seeds: int) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from schemas.scores.records import Scored, TurnValues
-from tests.integration.metrics_page import address_in, total
+from tests.integration.metrics_page import total
 from tests.integration.processes import ran, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
 from tests.integration.test_ingest import listening
@@ -115,7 +115,7 @@ async def test_a_bot_of_thirty_lines_on_kafka_has_every_latency_and_its_mistakes
     topic = environment["CALLGAUGE_TOPIC_PREFIX"] + "pipecat.events"
     shown = KAFKA_BOT.replace("127.0.0.1:9092", environment["CALLGAUGE_BOOTSTRAP"]).replace("pipecat.events", topic)
     with started(tmp_path / "run.log", "run", **environment) as process:
-        metrics = wait_for(lambda: f"the address in:\n{process.text}", lambda: address_in(process.text), 30)
+        metrics = process.metrics()
         assert ran_bot(shown)
         wait_for("the call to be closed", lambda: total(metrics, "callgauge_calls_ended_total") == 1, 30)
         assert await measured_ms(environment) == pytest.approx([800] * TURNS)

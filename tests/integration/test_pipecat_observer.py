@@ -15,8 +15,8 @@ import pytest
 
 from schemas.closed_sets import Anchor
 from schemas.scores.records import ClosedFact, InterruptionFact, Scored, ToolUseFact, VoiceToVoiceLatency
-from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import Process, started, wait_for
+from tests.integration.metrics_page import total
+from tests.integration.processes import Process, wait_for
 from tests.integration.score_log import newest_of, written_scores
 from tests.support.patience import patient
 from tests.tidy.source_tree import ROOT
@@ -43,12 +43,6 @@ def bots(environment: dict[str, str], output: Path, *calls: str) -> Iterator["su
             yield process
         finally:
             process.kill()
-
-
-@pytest.fixture
-def service(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[Process, str]]:
-    with started(tmp_path / "run.log", "run", **environment) as process:
-        yield process, wait_for(lambda: process.text, lambda: address_in(process.text), 30)
 
 
 @pytest.mark.service(limits__closing_grace_ms="1500")

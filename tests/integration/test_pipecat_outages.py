@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer
 
 from schemas.closed_sets import InputSource
 from schemas.events.codec import UnrecognizedEvent, decode
@@ -17,6 +16,7 @@ from schemas.events.pipecat import EventsDropped
 from tests.chaos.cluster import cluster as clusters
 from tests.chaos.cluster.cluster import Cluster
 from tests.chaos.cluster.proxy import Way
+from tests.integration.score_log import records_on
 from tests.support.brokers.kafka_broker import NoBrokerError
 from tests.support.brokers.topic_changes import create_topics
 from tests.support.patience import patient
@@ -50,17 +50,8 @@ def fleet(cluster: Cluster, name: str, *options: str, is_observed: bool = True) 
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "streamer/pipecat_observer")))
     environment = {"PYTHONPATH": paths, "CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("left"),
                    "CALLGAUGE_TOPIC_PREFIX": f"{name}."}  # fmt: skip
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "tests.support.pipecat_bots.fleet",
-        *(["--observed"] if is_observed else []),
-        "--silent",
-        "--name",
-        name,
-    ]
+    python = [sys.executable, "-W", "ignore", "-m", "tests.support.pipecat_bots.fleet"]
+    command = [*python, *(["--observed"] if is_observed else []), "--silent", "--name", name]
     return subprocess.Popen(
         [*command, *options], cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
     )
@@ -79,21 +70,12 @@ def require_no_delay(cluster: Cluster, observed: Mapping[str, float], *options: 
 
 async def events(cluster: Cluster, name: str) -> dict[str, list[dict[str, Any]]]:
     """The events on the topic by call, each once."""
-    consumer = AIOKafkaConsumer(
-        f"{name}.{TOPIC}", bootstrap_servers=cluster.bootstrap_through("right"), auto_offset_reset="earliest"
-    )
-    await consumer.start()
-    try:
-        found: dict[tuple[bytes, bytes, bytes], dict[str, Any]] = {}
-        ends = await consumer.end_offsets(consumer.assignment())
-        for partition, end in ends.items():
-            while await consumer.position(partition) < end:
-                for record in (await consumer.getmany(partition, timeout_ms=1_000)).get(partition, ()):
-                    headers = dict(record.headers)
-                    assert not isinstance(decode(InputSource.PIPECAT, record.value), UnrecognizedEvent)
-                    found[record.key, headers["ce_source"], headers["ce_id"]] = json.loads(record.value)
-    finally:
-        await consumer.stop()
+    through = {"CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("right")}
+    found: dict[tuple[bytes, bytes, bytes], dict[str, Any]] = {}
+    for record in await records_on(through, f"{name}.{TOPIC}"):
+        headers = dict(record.headers)
+        assert not isinstance(decode(InputSource.PIPECAT, record.value), UnrecognizedEvent)
+        found[record.key, headers["ce_source"], headers["ce_id"]] = json.loads(record.value)
     by_call: dict[str, list[dict[str, Any]]] = {}
     for (key, _, _), event in found.items():
         by_call.setdefault(key.decode(), []).append(event)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer
 from pipecat.frames.frames import EndFrame
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.workers.runner import WorkerRunner
 
+from tests.integration.score_log import records_on
 from tests.support.pipecat_bots.fleet import Passing, turn
 from tests.tidy.source_tree import ROOT
 
@@ -53,24 +53,6 @@ async def play(worker: PipelineWorker) -> None:
     await asyncio.gather(runner.run(), go())
 
 
-async def told(environment: dict[str, str]) -> list[dict[str, Any]]:
-    """The events on the topic."""
-    consumer = AIOKafkaConsumer(
-        f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events",
-        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], auto_offset_reset="earliest",
-    )  # fmt: skip
-    await consumer.start()
-    try:
-        events: list[dict[str, Any]] = []
-        for partition, end in (await consumer.end_offsets(consumer.assignment())).items():
-            while await consumer.position(partition) < end:
-                batch = await consumer.getmany(partition, timeout_ms=1_000)
-                events += [json.loads(record.value) for record in batch.get(partition, ())]
-    finally:
-        await consumer.stop()
-    return events
-
-
 @pytest.fixture(autouse=True)
 def _brokers_of_the_tests(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CALLGAUGE_BOOTSTRAP", "CALLGAUGE_TOPIC_PREFIX"):
@@ -79,7 +61,7 @@ def _brokers_of_the_tests(environment: dict[str, str], monkeypatch: pytest.Monke
 
 async def is_whole(environment: dict[str, str], agent: str) -> list[dict[str, Any]]:
     """Checks that there is one whole call of this agent; gives its events."""
-    events = await told(environment)
+    events = [json.loads(record.value) for record in await records_on(environment, "pipecat.events")]
     assert [event.get("agent") for event in events if event["type"] == "call_started"] == [agent]
     moments = [event["data"]["kind"] for event in events if event["type"] == "speech_event"]
     assert moments.count("bot_speech_started") == 1

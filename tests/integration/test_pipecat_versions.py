@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer
 
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import PartitionEvaluator
@@ -17,6 +16,7 @@ from consumers.engine.limits import Limits
 from schemas.closed_sets import Anchor, InputSource
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord, InterruptionFact, Scored, ToolUseFact, VoiceToVoiceLatency
+from tests.integration.score_log import records_on
 from tests.support.fakes.engine_feed import records_of
 from tests.support.patience import patient
 from tests.support.required_tools import CACHE, MISSING
@@ -62,27 +62,15 @@ def play(pipecat: str, call: str, environment: dict[str, str], *, by_setup_file:
 
 async def scored(environment: dict[str, str], call: str) -> list[AnyScoreRecord]:
     """The newest scores of a call, whose events are on the topic."""
-    consumer = AIOKafkaConsumer(
-        f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events",
-        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
-        auto_offset_reset="earliest",
-    )
-    await consumer.start()
     evaluator = PartitionEvaluator(Limits(), "test")
     records: list[AnyScoreRecord] = []
     at_ms = 0
-    try:
-        ends = await consumer.end_offsets(consumer.assignment())
-        for partition, end in ends.items():
-            while await consumer.position(partition) < end:
-                for record in (await consumer.getmany(partition, timeout_ms=1_000)).get(partition, ()):
-                    arrival: Any = admit(InputSource.PIPECAT, record, Limits())
-                    assert isinstance(arrival, Arrival), arrival
-                    if arrival.conversation_id == call:
-                        at_ms = record.timestamp
-                        records += records_of(evaluator.receive(arrival))
-    finally:
-        await consumer.stop()
+    for record in await records_on(environment, "pipecat.events"):
+        arrival: Any = admit(InputSource.PIPECAT, record, Limits())
+        assert isinstance(arrival, Arrival), arrival
+        if arrival.conversation_id == call:
+            at_ms = record.timestamp
+            records += records_of(evaluator.receive(arrival))
     records += records_of(evaluator.advance(at_ms + 3_600_000))
     return list(newest_scores(records).values())
 

@@ -17,7 +17,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from tests.integration.conftest import PARTITIONS, make_topics, variables
-from tests.integration.metrics_page import address_in, answer_of, total
+from tests.integration.metrics_page import answer_of, total
 from tests.integration.processes import COMMAND, Process, started, wait_for
 from tests.support.brokers.kafka_broker import NOTHING_TO_RUN
 from tests.support.patience import patient
@@ -79,7 +79,7 @@ def wait_until_ready(process: Process, environment: dict[str, str]) -> str:
         40,
     )
     assert process.is_running, process.text
-    return wait_for("the address of the metrics", lambda: address_in(process.text), 10)
+    return process.metrics()
 
 
 def send(process: Process, number: signal.Signals) -> None:

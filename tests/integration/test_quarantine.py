@@ -1,36 +1,28 @@
 """Refused records on a real broker: seen, shown, and after a fix put back so that their call has them."""
 
-import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from streamer.cluster.readers import Coordinates, RecordGoneError, record_reader
 from streamer.quarantine import Wanted, quarantined
-from tests.integration.metrics_page import address_in, total
+from tests.integration.metrics_page import total
 from tests.integration.processes import ended, started, wait_for
+from tests.integration.score_log import records_on
 from tests.integration.test_bad_input import line, now_ms
 from tests.support.brokers.topic_changes import admin_of
-from tests.support.patience import patient
 
 DAY_MS = 24 * 3_600_000
 NO_TIME_BOUNDS = {"CALLGAUGE_LIMITS__MAX_EVENT_TIME_SKEW_MS": "0"}
 """The fix: records refused for their time are accepted."""
 
 pytestmark = pytest.mark.service(partitions=2, limits__closing_grace_ms="500")
-
-
-@pytest.fixture
-async def producer(environment: dict[str, str]) -> AsyncIterator[AIOKafkaProducer]:
-    async with AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"]) as producer:
-        yield producer
 
 
 def kafka_of(environment: dict[str, str]) -> KafkaSettings:
@@ -50,20 +42,6 @@ def listed(environment: dict[str, str], *filters: str) -> list[dict[str, Any]]:
     return [json.loads(each) for each in out.splitlines()]
 
 
-async def records(environment: dict[str, str], topic: str, partition: int) -> list[Any]:
-    """All records of a partition of an input."""
-    tp = TopicPartition(f"{environment['CALLGAUGE_TOPIC_PREFIX']}{topic}", partition)
-    consumer = AIOKafkaConsumer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], auto_offset_reset="earliest")
-    async with consumer:
-        consumer.assign([tp])
-        end = (await consumer.end_offsets([tp]))[tp]
-        found: list[Any] = []
-        async with asyncio.timeout(patient(20)):
-            while await consumer.position(tp) < end:
-                found += (await consumer.getmany(tp, timeout_ms=500)).get(tp, ())
-    return found
-
-
 async def test_a_refused_record_comes_into_its_call_once(
     environment: dict[str, str], producer: AIOKafkaProducer, tmp_path: Path
 ) -> None:
@@ -73,7 +51,7 @@ async def test_a_refused_record_comes_into_its_call_once(
     topic = f"{prefix}pipecat.events"
     old = [line(timestamp=now_ms() - 40 * DAY_MS, data={"frame": f"word {number}"}) for number in range(3)]
     with started(tmp_path / "strict.log", "run", **environment) as strict:
-        address = wait_for("the address of /metrics", lambda: address_in(strict.text), 30)
+        address = strict.metrics()
         for value in old[:2]:
             await producer.send_and_wait(topic, value, key=b"c", partition=1, headers=[("odd", b"\xff")])
         await producer.send_and_wait(topic, line(), key=b"c", partition=1)
@@ -108,7 +86,7 @@ async def test_a_refused_record_comes_into_its_call_once(
     code, out, told = quarantine(fixed, "replay", "--reason", "time_out_of_bounds")
     assert (code, out) == (1, f"{not_needed}\n")
     assert "give --yes" in told
-    assert len(await records(environment, "pipecat.events", 1)) == 4
+    assert len(await records_on(environment, "pipecat.events", 1)) == 4
 
     for number in (4, 6):
         code, out, told = quarantine(fixed, "replay", "--reason", "time_out_of_bounds", "--yes")
@@ -116,7 +94,7 @@ async def test_a_refused_record_comes_into_its_call_once(
         appended = [f"{topic}[1]@{number}", f"{topic}[1]@{number + 1}"]
         put_back = [f"{a}: put back as {b}" for a, b in zip(places[:2], appended, strict=True)]
         assert out.splitlines() == [not_needed, *put_back]
-    back = (await records(environment, "pipecat.events", 1))[4:]
+    back = (await records_on(environment, "pipecat.events", 1))[4:]
     assert [record.value for record in back] == old[:2] * 2
     assert {record.key for record in back} == {b"c"}
     assert dict(back[0].headers) == {
@@ -125,7 +103,7 @@ async def test_a_refused_record_comes_into_its_call_once(
     }  # fmt: skip
 
     with started(tmp_path / "fixed.log", "run", **fixed) as process:
-        address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+        address = process.metrics()
         wait_for("the repeats", lambda: total(address, "callgauge_events_total", outcome="repeated") == 2, 20)
         taken = [total(address, "callgauge_events_total", outcome=how) for how in ("folded", "late", "replayed")]
         assert sum(taken) == 4, "the one that was never refused, the one in its place, and two that were put back"
@@ -134,7 +112,7 @@ async def test_a_refused_record_comes_into_its_call_once(
         wait_for("its end", lambda: total(address, "callgauge_calls_ended_total") == 1, 20)
         code, out, _ = quarantine(fixed, "replay", places[0])
         assert (code, out.startswith(f"{places[0]}: not put back: its call has closed (ended,")) == (1, True)
-        assert len(await records(environment, "pipecat.events", 1)) == 9, "nothing was appended for it"
+        assert len(await records_on(environment, "pipecat.events", 1)) == 9, "nothing was appended for it"
 
 
 async def test_a_record_that_is_gone_is_told_and_the_others_are_put_back(
@@ -143,7 +121,7 @@ async def test_a_record_that_is_gone_is_told_and_the_others_are_put_back(
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
     old = line(timestamp=now_ms() - 40 * DAY_MS)
     with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
-        address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+        address = process.metrics()
         for partition in (0, 0, 1):
             await producer.send_and_wait(topic, old, key=b"c", partition=partition)
         wait_for("the refusals", lambda: total(address, "callgauge_quarantined_total") == 3, 20)

@@ -18,8 +18,8 @@ from schemas.scores.records import (
     TurnStatus,
     Unscored,
 )
-from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.metrics_page import total
+from tests.integration.processes import ran, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
 from tests.support.conformance_data import RECORD, needs_conformance
 from tests.support.fakes.scripted_openai import Asked, Does, grades, scripted_openai
@@ -73,11 +73,7 @@ def environment(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
 def service(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
     """The address of the metrics of a `callgauge run`."""
     with started(tmp_path / "run.log", "run", **environment) as process:
-        yield ready_address(process)
-
-
-def ready_address(process: Process) -> str:
-    return wait_for(lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), 30)
+        yield process.metrics()
 
 
 def wait_for_the_end(address: str) -> None:
@@ -102,7 +98,6 @@ def scored_offline(*arguments: str, environment: Mapping[str, str]) -> list[AnyS
 
 
 def progress_by_turn(records: list[AnyScoreRecord]) -> dict[int, Result]:
-    """The final progress."""
     return {
         record.turn: record.result
         for record in newest_of(records)
@@ -184,7 +179,7 @@ async def test_a_judge_scores_the_dataset_record_s_goals_turn_by_turn(
             "CALLGAUGE_JUDGE__BUDGET_PER_HOUR": "1000",
         }
         with started(tmp_path / "run.log", "run", **judged) as process:
-            address = ready_address(process)
+            address = process.metrics()
             ran("replay", str(RECORD), "--speed", "max", "--goals", "{id}", **judged)
             wait_for_the_end(address)
             requests = len(server.asked)

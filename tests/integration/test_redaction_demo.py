@@ -29,7 +29,7 @@ from schemas.topics import (
 )
 from tests.chaos.verdict.topic_reader import to_the_end
 from tests.integration.conftest import make_topics, variables
-from tests.integration.metrics_page import address_in, page, total
+from tests.integration.metrics_page import page, total
 from tests.integration.processes import Process, ran_here, started, wait_for
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, scripted_openai
 from tests.support.patience import patient
@@ -295,7 +295,7 @@ class Demo:
         wait_for(f"{count} of {metric}", lambda: total(address, metric) == count, PATIENCE_SECONDS)
 
     def _address(self, process: Process) -> str:
-        return wait_for("the address of /metrics", lambda: address_in(process.text), PATIENCE_SECONDS)
+        return process.metrics(PATIENCE_SECONDS)
 
     def _put(self) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "log_level": 0})
@@ -404,6 +404,7 @@ def test_nothing_that_was_planted_is_in_anything_that_is_written_or_shown(run_de
     )
 
 
+@pytest.mark.long
 def test_switched_off_it_is_everywhere(run_demo: Any) -> None:
     """So that the test above can fail, at every place that it looks at."""
     demo = run_demo(redacts=False)

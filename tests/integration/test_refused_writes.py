@@ -7,12 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
+from aiokafka import AIOKafkaProducer
 
 from schemas.scores.records import SCORE_RECORD, CallValues, ClosedFact, TurnStatus
-from tests.integration.metrics_page import address_in, answer_of, total
-from tests.integration.processes import Process, ran, started, wait_for
-from tests.integration.score_log import LOOK_SECONDS
+from tests.integration.metrics_page import answer_of, total
+from tests.integration.processes import Process, ran, started
+from tests.integration.score_log import LOOK_SECONDS, records_on
 from tests.support.brokers.topic_changes import configure_topic, delete_topic
 from tests.support.patience import patient
 
@@ -40,29 +40,9 @@ async def send_call(environment: dict[str, str], name: str) -> None:
         await producer.stop()
 
 
-async def committed(environment: dict[str, str], topic: str) -> list[ConsumerRecord]:
-    """All records of a topic's only partition; those of the transaction that is aborted are not among them."""
-    consumer = AIOKafkaConsumer(
-        f"{environment['CALLGAUGE_TOPIC_PREFIX']}{topic}",
-        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
-        auto_offset_reset="earliest",
-        isolation_level="read_committed",
-    )
-    await consumer.start()
-    try:
-        (partition,) = consumer.assignment()
-        end = (await consumer.end_offsets([partition]))[partition]
-        records: list[ConsumerRecord] = []
-        while await consumer.position(partition) < end:
-            records += (await consumer.getmany(partition, timeout_ms=500)).get(partition, ())
-        return records
-    finally:
-        await consumer.stop()
-
-
 async def closed(environment: dict[str, str]) -> Counter[str]:
     """How often each call has closed. Its final values come before, in the same transaction."""
-    records = [SCORE_RECORD.validate_json(each.value) for each in await committed(environment, "scores") if each.value]
+    records = [SCORE_RECORD.validate_json(each.value) for each in await records_on(environment, "scores") if each.value]
     values = (record for record in records if isinstance(record, CallValues))
     finals = {record.conversation_id for record in values if record.status is TurnStatus.FINAL}
     calls = Counter(record.conversation_id for record in records if isinstance(record, ClosedFact))
@@ -71,14 +51,13 @@ async def closed(environment: dict[str, str]) -> Counter[str]:
 
 
 async def until_closed(environment: dict[str, str], *names: str) -> None:
-    """Each of them, once."""
     async with asyncio.timeout(patient(SECONDS)):
         while await closed(environment) != Counter(names):  # noqa: ASYNC110 - the topic is outside
             await asyncio.sleep(LOOK_SECONDS)
 
 
 def page(process: Process, path: str) -> tuple[int, str]:
-    address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+    address = process.metrics()
     answer = answer_of(address.removesuffix("/metrics") + path)
     return answer.status_code, answer.text
 
@@ -88,7 +67,7 @@ async def test_a_transcript_that_its_topic_refuses_is_left_out_and_the_next_one_
 ) -> None:
     transcripts = f"{environment['CALLGAUGE_TOPIC_PREFIX']}transcripts"
     with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
-        address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+        address = process.metrics()
         await send_call(environment, "before")
         await until_closed(environment, "before")
         await configure_topic(bootstrap, transcripts, max_message_bytes="1000")
@@ -98,7 +77,7 @@ async def test_a_transcript_that_its_topic_refuses_is_left_out_and_the_next_one_
         await configure_topic(bootstrap, transcripts)
         await send_call(environment, "after")
         await until_closed(environment, "before", "refused", "after")
-        assert [each.key for each in await committed(environment, "transcripts")] == [b"before", b"after"]
+        assert [each.key for each in await records_on(environment, "transcripts")] == [b"before", b"after"]
         assert total(address, "callgauge_partitions_fenced_total") == 0
         assert process.text.count("record_too_large_to_write") == 1
         assert process.is_running

@@ -28,7 +28,7 @@ from schemas.topics import INPUT_TOPICS, TOPICS
 from streamer.roles import running as run_command
 from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.conftest import make_topics
-from tests.integration.metrics_page import address_in, answer_of, total
+from tests.integration.metrics_page import answer_of, total
 from tests.integration.processes import Ended, ended, ran, ran_here, started, wait_for
 from tests.integration.score_log import written_scores
 from tests.support.brokers.secured_broker import KEY_PASSWORD, PASSWORD, USER, SecuredBroker, unsigned_token
@@ -223,9 +223,7 @@ async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tm
         allowed(house, *EVALUATOR, *EXPORTER, *JUDGE, *REPLAY),
         started(tmp_path / "run.log", "run", **environment) as process,
     ):
-        address = wait_for(
-            lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), SECONDS
-        )
+        address = process.metrics(SECONDS)
         ran("replay", str(recording), "--speed", "max", **environment)
         wait_for("the call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, SECONDS)
         assert total(address, "callgauge_turns_total") > 0
@@ -242,7 +240,7 @@ def test_a_role_needs_nothing_but_its_own_rights(house: House, tmp_path: Path, r
         allowed(house, *OF_ROLE[role]),
         started(tmp_path / "run.log", "run", "--roles", role, **environment) as process,
     ):
-        wait_for("it to be ready", lambda: address_in(process.text), SECONDS)
+        process.metrics(SECONDS)
 
 
 @pytest.mark.parametrize(("role", "missing"), [("ingest", ["pipecat.events"]), ("monitor", [])])
@@ -272,7 +270,7 @@ def test_a_password_that_changes_while_running_shows_before_a_connection_is_lost
         allowed(house, *EXPORTER),
         started(tmp_path / "run.log", "run", "--roles", "exporter", **environment) as process,
     ):
-        address = wait_for("it to be ready", lambda: address_in(process.text), SECONDS).removesuffix("/metrics")
+        address = process.metrics(SECONDS).removesuffix("/metrics")
         assert answer_of(f"{address}/readyz").text == "ok\n"
         house.log_in_with("another")
         told = f"refuses the login of user '{house.user}' with SCRAM-SHA-512"
@@ -310,7 +308,7 @@ def test_what_goals_need_is_asked_for_when_they_need_it(house: House, tmp_path: 
             allowed(house, right),
             started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process,
         ):
-            wait_for("it to be ready", lambda: address_in(process.text), SECONDS)
+            process.metrics(SECONDS)
             assert process.signalled(signal.SIGTERM)[0] == 0
             assert ("goals_topic_read" in process.text) is (setting == "reads_topic")
 
@@ -326,7 +324,7 @@ def test_files_of_transcripts_need_reading_them(house: House, tmp_path: Path) ->
             allowed(house, *rights),
             started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process,
         ):
-            wait_for("it to be ready", lambda: address_in(process.text), SECONDS)
+            process.metrics(SECONDS)
             assert process.signalled(signal.SIGTERM)[0] == 0
 
 

@@ -19,7 +19,6 @@ from streamer.sources.simulator.traffic import simulate_call
 from streamer.sources.tail import SUMMARY_FILE
 from tests.integration.processes import ran, started, wait_for
 from tests.integration.score_log import closings, newest_of, written_scores
-from tests.integration.test_run_and_replay import ready_address
 
 pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
 
@@ -96,7 +95,7 @@ async def test_a_run_that_is_being_written_comes_out_as_score_says(environment: 
     seeds = {"1.1": 1, "1.2/trial_0": 2, "1.2/trial_1": 3, "1.3": 4}
     tail = ("tail", str(run))
     with started(tmp_path / "evaluator.log", "run", "--roles", "evaluator", **environment) as evaluator:
-        ready_address(evaluator)
+        evaluator.metrics()
         with (
             started(tmp_path / "first.log", *tail, **environment) as first,
             writing(run, seeds, round(time.time() * 1_000) - 300_000) as writer,

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
 
-from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import Process, ran, started, wait_for
-from tests.integration.score_log import closings
+from tests.integration.metrics_page import total
+from tests.integration.processes import ran, started, wait_for
+from tests.integration.score_log import closings, records_on
 from tests.support.conformance_data import needs_conformance, place_of
 
 Json = dict[str, Any]
@@ -55,23 +54,8 @@ def expected(path: Path, folder: Path) -> dict[str, bytes]:
 
 
 async def written(environment: dict[str, str]) -> list[tuple[str, bytes]]:
-    """All committed records of the topic."""
-    consumer = AIOKafkaConsumer(
-        f"{environment['CALLGAUGE_TOPIC_PREFIX']}transcripts",
-        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
-        auto_offset_reset="earliest",
-        isolation_level="read_committed",
-    )
-    await consumer.start()
-    try:
-        records: list[tuple[str, bytes]] = []
-        for partition, end in (await consumer.end_offsets(consumer.assignment())).items():
-            while await consumer.position(partition) < end:
-                batch = (await consumer.getmany(partition, timeout_ms=1_000)).get(partition, ())
-                records += [(record.key.decode(), record.value) for record in batch]
-        return records
-    finally:
-        await consumer.stop()
+    """Keys and values of all committed records of the topic."""
+    return [(record.key.decode(), record.value) for record in await records_on(environment, "transcripts")]
 
 
 async def all_closed(environment: dict[str, str]) -> None:
@@ -80,15 +64,11 @@ async def all_closed(environment: dict[str, str]) -> None:
     assert len(closed) == CALLS, sorted(closed)
 
 
-def address(process: Process) -> str:
-    return wait_for(lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), SECONDS)
-
-
 async def test_each_call_has_one_transcript_and_it_is_the_command_s(
     environment: dict[str, str], calls: Path, tmp_path: Path
 ) -> None:
     with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
-        page = address(process)
+        page = process.metrics(SECONDS)
         ran("replay", str(calls), "--speed", "20", "--keep-ids", **environment)
         await all_closed(environment)
         assert total(page, "callgauge_transcripts_published_total") == CALLS
@@ -111,7 +91,7 @@ async def test_an_evaluator_that_is_killed_writes_no_transcript_twice_and_loses_
     with started(tmp_path / "replay.log", *replaying, **environment) as replay:
         for number in range(3):
             with started(tmp_path / f"run{number}.log", *evaluator, **environment) as process:
-                wait_for_transcripts(address(process), 2)
+                wait_for_transcripts(process.metrics(SECONDS), 2)
                 assert process.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
         with started(tmp_path / "last.log", *evaluator, **environment) as process:
             wait_for("the replay to end", lambda: not replay.is_running, SECONDS)
@@ -139,7 +119,7 @@ async def test_a_folder_that_goes_away_stops_no_evaluation_and_gets_its_files_la
     folder = tmp_path / "files"
     more = {"CALLGAUGE_TRANSCRIPTS__FOLDER": str(folder), "CALLGAUGE_TRANSCRIPTS__GZIP": "true"}
     with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment, **more) as process:
-        page = address(process)
+        page = process.metrics(SECONDS)
         wait_for("the folder", folder.is_dir, SECONDS)
         moved = folder.rename(tmp_path / "gone")
         ran("replay", str(calls), "--speed", "max", "--keep-ids", **environment)
@@ -159,7 +139,7 @@ async def test_a_folder_that_goes_away_stops_no_evaluation_and_gets_its_files_la
 async def test_without_transcripts_none_are_written(environment: dict[str, str], calls: Path, tmp_path: Path) -> None:
     environment = {**environment, "CALLGAUGE_TRANSCRIPTS__ENABLED": "false"}
     with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
-        address(process)
+        process.metrics(SECONDS)
         ran("replay", str(calls), "--speed", "max", "--keep-ids", **environment)
         await all_closed(environment)
     assert await written(environment) == []

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 
 from tests.chaos.evaluators.newer_version import NEWER
-from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import started, wait_for
-from tests.integration.score_log import LOOK_SECONDS
+from tests.integration.metrics_page import total
+from tests.integration.processes import started
+from tests.integration.score_log import LOOK_SECONDS, records_on
 from tests.support.patience import patient
 
 TODAY: dict[str, str] = {}
@@ -32,42 +32,21 @@ class Topics:
     """Writes calls and reads `scores` of any version."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self._bootstrap = environment["CALLGAUGE_BOOTSTRAP"]
-        self._prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
+        self._environment = environment
 
     async def send(self, conversation_id: str, *events: dict[str, Any]) -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap)
-        await producer.start()
         now_ms = time.time_ns() // 1_000_000
-        for place, event in enumerate(events):
-            value = json.dumps({"timestamp": now_ms + place} | event).encode()
-            await producer.send_and_wait(f"{self._prefix}audit.events", value, key=conversation_id.encode())
-        await producer.stop()
+        timed = ({"timestamp": now_ms + place} | event for place, event in enumerate(events))
+        await self.write("audit.events", conversation_id, *timed)
 
-    async def write_scores(self, conversation_id: str, *records: dict[str, Any]) -> None:
-        """Records of `scores` as they were written."""
-        producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap)
-        await producer.start()
-        for record in records:
-            value = json.dumps(record).encode()
-            await producer.send_and_wait(f"{self._prefix}scores", value, key=conversation_id.encode())
-        await producer.stop()
+    async def write(self, topic: str, conversation_id: str, *values: dict[str, Any]) -> None:
+        name = self._environment["CALLGAUGE_TOPIC_PREFIX"] + topic
+        async with AIOKafkaProducer(bootstrap_servers=self._environment["CALLGAUGE_BOOTSTRAP"]) as producer:
+            for value in values:
+                await producer.send_and_wait(name, json.dumps(value).encode(), key=conversation_id.encode())
 
     async def scores(self) -> list[dict[str, Any]]:
-        consumer = AIOKafkaConsumer(
-            f"{self._prefix}scores", bootstrap_servers=self._bootstrap, auto_offset_reset="earliest",
-            isolation_level="read_committed",
-        )  # fmt: skip
-        await consumer.start()
-        try:
-            (tp,) = consumer.assignment()
-            end = (await consumer.end_offsets([tp]))[tp]
-            found = []
-            while await consumer.position(tp) < end:
-                found += (await consumer.getmany(tp, timeout_ms=500)).get(tp, [])
-            return [json.loads(record.value) for record in found if record.value]
-        finally:
-            await consumer.stop()
+        return [json.loads(each.value) for each in await records_on(self._environment, "scores") if each.value]
 
     async def closed(self, *calls: str) -> dict[str, str]:
         """By call, the reason, once all of them are closed."""
@@ -96,14 +75,14 @@ async def test_what_one_version_closed_the_other_does_not_score_again(
     calls = [f"done-{number}" for number in range(3)]
     evaluator = ("run", "--roles", "evaluator")
     with started(tmp_path / "first.log", *evaluator, command=ALTERED, **environment, **first) as running:
-        wait_for("the first version", lambda: address_in(running.text), WAIT_SECONDS)
+        running.metrics(WAIT_SECONDS)
         await topics.send("open", *SAID)  # so that the second version reads all of them again
         for call in calls:
             await topics.send(call, *SAID, ENDED)
         before = await topics.closed(*calls)
         running.signalled(signal.SIGKILL)
     with started(tmp_path / "second.log", *evaluator, command=ALTERED, **environment, **second) as running:
-        wait_for("the second version", lambda: address_in(running.text), WAIT_SECONDS)
+        running.metrics(WAIT_SECONDS)
         await topics.send("open", *SAID, ENDED)
         after = await topics.closed("open", *calls)
     records = await topics.scores()
@@ -131,9 +110,9 @@ async def test_a_call_that_schema_1_left_open_goes_on_and_nothing_of_it_is_count
     # The ends are those of another call: of an open call there can only be records from while it runs.
     left = [each for each in older if each["status"] not in ("final", "settled") and each["turn"] in (None, 0)]
     assert {"call_started", "turn", "stage_latencies", "speech"} <= {each["name"] for each in left}
-    await topics.write_scores("open", *left)
+    await topics.write("scores", "open", *left)
     with started(tmp_path / "today.log", "run", "--roles", "evaluator", command=ALTERED, **environment) as running:
-        address = wait_for("the evaluator", lambda: address_in(running.text), WAIT_SECONDS)
+        address = running.metrics(WAIT_SECONDS)
         await topics.send("open", *SAID, ENDED)
         assert await topics.closed("open") == {"open": "ended"}
         assert total(address, "callgauge_order_unusable_total") == 1

@@ -46,17 +46,12 @@ class Buildah:
         return cls(folder, "overlay" if works else "vfs")
 
     def __call__(self, *arguments: str | Path) -> str:
-        """Runs a command and returns its output.
-
-        Raises:
-            AssertionError: It failed.
-        """
+        """Runs a command and returns its output."""
         done = subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=patient(_STEP_SECONDS))
         assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
         return done.stdout.strip()
 
     def command(self, *arguments: str | Path) -> list[str]:
-        """Returns the whole command."""
         own = [f"--root={self.folder / 'store'}", f"--runroot={self.folder / 'run'}", f"--storage-driver={self.driver}"]
         return [require_tool("buildah", "apt-get install buildah"), *own, *map(str, arguments)]
 

@@ -47,11 +47,7 @@ class OwnNetwork:
 
 @contextmanager
 def own_network(secrets: Mapping[str, str]) -> Iterator[OwnNetwork]:
-    """Keeps a network for the length of the block; without the right to make one, the test is skipped.
-
-    Args:
-        secrets: Content of files in `/run/secrets`, by their names.
-    """
+    """Keeps a network for the length of the block; without the right to make one, the test is skipped."""
     if shutil.which("unshare") is None or shutil.which("nsenter") is None:
         pytest.skip("no network of its own can be made here: unshare and nsenter, of util-linux on Linux, are missing")
     arguments = [part for secret in secrets.items() for part in secret]

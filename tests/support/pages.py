@@ -39,7 +39,6 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: str) -> Iterator[Block]:
-    """Returns the blocks of a page."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for found in _BLOCK.finditer(text):
         code = re.sub(rf"^{found[1]}", "", found[3], flags=re.MULTILINE)

@@ -73,15 +73,10 @@ class WarmStart:
         return self._process.exitcode
 
     def poll(self) -> int | None:
-        """As `returncode`."""
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Waits for its end and returns the exit code.
-
-        Raises:
-            TimeoutExpired: It runs after so many seconds still.
-        """
+        """Waits for its end and returns the exit code."""
         self._process.join(timeout)
         code = self._process.exitcode
         if code is None:
@@ -94,7 +89,6 @@ class WarmStart:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """kill -9."""
         self.send_signal(signal.SIGKILL)
 
 

@@ -16,7 +16,6 @@ def signature_header(body: bytes, at_seconds: int | str, secret: str = SECRET) -
 
 
 def delivery(kind: str, data: Json, at_seconds: float) -> bytes:
-    """The body of a delivery."""
     return json.dumps({"type": kind, "event_timestamp": int(at_seconds), "data": data}).encode()
 
 

@@ -11,11 +11,7 @@ from typing import Final
 
 from tests.tidy.source_tree import ROOT
 
-COMMANDS: Final[Sequence[Sequence[str]]] = (
-    ("ruff", "format", "--check", "."),
-    ("ruff", "check", "."),
-    ("mypy",),
-)
+COMMANDS: Final[Sequence[Sequence[str]]] = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",))
 _BIN: Final = Path(sys.executable).parent
 _LATER: Final = ("nice", "-n", "5")
 

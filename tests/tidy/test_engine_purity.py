@@ -13,17 +13,7 @@ FORBIDDEN_MODULES = (
     *("asyncio", "threading", "multiprocessing", "concurrent", "subprocess", "logging", "structlog", "warnings"),
 )
 FORBIDDEN_CALLS = {
-    "print",
-    "open",
-    "input",
-    "eval",
-    "exec",
-    "compile",
-    "breakpoint",
-    "globals",
-    "__import__",
-    "id",
-    "hash",
+    *("print", "open", "input", "eval", "exec", "compile", "breakpoint", "globals", "__import__", "id", "hash")
 }
 ASYNCHRONOUS = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
 

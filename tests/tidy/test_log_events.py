@@ -43,11 +43,6 @@ def test_every_log_line_has_one_event_name() -> None:
     assert found == []
 
 
-def test_there_are_log_lines_to_look_at() -> None:
-    texts = [ast.unparse(tree) for tree in modules("consumers").values()]
-    assert sum(text.count(f"{LOGGER} = structlog.get_logger()") for text in texts) >= 3
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -65,8 +60,3 @@ def test_there_are_log_lines_to_look_at() -> None:
 )
 def test_a_line_without_is_seen(line: str) -> None:
     assert len(list(_offences(ast.parse(line)))) == 1
-
-
-def test_a_line_with_one_passes() -> None:
-    lines = "log = structlog.get_logger()\nlog.info('commit_failed', error=str(error))"
-    assert list(_offences(ast.parse(lines))) == []

@@ -64,11 +64,7 @@ class Script:
             raise RunError(f"the broker did not take {left} records")
 
     def until(self, what: str, is_so: Callable[[], Any], seconds: float = WAIT_SECONDS) -> None:
-        """Lets time pass until something is so.
-
-        Raises:
-            RunError: It is not in time.
-        """
+        """Lets time pass until something is so."""
         if not self.perhaps(is_so, seconds):
             tails = "\n".join(member.tail() for member in self.stage.fleet.members)
             raise RunError(f"waited in vain for {what}; the last lines of each evaluator:\n{tails}")
@@ -98,11 +94,7 @@ class Script:
         self.until("a commit behind the last record", is_read)
 
     def until_closed(self, names: Iterable[str], seconds: float = WAIT_SECONDS) -> None:
-        """Waits until these calls are closed.
-
-        Raises:
-            RunError: One is not in time.
-        """
+        """Waits until these calls are closed."""
         wanted = {name.encode() for name in names}
         self.until(f"the end of {sorted(wanted)}", lambda: wanted <= self.stage.closed_on(PARTITION), seconds)
 
@@ -121,7 +113,6 @@ class Script:
         )
 
     def delete_order(self) -> None:
-        """Deletes all records of `order`."""
         topic = self.stage.prefix + ORDER_TOPIC
         _, end = extent(self.stage.cluster.bootstrap, topic, PARTITION)
         deletion = {TopicPartition(topic, PARTITION): RecordsToDelete(end)}

@@ -5,8 +5,7 @@ from typing import Final, NamedTuple
 
 from tests.chaos.canaries.script import ALONE, SEVERAL, Script, call, split
 from tests.chaos.evaluators.broken import HAS_WRITTEN, HESITANT, HESITATES
-from tests.chaos.evaluators.evaluator_page import PageError, partitions_of
-from tests.chaos.evaluators.fleet import Evaluator
+from tests.chaos.evaluators.fleet import Evaluator, PageError, partitions_of
 
 CALLS: Final = 3
 SOURCES: Final = ("pipecat", "audit", "elevenlabs")

@@ -17,15 +17,7 @@ REQUEST_MS: Final = 10_000
 
 
 def asked(bootstrap: str, ask: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:
-    """The answer to a request, on a client of its own.
-
-    Args:
-        bootstrap: The brokers.
-        ask: Sends the requests.
-
-    Raises:
-        KafkaError: They refuse, or do not answer.
-    """
+    """The answer to a request, on a client of its own."""
 
     async def answer() -> Any:
         async with admin_of(bootstrap, REQUEST_MS) as admin:
@@ -35,11 +27,7 @@ def asked(bootstrap: str, ask: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) 
 
 
 def committed(bootstrap: str, group: str, numbers: set[int]) -> dict[tuple[str, int], int]:
-    """Committed offsets of a group by topic and partition, for these partition numbers, where there are any.
-
-    Raises:
-        KafkaError: As `asked`.
-    """
+    """Committed offsets of a group by topic and partition, for these partition numbers, where there are any."""
     found = asked(bootstrap, lambda admin: admin.list_consumer_group_offsets(group))
     return {
         (tp.topic, tp.partition): at.offset for tp, at in found.items() if tp.partition in numbers and at.offset >= 0

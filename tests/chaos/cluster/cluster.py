@@ -19,8 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.chaos.cluster import network
 from tests.chaos.cluster.network import Network
-from tests.chaos.cluster.proxy import DOORS
-from tests.chaos.cluster.proxy_process import Listener, ProxyProcess
+from tests.chaos.cluster.proxy import DOORS, Listener, ProxyProcess
 from tests.support import required_tools
 from tests.support.brokers import kafka_broker
 from tests.support.patience import patient
@@ -83,12 +82,10 @@ class Node:
             self._kill_at = time.monotonic() + STOP_SECONDS
 
     def freeze(self) -> None:
-        """SIGSTOP."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
@@ -133,10 +130,6 @@ class Cluster:
             folder: For the nodes' folders.
             brokers: How many nodes.
             loses_sight: Whether they get a network of their own, where that can be made.
-
-        Raises:
-            NoBrokerError: Java or Maven is missing, and may not be installed here.
-            BrokerStartError: The jars or the format failed.
         """
         missing = required_tools.provide(required_tools.JAVA, required_tools.MAVEN)
         if missing:
@@ -172,11 +165,7 @@ class Cluster:
         return ",".join(f"127.0.0.1:{node.ports[f'{door} proxy']}" for node in self.nodes)
 
     def wait_until_it_answers(self) -> None:
-        """Returns once every node is known to the others.
-
-        Raises:
-            BrokerStartError: They are not in time, or one ended.
-        """
+        """Returns once every node is known to the others."""
         deadline = time.monotonic() + patient(START_SECONDS)
         while time.monotonic() < deadline:
             for node in self.nodes:
@@ -228,12 +217,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(folder: Path, brokers: int, *, loses_sight: bool = False) -> Iterator[Cluster]:
-    """A cluster for the length of the block; arguments as those of `Cluster`.
-
-    Raises:
-        NoBrokerError: As `Cluster`.
-        BrokerStartError: As `Cluster`, or it does not come up.
-    """
+    """A cluster for the length of the block; arguments as those of `Cluster`."""
     cluster = Cluster(folder, brokers, loses_sight=loses_sight)
     try:
         cluster.start()

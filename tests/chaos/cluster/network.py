@@ -29,11 +29,7 @@ class Network:
     """Namespaces, a pair of virtual cards for each, and the bridge; `close` removes them."""
 
     def __init__(self, nodes: int) -> None:
-        """Makes them for nodes 1 to `nodes`.
-
-        Raises:
-            CalledProcessError: `ip` refused something.
-        """
+        """Makes them for nodes 1 to `nodes`."""
         own = os.getpid()
         self._nodes = range(1, nodes + 1)
         self._subnet = f"10.{200 + own % 50}.{own // 50 % 250}"

@@ -45,11 +45,7 @@ def batch(records: Sequence[RawRecord], *, is_compressed: bool = False, behind: 
 
 
 def send(host: str, port: int, topic: str, partition: int, batches: bytes) -> None:
-    """Gives a batch to the broker that leads the partition.
-
-    Raises:
-        RefusedError: It did not take it.
-    """
+    """Gives a batch to the broker that leads the partition."""
     name = topic.encode()
     request = (
         struct.pack(">hhih", PRODUCE, PRODUCE_VERSION, 1, 5) + b"chaos"

@@ -44,19 +44,7 @@ def not_as_it_must_be(kinds: Sequence[str], say: Say, *, has_controls: bool) -> 
 
 
 def played(kind: str, way: str, cluster: Cluster, folder: Path, say: Say) -> Findings:
-    """The findings of one script.
-
-    Args:
-        kind: The part that it is about.
-        way: `WITHOUT` or `WITH` that part.
-        cluster: The brokers.
-        folder: For logs.
-        say: Takes each line of the report.
-
-    Raises:
-        RunError: The script could not be played to its end.
-        UnreadableError: The topics could not be read to their end.
-    """
+    """The findings of one script."""
     begin = time.monotonic()
     canary = CANARIES[kind]
     own = folder / f"{way}-{kind}"

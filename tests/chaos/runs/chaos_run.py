@@ -10,9 +10,8 @@ from typing import Final
 
 from tests.chaos.cluster.cluster import Cluster
 from tests.chaos.evaluators.fleet import ALTERED
-from tests.chaos.faults.fault_kinds import HARM
+from tests.chaos.faults.fault_kinds import HARM, Scene
 from tests.chaos.faults.faults import USUAL, Fault, planned
-from tests.chaos.faults.scene import Scene
 from tests.chaos.load.poison import Kind
 from tests.chaos.stage import Say, Stage
 from tests.chaos.verdict.checker import Findings
@@ -75,13 +74,7 @@ class Outcome:
 
 
 def chaos(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
-    """Runs it all.
-
-    Raises:
-        RunError: The topics could not be made, or an evaluator did not come up.
-        LoadError: The load broke down.
-        UnreadableError: The topics could not be read to their end.
-    """
+    """Runs it all."""
     with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command, through_proxy=True) as stage:
         stage.wait_for_fleet(plan.evaluators)
         stage.start_load(

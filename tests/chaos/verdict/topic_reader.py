@@ -45,9 +45,6 @@ def to_the_end(
         partition: The number.
         before: Only records before this offset; None for all.
         has_headers: Whether to read headers, which the client cannot do where a key is not UTF-8.
-
-    Raises:
-        UnreadableError: The broker stopped answering before the end.
     """
     consumer = _consumer(bootstrap)
     try:
@@ -96,16 +93,11 @@ class Follower:
         ]
 
     def close(self) -> None:
-        """Disconnects."""
         self._consumer.close()
 
 
 def wait_until_nothing_is_open(bootstrap: str, topic: str, partitions: int) -> None:
-    """Returns once no transaction is open in the topic, so that its end is its end for readers of committed records too.
-
-    Raises:
-        UnreadableError: One stayed open.
-    """
+    """Returns once no transaction is open in the topic, so that its end is its end for readers of committed records too."""
     deadline = time.monotonic() + OPEN_TRANSACTION_SECONDS
     while True:
         written = _extents(bootstrap, topic, range(partitions), _WRITTEN)
@@ -121,20 +113,12 @@ def wait_until_nothing_is_open(bootstrap: str, topic: str, partitions: int) -> N
 
 
 def ends(bootstrap: str, topic: str, numbers: Iterable[int]) -> dict[int, int]:
-    """The offset after the last record of some partitions, committed or not.
-
-    Raises:
-        UnreadableError: The broker does not say.
-    """
+    """The offset after the last record of some partitions, committed or not."""
     return {number: end for number, (_, end) in _extents(bootstrap, topic, numbers, _WRITTEN).items()}
 
 
 def extent(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
-    """The offset of the first record that a partition still has, and the one after the last that is committed.
-
-    Raises:
-        UnreadableError: The broker does not say.
-    """
+    """The offset of the first record that a partition still has, and the one after the last that is committed."""
     return _extents(bootstrap, topic, [partition], _COMMITTED)[partition]
 
 

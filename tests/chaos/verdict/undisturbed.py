@@ -52,12 +52,7 @@ Inputs = Mapping[InputSource, Sequence[InputRecord]]
 
 
 def undisturbed(inputs: Inputs, limits: Limits) -> Undisturbed:
-    """Evaluates one partition number.
-
-    Args:
-        inputs: Its records.
-        limits: Those of the evaluators.
-    """
+    """Evaluates one partition number."""
     evaluator = PartitionEvaluator(limits, "undisturbed")
     records: list[AnyScoreRecord] = []
     refused: set[tuple[str, int, int]] = set()

@@ -44,11 +44,7 @@ class Traces(NamedTuple):
 
 
 def judged(traces: Traces) -> Findings:
-    """Reads everything and compares.
-
-    Raises:
-        UnreadableError: Something cannot be read to its end.
-    """
+    """Reads everything and compares."""
     for topic in (SCORES_TOPIC, ORDER_TOPIC, QUARANTINE_TOPIC):
         wait_until_nothing_is_open(traces.bootstrap, traces.prefix + topic, traces.partitions)
     quarantined = _quarantined(traces)

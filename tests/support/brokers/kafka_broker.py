@@ -86,12 +86,7 @@ class BrokerStartError(Exception):
 
 @contextlib.contextmanager
 def running(*, secured: bool = False) -> Iterator[str]:
-    """A broker for the length of the block, as "host:port"; a secured one as `secured_broker.SecuredBroker.read` takes it.
-
-    Raises:
-        NoBrokerError: nothing here can run one.
-        BrokerStartError: it did not come up.
-    """
+    """A broker for the length of the block, as "host:port"; a secured one as `secured_broker.SecuredBroker.read` takes it."""
     named = os.environ.get("CALLGAUGE_TEST_BOOTSTRAP")
     if named and not secured:
         yield named
@@ -134,10 +129,6 @@ def shared(folder: Path, *, secured: bool = False) -> Iterator[str]:
     """One broker for all processes that name the same folder, as `running` gives it; a secured one is another broker.
 
     Who comes first starts it, and ends it when no process uses it any more; who comes later than that starts another.
-
-    Raises:
-        NoBrokerError: nothing here can run one.
-        BrokerStartError: it did not come up.
     """
     kind = "secured" if secured else "bootstrap"
     known, starting_lock, using_lock = (folder / name for name in (kind, f"{kind}.starting", f"{kind}.using"))
@@ -240,11 +231,7 @@ def _java_command(
 
 
 def kafka_jars() -> Path:
-    """Returns the folder of Kafka's jars, fetched once; two processes may do it at once, the first one done wins.
-
-    Raises:
-        BrokerStartError: Maven could not fetch them.
-    """
+    """Returns the folder of Kafka's jars, fetched once; two processes may do it at once, the first one done wins."""
     if not JARS.exists():
         JARS.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=JARS.parent, prefix="fetching-") as name:

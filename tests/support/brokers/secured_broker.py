@@ -57,7 +57,6 @@ class SecuredBroker:
     folder: str
 
     def file(self, name: str) -> str:
-        """The path of one of the files."""
         return str(Path(self.folder) / name)
 
     @classmethod

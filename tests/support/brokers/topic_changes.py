@@ -31,11 +31,7 @@ async def admin_of(bootstrap: str, request_timeout_ms: int = 40_000) -> AsyncIte
 async def create_topics(
     bootstrap: str, partitions_by_name: Mapping[str, int], configs: Mapping[str, str] | None = None
 ) -> None:
-    """Makes topics and returns when every partition has a leader.
-
-    Raises:
-        KafkaError: The broker refuses one, for example with TopicAlreadyExistsError.
-    """
+    """Makes topics and returns when every partition has a leader."""
     wanted = [NewTopic(name, count, 1, topic_configs=dict(configs or {})) for name, count in partitions_by_name.items()]
     async with admin_of(bootstrap) as admin:
         for _, code, message in (await admin.create_topics(wanted)).topic_errors:
@@ -45,11 +41,7 @@ async def create_topics(
 
 
 async def add_partitions(bootstrap: str, partitions_by_name: Mapping[str, int]) -> None:
-    """Gives topics more partitions, one after the other, and returns when every partition has a leader.
-
-    Raises:
-        KafkaError: The broker refuses one.
-    """
+    """Gives topics more partitions, one after the other, and returns when every partition has a leader."""
     async with admin_of(bootstrap) as admin:
         for name, count in partitions_by_name.items():
             for _, code, message in (await admin.create_partitions({name: NewPartitions(count)})).topic_errors:
@@ -59,11 +51,7 @@ async def add_partitions(bootstrap: str, partitions_by_name: Mapping[str, int]) 
 
 
 async def delete_topic(bootstrap: str, name: str) -> None:
-    """Deletes a topic and returns when the broker does not know it any more.
-
-    Raises:
-        KafkaError: The broker refuses it.
-    """
+    """Deletes a topic and returns when the broker does not know it any more."""
     async with admin_of(bootstrap) as admin:
         ((_, code),) = (await admin.delete_topics([name])).topic_error_codes
         _require(code, name)
@@ -85,9 +73,6 @@ async def configure_topic(bootstrap: str, name: str, **settings: str) -> None:
         bootstrap: The broker.
         name: The topic.
         settings: Names of settings, with _ in place of the dot, and values.
-
-    Raises:
-        KafkaError: The broker refuses them.
     """
     topic = ConfigResource(ConfigResourceType.TOPIC, name)
     wanted = {setting.replace("_", "."): value for setting, value in settings.items()}

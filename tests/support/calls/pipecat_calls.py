@@ -74,7 +74,6 @@ def recorded_calls() -> dict[str, RecordedCall]:
 
 
 def speech_places(events: Sequence[Json]) -> list[int]:
-    """Places of the speech events."""
     return [place for place, event in enumerate(events) if event["type"] == "speech_event"]
 
 

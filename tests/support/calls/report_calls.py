@@ -16,12 +16,7 @@ T0_MS = 1_790_000_000_000
 
 
 def recorded(
-    text: str = "hello",
-    *,
-    name: str | None = None,
-    conversation_id: str = "c",
-    turns: int = 3,
-    pace: float = 1.0,
+    text: str = "hello", *, name: str | None = None, conversation_id: str = "c", turns: int = 3, pace: float = 1.0
 ) -> RecordedCall:
     """A call of so many turns in which everything that can be a text is this one; one tool fails and one does not answer.
 

@@ -177,7 +177,6 @@ async def _run(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    """Runs one fleet."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.pipecat_bots.fleet", description=__doc__)
     parser.add_argument("--bots", type=int, default=200)
     parser.add_argument("--turns", type=int, default=2)

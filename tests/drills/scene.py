@@ -5,13 +5,15 @@ Everything is real, and so are the windows of the rules: alerts come after minut
 """
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import yaml
@@ -21,12 +23,114 @@ from aiokafka.admin import RecordsToDelete
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
-from tests.drills.pipeline.notified import Notice, Notices, receiving
-from tests.integration.metrics_page import address_in
 from tests.integration.processes import Process, started, wait_for
+from tests.support.fakes.http_answers import Answer, Request, answering
 from tests.support.monitoring import prometheus, shipped_alertmanager
 
-PROMETHEUS: Final = Path(__file__).parents[3] / "deploy" / "prometheus"
+# -- messages of Prometheus when alerts fire and end, and of Alertmanager about them -----------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One alert as it was sent.
+
+    Attributes:
+        at: When it came, on the monotonic clock.
+        alert: Its name.
+        labels: Its other labels.
+        annotations: Its texts.
+        is_resolved: Whether it says that the alert has ended.
+    """
+
+    at: float
+    alert: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    is_resolved: bool
+
+    @property
+    def is_page(self) -> bool:
+        """Whether it wakes a person."""
+        return self.labels["severity"] == "critical" and not self.is_resolved
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A message of Alertmanager to the pager of a team."""
+
+    at: float
+    key: str
+    summary: str
+    text: str
+
+
+@dataclass(slots=True)
+class Notices:
+    """All that came so far.
+
+    Attributes:
+        address: Where it is sent to.
+        all: The alerts from Prometheus.
+        paged: The pages from Alertmanager.
+    """
+
+    address: str = ""
+    all: list[Notice] = field(default_factory=list)
+    paged: list[Page] = field(default_factory=list)
+
+    def page_of(self, alert: str, team: str, since: float) -> Page | None:
+        """Returns the first page of this alert to this team; None if none came."""
+        for page in list(self.paged):
+            if page.summary.startswith(alert) and page.key == f"key-{team}" and page.at >= since:
+                return page
+        return None
+
+    def first(self, alert: str, **labels: str) -> Notice | None:
+        """Returns the first notice that this alert fires; None if none came."""
+        for notice in list(self.all):
+            if notice.alert == alert and not notice.is_resolved and labels.items() <= notice.labels.items():
+                return notice
+        return None
+
+    def pages(self, since: float = 0) -> set[str]:
+        """Returns the names of the alerts that paged since then."""
+        return {notice.alert for notice in list(self.all) if notice.is_page and notice.at >= since}
+
+    def resolved(self, since: float = 0) -> set[str]:
+        """Returns the names of the alerts that were said to have ended since then."""
+        return {notice.alert for notice in list(self.all) if notice.is_resolved and notice.at >= since}
+
+
+@contextmanager
+def receiving() -> Iterator[Notices]:
+    """Listens on a free port, in the place of an Alertmanager and of every service that an Alertmanager sends to."""
+    notices = Notices()
+
+    def answer(request: Request) -> Answer:
+        sent = json.loads(request.body)
+        if request.path.endswith("/alerts"):
+            notices.all += [_notice(each) for each in sent]
+        elif request.path.startswith("/pagerduty"):
+            if sent["event_action"] == "trigger":
+                said = sent["payload"]
+                text = said["custom_details"]["text"]
+                notices.paged.append(Page(time.monotonic(), sent["routing_key"], said["summary"], text))
+            return Answer(202, b"{}", {"Content-Type": "application/json"})
+        return Answer(200, b"ok", {"Content-Type": "text/plain"})
+
+    with answering(answer) as notices.address:
+        yield notices
+
+
+def _notice(sent: dict[str, Any]) -> Notice:
+    labels = dict(sent["labels"])
+    ends = datetime.fromisoformat(sent["endsAt"])
+    return Notice(time.monotonic(), labels.pop("alertname"), labels, sent["annotations"], ends <= datetime.now(UTC))
+
+
+# -- the installation --------------------------------------------------------------------------------------------------
+
+PROMETHEUS: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
 START_SECONDS: Final = 60
 PAGE_SECONDS: Final = 30
 """From the alert to the page: Alertmanager looks at a group of which it has paged before every five minutes, at a new one at once."""
@@ -60,21 +164,13 @@ class Scene:
         time.sleep(seconds)
 
     def fires(self, alert: str, within_minutes: float, since: float, **labels: str) -> Notice:
-        """Waits until an alert fires, and returns its message.
-
-        Raises:
-            AssertionError: It did not fire in time.
-        """
+        """Waits until an alert fires, and returns its message."""
         left = since + within_minutes * 60 - time.monotonic()
         wanted = f"{alert} within {within_minutes} min; sent: {sorted({each.alert for each in self.notices.all})}"
         return wait_for(wanted, lambda: self.notices.first(alert, **labels), left)
 
     def is_paged(self, alert: str, team: str, since: float) -> str:
-        """Waits until the team's pager has a page of this alert, and returns its text.
-
-        Raises:
-            AssertionError: It did not come soon after the alert fired.
-        """
+        """Waits until the team's pager has a page of this alert, and returns its text."""
         wanted = f"a page of {alert} to {team}; pages: {[page.summary for page in self.notices.paged]}"
         return wait_for(wanted, lambda: self.notices.page_of(alert, team, since), PAGE_SECONDS).text
 
@@ -126,15 +222,7 @@ def scene(
     judge: Mapping[str, str] | None = None,
     traffic: Sequence[str] = (),
 ) -> Iterator[Scene]:
-    """Starts everything; yields when Prometheus has read every process and calls are under way.
-
-    Args:
-        environment: Variables of every process; their topics are there.
-        folder: For logs and data.
-        evaluators: How many.
-        judge: Variables of a judge; None for no judge.
-        traffic: Further arguments of `callgauge simulate`.
-    """
+    """Starts everything; yields when Prometheus has read every process and calls are under way."""
     with ExitStack() as stack:
 
         def role(name: str, number: int = 0) -> Process:
@@ -156,7 +244,7 @@ def scene(
 
 
 def _page(process: Process) -> str:
-    return wait_for(lambda: f"an address in:\n{process.text}", lambda: address_in(process.text), START_SECONDS)
+    return process.metrics(START_SECONDS)
 
 
 def _configured(folder: Path, pages: Sequence[str], receivers: Sequence[str]) -> Path:

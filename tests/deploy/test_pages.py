@@ -1,0 +1,406 @@
+"""The pages for people: generated ones are of today, links lead somewhere, tables are complete, and figures and examples are true."""
+
+import argparse
+import math
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from consumers.runtime.kafka.connection import READ, WRITE, Needs
+from consumers.runtime.kafka.security import SecuritySettings
+from docs.generate_pages import pages
+from schemas.closed_sets import LATENCY_REASONS, Detector, UnscoredReason
+from schemas.goals.checks import CHECKS
+from schemas.goals.goal_set import GoalSet, JudgeOptions
+from schemas.judging import PLACES
+from schemas.metrics.catalogue import METRICS
+from schemas.redaction import tag_of
+from streamer.agent_inspect.traces import OPTIONS
+from streamer.cli.app import COMMANDS
+from streamer.cluster.facts import TRAFFIC_NEEDS, needs_of
+from streamer.settings.all_settings import AGENT_INSPECT_NAMES, GoalSettings, Settings, setting_names
+from tests.integration.processes import ran_here
+from tests.support.fakes.engine_feed import Feed
+from tests.support.pages import PAGES, ROOT
+
+# -- generated pages ---------------------------------------------------------------------------------------------------
+
+GENERATED = pages()
+
+
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)
+def test_a_generated_page_is_up_to_date(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == GENERATED[path], "run `python docs/generate_pages.py`"
+
+
+def test_every_setting_and_every_metric_has_its_row() -> None:
+    text = {path.name: text for path, text in GENERATED.items()}
+    rows = re.findall(r"^\| `([a-z0-9_.]+)` \|", text["settings.md"], re.M)
+    assert rows == [".".join(names) for names in setting_names()]
+    assert {metric.name for metric in METRICS} <= set(re.findall(r"^\| `(\w+)` \|", text["metrics.md"], re.M))
+
+
+def test_no_page_depends_on_the_environment_of_its_maker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLGAUGE_HTTP_PORT", "1")
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    assert pages() == GENERATED
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+RUNBOOKS = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "deploy" / "runbooks").glob("*.md"))]
+_LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken(page: str) -> list[str]:
+    """The links of a page that lead nowhere."""
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    found = []
+    for path, anchor in _LINK.findall(text):
+        target = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            found.append(f"{path}#{anchor}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *RUNBOOKS, "ARCHITECTURE.md", "CHANGELOG.md", "streamer/pipecat_observer/README.md"]
+)
+def test_links_lead_somewhere(page: str) -> None:
+    assert broken(page) == []
+
+
+# -- tables of commands, checks and data -------------------------------------------------------------------------------
+
+README_PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
+GOALS_PAGE = (ROOT / "docs" / "goals.md").read_text(encoding="utf-8")
+REDACTION_PAGE = (ROOT / "deploy" / "redaction.md").read_text(encoding="utf-8")
+SECURITY_PAGE = (ROOT / "deploy" / "security.md").read_text(encoding="utf-8")
+
+
+def rows_of(page: str, first_header: str) -> list[list[str]]:
+    """The cells of a table's rows, by the header of its first column."""
+    rows = page[page.index(f"| {first_header} |") :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+
+
+def column(page: str, first_header: str, number: int = 0) -> str:
+    return "\n".join(row[number] for row in rows_of(page, first_header))
+
+
+def first_words(text: str) -> set[str]:
+    """The first words of inline code, without the name of the program."""
+    return set(re.findall(r"`(?:callgauge )?(\w+)", text))
+
+
+def test_readme_has_every_command() -> None:
+    rows = column(README_PAGE[README_PAGE.index("## Commands") :], "command")
+    assert set(re.findall(r"^`callgauge (\w+)", rows, re.M)) == COMMANDS.keys()
+
+
+def test_of_every_command_a_page_has_its_rights_or_that_it_needs_none() -> None:
+    (offline,) = re.findall(r"^(.+) need no broker\.", README_PAGE, re.M)
+    assert (
+        first_words(offline)
+        | first_words(column(SECURITY_PAGE, "what runs"))
+        | first_words(column(SECURITY_PAGE, "command"))
+        >= COMMANDS.keys()
+    )
+
+
+def test_the_page_about_goals_has_every_kind_of_check() -> None:
+    assert first_words(column(GOALS_PAGE, "check")) == CHECKS.keys()
+
+
+def test_the_page_about_redaction_has_every_type() -> None:
+    assert set(re.findall(r"`(.+?)`", column(REDACTION_PAGE, "data", 1))) == {tag_of(detector) for detector in Detector}
+    (settings,) = re.findall(r"```toml\n(.*?)```", REDACTION_PAGE, re.S)
+    assert tomllib.loads(settings)["redaction"]["detectors"] == [detector.value for detector in Detector]
+
+
+# -- docs/goals.md -----------------------------------------------------------------------------------------------------
+
+GOAL_EXAMPLES = re.findall(
+    r"^### `(\w+)`\n.*?^```yaml\n(.*?)^```\n\nOn the sample call: (.*?)\.$", GOALS_PAGE, re.M | re.S
+)
+
+
+def test_every_check_has_an_example() -> None:
+    assert [kind for kind, _, _ in GOAL_EXAMPLES] == re.findall(r"^### `(\w+)`$", GOALS_PAGE, re.M)
+    assert {kind for kind, _, _ in GOAL_EXAMPLES} == CHECKS.keys()
+    for kind, text, _ in GOAL_EXAMPLES:
+        (subgoal,) = yaml.safe_load(text)
+        assert subgoal["check"]["kind"] == kind
+
+
+def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
+    file = tmp_path / "goals.yaml"
+    file.write_text("id: page\nsubgoals:\n" + "".join(text for _, text, _ in GOAL_EXAMPLES))
+    ended = ran_here("goals", "check", str(file), "--call", "sample")
+    assert ended.code == 0, ended.err
+    for _, text, result in GOAL_EXAMPLES:
+        (subgoal,) = yaml.safe_load(text)
+        assert f"  {subgoal['id']}: {result}\n" in ended.out
+
+
+def test_the_sets_can_be_read_and_the_table_has_every_field(tmp_path: Path) -> None:
+    texts = re.findall(r"^```yaml\n(id: .*?)^```$", GOALS_PAGE, re.M | re.S)
+    assert len(texts) == 2
+    for text in texts:
+        file = tmp_path / "goals.yaml"
+        file.write_text(text)
+        assert ran_here("goals", "check", str(file)).code == 0
+    rows = re.findall(r"^\| (`.*?) \|", GOALS_PAGE[GOALS_PAGE.index("| field | meaning |") :].split("\n\n")[0], re.M)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == GoalSet.model_fields.keys()
+
+
+def test_every_place_of_a_template_is_in_its_table() -> None:
+    table = GOALS_PAGE[GOALS_PAGE.index("| place | becomes |") :].split("\n\n")[0]
+    assert set(re.findall(r"^\| `\{(\w+)\}` \|", table, re.M)) == set(PLACES)
+
+
+def test_every_matcher_of_the_table_is_one() -> None:
+    table = GOALS_PAGE[GOALS_PAGE.index("| matcher |") :].split("\n\n")[0]
+    matchers = [yaml.safe_load(each) for each in re.findall(r"`(\{.*?\})`", table)]
+    names = {name for matcher in matchers for name in matcher}
+    assert names == {"equals", "one_of", "matches", "at_least", "at_most", "present"}
+    for matcher in matchers:
+        check = {"kind": "tool_called", "tool": "rebook", "arguments": {"flight": matcher}}
+        GoalSet.model_validate({"id": "x", "subgoals": [{"id": "x", "details": "x", "check": check}]})
+
+
+# -- docs/sources/agent-inspect.md -------------------------------------------------------------------------------------
+
+OPTION_ROWS = re.findall(
+    r"^\| (`\w+`[^|]*) \|",
+    (ROOT / "docs" / "sources" / "agent-inspect.md").read_text().split("## The options")[1],
+    re.M,
+)
+NAMED_OPTIONS = {name for row in OPTION_ROWS for name in re.findall(r"`(\w+)`", row)}
+
+
+def test_the_table_has_every_option() -> None:
+    ours = {"max_turns", *JudgeOptions.model_fields}
+    assert ours <= set(OPTIONS) <= NAMED_OPTIONS
+    assert {*OPTIONS} == NAMED_OPTIONS
+
+
+def test_every_option_of_calls_is_a_field_of_goal_sets_and_a_setting() -> None:
+    assert JudgeOptions.model_fields.keys() <= GoalSet.model_fields.keys()
+    settings = {AGENT_INSPECT_NAMES.get(name, name) for name in JudgeOptions.model_fields}
+    assert settings <= GoalSettings.model_fields.keys()
+
+
+# -- docs/questions.md -------------------------------------------------------------------------------------------------
+
+QUESTIONS_PAGE = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
+EXCHANGE = (
+    ("user_speech_started", 3_000), ("user_speech_stopped", 5_000), ("bot_speech_started", 5_900), ("bot_speech_stopped", 8_000),
+)  # fmt: skip
+
+
+def reasons_under(title: str) -> dict[str, str]:
+    """The rows of the table of reasons under a heading, by their reason."""
+    part = QUESTIONS_PAGE[QUESTIONS_PAGE.index(f"\n## {title}\n") + 1 :].split("\n## ")[0]
+    return {match[1]: match[2] for match in re.finditer(r"^\| `(\w+)` \| (.*) \|$", part, re.M)}
+
+
+OF_LATENCIES = reasons_under("Why is my latency unscored?")
+
+
+def test_every_reason_has_a_row() -> None:
+    others = reasons_under("Why is another value unscored?")
+    assert OF_LATENCIES.keys() == {reason.value for reason in LATENCY_REASONS}
+    assert OF_LATENCIES.keys() | others.keys() == {reason.value for reason in UnscoredReason}
+    assert not OF_LATENCIES.keys() & others.keys()
+
+
+@pytest.mark.parametrize("missing", ["user_speech_stopped", "bot_speech_started", "bot_speech_st"])
+def test_the_remedy_names_the_missing_event(missing: str) -> None:
+    feed = Feed()
+    for turn in range(2):
+        for kind, at_ms in EXCHANGE:
+            if not kind.startswith(missing):
+                feed.speech(kind, 10_000 * turn + at_ms)
+        feed.heard("Hello", 10_000 * turn + 5_100)
+        feed.send("audit", {"message_type": "assistant", "value": "Welcome."}, 10_000 * turn + 8_000)
+    feed.send("audit", {"type": "call_ended"}, 19_000)
+    feed.advance(3_600_000)
+    reasons = set(feed.latencies().values())
+    assert reasons
+    for reason in reasons:
+        assert f"`{missing}" in OF_LATENCIES[str(reason)]
+
+
+def test_the_page_names_metrics_and_settings_that_there_are() -> None:
+    metrics = {name.partition("{")[0] for name in re.findall(r"`(callgauge_\w+)", QUESTIONS_PAGE)}
+    assert metrics <= {metric.name for metric in METRICS}
+    blocks = {names[0] for names in setting_names() if len(names) > 1}
+    named = {name for name in re.findall(r"`([a-z]+\.[a-z_]+)`", QUESTIONS_PAGE) if name.partition(".")[0] in blocks}
+    assert named <= {".".join(names) for names in setting_names()}
+    assert len(named) > 5
+
+
+# -- deploy/security.md ------------------------------------------------------------------------------------------------
+
+
+def names_in(cell: str) -> frozenset[str]:
+    return frozenset(re.findall(r"`([^`]+)`", cell))
+
+
+def rights() -> dict[str, list[frozenset[str]]]:
+    """By what runs, the names in each of the other cells."""
+    return {first: [names_in(cell) for cell in others] for first, *others in rows_of(SECURITY_PAGE, "what runs")}
+
+
+def row_of(needs: Needs) -> list[frozenset[str]]:
+    """The row of the page with the same."""
+    topics = [
+        frozenset(name for name, operations in needs.operations.items() if operation in operations)
+        for operation in (READ, WRITE)
+    ]
+    prefixes = frozenset(name.removesuffix("0") for name in needs.transactional_ids)
+    return [*topics, frozenset(needs.groups), prefixes]
+
+
+def test_the_page_tells_the_rights_that_are_asked_for() -> None:
+    settings = Settings()
+    table = rights()
+    assert table["`run --roles evaluator`"] == row_of(needs_of(["evaluator"], settings))
+    assert table["`run --roles exporter`"] == row_of(needs_of(["exporter"], settings))
+    assert table["`run --roles judge`"] == row_of(needs_of(["judge"], settings))
+    assert table["`run --roles monitor`"] == row_of(needs_of(["monitor"], settings))
+    assert table["`run --roles ingest`, `ingest`"] == row_of(needs_of(["ingest"], settings)) == row_of(TRAFFIC_NEEDS)
+    assert table["`replay`, `tail`, `simulate`"] == row_of(TRAFFIC_NEEDS)
+    assert table["also with `goals.reads_topic`"] == more_rights({"reads_topic": True})
+    assert table["also when it asks the judge"] == more_rights({"asks_judge": True})
+    assert table["also with `transcripts.folder`"] == more_rights(transcripts={"folder": "files"})
+    assert len(table) == 9
+
+
+def more_rights(goals: dict[str, object] | None = None, **blocks: Any) -> list[frozenset[str]]:
+    """Further rights of an evaluator with these settings."""
+    wanted_settings = Settings(goals=goals or {}, **blocks)
+    usual, needed = (row_of(needs_of(["evaluator"], settings)) for settings in (Settings(), wanted_settings))
+    return [wanted - had for wanted, had in zip(needed, usual, strict=True)]
+
+
+def given_by_the_commands(folder: Path) -> list[frozenset[str]]:
+    """The row of the rights that the page's commands give, from running them with a stand-in for Kafka's tool."""
+    (commands,) = re.findall(r"```sh\n(acls=.*?)```", SECURITY_PAGE, re.DOTALL)
+    tool = folder / "kafka-acls.sh"
+    tool.write_text('#!/bin/sh\necho "$@"\n')
+    tool.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-eu", "-c", commands], capture_output=True, text=True, env=environment, check=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--add", action="store_true", required=True)
+    for option in ("--bootstrap-server", "--command-config", "--allow-principal"):
+        parser.add_argument(option, required=True)
+    parser.add_argument("--operation", action="append", required=True)
+    parser.add_argument("--resource-pattern-type", choices=["literal", "prefixed"], default="literal")
+    kinds = parser.add_mutually_exclusive_group(required=True)
+    for option in ("--topic", "--group", "--transactional-id"):
+        kinds.add_argument(option)
+    calls = [parser.parse_args(line.split()) for line in done.stdout.splitlines()]
+    assert all((call.transactional_id is not None) == (call.resource_pattern_type == "prefixed") for call in calls)
+
+    def names_of(kind: str, operation: str) -> frozenset[str]:
+        return frozenset(getattr(call, kind) for call in calls if operation in call.operation) - {None}
+
+    assert {call.allow_principal for call in calls} == {"User:callgauge"}
+    return [
+        names_of("topic", "Read"), names_of("topic", "Write"), names_of("group", "Read"), names_of("transactional_id", "Write"),
+    ]  # fmt: skip
+
+
+def test_the_commands_give_what_the_table_says(tmp_path: Path) -> None:
+    assert given_by_the_commands(tmp_path) == rights()["`run --roles evaluator`"]
+
+
+def test_the_judge_is_asked_without_a_word_only_where_it_runs_with_a_key() -> None:
+    def asks(roles: list[str], **judge: object) -> bool:
+        return WRITE in needs_of(roles, Settings(judge=judge)).operations.get("judge.requests", ())
+
+    assert asks(["evaluator", "judge"], api_key="key")
+    assert not asks(["evaluator", "judge"])
+    assert not asks(["evaluator", "judge"], api_key="key", enabled=False)
+    assert not asks(["evaluator"], api_key="key")
+    assert not asks(["judge"], api_key="key")
+
+
+def test_without_transcripts_nothing_is_written_to_their_topic() -> None:
+    assert "transcripts" not in needs_of(["evaluator"], Settings(transcripts={"enabled": False})).operations
+
+
+def test_a_process_with_both_roles_needs_the_rights_of_both() -> None:
+    settings = Settings()
+    both = needs_of(["evaluator", "exporter"], settings)
+    assert both.operations == needs_of(["evaluator"], settings).operations
+    assert both.groups == ("callgauge-evaluator", "callgauge-exporter")
+
+
+def test_every_setting_of_security_is_on_the_page() -> None:
+    assert [name for name in SecuritySettings.model_fields if name not in SECURITY_PAGE] == []
+    assert set(re.findall(r"`security\.(\w+)`", SECURITY_PAGE)) <= set(SecuritySettings.model_fields)
+
+
+# -- deploy/sizing.md --------------------------------------------------------------------------------------------------
+
+SIZING_PAGE = (ROOT / "deploy" / "sizing.md").read_text(encoding="utf-8")
+PERFORMANCE_PAGE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+CHART_VALUES = yaml.safe_load((ROOT / "deploy/helm/callgauge/values.yaml").read_text(encoding="utf-8"))
+
+
+def number_in(text: str) -> float:
+    return float(re.findall(r"[\d,.]+", text)[0].replace(",", ""))
+
+
+FIGURES = {name: number_in(figure) for name, figure in rows_of(SIZING_PAGE, "what")}
+
+
+def figure(beginning: str) -> float:
+    (found,) = [figure for name, figure in FIGURES.items() if name.startswith(beginning)]
+    return found
+
+
+def test_the_rows_follow_from_the_figures() -> None:
+    events_of_a_call, planned = figure("events of a running call"), figure("the same, planned")
+    empty_mb, call_mb = figure("memory of an evaluator"), figure("memory of an open call") / 1_000
+    (sent,) = [figure for name, figure in rows_of(SIZING_PAGE, "what") if name.startswith("events of a bot")]
+    bytes_of_a_call = float(re.findall(r"(\d+) kB", sent)[0]) * 1_000 / 60
+    for row in rows_of(SIZING_PAGE, "calls at a time"):
+        calls, events, evaluators, memory_mb, kafka_mb = map(number_in, row)
+        assert events == calls * events_of_a_call
+        assert evaluators == max(2, math.ceil(events / planned))
+        taken_over = calls / (evaluators - 1)
+        assert abs(memory_mb - empty_mb - call_mb * taken_over) <= 5 + memory_mb * 0.03
+        assert abs(kafka_mb - calls * bytes_of_a_call / 1e6) < 0.06
+
+
+def test_the_figures_are_those_of_the_other_page_and_of_the_chart() -> None:
+    assert CHART_VALUES["autoscaling"]["eventsPerSecond"] == figure("the same, planned")
+    for stated in (
+        "one core per 5,000 events/s",
+        "1,950 events/s",
+        "| 75 kB |",
+        "245 events, 90 kB",
+        "15,700 events/s",
+        "190 to 226 MB",
+    ):
+        assert stated in PERFORMANCE_PAGE, stated
+    for row in rows_of(SIZING_PAGE, "calls at a time"):
+        requested = CHART_VALUES["roles"]["evaluator"]["resources"]["requests"]["memory"]
+        assert number_in(row[3]) < number_in(requested)

@@ -1,0 +1,276 @@
+"""Commands that show and compare calls by the topics of a real Kafka: `call`, `top` and `trials --from-topics`."""
+
+import asyncio
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from schemas.closed_sets import Anchor, CloseReason
+from schemas.scores.records import (
+    AnyScoreRecord,
+    CallLabels,
+    CallStartedFact,
+    ClosedFact,
+    Scored,
+    TurnStatus,
+    VoiceToVoiceLatency,
+)
+from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
+from streamer.offline.scoring import RecordedScoring
+from streamer.recordings.files import SAMPLE
+from streamer.recordings.reader import goals_for, read_recorded_goals
+from streamer.settings.all_settings import Settings
+from tests.integration.processes import Ended, ended, ran_here, started, wait_for
+from tests.support.patience import patient
+from tests.unit.streamer.cli.test_score import BOOKS, SAYS_YES, T0_MS, call, goals, write_calls, write_goals
+
+Record = tuple[str, AnyScoreRecord | bytes]
+
+
+def write(environment: dict[str, str], *records: Record, topic: str = "scores") -> None:
+    """Writes records, or bytes that are none, each with its key."""
+    producer = Producer({"bootstrap.servers": environment["CALLGAUGE_BOOTSTRAP"]})
+    for key, record in records:
+        value = record if isinstance(record, bytes) else record.model_dump_json().encode()
+        producer.produce(f"{environment['CALLGAUGE_TOPIC_PREFIX']}{topic}", value, key=key.encode())
+    assert producer.flush(patient(10)) == 0
+
+
+# -- callgauge call ----------------------------------------------------------------------------------------------------
+
+
+def sample_scoring() -> RecordedScoring:
+    settings = Settings()
+    plan = plan_from(settings, asks_judge=False, writes_transcripts=True)
+    scored: list[RecordedScoring] = []
+    calls = scorings_of([SAMPLE], plan, goals_for([SAMPLE], None), None)
+    score_all(calls, settings, scored.append, lambda: None, asks_judge=False)
+    return scored[0]
+
+
+def write_sample(environment: dict[str, str], *calls: str) -> None:
+    """The records of the sample call under each id; the last one has a transcript, and a record that is none."""
+    scoring = sample_scoring()
+    assert scoring.transcript is not None
+    write(environment, *((call, record) for call in calls for record in scoring.records), (calls[-1], b"{}"))
+    write(environment, (calls[-1], scoring.transcript), topic="transcripts")
+
+
+async def test_a_call_is_found_and_shown(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_sample(environment, "a-sample-call", "b-sample-call", "sample-call")
+
+    async def called(*arguments: str) -> Ended:
+        return await asyncio.to_thread(ran_here, "call", *arguments, **environment)
+
+    whole = await called("sample-call")
+    assert (whole.code, whole.err) == (0, "1 records of a newer version, or of another program, were left out.\n")
+    lines = whole.out.splitlines()
+    assert lines[0] == "sample-call: agent airline-rebooking, environment test"
+    assert "7 turns, ended: goodbye" in lines[1]
+    assert "  turn 1: answered after 5.04 s (audio); dead air over 3 s" in lines
+    assert "Goals sample: 6 of 6 reached" in lines
+    assert lines[lines.index("Transcript:") + 1].startswith("  0:00  agent: Good morning")
+
+    by_its_end = await called("b-sample-call")
+    assert (by_its_end.code, by_its_end.out.splitlines()[0]) == (
+        0,
+        "b-sample-call: agent airline-rebooking, environment test",
+    )
+    assert "There is no transcript" in by_its_end.out
+
+    document = json.loads((await called("b-sample-call", "--json")).out)
+    assert (document["conversation_id"], document["transcript"]) == ("b-sample-call", None)
+    assert {record["name"] for record in document["records"]} >= {"call_started", "turn", "closed"}
+    assert json.loads((await called("sample-call", "--json")).out)["transcript"][0]["role"] == "agent"
+
+    several = await called("mple-call")
+    assert (several.code, several.out) == (1, "")
+    assert [name for name in ("a-sample-call", "b-sample-call", "  sample-call") if name not in several.err] == []
+
+    missing = await called("nobody")
+    assert missing.code == 1
+    assert "--since 7d" in missing.err
+    assert (await called("all")).code == 1, "too few characters for an end"
+    assert (await called("nobody", "--since", "yesterday")).code == 2
+
+
+# -- callgauge top -----------------------------------------------------------------------------------------------------
+
+START_OF_TOP = "from streamer.cli.main import main; main()"
+HOUR_MS = 3_600_000
+
+
+def call_of_now(call: str, *, closes: bool = False, age_ms: int = 0) -> list[Record]:
+    """A call with one latency of 1.25 s, of now or of an earlier time."""
+    at_ms = int(time.time() * 1_000) - age_ms
+    common = {
+        "conversation_id": call, "revision": 1, "status": TurnStatus.OPEN, "input_hash": "", "offsets": {},
+        "event_time_ms": at_ms, "caused_at_ms": at_ms, "labels": CallLabels(agent="desk"), "code_version": "1",
+    }  # fmt: skip
+    latency = VoiceToVoiceLatency(
+        result=Scored(value=1_250.0), anchor=Anchor.VAD, source="pipecat", is_first=True, turn=3, **common
+    )
+    end = ClosedFact(
+        reason=CloseReason.ENDED, ended_reason="goodbye", turns=3, events=9, through={}, turn=None, **common
+    )
+    records: list[AnyScoreRecord] = [CallStartedFact(turn=None, **common), latency, *([end] if closes else [])]
+    return [(call, record) for record in records]
+
+
+async def test_the_calls_are_printed_once_as_a_table_and_as_json(environment: dict[str, str]) -> None:
+    async def topped(*arguments: str) -> Ended:
+        return await asyncio.to_thread(ended, "top", *arguments, **environment)
+
+    empty = await topped("--once")
+    assert (empty.code, empty.err) == (0, "")
+    assert empty.out.startswith("0 calls running, 0 over")
+
+    write(environment, *call_of_now("call-running"), *call_of_now("call-over", closes=True))
+    write(environment, *call_of_now("call-old", age_ms=2 * HOUR_MS), ("another", b"{}"))
+    table = await topped("--once")
+    assert (table.code, table.err) == (0, "")
+    lines = table.out.splitlines()
+    assert lines[0].startswith("1 calls running, 1 over, topic ")
+    assert lines[0].endswith(", 1 records not understood")
+    assert "answers 2 (p50 1.25 s" in lines[1]
+    (running,) = [line for line in lines if line.startswith("unning")]
+    assert [cell for cell in ("desk", "1.25 s", "vad", "running") if cell not in running] == []
+    assert [line for line in lines if "over: goodbye" in line] != []
+
+    document = json.loads((await topped("--json")).out)
+    assert (document["calls_running"], document["calls_ended"], document["unreadable_records"]) == (1, 1, 1)
+    calls = {call["conversation_id"]: call for call in document["calls"]}
+    assert calls.keys() == {"call-running", "call-over"}
+    assert calls["call-running"]["latency"] == {"turn": 3, "latency_ms": 1250.0, "anchor": "vad"}
+    assert (calls["call-running"]["agent"], calls["call-running"]["closed"]) == ("desk", None)
+    assert calls["call-over"]["closed"] == {"reason": "ended", "ended_reason": "goodbye"}
+
+    older = json.loads((await topped("--json", "--since", "3h")).out)
+    assert "call-old" in {call["conversation_id"] for call in older["calls"]}
+    assert (await topped("--since", "yesterday")).code == 2
+    missing = await topped("--once", "--topic-prefix", "nowhere.")
+    assert (missing.code, missing.out) == (1, "")
+    assert "nowhere.scores" in missing.err
+
+
+async def test_without_a_terminal_tables_follow_each_other(environment: dict[str, str], tmp_path: Path) -> None:
+    with started(tmp_path / "top.log", "top", **environment) as top:
+        await asyncio.to_thread(top.printed, "0 calls running")
+        await asyncio.to_thread(write, environment, *call_of_now("call-new"))
+        await asyncio.to_thread(top.printed, "1 calls running")
+        code, _ = await asyncio.to_thread(top.signalled, signal.SIGINT)
+        assert code == 0
+        assert "Traceback" not in top.text
+
+
+async def test_a_terminal_shows_a_call_that_begins(environment: dict[str, str]) -> None:
+    def shown_in_a_terminal() -> tuple[int, str]:
+        controller, terminal = pty.openpty()
+        with subprocess.Popen(
+            [sys.executable, "-c", START_OF_TOP, "top"], stdin=terminal, stdout=terminal, stderr=terminal,
+            env={**os.environ, **environment, "TERM": "xterm", "COLUMNS": "120", "LINES": "30"},
+        ) as top:  # fmt: skip
+            os.close(terminal)
+            shown = ""
+
+            def read(text: str) -> bool:
+                nonlocal shown
+                while select.select([controller], [], [], 0)[0]:
+                    shown += os.read(controller, 65_536).decode(errors="replace")
+                return text in shown
+
+            try:
+                wait_for(lambda: f"a headline in {shown}", lambda: read("0 calls running"), 20)
+                write(environment, *call_of_now("call-new"))
+                wait_for(lambda: f"the call in {shown}", lambda: read("1.25 s"), 10)
+                top.send_signal(signal.SIGINT)
+                code = top.wait(patient(10))
+            finally:
+                top.kill()
+        os.close(controller)
+        return code, shown
+
+    code, shown = await asyncio.to_thread(shown_in_a_terminal)
+    assert code == 0
+    assert "latency: from the caller's last sound" in shown
+    assert "Traceback" not in shown
+
+
+# -- callgauge trials --------------------------------------------------------------------------------------------------
+
+SINCE = "2026-09-01"
+"""Before the moment of the calls."""
+EARLIER_MS = 90 * 24 * 3_600_000
+
+
+def scored_calls(folder: Path, *calls: dict[str, Any]) -> dict[str, list[AnyScoreRecord]]:
+    """Every record of each call, in all its revisions."""
+    paths = [write_calls(folder / "calls.jsonl", *calls)]
+    sets = read_recorded_goals(write_goals(folder / "goals.json", goals("any", SAYS_YES, BOOKS, agents=("desk",))))
+    settings = Settings()
+    found: list[RecordedScoring] = []
+    plan = plan_from(settings, asks_judge=False)
+    score_all(scorings_of(paths, plan, sets, None), settings, found.append, lambda: None, asks_judge=False)
+    return {scoring.call.conversation_id: scoring.records for scoring in found}
+
+
+async def test_live_calls_are_compared_by_their_final_records(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    records = scored_calls(
+        tmp_path,
+        call("good", "yes", "book it", agent="desk"),
+        call("stuck/1", "yes", "hello", agent="desk"),
+        call("open", "yes", agent="desk"),
+        call("damaged", "yes", agent="desk"),
+        call("joined late", "yes", "book it", agent="desk"),
+        call("long ago", "yes", "book it", agent="desk"),
+    )
+    records["open"] = [record for record in records["open"] if record.name != "closed"]
+    records["joined late"] = [record for record in records["joined late"] if record.name in ("progress", "closed")]
+    shifted = {"caused_at_ms": T0_MS - EARLIER_MS}
+    records["long ago"] = [record.model_copy(update=shifted) for record in records["long ago"]]
+    # The calls run at the same time.
+    written: list[Record] = []
+    for place in range(max(map(len, records.values()))):
+        if place == 1:
+            written.append(("damaged", b'{"name": "subgoal"}'))
+        written += [(name, of_call[place]) for name, of_call in records.items() if place < len(of_call)]
+    write(environment, *written)
+
+    async def trials(*arguments: str, **more: str) -> Ended:
+        return await asyncio.to_thread(ended, "trials", "--from-topics", *arguments, **environment, **more)
+
+    first = await trials("--since", SINCE, "--json", CALLGAUGE_CONSOLE_URL="https://example.com/callgauge/")
+    assert first.code == 1, "a record could not be read"
+    result = json.loads(first.out)
+    (group,) = result["goal_sets"]
+    assert (group["trials"], group["successes"], group["mean_progress"]) == (2, 1, 0.75)
+    assert [each["place"] for each in group["calls"]] == [
+        "https://example.com/callgauge/calls/good",
+        "https://example.com/callgauge/calls/stuck%2F1",
+    ]
+    assert group["stalls"] == [{"turn": 2, "calls": ["https://example.com/callgauge/calls/stuck%2F1"]}]
+    assert result["left_out"] == {"not over": 1, "with records that cannot be read": 1, "began before --since": 1}
+    assert "1 records of a newer version, or of another program, were left out" in first.err
+
+    table = await trials("--since", SINCE)
+    assert "stalled in turn 2: 1 call: stuck/1" in table.out, "without an address the id is named"
+
+    nothing = await trials("--since", "1s")
+    assert (nothing.code, nothing.out) == (1, "")
+    assert "There is nothing to compare" in nothing.err
