@@ -6,7 +6,7 @@ from consumers.exporter import projection as running_progress
 from consumers.exporter.projection import ActiveCalls, Counted, Observed, RunningProgress, Sample, project
 from schemas.scores.live_view import CallGoals, JudgedTurn
 from tests.support.fakes.engine_feed import records_of
-from tests.unit.engine.goals.test_goal_progress import END_MS, SAID, USED, GoalFeed, goal_set
+from tests.unit.engine.goals.test_progress import END_MS, SAID, USED, GoalFeed, goal_set
 
 
 def so_far(subgoals: int, *judged: tuple[int, int, float | None]) -> CallGoals:
