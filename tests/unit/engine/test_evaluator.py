@@ -25,12 +25,16 @@ def _closed(feed: Feed) -> list[tuple[str, int]]:
     return [(record.reason.value, record.caused_at_ms - T0_MS) for record in feed.records("closed")]
 
 
+@pytest.fixture
+def feed() -> Feed:
+    return Feed(LIMITS)
+
+
 @pytest.mark.parametrize(
     ("stream", "event", "reason"),
     [("judge", ENDED, "ended"), ("pipecat", ENDED, "ended"), ("user_sim", SESSION_ENDED, "session_ended")],
 )
-def test_an_end_event_closes_after_a_grace(stream: str, event: dict[str, object], reason: str) -> None:
-    feed = Feed(LIMITS)
+def test_an_end_event_closes_after_a_grace(feed: Feed, stream: str, event: dict[str, object], reason: str) -> None:
     feed.user_audio(0, 1_000)
     feed.send(stream, event, 2_000)
     feed.advance(11_999)
@@ -40,8 +44,7 @@ def test_an_end_event_closes_after_a_grace(stream: str, event: dict[str, object]
     assert _closed(feed) == [(reason, 12_000)]
 
 
-def test_what_comes_in_the_grace_counts_and_does_not_prolong_it() -> None:
-    feed = Feed(LIMITS)
+def test_what_comes_in_the_grace_counts_and_does_not_prolong_it(feed: Feed) -> None:
     feed.user_audio(0, 1_000)
     feed.send("audit", ENDED, 2_000)
     feed.tool_call("rebook", 11_000)
@@ -51,8 +54,7 @@ def test_what_comes_in_the_grace_counts_and_does_not_prolong_it() -> None:
     assert [record.tool for record in feed.records("tool_call")] == ["rebook"]
 
 
-def test_silence_of_all_streams_closes() -> None:
-    feed = Feed(LIMITS)
+def test_silence_of_all_streams_closes(feed: Feed) -> None:
     feed.heard("Hello", 0)
     feed.bot_text("Hello", 5_000)
     feed.advance(64_999)
@@ -61,8 +63,7 @@ def test_silence_of_all_streams_closes() -> None:
     assert _closed(feed) == [("idle", 65_000)]
 
 
-def test_idleness_is_of_the_broker_s_clock() -> None:
-    feed = Feed(LIMITS)
+def test_idleness_is_of_the_broker_s_clock(feed: Feed) -> None:
     feed.send("audit", {"message_type": "user", "value": "x"}, 0, broker_ms=90_000)
     feed.advance(149_999)
     assert _closed(feed) == []
@@ -70,8 +71,7 @@ def test_idleness_is_of_the_broker_s_clock() -> None:
     assert _closed(feed) == [("idle", 150_000)]
 
 
-def test_the_duration_limit_closes_a_call_that_never_falls_silent() -> None:
-    feed = Feed(LIMITS)
+def test_the_duration_limit_closes_a_call_that_never_falls_silent(feed: Feed) -> None:
     for at_ms in range(0, 600_000, 30_000):
         feed.bot_text("and", at_ms)
         feed.advance(at_ms)
@@ -121,8 +121,7 @@ def test_beyond_the_open_calls_the_quietest_is_closed() -> None:
     assert feed.counts("callgauge_limits_hit_total") == {("open_calls",): 1}
 
 
-def test_the_last_effect_holds_final_scores_and_then_the_fact() -> None:
-    feed = Feed(LIMITS)
+def test_the_last_effect_holds_final_scores_and_then_the_fact(feed: Feed) -> None:
     feed.user_audio(0, 1_000)
     feed.assistant_audio(1_500, 2_500)
     feed.user_audio(4_000, 5_000)
@@ -142,8 +141,7 @@ def test_the_last_effect_holds_final_scores_and_then_the_fact() -> None:
     assert (call.revision, call.is_first, call.through_turn) == (1, True, 1)
 
 
-def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted() -> None:
-    feed = Feed(LIMITS)
+def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted(feed: Feed) -> None:
     feed.assistant_audio(0, 900)
     feed.user_audio(1_000, 2_000, text="Goodbye")
     feed.send("user_sim", SESSION_ENDED, 2_500)
@@ -152,8 +150,7 @@ def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted()
     assert [record.is_first for record in feed.records("turn", turn=1)] == [False]
 
 
-def test_sound_without_an_end_is_closed_as_eva_closes_it() -> None:
-    feed = Feed(LIMITS)
+def test_sound_without_an_end_is_closed_as_eva_closes_it(feed: Feed) -> None:
     feed.assistant_audio(0, 900)
     feed.user_audio(1_000, None)
     feed.assistant_audio(3_000, 4_000)
@@ -163,8 +160,7 @@ def test_sound_without_an_end_is_closed_as_eva_closes_it() -> None:
     assert feed.latencies() == {1: -2_000.0}
 
 
-def test_a_turn_never_answered_says_so() -> None:
-    feed = Feed(LIMITS)
+def test_a_turn_never_answered_says_so(feed: Feed) -> None:
     feed.assistant_audio(0, 900)
     feed.user_audio(1_000, 2_000)
     feed.bot_text("Nobody hears this.", 2_500)
@@ -177,8 +173,7 @@ def test_a_turn_never_answered_says_so() -> None:
     assert feed.call_values().unscored_turns["voice_to_voice_latency_ms"] == {"no_assistant_speech": 1}
 
 
-def test_after_the_end_everything_is_only_counted() -> None:
-    feed = Feed(LIMITS)
+def test_after_the_end_everything_is_only_counted(feed: Feed) -> None:
     feed.heard("Hello", 0)
     feed.send("judge", ENDED, 100)
     feed.advance(20_000)
@@ -208,15 +203,13 @@ def test_a_leap_of_time_declares_nothing_that_lies_behind_the_closing() -> None:
     assert [reason for reason, _ in _closed(feed)] == ["idle"]
 
 
-def test_of_two_deadlines_the_earlier_decides() -> None:
-    feed = Feed(LIMITS)
+def test_of_two_deadlines_the_earlier_decides(feed: Feed) -> None:
     feed.heard("Hello", 0)
     feed.advance(10_000_000)  # past idleness, then past the longest call
     assert [reason for reason, _ in _closed(feed)] == ["idle"]
 
 
-def test_low_watermarks_are_those_of_the_oldest_open_call() -> None:
-    feed = Feed(LIMITS)
+def test_low_watermarks_are_those_of_the_oldest_open_call(feed: Feed) -> None:
     feed.send("audit", {"message_type": "user", "value": "Hello"}, 0, key="one", offset=5)
     feed.send("audit", {"message_type": "user", "value": "Hello"}, 50_000, key="two", offset=9)
     feed.send("pipecat", {"type": "tts_text", "data": {"frame": "Hi"}}, 50_000, key="two", offset=2)
@@ -257,8 +250,7 @@ def test_calls_that_wait_for_their_close_need_no_room() -> None:
 
 
 @pytest.mark.parametrize("ended_ms", [1_990, 2_000, 2_010])
-def test_the_end_of_the_session_gives_the_reason_whichever_topic_is_faster(ended_ms: int) -> None:
-    feed = Feed(LIMITS)
+def test_the_end_of_the_session_gives_the_reason_whichever_topic_is_faster(feed: Feed, ended_ms: int) -> None:
     feed.user_audio(0, 1_000)
     if ended_ms <= 2_000:
         feed.send("audit", ENDED, ended_ms)

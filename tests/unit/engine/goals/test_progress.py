@@ -147,9 +147,14 @@ def test_without_a_judge_what_it_would_say_is_unscored_and_the_rest_works() -> N
     assert (call.unscored_subgoals, _value(call.success_final_turn)) == ({"judge_disabled": 1}, "judge_disabled")
 
 
-def test_the_judge_is_asked_once_for_each_turn_until_it_says_yes() -> None:
+@pytest.fixture
+def feed() -> GoalFeed:
     feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
     feed.greet()
+    return feed
+
+
+def test_the_judge_is_asked_once_for_each_turn_until_it_says_yes(feed: GoalFeed) -> None:
     feed.turn("book it")
     assert feed.requests == []
     feed.turn("is it done?")
@@ -182,9 +187,7 @@ def test_a_verdict_that_does_not_come_is_not_waited_for() -> None:
     assert feed.progress() == [(1, "provisional", "deadline")]
 
 
-def test_a_closing_call_waits_for_its_verdicts_and_for_nothing_else() -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
-    feed.greet()
+def test_a_closing_call_waits_for_its_verdicts_and_for_nothing_else(feed: GoalFeed) -> None:
     feed.turn("book it")
     feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
     feed.advance(20_000)  # the grace is over
@@ -212,9 +215,7 @@ def test_a_closing_call_waits_no_longer_than_the_deadline() -> None:
     assert feed.progress() == [(1, "provisional", "deadline")]
 
 
-def test_a_call_that_waits_for_its_verdicts_says_that_it_is_over() -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
-    feed.greet()
+def test_a_call_that_waits_for_its_verdicts_says_that_it_is_over(feed: GoalFeed) -> None:
     feed.turn("book it")
     feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
     feed.advance(19_999)
@@ -240,9 +241,7 @@ def test_a_call_without_open_questions_says_it_once() -> None:
     assert [(record.is_over, record.status) for record in feed.records("call")] == [(True, "final")]
 
 
-def test_a_turn_whose_words_come_late_is_judged_again() -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
-    feed.greet()
+def test_a_turn_whose_words_come_late_is_judged_again(feed: GoalFeed) -> None:
     feed.turn("book it")
     feed.turn("is it done?")
     feed.judge(feed.requests[0], is_completed=True)
@@ -325,18 +324,14 @@ def test_expected_tool_calls_are_scored(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("reason", ["unavailable"])
-def test_a_judge_that_gives_up_leaves_the_turn_unscored(reason: str) -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
-    feed.greet()
+def test_a_judge_that_gives_up_leaves_the_turn_unscored(feed: GoalFeed, reason: str) -> None:
     feed.turn("book it")
     feed.turn("is it done?")
     feed.judge(feed.requests[0], is_completed=None)
     assert feed.progress() == [(1, "provisional", reason)]
 
 
-def test_a_verdict_for_a_call_that_nobody_knows_opens_none() -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
-    feed.greet()
+def test_a_verdict_for_a_call_that_nobody_knows_opens_none(feed: GoalFeed) -> None:
     feed.turn("book it")
     feed.turn("is it done?")
     feed.send(
@@ -396,8 +391,7 @@ class PhoneFeed(GoalFeed):
 @pytest.mark.parametrize("logs", [True, False], ids=["audit log", "messages of pipecat"])
 def test_a_phone_call_has_progress_in_its_own_turns(*, logs: bool) -> None:
     feed = PhoneFeed(goal_set(SAID, USED, JUDGED), asks_judge=True)
-    feed.speech("bot_speech_started", 100)
-    feed.speech("bot_speech_stopped", 900)
+    feed.spoke("bot", 100, 900)
     feed.said("hello", "How can I help?", logs=logs)
     feed.said("find me a flight", "Here is one.", logs=logs, tool="find")
     feed.said("thanks", "Bye.", logs=logs)
@@ -569,8 +563,7 @@ def of_pipecat(check: Json, **answer: Any) -> Feed:
     """Two turns, the tool in the first."""
     feed = feed_with(check)
     for at_ms in (1_000, 8_000):
-        feed.speech("user_speech_started", at_ms)
-        feed.speech("user_speech_stopped", at_ms + 1_000)
+        feed.spoke("user", at_ms, at_ms + 1_000)
         if at_ms == 1_000:
             began = {"timestamp": (T0_MS + 2_100) / 1000}
             named = {"function_name": "book", "tool_call_id": "t1"}
@@ -580,8 +573,7 @@ def of_pipecat(check: Json, **answer: Any) -> Feed:
             ended = {"timestamp": (T0_MS + 2_900) / 1000}
             event = {"kind": "function_call_completed", **named, **ended, **answer}
             feed.send("pipecat", {"type": "function_call_event", "data": event}, 2_900)
-        feed.speech("bot_speech_started", at_ms + 3_000)
-        feed.speech("bot_speech_stopped", at_ms + 4_000)
+        feed.spoke("bot", at_ms + 3_000, at_ms + 4_000)
     feed.send("pipecat", ENDED, 13_000)
     feed.advance(60_000)
     return feed
@@ -636,8 +628,7 @@ def test_a_later_answer_that_is_sent_decides() -> None:
     feed = feed_with(SEAT)
     for turn, answer in ((1, STATUS_ALONE), (2, {"seat": 4})):
         at_ms = turn * 5_000
-        feed.speech("user_speech_started", at_ms)
-        feed.speech("user_speech_stopped", at_ms + 1_000)
+        feed.spoke("user", at_ms, at_ms + 1_000)
         times = {"timestamp": (T0_MS + at_ms + 1_900) / 1000, "in_progress_at": (T0_MS + at_ms + 1_100) / 1000}
         event = {
             "kind": "function_call_completed",
@@ -647,8 +638,7 @@ def test_a_later_answer_that_is_sent_decides() -> None:
             "result": answer,
         }
         feed.send("pipecat", {"type": "function_call_event", "data": event}, at_ms + 1_900)
-        feed.speech("bot_speech_started", at_ms + 2_000)
-        feed.speech("bot_speech_stopped", at_ms + 3_000)
+        feed.spoke("bot", at_ms + 2_000, at_ms + 3_000)
     feed.send("pipecat", ENDED, 15_000)
     feed.advance(60_000)
     assert first_subgoal(feed) == 1.0

@@ -87,9 +87,14 @@ def stages_in(record: TurnValues) -> list[Stage]:
     return [Stage(name.removeprefix(STAGE_PREFIX)) for name in names]
 
 
-def test_numbers_belong_to_the_turn_in_whose_time_they_began() -> None:
+@pytest.fixture
+def phone() -> Phone:
     phone = Phone()
     phone.greeting()
+    return phone
+
+
+def test_numbers_belong_to_the_turn_in_whose_time_they_began(phone: Phone) -> None:
     phone.metric(TTS, 0.1, 100)
     for turn, at_ms in enumerate((1000, 6000, 11_000), 1):
         phone.metric(STT, 0.3 + turn / 100, at_ms + 1300)
@@ -107,13 +112,10 @@ def test_numbers_belong_to_the_turn_in_whose_time_they_began() -> None:
     assert phone.stages(0) == {Stage.TTS_FIRST_BYTE: 100}
 
 
-def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once(phone: Phone) -> None:
     phone.turn(1000, spoken=False)
     phone.metric(LLM, 0.4, 2800)
-    phone.speech("bot_speech_started", 3100)
-    phone.speech("bot_speech_stopped", 5100)
+    phone.spoke("bot", 3100, 5100)
     assert phone.records("turn", 1) == []
     phone.leave(6000)
     (first,) = phone.records("turn", 1)
@@ -132,9 +134,7 @@ def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once() -
     assert phone.turn_values(1) == second
 
 
-def test_a_number_that_comes_after_its_turn_was_left_is_known_at_the_close_at_the_latest() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_a_number_that_comes_after_its_turn_was_left_is_known_at_the_close_at_the_latest(phone: Phone) -> None:
     phone.turn(1000)
     phone.leave(6000)
     phone.metric(LLM, 0.4, 2800)
@@ -157,9 +157,7 @@ def test_where_nobody_says_when_an_answer_ends_stages_are_published_when_the_tur
     assert phone.stages(1) == {Stage.LLM_FIRST_TOKEN: 400}
 
 
-def test_what_a_barge_in_cuts_off_belongs_to_the_answer_that_it_cuts_off() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_what_a_barge_in_cuts_off_belongs_to_the_answer_that_it_cuts_off(phone: Phone) -> None:
     phone.turn(1000, spoken=False)
     phone.speech("bot_speech_started", 3100)
     phone.speech("user_speech_started", 4000)
@@ -172,9 +170,7 @@ def test_what_a_barge_in_cuts_off_belongs_to_the_answer_that_it_cuts_off() -> No
     assert phone.stages(2) == {}
 
 
-def test_numbers_move_when_their_turn_turns_out_to_be_two() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_numbers_move_when_their_turn_turns_out_to_be_two(phone: Phone) -> None:
     phone.turn(1000)
     phone.metric(LLM, 0.4, 2800)
     phone.metric(LLM, 0.5, 8800)
@@ -186,10 +182,8 @@ def test_numbers_move_when_their_turn_turns_out_to_be_two() -> None:
     assert phone.stages(2) == {Stage.ENDPOINTING: 400, Stage.LLM_FIRST_TOKEN: 500, Stage.LLM_LAST_SENTENCE: 900}
 
 
-def test_a_turn_that_is_no_more_takes_its_stages_back() -> None:
+def test_a_turn_that_is_no_more_takes_its_stages_back(phone: Phone) -> None:
     """The first audio event says that the call is heard through a simulated caller, whose turns are others."""
-    phone = Phone()
-    phone.greeting()
     phone.turn(1000)
     phone.metric(LLM, 0.4, 2800)
     phone.turn(7000)
@@ -201,9 +195,7 @@ def test_a_turn_that_is_no_more_takes_its_stages_back() -> None:
         assert (withdrawn.is_withdrawn, withdrawn.stages, withdrawn.first_known) == (True, (), ())
 
 
-def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one(phone: Phone) -> None:
     for at_ms, seconds in ((2300, 0.3), (2600, 0.35)):
         phone.metric(STT, seconds, at_ms)
     for at_ms, seconds in ((3000, 0.4), (3600, 0.5)):
@@ -220,9 +212,7 @@ def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one() -> None:
     assert found[Stage.TTS_FIRST_BYTE] == 400
 
 
-def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for_the_sentence() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for_the_sentence(phone: Phone) -> None:
     phone.metric(LLM, 0.4, 2800)
     phone.metric(LLM, 0.3, 3400)
     phone.metric(TTS, 0.125, 3525, "TextAggregationMetricsData")
@@ -232,9 +222,7 @@ def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for
     assert phone.stages(1)[Stage.SENTENCE_AGGREGATION] == 125
 
 
-def test_sources_that_say_nearly_the_same_agree() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_sources_that_say_nearly_the_same_agree(phone: Phone) -> None:
     phone.turn(1000)
     phone.observed("user_bot_latency", {"latency_seconds": 1.2}, 3100)
     phone.leave(9000)
@@ -247,28 +235,22 @@ def test_sources_that_say_nearly_the_same_agree() -> None:
 @pytest.mark.parametrize(
     ("seconds", "is_disputed"), [(1.3, False), (1.375, False), (1.376, True), (0.88, False), (0.875, True)]
 )
-def test_sources_that_are_further_apart_disagree(seconds: float, *, is_disputed: bool) -> None:
+def test_sources_that_are_further_apart_disagree(phone: Phone, seconds: float, *, is_disputed: bool) -> None:
     """1.1 s were heard; 200 ms and a fifth of the larger number are allowed."""
-    phone = Phone()
-    phone.greeting()
     phone.turn(1000)
     phone.observed("user_bot_latency", {"latency_seconds": seconds}, 3100)
     phone.leave(9000)
     assert phone.stage(1, Stage.VOICE_TO_VOICE).is_disputed is is_disputed
 
 
-def test_a_wait_that_only_we_measured_has_its_own_score_and_is_no_stage() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_a_wait_that_only_we_measured_has_its_own_score_and_is_no_stage(phone: Phone) -> None:
     phone.turn(1000)
     phone.leave(9000)
     assert phone.stages(1) == {Stage.ENDPOINTING: 400}
     assert phone.latencies()[1] == 1100
 
 
-def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat(phone: Phone) -> None:
     phone.turn(1000, spoken=False)
     for tool, at_ms in (("look", 2500), ("find", 2700)):
         phone.tool_call(tool, at_ms)
@@ -277,17 +259,14 @@ def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat() -
         for _ in range(2):  # a producer that sends a record twice without an id
             data = {"kind": "function_call_completed", "function_name": tool, **times}
             phone.observed("function_call_event", data, at_ms + 145)
-    phone.speech("bot_speech_started", 3100)
-    phone.speech("bot_speech_stopped", 4100)
+    phone.spoke("bot", 3100, 4100)
     phone.leave(9000)
     found = phone.stage(1, Stage.TOOL_RUN)
     assert (found.latency_ms, found.source, found.others_ms) == (280, StageSource.PIPECAT, {StageSource.AUDIT: 300})
     assert not found.is_disputed
 
 
-def test_a_breakdown_s_own_figures_stand_behind_those_of_the_services() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_a_breakdown_s_own_figures_stand_behind_those_of_the_services(phone: Phone) -> None:
     phone.metric(LLM, 0.4, 2800)
     part = {"processor": LLM, "start_time": (T0_MS + 2400) / 1000, "duration_secs": 0.44}
     phone.observed("latency_breakdown", {"ttfb": [part]}, 3100)
@@ -296,9 +275,7 @@ def test_a_breakdown_s_own_figures_stand_behind_those_of_the_services() -> None:
     assert phone.stages(1)[Stage.LLM_FIRST_TOKEN] == 400
 
 
-def test_the_model_is_named_where_the_service_names_it() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_the_model_is_named_where_the_service_names_it(phone: Phone) -> None:
     phone.metric(LLM, 0.4, 2800)
     phone.turn(1000)
     phone.leave(9000)
@@ -316,9 +293,7 @@ def test_zeros_of_the_start_are_no_numbers() -> None:
     assert phone.counts("callgauge_stage_values_unmapped_total") == {}
 
 
-def test_unknown_names_are_counted_by_source_and_kept_up_to_a_bound() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_unknown_names_are_counted_by_source_and_kept_up_to_a_bound(phone: Phone) -> None:
     for number in range(50):
         phone.metric(f"Camera#{number}", 0.4, 2800)
     phone.send("audit", {"message_type": "llm_call", "value": {"response": ""}, "latency_ms": "soon"}, 2900)
@@ -345,10 +320,8 @@ def test_beyond_the_limit_numbers_do_not_count_and_that_is_said_once() -> None:
     assert phone.stages(2) == {Stage.ENDPOINTING: 400}, "the call goes on"
 
 
-def test_only_so_many_numbers_of_a_turn_count() -> None:
+def test_only_so_many_numbers_of_a_turn_count(phone: Phone) -> None:
     """The earliest: a loop in a producer must not make every further event cost the whole call."""
-    phone = Phone()
-    phone.greeting()
     phone.turn(1000)
     for number in range(MAX_VALUES_PER_TURN + 20):
         begun_s = (T0_MS + 2500 + 4 * number) / 1000
@@ -358,9 +331,7 @@ def test_only_so_many_numbers_of_a_turn_count() -> None:
     assert phone.stages(1)[Stage.TOOL_RUN] == pytest.approx(MAX_VALUES_PER_TURN * 2, abs=1)
 
 
-def test_transcripts_get_seconds_by_name_and_tokens_by_model() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_transcripts_get_seconds_by_name_and_tokens_by_model(phone: Phone) -> None:
     phone.metric(STT, 0.3, 2300)
     phone.metric(LLM, 0.4, 2800)
     tokens = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
@@ -385,9 +356,7 @@ def test_transcripts_get_seconds_by_name_and_tokens_by_model() -> None:
     assert phone.measure.turn_metrics(heard, None, 9) == ({}, {})
 
 
-def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_is_missing() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_is_missing(phone: Phone) -> None:
     phone.turn(1000)
     phone.turn(7000)
     both = {"convai_turn_asr_latency": 0.35, "convai_asr_trailing_service_latency": 0.3, "convai_of_tomorrow": 1.0}
@@ -401,10 +370,8 @@ def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_i
     assert phone.counts("callgauge_stage_values_unmapped_total") == {("elevenlabs",): 1}
 
 
-def test_a_successor_counts_no_stage_again() -> None:
+def test_a_successor_counts_no_stage_again(phone: Phone) -> None:
     """Of a turn with two stages written, a third is known after the hand-over: only that one is new."""
-    phone = Phone()
-    phone.greeting()
     phone.metric(LLM, 0.4, 2800)
     phone.turn(1000)
     phone.leave(7000)
@@ -422,9 +389,7 @@ def test_a_successor_counts_no_stage_again() -> None:
     assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN], [Stage.TTS_FIRST_BYTE], []]
 
 
-def test_the_call_says_how_often_sources_disagree() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_the_call_says_how_often_sources_disagree(phone: Phone) -> None:
     for at_ms, seconds in ((1000, 1.1), (7000, 1.2), (13_000, 2.0)):
         phone.turn(at_ms)
         phone.observed("user_bot_latency", {"latency_seconds": seconds}, at_ms + 2100)

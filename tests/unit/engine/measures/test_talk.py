@@ -84,8 +84,12 @@ def talk(feed: Feed) -> None:
     feed.assistant_audio(13_500, 16_500)
 
 
-def test_a_turn_counts_when_it_is_left() -> None:
-    feed = Feed(LIMITS)
+@pytest.fixture
+def feed() -> Feed:
+    return Feed(LIMITS)
+
+
+def test_a_turn_counts_when_it_is_left(feed: Feed) -> None:
     feed.send("audit", STARTED, 0)
     feed.assistant_audio(100, 600)
     feed.user_audio(1_000, 3_000)
@@ -103,8 +107,7 @@ def test_a_turn_counts_when_it_is_left() -> None:
     assert (talked.user.words, talked.assistant.words) == (1, 1)
 
 
-def test_the_final_record_has_the_whole_call() -> None:
-    feed = Feed(LIMITS)
+def test_the_final_record_has_the_whole_call(feed: Feed) -> None:
     talk(feed)
     feed.send("judge", ENDED, 18_000)
     feed.advance(60_000)
@@ -121,8 +124,7 @@ def test_the_final_record_has_the_whole_call() -> None:
     assert (plain(user.repeated_questions), user.repeated_in_turns) == (0, ())
 
 
-def test_a_question_asked_again_names_its_turn() -> None:
-    feed = Feed(LIMITS)
+def test_a_question_asked_again_names_its_turn(feed: Feed) -> None:
     for turn in range(3):
         feed.user_audio(turn * 10_000, turn * 10_000 + 2_000, text="Sorry, what is my seat?")
         feed.heard("Sorry, what is my seat?" if turn else "what is my seat", turn * 10_000 + 2_100)
@@ -134,8 +136,7 @@ def test_a_question_asked_again_names_its_turn() -> None:
     assert plain(record.assistant.repeated_questions) == 0
 
 
-def test_a_late_transcript_revises_what_was_said() -> None:
-    feed = Feed(LIMITS)
+def test_a_late_transcript_revises_what_was_said(feed: Feed) -> None:
     feed.assistant_audio(0, 500)
     feed.user_audio(1_000, 3_000, text="A window seat")
     feed.assistant_audio(4_000, 5_000)
@@ -149,17 +150,13 @@ def test_a_late_transcript_revises_what_was_said() -> None:
     assert talk_in(feed, 1).user.words == 6
 
 
-def test_the_bots_own_events_are_heard_too() -> None:
-    feed = Feed(LIMITS)
+def test_the_bots_own_events_are_heard_too(feed: Feed) -> None:
     feed.send("audit", STARTED, 0)
-    feed.speech("bot_speech_started", 1_500)
-    feed.speech("bot_speech_stopped", 3_500)
-    feed.speech("user_speech_started", 4_000)
-    feed.speech("user_speech_stopped", 6_000)
+    feed.spoke("bot", 1_500, 3_500)
+    feed.spoke("user", 4_000, 6_000)
     feed.heard("Where is my bag", 6_100)
     feed.speech("bot_speech_started", 7_000)
-    feed.speech("bot_speech_started", 7_050)
-    feed.speech("bot_speech_stopped", 9_000)
+    feed.spoke("bot", 7_050, 9_000)
     feed.speech("user_speech_started", 10_000)
     assert (speech(feed).source, plain(speech(feed).result)) == ("pipecat", 0.6667)
     feed.speech("user_speech_stopped", 11_000)
@@ -170,8 +167,7 @@ def test_the_bots_own_events_are_heard_too() -> None:
     assert isinstance(record.assistant.repeated_questions, NotApplicable)
 
 
-def test_sound_that_never_ends_lasts_to_the_end_of_the_call() -> None:
-    feed = Feed(LIMITS)
+def test_sound_that_never_ends_lasts_to_the_end_of_the_call(feed: Feed) -> None:
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, None)
     feed.send("user_sim", {"type": "connection_state", "data": {"state": "session_ended", "details": {}}}, 7_000)
@@ -191,8 +187,7 @@ def test_the_assistants_words_are_those_that_were_spoken() -> None:
         if spoken == 3:
             feed.bot_text(texts[0], 1_300)
         feed.speech("bot_speech_stopped", 2_000)
-        feed.speech("bot_speech_started", 2_500)
-        feed.speech("bot_speech_stopped", 2_500 + 1_000)
+        feed.spoke("bot", 2_500, 2_500 + 1_000)
         feed.speech("user_speech_started", 4_000)
         assert (plain(talk_in(feed, 0).assistant.speech_ms), talk_in(feed, 0).assistant.words) == (2_000, spoken)
         feed.send("judge", ENDED, 5_000)
@@ -201,8 +196,7 @@ def test_the_assistants_words_are_those_that_were_spoken() -> None:
         assert plain(speech(feed).assistant.speech_ms) == 2_000
 
 
-def test_words_that_no_synthesis_reports_are_those_that_the_caller_heard() -> None:
-    feed = Feed(LIMITS)
+def test_words_that_no_synthesis_reports_are_those_that_the_caller_heard(feed: Feed) -> None:
     feed._audio("audio_start", "assistant", 0, 0)
     feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "What can I do?"}}, 500)
     feed._audio("audio_end", "assistant", 2_000, 0)
@@ -213,14 +207,11 @@ def test_words_that_no_synthesis_reports_are_those_that_the_caller_heard() -> No
     assert plain(speech(feed).assistant.words_per_minute) == 120.0
 
 
-def test_the_first_sound_of_a_simulated_caller_starts_over() -> None:
-    feed = Feed(LIMITS)
+def test_the_first_sound_of_a_simulated_caller_starts_over(feed: Feed) -> None:
     for start_ms in (0, 10_000):
-        feed.speech("user_speech_started", start_ms)
-        feed.speech("user_speech_stopped", start_ms + 2_000)
+        feed.spoke("user", start_ms, start_ms + 2_000)
         feed.heard("What is my seat?", start_ms + 2_100)
-        feed.speech("bot_speech_started", start_ms + 3_000)
-        feed.speech("bot_speech_stopped", start_ms + 4_000)
+        feed.spoke("bot", start_ms + 3_000, start_ms + 4_000)
     feed.speech("user_speech_started", 20_000)
     assert (speech(feed).source, plain(speech(feed).user.repeated_questions)) == ("pipecat", 1)
     feed.assistant_audio(21_000, 22_000)
@@ -230,9 +221,8 @@ def test_the_first_sound_of_a_simulated_caller_starts_over() -> None:
     assert (speech(feed).source, plain(speech(feed).user.repeated_questions)) == ("elevenlabs", 0)
 
 
-def test_a_text_that_comes_when_its_turn_was_left_is_read_later() -> None:
+def test_a_text_that_comes_when_its_turn_was_left_is_read_later(feed: Feed) -> None:
     """It changes nothing that is heard, so nothing says that there is more to read."""
-    feed = Feed(LIMITS)
 
     def assistant(start_ms: int, text: str, at_ms: int) -> None:
         feed._audio("audio_start", "assistant", start_ms, 0)
@@ -264,9 +254,8 @@ def test_a_text_that_comes_when_its_turn_was_left_is_read_later() -> None:
     assert plain(speech(feed).assistant.words_per_minute) == 60 * len(" ".join(words).split()) / len(words)
 
 
-def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn() -> None:
+def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn(feed: Feed) -> None:
     """The caller coughs: EVA begins a turn, and when nothing was said it is none."""
-    feed = Feed(LIMITS)
     feed.assistant_audio(0, 1_000)
     feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain."}}, 900)
     feed.user_audio(1_500, 1_700)
@@ -278,10 +267,8 @@ def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn() -> None:
     assert plain(disagreement(feed).result) == 1.0
 
 
-def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent() -> None:
-    feed = Feed(LIMITS)
-    feed.speech("user_speech_started", 1_000)
-    feed.speech("user_speech_stopped", 3_000)
+def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent(feed: Feed) -> None:
+    feed.spoke("user", 1_000, 3_000)
     feed.bot_text("Certainly.", 4_000)
     feed.send("judge", ENDED, 6_000)
     feed.advance(60_000)
@@ -292,8 +279,7 @@ def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent() -> None:
     assert plain(record.user.speech_ms) == 2_000
 
 
-def test_a_call_without_sound_says_so() -> None:
-    feed = Feed(LIMITS)
+def test_a_call_without_sound_says_so(feed: Feed) -> None:
     feed.heard("Hello", 1_000)
     feed.send("judge", ENDED, 2_000)
     feed.advance(60_000)
@@ -302,8 +288,7 @@ def test_a_call_without_sound_says_so() -> None:
     assert record.source is None
 
 
-def test_the_first_word_takes_a_beginning() -> None:
-    feed = Feed(LIMITS)
+def test_the_first_word_takes_a_beginning(feed: Feed) -> None:
     feed.assistant_audio(1_000, 2_000)
     feed.send("judge", ENDED, 3_000)
     feed.advance(60_000)
@@ -311,8 +296,7 @@ def test_the_first_word_takes_a_beginning() -> None:
 
 
 @pytest.mark.parametrize("has_start", [True, False])
-def test_the_first_word_counts_from_the_first_event_as_from_a_start_then(has_start: bool) -> None:
-    feed = Feed(LIMITS)
+def test_the_first_word_counts_from_the_first_event_as_from_a_start_then(feed: Feed, has_start: bool) -> None:
     if has_start:
         feed.send("judge", {"type": "call_started"}, 300)
     feed.send("user_sim", {"type": "connection_state", "data": {"state": "connected"}}, 300)
@@ -323,8 +307,7 @@ def test_the_first_word_counts_from_the_first_event_as_from_a_start_then(has_sta
     assert plain(speech(feed).first_word_ms) == 700
 
 
-def test_word_errors_run_with_the_call() -> None:
-    feed = Feed(LIMITS)
+def test_word_errors_run_with_the_call(feed: Feed) -> None:
     talk(feed)
     feed.user_audio(20_000, 21_000, text="Bye")
     rates = [(record.stt_wer, record.through_turn) for record in feed.records("call")]
@@ -338,8 +321,7 @@ def test_word_errors_run_with_the_call() -> None:
     assert [record.revision for record in feed.records("turn", 2)] == [1]
 
 
-def test_disagreement_is_that_of_both_sides() -> None:
-    feed = Feed(LIMITS)
+def test_disagreement_is_that_of_both_sides(feed: Feed) -> None:
     feed.send("audit", STARTED, 0)
     feed.user_audio(1_000, 3_000, text="Two bags please")
     feed.heard("Two backs please", 3_100)
@@ -359,8 +341,7 @@ def test_disagreement_is_that_of_both_sides() -> None:
     assert (record.user.words, record.assistant.words, record.assistant.turns) == (4, 1, 1)
 
 
-def test_only_a_simulated_caller_knows_what_it_meant() -> None:
-    feed = Feed(LIMITS)
+def test_only_a_simulated_caller_knows_what_it_meant(feed: Feed) -> None:
     feed.heard("Hello", 1_000)
     feed.send("judge", ENDED, 2_000)
     feed.advance(60_000)
@@ -368,8 +349,7 @@ def test_only_a_simulated_caller_knows_what_it_meant() -> None:
     assert value_of(disagreement(feed)) == value_of(disagreement(feed).user) == "there are no two transcripts of it"
 
 
-def test_an_agent_that_hears_sound_has_no_word_errors() -> None:
-    feed = Feed(LIMITS)
+def test_an_agent_that_hears_sound_has_no_word_errors(feed: Feed) -> None:
     feed.send("audit", STARTED | {"pipeline_type": "audio_llm"}, 0)
     feed.user_audio(1_000, 3_000, text="Two bags")
     feed.heard("Two backs", 3_100)
@@ -384,8 +364,7 @@ def test_an_agent_that_hears_sound_has_no_word_errors() -> None:
     assert value_of(turn.user_disagreement) == 0.5
 
 
-def test_a_caller_who_was_never_understood_has_no_rate() -> None:
-    feed = Feed(LIMITS)
+def test_a_caller_who_was_never_understood_has_no_rate(feed: Feed) -> None:
     feed.send("audit", STARTED, 0)
     feed.user_audio(1_000, 3_000, text="[coughs]")
     feed.send("judge", ENDED, 9_000)
@@ -406,8 +385,7 @@ def test_a_successor_goes_on() -> None:
     assert feed.records() == moved.records()
 
 
-def test_running_values_have_an_end_and_final_ones_do_not() -> None:
-    feed = Feed(LIMITS)
+def test_running_values_have_an_end_and_final_ones_do_not(feed: Feed) -> None:
     talk(feed)
     running = feed.evaluator._calls["call"]._measures
     running._work = MAX_RUNNING_WORK

@@ -21,8 +21,7 @@ def _interruptions(feed: Feed) -> list[tuple[str, int]]:
 
 def _greeted() -> Feed:
     feed = Feed()
-    feed.speech("bot_speech_started", 0)
-    feed.speech("bot_speech_stopped", 900)
+    feed.spoke("bot", 0, 900)
     return feed
 
 
@@ -36,8 +35,7 @@ def _spoken(feed: Feed, start_ms: int, end_ms: int) -> None:
 def test_detector_and_rulings() -> None:
     feed = _greeted()
     _spoken(feed, 2_000, 3_000)
-    feed.speech("bot_speech_started", 4_500)
-    feed.speech("bot_speech_stopped", 6_000)
+    feed.spoke("bot", 4_500, 6_000)
     _spoken(feed, 7_000, 8_000)
     feed.speech("bot_speech_started", 8_700)
     assert feed.latencies() == {1: 1_500.0, 2: 700.0}
@@ -87,10 +85,8 @@ def test_the_bot_s_own_event_is_taken_rather_than_its_text() -> None:
 def test_a_cough_without_a_ruling_is_no_turn() -> None:
     feed = _greeted()
     _spoken(feed, 2_000, 3_000)
-    feed.speech("bot_speech_started", 4_000)
-    feed.speech("bot_speech_stopped", 5_000)
-    feed.speech("user_speech_started", 6_000)
-    feed.speech("user_speech_stopped", 6_200)
+    feed.spoke("bot", 4_000, 5_000)
+    feed.spoke("user", 6_000, 6_200)
     _spoken(feed, 8_000, 9_000)
     feed.speech("bot_speech_started", 9_500)
     assert feed.latencies() == {1: 1_000.0, 2: 500.0}
@@ -112,8 +108,7 @@ def test_a_cough_over_the_bot_is_no_interruption() -> None:
     feed = _greeted()
     _spoken(feed, 2_000, 3_000)
     feed.speech("bot_speech_started", 4_000)
-    feed.speech("user_speech_started", 4_500)
-    feed.speech("user_speech_stopped", 4_600)
+    feed.spoke("user", 4_500, 4_600)
     assert _interruptions(feed) == []
     assert feed.turns() == {0, 1}
 
@@ -228,8 +223,12 @@ def _end(feed: Feed, at_ms: int = 20_000) -> None:
     feed.advance(at_ms + 100_000)
 
 
-def test_a_tool_that_pipecat_reports_is_a_tool_of_the_call() -> None:
-    feed = _waiting_user()
+@pytest.fixture
+def feed() -> Feed:
+    return _waiting_user()
+
+
+def test_a_tool_that_pipecat_reports_is_a_tool_of_the_call(feed: Feed) -> None:
     _report(feed, ASKED, 2_100)
     assert _tools(feed) == []
     _report(feed, RUNS, 2_110, arguments={"seat": 4})
@@ -250,15 +249,13 @@ def test_a_tool_that_pipecat_reports_is_a_tool_of_the_call() -> None:
     ],
 )
 def test_an_answer_that_is_withheld_is_no_success_and_one_in_json_text_is_read(
-    fields: dict[str, Any], outcome: ToolOutcome
+    feed: Feed, fields: dict[str, Any], outcome: ToolOutcome
 ) -> None:
-    feed = _waiting_user()
     _report(feed, DONE, 2_910, in_progress_at=2_110, **fields)
     assert [tool[3:] for tool in _tools(feed)] == [(outcome, 800)]
 
 
-def test_waiting_for_it_is_no_dead_air_and_waiting_after_it_is() -> None:
-    feed = _waiting_user()
+def test_waiting_for_it_is_no_dead_air_and_waiting_after_it_is(feed: Feed) -> None:
     _report(feed, RUNS, 2_100)
     feed.advance(60_000)
     assert feed.records("dead_air") == []
@@ -268,15 +265,13 @@ def test_waiting_for_it_is_no_dead_air_and_waiting_after_it_is() -> None:
 
 
 @pytest.mark.parametrize("moment", ["failed", "timed_out"])
-def test_one_that_fails_or_takes_too_long_is_an_error(moment: str) -> None:
-    feed = _waiting_user()
+def test_one_that_fails_or_takes_too_long_is_an_error(feed: Feed, moment: str) -> None:
     _report(feed, RUNS, 2_100)
     _report(feed, moment, 2_900, in_progress_at=2_100, **({"error": "no seat"} if moment == "failed" else {}))
     assert _tools(feed) == [(1, 0, "rebook", ToolOutcome.ERROR, 800)]
 
 
-def test_one_that_was_cancelled_has_not_answered_and_explains_no_waiting() -> None:
-    feed = _waiting_user()
+def test_one_that_was_cancelled_has_not_answered_and_explains_no_waiting(feed: Feed) -> None:
     _report(feed, RUNS, 2_100)
     _report(feed, "cancelled", 2_900, in_progress_at=2_100)
     feed.advance(6_500)
@@ -285,22 +280,19 @@ def test_one_that_was_cancelled_has_not_answered_and_explains_no_waiting() -> No
     assert _tools(feed) == [(1, 0, "rebook", ToolOutcome.UNANSWERED, None)]
 
 
-def test_one_that_was_only_asked_for_never_ran() -> None:
-    feed = _waiting_user()
+def test_one_that_was_only_asked_for_never_ran(feed: Feed) -> None:
     _report(feed, ASKED, 2_100)
     _end(feed)
     assert _tools(feed) == []
     assert feed.records("dead_air")
 
 
-def test_the_moment_that_settles_it_says_when_it_began_where_nothing_else_does() -> None:
-    feed = _waiting_user()
+def test_the_moment_that_settles_it_says_when_it_began_where_nothing_else_does(feed: Feed) -> None:
     _report(feed, DONE, 2_900, in_progress_at=2_100, result={})
     assert _tools(feed) == [(1, 0, "rebook", ToolOutcome.SUCCESS, 800)]
 
 
-def test_moments_that_come_twice_count_once() -> None:
-    feed = _waiting_user()
+def test_moments_that_come_twice_count_once(feed: Feed) -> None:
     for _ in range(2):
         _report(feed, RUNS, 2_100)
     for _ in range(2):
@@ -330,9 +322,8 @@ def test_where_the_audit_log_has_tools_it_is_the_one_that_counts_whatever_comes_
 
 
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations("ppaa"))))
-def test_they_give_way_to_an_elevenlabs_agent_s_tools_as_well(order: tuple[str, ...]) -> None:
+def test_they_give_way_to_an_elevenlabs_agent_s_tools_as_well(feed: Feed, order: tuple[str, ...]) -> None:
     """The agent's tool runs from 2.2 s to 2.8 s, pipecat's report of it from 2.1 s to 2.9 s: one tool, and one silence."""
-    feed = _waiting_user()
     agent, pipecat = iter((tool_requested, tool_replied)), iter((RUNS, DONE))
     for source in order:
         if source == "p":
@@ -349,8 +340,7 @@ def test_they_give_way_to_an_elevenlabs_agent_s_tools_as_well(order: tuple[str, 
     assert [tool[:3] for tool in _tools(feed)] == [(1, 0, "rebook")]
 
 
-def test_a_call_that_was_never_settled_is_no_tool_that_runs_once_the_log_has_one() -> None:
-    feed = _waiting_user()
+def test_a_call_that_was_never_settled_is_no_tool_that_runs_once_the_log_has_one(feed: Feed) -> None:
     _report(feed, RUNS, 2_100)
     feed.tool_call("rebook", 2_200)
     feed.tool_answer("rebook", 2_800)
@@ -358,8 +348,7 @@ def test_a_call_that_was_never_settled_is_no_tool_that_runs_once_the_log_has_one
     assert [fact.silent_since_ms - T0_MS for fact in feed.records("dead_air")] == [2_800]
 
 
-def test_a_report_without_a_name_or_an_id_is_no_tool() -> None:
-    feed = _waiting_user()
+def test_a_report_without_a_name_or_an_id_is_no_tool(feed: Feed) -> None:
     feed.send("pipecat", {"type": "function_call_event", "data": {"kind": "function_call_in_progress"}}, 2_100)
     feed.advance(6_000)
     assert len(feed.records("dead_air")) == 1

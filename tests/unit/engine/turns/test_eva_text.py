@@ -191,8 +191,7 @@ def test_words_are_no_answer_of_a_bot_that_speaks(*, is_late: bool) -> None:
     """Whether it speaks may be known after the words: then the turns are made anew."""
     feed = Feed(LIMITS)
     if not is_late:
-        feed.speech("bot_speech_started", 100)
-        feed.speech("bot_speech_stopped", 800)
+        feed.spoke("bot", 100, 800)
     asks(feed, 1_000)
     writes(feed, 2_600)  # and both moments of its sound are lost
     asks(feed, 4_000)

@@ -94,8 +94,12 @@ def test_control_events_of_the_judge_s_topic_hold_nothing_up() -> None:
     assert feed.status(0) == "settled"
 
 
-def test_latency_is_said_when_the_assistant_starts() -> None:
-    feed = Feed()
+@pytest.fixture
+def feed() -> Feed:
+    return Feed()
+
+
+def test_latency_is_said_when_the_assistant_starts(feed: Feed) -> None:
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, 3_000)
     assert feed.records(LATENCY) == []
@@ -105,8 +109,7 @@ def test_latency_is_said_when_the_assistant_starts() -> None:
     assert (record.revision, record.status.value, record.is_first) == (1, "open", True)
 
 
-def test_the_greeting_has_no_latency() -> None:
-    feed = Feed()
+def test_the_greeting_has_no_latency(feed: Feed) -> None:
     feed.user_audio(0, 1_000)
     feed.assistant_audio(2_000, 3_000)
     assert feed.turns() == {0}
@@ -115,8 +118,7 @@ def test_the_greeting_has_no_latency() -> None:
     assert plain(feed.turn_values(0).voice_to_voice_ms) == "the greeting answers nobody"
 
 
-def test_a_late_end_of_the_user_is_a_revision() -> None:
-    feed = Feed()
+def test_a_late_end_of_the_user_is_a_revision(feed: Feed) -> None:
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(4_000, 5_000)
@@ -126,8 +128,7 @@ def test_a_late_end_of_the_user_is_a_revision() -> None:
     assert [record.is_first for record in feed.records(LATENCY, turn=1)] == [True] + [False] * (len(values) - 1)
 
 
-def test_an_empty_session_takes_its_turn_back() -> None:
-    feed = Feed()
+def test_an_empty_session_takes_its_turn_back(feed: Feed) -> None:
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, 2_100, text=None)  # a noise
     feed.user_audio(4_000, 5_000)
@@ -137,8 +138,7 @@ def test_an_empty_session_takes_its_turn_back() -> None:
     assert feed.records("closed")[0].turns == 1
 
 
-def test_a_turn_that_never_was_is_withdrawn() -> None:
-    feed = Feed()
+def test_a_turn_that_never_was_is_withdrawn(feed: Feed) -> None:
     feed.send("pipecat", {"type": "tts_text", "data": {"frame": "Welcome here"}}, 0)
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(4_000)
@@ -151,15 +151,11 @@ def test_a_turn_that_never_was_is_withdrawn() -> None:
     assert {record.turn for record in feed.records("turn")} == {0}  # the other was not read yet
 
 
-def test_a_turn_that_was_left_and_never_was_is_withdrawn() -> None:
-    feed = Feed()
-    feed.speech("bot_speech_started", 0)
-    feed.speech("bot_speech_stopped", 1_000)
+def test_a_turn_that_was_left_and_never_was_is_withdrawn(feed: Feed) -> None:
+    feed.spoke("bot", 0, 1_000)
     for at_ms in (2_000, 6_000, 10_000):
-        feed.speech("user_speech_started", at_ms)
-        feed.speech("user_speech_stopped", at_ms + 1_000)
-        feed.speech("bot_speech_started", at_ms + 2_000)
-        feed.speech("bot_speech_stopped", at_ms + 3_000)
+        feed.spoke("user", at_ms, at_ms + 1_000)
+        feed.spoke("bot", at_ms + 2_000, at_ms + 3_000)
     assert [(record.turn, record.revision) for record in feed.records("turn")] == [(0, 1), (1, 1), (2, 1)]
     feed.assistant_audio(0, 900)  # there is a simulated caller: it has heard the greeting so far
     assert [(record.turn, record.revision) for record in feed.records("turn") if record.is_withdrawn] == [
@@ -174,8 +170,7 @@ def test_a_turn_that_was_left_and_never_was_is_withdrawn() -> None:
     assert feed.records("closed")[0].turns == 0
 
 
-def test_revisions_carry_offsets_labels_and_the_cause() -> None:
-    feed = Feed()
+def test_revisions_carry_offsets_labels_and_the_cause(feed: Feed) -> None:
     feed.send("judge", {"type": "call_started", "agent": "desk", "tenant": "acme"}, 0)
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, 3_000)
@@ -188,8 +183,7 @@ def test_revisions_carry_offsets_labels_and_the_cause() -> None:
     assert record.code_version == "test"
 
 
-def test_labels_that_become_known_are_published_at_once() -> None:
-    feed = Feed()
+def test_labels_that_become_known_are_published_at_once(feed: Feed) -> None:
     feed.heard("Hello", 0)
     feed.send("judge", {"type": "call_started", "agent": "desk"}, 100)
     feed.send("judge", {"type": "call_started", "agent": "desk"}, 200)
@@ -207,8 +201,7 @@ def test_events_that_every_stream_is_past_are_late() -> None:
     assert feed.counts("callgauge_events_total") == {("audit", "folded"): 2, ("audit", "late"): 1}
 
 
-def test_unknown_types_and_fields_are_counted() -> None:
-    feed = Feed()
+def test_unknown_types_and_fields_are_counted(feed: Feed) -> None:
     feed.send("pipecat", {"type": "of a later version", "x": 1}, 0)
     feed.send("user_sim", {"type": "of a later version", "timestamp": None}, 0)
     feed.send("audit", {"message_type": "user", "value": "Hello", "mood": "good", "volume": 3}, 0)
@@ -230,16 +223,14 @@ def test_unknown_types_and_fields_are_counted() -> None:
     ],
 )
 def test_unknown_events_happened_on_the_streams_whose_every_event_counts(
-    stream: str, event: Json, expected_ms: int
+    feed: Feed, stream: str, event: Json, expected_ms: int
 ) -> None:
-    feed = Feed()
     feed.heard("Hello", 1_000)
     feed.send(stream, event, 9_000)
     assert feed.evaluator._calls["call"].history.last_time_ms() == T0_MS + expected_ms
 
 
-def test_a_text_can_be_updated_before_its_entry_comes() -> None:
-    feed = Feed()
+def test_a_text_can_be_updated_before_its_entry_comes(feed: Feed) -> None:
     feed.send("judge", {"type": "user_text_updated", "text": "My badge is lost.", "turn_id": 7}, 0)
     feed.send("audit", {"message_type": "user", "value": "[user audio]", "turn_id": 7}, 100)
     context = feed.evaluator.context("call")
