@@ -162,6 +162,11 @@ class Feed:
         moment = {"kind": kind, "timestamp": (T0_MS + at_ms) / 1000}
         self.send("pipecat", {"type": "speech_event", "data": moment}, at_ms + behind_ms)
 
+    def spoke(self, who: str, start_ms: int, end_ms: int) -> None:
+        """The bot reports the whole speech of a `user` or of the `bot`."""
+        self.speech(f"{who}_speech_started", start_ms)
+        self.speech(f"{who}_speech_stopped", end_ms)
+
     def ruling(self, line: str, at_ms: int, *, times: int = 1) -> None:
         """EVA's line for the turn decision, once per destination."""
         for _ in range(times):

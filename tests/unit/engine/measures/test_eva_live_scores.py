@@ -62,22 +62,24 @@ def greeted() -> Feed:
 def phoned() -> Feed:
     """A call that only the bot hears, of which it has spoken the greeting."""
     feed = Feed(LIMITS)
-    feed.speech("bot_speech_started", 0)
-    feed.speech("bot_speech_stopped", 900)
+    feed.spoke("bot", 0, 900)
     return feed
 
 
 def spoken(feed: Feed, start_ms: int, end_ms: int) -> None:
-    feed.speech("user_speech_started", start_ms)
-    feed.speech("user_speech_stopped", end_ms)
+    feed.spoke("user", start_ms, end_ms)
 
 
 # While the call runs.
 
 
+@pytest.fixture
+def feed() -> Feed:
+    return greeted()
+
+
 @pytest.mark.usefixtures("every_turn")
-def test_a_turn_is_scored_when_it_was_left() -> None:
-    feed = greeted()
+def test_a_turn_is_scored_when_it_was_left(feed: Feed) -> None:
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(5_750)
     assert timings(feed, 1) == metrics(feed, "eva_response_speed") == []
@@ -92,8 +94,7 @@ def test_a_turn_is_scored_when_it_was_left() -> None:
 
 
 @pytest.mark.usefixtures("every_turn")
-def test_a_tool_that_is_noticed_late_changes_the_curve() -> None:
-    feed = greeted()
+def test_a_tool_that_is_noticed_late_changes_the_curve(feed: Feed) -> None:
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(7_000, 8_000)
     feed.user_audio(9_000, 10_000)
@@ -106,8 +107,7 @@ def test_a_tool_that_is_noticed_late_changes_the_curve() -> None:
     assert metric(feed, "eva_response_speed").sub_metrics == {"with_tool_calls": 4.0, "no_tool_calls": 1.0}
 
 
-def test_while_the_user_is_still_heard_nothing_is_known() -> None:
-    feed = greeted()
+def test_while_the_user_is_still_heard_nothing_is_known(feed: Feed) -> None:
     feed.user_audio(2_000)
     feed.assistant_audio(3_000, 3_400)
     feed.user_audio(9_000, 10_000)
@@ -128,8 +128,7 @@ def test_while_the_user_is_still_heard_nothing_is_known() -> None:
     assert found.post_interrupt_latency_ms == 2_750.0
 
 
-def test_how_soon_the_assistant_yields_is_known_when_it_falls_silent() -> None:
-    feed = greeted()
+def test_how_soon_the_assistant_yields_is_known_when_it_falls_silent(feed: Feed) -> None:
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(3_500)
     feed.user_audio(6_000, 7_000)
@@ -148,8 +147,7 @@ def test_a_turn_that_turns_out_to_be_none_is_taken_back() -> None:
     feed = phoned()
     for at_ms in (2_000, 6_000):
         spoken(feed, at_ms, at_ms + 1_000)
-        feed.speech("bot_speech_started", at_ms + 2_000)
-        feed.speech("bot_speech_stopped", at_ms + 3_000)
+        feed.spoke("bot", at_ms + 2_000, at_ms + 3_000)
     assert metrics(feed, "eva_response_speed") == [1.0]
     feed.assistant_audio(0, 900, behind_ms=9_000)  # there is a simulated caller: it has heard the greeting so far
     assert timings(feed, 1) == [1.0, None]
@@ -157,8 +155,7 @@ def test_a_turn_that_turns_out_to_be_none_is_taken_back() -> None:
     assert "eva_response_speed" not in feed.call_values().eva
 
 
-def test_a_fallback_is_worth_nothing() -> None:
-    feed = greeted()
+def test_a_fallback_is_worth_nothing(feed: Feed) -> None:
     feed.user_audio(2_000, 3_000)
     feed.send("audit", {"message_type": "turn_fallback", "value": "[fallback]"}, 9_000)
     feed.assistant_audio(10_000, 11_000)
@@ -168,8 +165,7 @@ def test_a_fallback_is_worth_nothing() -> None:
 
 
 @pytest.mark.usefixtures("every_turn")
-def test_tool_answers_are_counted_one_by_one() -> None:
-    feed = greeted()
+def test_tool_answers_are_counted_one_by_one(feed: Feed) -> None:
     feed.user_audio(2_000, 3_000)
     for at_ms, response in ((4_000, "done"), (5_000, {"error_type": "tool_not_found"})):
         feed.tool_call("book", at_ms)
@@ -187,15 +183,12 @@ def test_tool_answers_are_counted_one_by_one() -> None:
 def test_the_bot_s_own_hearing_is_scored_the_same_and_says_so() -> None:
     feed = phoned()
     spoken(feed, 2_000, 3_000)
-    feed.speech("bot_speech_started", 5_750)
-    feed.speech("bot_speech_stopped", 7_000)
+    feed.spoke("bot", 5_750, 7_000)
     spoken(feed, 6_500, 8_000)
     found = timing(feed, 1)
     assert (value_of(found), found.reason, found.anchor) == (0.5, "latency", "vad")
-    feed.speech("bot_speech_started", 9_000)
-    feed.speech("bot_speech_stopped", 9_500)
-    feed.speech("user_speech_started", 12_000)
-    feed.speech("user_speech_stopped", 12_100)
+    feed.spoke("bot", 9_000, 9_500)
+    feed.spoke("user", 12_000, 12_100)
     ended(feed)
     found = timing(feed, 2)
     assert (value_of(found), found.reason, found.yield_ms) == (0.75, "user_interrupt", 500.0)
@@ -211,8 +204,7 @@ def test_a_bot_that_is_interrupted_is_scored_by_how_it_yields() -> None:
     feed.speech("user_speech_started", 6_000)
     feed.speech("bot_speech_stopped", 7_000)
     feed.speech("user_speech_stopped", 8_000)
-    feed.speech("bot_speech_started", 9_000)
-    feed.speech("bot_speech_stopped", 10_000)
+    feed.spoke("bot", 9_000, 10_000)
     spoken(feed, 11_000, 12_000)
     feed.speech("bot_speech_started", 13_000)
     found = timing(feed, 2)
@@ -388,8 +380,7 @@ def test_a_call_whose_times_only_order_says_so_as_its_turns_do() -> None:
     assert metrics(feed, "eva_turn_taking") == metrics(feed, "eva_response_speed") == ["times_unknown"]
 
 
-def test_the_end_is_eva_s_own_and_the_last_turn_is_not_held_against_the_agent() -> None:
-    feed = greeted()
+def test_the_end_is_eva_s_own_and_the_last_turn_is_not_held_against_the_agent(feed: Feed) -> None:
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(4_000, 5_000)
     feed.user_audio(6_000, 7_000)
@@ -402,15 +393,13 @@ def test_the_end_is_eva_s_own_and_the_last_turn_is_not_held_against_the_agent() 
     assert [record.status.value for record in feed.records("call")] == ["final"]
 
 
-def test_something_after_the_goodbye_makes_it_no_valid_end() -> None:
-    feed = greeted()
+def test_something_after_the_goodbye_makes_it_no_valid_end(feed: Feed) -> None:
     feed.send("user_sim", GOODBYE, 8_000)
     feed.send("user_sim", {"type": "timeout", "data": {"duration": 90}}, 8_100)
     assert metrics(ended(feed), "eva_conversation_valid_end") == [0.0]
 
 
-def test_settled_turns_that_stay_as_they_are_count_as_settled_only() -> None:
-    feed = greeted()
+def test_settled_turns_that_stay_as_they_are_count_as_settled_only(feed: Feed) -> None:
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(4_000, 5_000)
     feed.user_audio(6_000, 7_000)
@@ -421,8 +410,7 @@ def test_settled_turns_that_stay_as_they_are_count_as_settled_only() -> None:
     assert feed.counts("callgauge_settled_turns_changed_total") == {}
 
 
-def test_a_settled_turn_that_a_late_event_changes_is_counted_with_its_cause() -> None:
-    feed = greeted()
+def test_a_settled_turn_that_a_late_event_changes_is_counted_with_its_cause(feed: Feed) -> None:
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(6_000, 7_000)
     feed.user_audio(8_000, 9_000)

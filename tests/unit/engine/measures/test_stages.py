@@ -1,14 +1,31 @@
-"""Latency by stage in a call: the turn of a number, the time of its record, and disagreement of sources."""
+"""The stages of a turn's latency: how they are read, their values, and how they come out of a call."""
 
+import itertools
+import json
 from typing import Any
 
 import pytest
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.measures.stages import MAX_VALUES_PER_TURN, Reported, StageLatencies, convai_seconds
-from consumers.engine.turns.bot import TokenUsage
-from schemas.closed_sets import Anchor
+from consumers.engine.measures.stages import (
+    MAX_ITEMS,
+    MAX_VALUES_PER_TURN,
+    Findings,
+    Measured,
+    Reported,
+    StageLatencies,
+    StageValues,
+    TurnWindows,
+    convai_seconds,
+    findings_of,
+)
+from consumers.engine.turns.bot import BotTurn, BotTurnMachine, TokenUsage
+from consumers.engine.turns.eva import EvaHistory
+from consumers.engine.turns.heard import HeardByTheBot
+from consumers.engine.turns.timeline import ToolUses
+from schemas.closed_sets import Anchor, InputSource
+from schemas.events.codec import decode
 from schemas.scores.latency_stages import Stage, StageSource
 from schemas.scores.records import STAGE_PREFIX, StageAgreement, StageLatency, TurnStatus, TurnValues
 from tests.support.fakes.engine_feed import T0_MS, Feed
@@ -70,9 +87,14 @@ def stages_in(record: TurnValues) -> list[Stage]:
     return [Stage(name.removeprefix(STAGE_PREFIX)) for name in names]
 
 
-def test_numbers_belong_to_the_turn_in_whose_time_they_began() -> None:
+@pytest.fixture
+def phone() -> Phone:
     phone = Phone()
     phone.greeting()
+    return phone
+
+
+def test_numbers_belong_to_the_turn_in_whose_time_they_began(phone: Phone) -> None:
     phone.metric(TTS, 0.1, 100)
     for turn, at_ms in enumerate((1000, 6000, 11_000), 1):
         phone.metric(STT, 0.3 + turn / 100, at_ms + 1300)
@@ -90,13 +112,10 @@ def test_numbers_belong_to_the_turn_in_whose_time_they_began() -> None:
     assert phone.stages(0) == {Stage.TTS_FIRST_BYTE: 100}
 
 
-def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once(phone: Phone) -> None:
     phone.turn(1000, spoken=False)
     phone.metric(LLM, 0.4, 2800)
-    phone.speech("bot_speech_started", 3100)
-    phone.speech("bot_speech_stopped", 5100)
+    phone.spoke("bot", 3100, 5100)
     assert phone.records("turn", 1) == []
     phone.leave(6000)
     (first,) = phone.records("turn", 1)
@@ -115,9 +134,7 @@ def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once() -
     assert phone.turn_values(1) == second
 
 
-def test_a_number_that_comes_after_its_turn_was_left_is_known_at_the_close_at_the_latest() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_a_number_that_comes_after_its_turn_was_left_is_known_at_the_close_at_the_latest(phone: Phone) -> None:
     phone.turn(1000)
     phone.leave(6000)
     phone.metric(LLM, 0.4, 2800)
@@ -140,9 +157,7 @@ def test_where_nobody_says_when_an_answer_ends_stages_are_published_when_the_tur
     assert phone.stages(1) == {Stage.LLM_FIRST_TOKEN: 400}
 
 
-def test_what_a_barge_in_cuts_off_belongs_to_the_answer_that_it_cuts_off() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_what_a_barge_in_cuts_off_belongs_to_the_answer_that_it_cuts_off(phone: Phone) -> None:
     phone.turn(1000, spoken=False)
     phone.speech("bot_speech_started", 3100)
     phone.speech("user_speech_started", 4000)
@@ -155,9 +170,7 @@ def test_what_a_barge_in_cuts_off_belongs_to_the_answer_that_it_cuts_off() -> No
     assert phone.stages(2) == {}
 
 
-def test_numbers_move_when_their_turn_turns_out_to_be_two() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_numbers_move_when_their_turn_turns_out_to_be_two(phone: Phone) -> None:
     phone.turn(1000)
     phone.metric(LLM, 0.4, 2800)
     phone.metric(LLM, 0.5, 8800)
@@ -169,10 +182,8 @@ def test_numbers_move_when_their_turn_turns_out_to_be_two() -> None:
     assert phone.stages(2) == {Stage.ENDPOINTING: 400, Stage.LLM_FIRST_TOKEN: 500, Stage.LLM_LAST_SENTENCE: 900}
 
 
-def test_a_turn_that_is_no_more_takes_its_stages_back() -> None:
+def test_a_turn_that_is_no_more_takes_its_stages_back(phone: Phone) -> None:
     """The first audio event says that the call is heard through a simulated caller, whose turns are others."""
-    phone = Phone()
-    phone.greeting()
     phone.turn(1000)
     phone.metric(LLM, 0.4, 2800)
     phone.turn(7000)
@@ -184,9 +195,7 @@ def test_a_turn_that_is_no_more_takes_its_stages_back() -> None:
         assert (withdrawn.is_withdrawn, withdrawn.stages, withdrawn.first_known) == (True, (), ())
 
 
-def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one(phone: Phone) -> None:
     for at_ms, seconds in ((2300, 0.3), (2600, 0.35)):
         phone.metric(STT, seconds, at_ms)
     for at_ms, seconds in ((3000, 0.4), (3600, 0.5)):
@@ -203,9 +212,7 @@ def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one() -> None:
     assert found[Stage.TTS_FIRST_BYTE] == 400
 
 
-def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for_the_sentence() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for_the_sentence(phone: Phone) -> None:
     phone.metric(LLM, 0.4, 2800)
     phone.metric(LLM, 0.3, 3400)
     phone.metric(TTS, 0.125, 3525, "TextAggregationMetricsData")
@@ -215,9 +222,7 @@ def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for
     assert phone.stages(1)[Stage.SENTENCE_AGGREGATION] == 125
 
 
-def test_sources_that_say_nearly_the_same_agree() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_sources_that_say_nearly_the_same_agree(phone: Phone) -> None:
     phone.turn(1000)
     phone.observed("user_bot_latency", {"latency_seconds": 1.2}, 3100)
     phone.leave(9000)
@@ -230,28 +235,22 @@ def test_sources_that_say_nearly_the_same_agree() -> None:
 @pytest.mark.parametrize(
     ("seconds", "is_disputed"), [(1.3, False), (1.375, False), (1.376, True), (0.88, False), (0.875, True)]
 )
-def test_sources_that_are_further_apart_disagree(seconds: float, *, is_disputed: bool) -> None:
+def test_sources_that_are_further_apart_disagree(phone: Phone, seconds: float, *, is_disputed: bool) -> None:
     """1.1 s were heard; 200 ms and a fifth of the larger number are allowed."""
-    phone = Phone()
-    phone.greeting()
     phone.turn(1000)
     phone.observed("user_bot_latency", {"latency_seconds": seconds}, 3100)
     phone.leave(9000)
     assert phone.stage(1, Stage.VOICE_TO_VOICE).is_disputed is is_disputed
 
 
-def test_a_wait_that_only_we_measured_has_its_own_score_and_is_no_stage() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_a_wait_that_only_we_measured_has_its_own_score_and_is_no_stage(phone: Phone) -> None:
     phone.turn(1000)
     phone.leave(9000)
     assert phone.stages(1) == {Stage.ENDPOINTING: 400}
     assert phone.latencies()[1] == 1100
 
 
-def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat(phone: Phone) -> None:
     phone.turn(1000, spoken=False)
     for tool, at_ms in (("look", 2500), ("find", 2700)):
         phone.tool_call(tool, at_ms)
@@ -260,17 +259,14 @@ def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat() -
         for _ in range(2):  # a producer that sends a record twice without an id
             data = {"kind": "function_call_completed", "function_name": tool, **times}
             phone.observed("function_call_event", data, at_ms + 145)
-    phone.speech("bot_speech_started", 3100)
-    phone.speech("bot_speech_stopped", 4100)
+    phone.spoke("bot", 3100, 4100)
     phone.leave(9000)
     found = phone.stage(1, Stage.TOOL_RUN)
     assert (found.latency_ms, found.source, found.others_ms) == (280, StageSource.PIPECAT, {StageSource.AUDIT: 300})
     assert not found.is_disputed
 
 
-def test_a_breakdown_s_own_figures_stand_behind_those_of_the_services() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_a_breakdown_s_own_figures_stand_behind_those_of_the_services(phone: Phone) -> None:
     phone.metric(LLM, 0.4, 2800)
     part = {"processor": LLM, "start_time": (T0_MS + 2400) / 1000, "duration_secs": 0.44}
     phone.observed("latency_breakdown", {"ttfb": [part]}, 3100)
@@ -279,9 +275,7 @@ def test_a_breakdown_s_own_figures_stand_behind_those_of_the_services() -> None:
     assert phone.stages(1)[Stage.LLM_FIRST_TOKEN] == 400
 
 
-def test_the_model_is_named_where_the_service_names_it() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_the_model_is_named_where_the_service_names_it(phone: Phone) -> None:
     phone.metric(LLM, 0.4, 2800)
     phone.turn(1000)
     phone.leave(9000)
@@ -299,9 +293,7 @@ def test_zeros_of_the_start_are_no_numbers() -> None:
     assert phone.counts("callgauge_stage_values_unmapped_total") == {}
 
 
-def test_unknown_names_are_counted_by_source_and_kept_up_to_a_bound() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_unknown_names_are_counted_by_source_and_kept_up_to_a_bound(phone: Phone) -> None:
     for number in range(50):
         phone.metric(f"Camera#{number}", 0.4, 2800)
     phone.send("audit", {"message_type": "llm_call", "value": {"response": ""}, "latency_ms": "soon"}, 2900)
@@ -328,10 +320,8 @@ def test_beyond_the_limit_numbers_do_not_count_and_that_is_said_once() -> None:
     assert phone.stages(2) == {Stage.ENDPOINTING: 400}, "the call goes on"
 
 
-def test_only_so_many_numbers_of_a_turn_count() -> None:
+def test_only_so_many_numbers_of_a_turn_count(phone: Phone) -> None:
     """The earliest: a loop in a producer must not make every further event cost the whole call."""
-    phone = Phone()
-    phone.greeting()
     phone.turn(1000)
     for number in range(MAX_VALUES_PER_TURN + 20):
         begun_s = (T0_MS + 2500 + 4 * number) / 1000
@@ -341,9 +331,7 @@ def test_only_so_many_numbers_of_a_turn_count() -> None:
     assert phone.stages(1)[Stage.TOOL_RUN] == pytest.approx(MAX_VALUES_PER_TURN * 2, abs=1)
 
 
-def test_transcripts_get_seconds_by_name_and_tokens_by_model() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_transcripts_get_seconds_by_name_and_tokens_by_model(phone: Phone) -> None:
     phone.metric(STT, 0.3, 2300)
     phone.metric(LLM, 0.4, 2800)
     tokens = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
@@ -368,9 +356,7 @@ def test_transcripts_get_seconds_by_name_and_tokens_by_model() -> None:
     assert phone.measure.turn_metrics(heard, None, 9) == ({}, {})
 
 
-def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_is_missing() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_is_missing(phone: Phone) -> None:
     phone.turn(1000)
     phone.turn(7000)
     both = {"convai_turn_asr_latency": 0.35, "convai_asr_trailing_service_latency": 0.3, "convai_of_tomorrow": 1.0}
@@ -384,10 +370,8 @@ def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_i
     assert phone.counts("callgauge_stage_values_unmapped_total") == {("elevenlabs",): 1}
 
 
-def test_a_successor_counts_no_stage_again() -> None:
+def test_a_successor_counts_no_stage_again(phone: Phone) -> None:
     """Of a turn with two stages written, a third is known after the hand-over: only that one is new."""
-    phone = Phone()
-    phone.greeting()
     phone.metric(LLM, 0.4, 2800)
     phone.turn(1000)
     phone.leave(7000)
@@ -405,9 +389,7 @@ def test_a_successor_counts_no_stage_again() -> None:
     assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN], [Stage.TTS_FIRST_BYTE], []]
 
 
-def test_the_call_says_how_often_sources_disagree() -> None:
-    phone = Phone()
-    phone.greeting()
+def test_the_call_says_how_often_sources_disagree(phone: Phone) -> None:
     for at_ms, seconds in ((1000, 1.1), (7000, 1.2), (13_000, 2.0)):
         phone.turn(at_ms)
         phone.observed("user_bot_latency", {"latency_seconds": seconds}, at_ms + 2100)
@@ -471,3 +453,210 @@ def test_events_about_stages_are_no_part_of_eva_s_history() -> None:
         return phone.evaluator.context("call")
 
     assert context(with_metrics=True) == context(with_metrics=False)
+
+
+AT_MS = 1_790_000_000_000
+AT_S = AT_MS / 1000
+
+
+def read(source: InputSource, event: dict[str, Any]) -> Findings:
+    found = findings_of(decode(source, json.dumps({"timestamp": AT_MS} | event).encode()), AT_MS)
+    assert found is not None
+    return found
+
+
+def pipecat(event: dict[str, Any]) -> Findings:
+    return read(InputSource.PIPECAT, event)
+
+
+def metric(value: Any, kind: str = "TTFBMetricsData", processor: str | None = "OneLLMService#0") -> dict[str, Any]:
+    return {"type": kind, "processor": processor, "model": None, "value": value}
+
+
+def observed(kind: str, data: Any) -> dict[str, Any]:
+    return {"type": kind, "data": data}
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -0.0])
+def test_a_first_report_of_zero_is_no_value_and_nothing_unknown(value: float) -> None:
+    found = pipecat(metric(value))
+    assert (found.measured, found.unknown) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("event", "key"),
+    [
+        (metric(-0.1), "TTFBMetricsData of OneLLMService#0"),
+        (metric(601), "TTFBMetricsData of OneLLMService#0"),
+        (metric(10**400), "TTFBMetricsData of OneLLMService#0"),
+        (metric("0.5"), "TTFBMetricsData of OneLLMService#0"),
+        (metric(None), "TTFBMetricsData of OneLLMService#0"),
+        (metric(True), "TTFBMetricsData of OneLLMService#0"),
+        (metric({"value": 1}), "TTFBMetricsData of OneLLMService#0"),
+        (metric(0.5, processor="OneVideoService#0"), "TTFBMetricsData of OneVideoService#0"),
+        (metric(0.5, processor=None), "TTFBMetricsData of None"),
+        (metric(0.5, "TurnMetricsData"), "TurnMetricsData of OneLLMService#0"),
+        (metric({"e2e_processing_time_ms": 10**400}, "TurnMetricsData"), "TurnMetricsData of OneLLMService#0"),
+        (metric([], "LLMUsageMetricsData"), "LLMUsageMetricsData"),
+        (metric(0.5, "LatencyMetric") | {"stage": "vad"}, "LatencyMetric vad"),
+        (metric(0.5, "LatencyMetric"), "LatencyMetric None"),
+        (observed("user_bot_latency", {"latency": 1}), "voice_to_voice"),
+        (observed("first_bot_speech_latency", None), "first_speech"),
+        (observed("service_latency", None), "service_latency NoneType of "),
+        (observed("service_latency", {"kind": "ttfb", "processor": "OneLLMService#0"}), "service_latency ttfb of OneLLMService#0"),
+        (observed("service_latency", {"kind": ["x"], "seconds": 1}), "service_latency list of "),
+        (observed("service_latency", {"kind": "ttlb", "processor": "XLLM#0", "seconds": 1}), "service_latency ttlb of XLLM#0"),
+        (observed("latency_breakdown", {"contributions": [{"key": "thinking", "duration_secs": 1}]}), "contribution thinking"),
+        (observed("latency_breakdown", {"contributions": [{"key": "pipeline", "duration_secs": -1}]}), "contribution pipeline"),
+        (observed("latency_breakdown", {"contributions": [{"key": "pipeline", "duration_secs": 10**400}]}), "contribution pipeline"),
+        (observed("latency_breakdown", {"contributions": [{"key": {}}]}), "contribution dict"),
+        (observed("latency_breakdown", {"ttfb": [{"processor": "Other#0", "duration_secs": 1}]}), "ttfb of Other#0"),
+        (observed("latency_breakdown", {"measured_from": "user_silence", "total_secs": "1"}), "total_secs"),
+        (observed("latency_breakdown", {"user_turn_secs": -1}), "user_turn_secs"),
+    ],
+)  # fmt: skip
+def test_what_no_table_has_is_named(event: dict[str, Any], key: str) -> None:
+    found = pipecat(event)
+    assert (found.measured, found.used, found.unknown) == ([], [], [key])
+
+
+@pytest.mark.parametrize(
+    "data", [None, 1, "x", [], {}, {"contributions": {}, "ttfb": 3, "function_calls": [4], "text_aggregation": 1}]
+)
+def test_a_breakdown_of_another_shape_says_nothing(data: Any) -> None:
+    found = pipecat(observed("latency_breakdown", data))
+    assert (found.measured, found.unknown) == ([], [])
+
+
+@pytest.mark.parametrize("kind", ["startup_timing", "transport_timing", "turn_started", "user_message"])
+def test_other_records_are_about_something_else(kind: str) -> None:
+    event = decode(InputSource.PIPECAT, json.dumps({"timestamp": AT_MS, "type": kind, "data": {"seconds": 1}}).encode())
+    assert findings_of(event, AT_MS) is None
+
+
+def test_times_that_are_no_times_fall_back_to_the_event_s() -> None:
+    for stamp in (10**400, "now", None, True):
+        data = {"kind": "ttfb", "processor": "OneTTSService#0", "seconds": 0.5, "timestamp": stamp}
+        (value,) = pipecat(observed("service_latency", data)).measured
+        assert value.begin_s == AT_S - 0.5
+
+
+def test_only_so_many_entries_of_a_list_are_read() -> None:
+    parts = [{"key": "pipeline", "duration_secs": 0.01}] * (MAX_ITEMS + 10)
+    (value,) = pipecat(observed("latency_breakdown", {"contributions": parts})).measured
+    assert round(value.seconds, 6) == MAX_ITEMS / 100
+
+
+def test_a_tool_s_run_is_known_when_it_has_answered() -> None:
+    def event(kind: str, **fields: Any) -> Findings:
+        times = {"timestamp": AT_S + 2, "in_progress_at": AT_S + 0.5}
+        return pipecat(observed("function_call_event", {"kind": kind, "function_name": "look", **times, **fields}))
+
+    expected = Measured(AT_S + 0.5, Stage.TOOL_RUN, StageSource.PIPECAT, 1.5)
+    for moment in ("completed", "failed", "timed_out"):  # a wait for a tool lasts until its deadline too
+        assert event(f"function_call_{moment}").measured == [expected]
+    assert event("function_call_cancelled").measured == []
+    assert event("function_call_in_progress").measured == []
+    assert event("function_call_completed", in_progress_at=None).measured == []
+
+
+@pytest.mark.parametrize(
+    ("response", "stage"),
+    [("Certainly.", Stage.LLM_LAST_SENTENCE), ("", Stage.TOOL_REQUEST), (None, Stage.TOOL_REQUEST)],
+)
+def test_a_step_of_the_model_in_the_audit_log(response: str | None, stage: Stage) -> None:
+    entry = {"message_type": "llm_call", "value": {"agent": "desk", "response": response}, "latency_ms": 1643.0}
+    usage = {"prompt_tokens": 100, "completion_tokens": 20}
+    found = read(InputSource.AUDIT, entry | {"model": "gpt", "usage": usage})
+    assert found.measured == [Measured(AT_S - 1.643, stage, StageSource.AUDIT, 1.643, 0, "gpt")]
+    assert [used.usage for used in found.used] == [TokenUsage(100, 0, 0, 20)]
+    nothing = read(InputSource.AUDIT, entry | {"latency_ms": None})
+    assert (nothing.measured, nothing.used, nothing.unknown) == ([], [], [])
+
+
+@pytest.mark.parametrize("latency_ms", ["soon", {}, -5, 10**400])
+def test_a_step_without_a_readable_latency(latency_ms: Any) -> None:
+    found = read(InputSource.AUDIT, {"message_type": "llm_call", "value": "Yes", "latency_ms": latency_ms})
+    assert (found.measured, found.unknown) == ([], ["llm_call latency_ms"])
+
+
+@pytest.mark.parametrize("count", [-1, 10**10, 10**400, "9", True])
+def test_a_count_of_tokens_that_is_none_is_left_out(count: Any) -> None:
+    usage = {"prompt_tokens": count, "completion_tokens": 7}
+    (used,) = pipecat(metric(usage, "LLMUsageMetricsData")).used
+    assert used.usage == TokenUsage(0, 0, 0, 7)
+    assert pipecat(metric({"prompt_tokens": count}, "LLMUsageMetricsData")).used == []
+
+
+EVER = (float("-inf"), float("inf"))
+
+
+def value(seconds: float, *, begin_s: float = 5.0, stage: Stage = Stage.LLM_FIRST_TOKEN, model: str = "") -> Measured:
+    return Measured(begin_s, stage, StageSource.PIPECAT, seconds, 0, model)
+
+
+def test_of_values_that_begin_at_once_the_same_is_the_first_in_any_order() -> None:
+    found = []
+    for order in itertools.permutations([value(0.5), value(0.25), value(0.25, model="m"), value(0.75)]):
+        values = StageValues()
+        for each in order:
+            assert values.add(each)
+        assert not values.add(order[0]), "it is there"
+        assert len(values) == 4
+        found.append(values.reports(*EVER))
+    assert found[0] == {Stage.LLM_FIRST_TOKEN: {StageSource.PIPECAT: Reported(0, 0.25, "")}}
+    assert all(each == found[0] for each in found)
+
+
+def test_a_slice_tells_whether_other_values_are_in_a_window() -> None:
+    values = StageValues()
+    for begin_s in (1.0, 2.0, 3.0):
+        values.add(value(0.5, begin_s=begin_s))
+    assert values.slice(1.5, 9.0) == values.slice(2.0, 3.5) == (2, 2.0, 3.0)
+    assert values.slice(1.0, 3.0) == (2, 1.0, 2.0)
+    assert values.slice(3.5, 9.0)[0] == 0
+
+
+def heard(turns: dict[int, BotTurn]) -> HeardByTheBot:
+    machine = BotTurnMachine()
+    machine.turns = turns
+    return HeardByTheBot(machine, EvaHistory(), ToolUses())
+
+
+def starting(**starts_s: float) -> HeardByTheBot:
+    """Turns by number, `t1=10.0`: the user starts to speak then."""
+    return heard({int(name[1:]): BotTurn(vad_starts=(start_s,)) for name, start_s in starts_s.items()})
+
+
+def test_a_turn_lasts_until_the_next_one_and_the_first_from_ever() -> None:
+    windows = TurnWindows()
+    assert windows.turn_at(0.0) is None
+    windows.update(starting(t1=10.0, t2=20.0), {1, 2})
+    assert windows.window(1) == (EVER[0], 20.0)
+    assert windows.window(2) == (20.0, EVER[1])
+    assert [windows.turn_at(at_s) for at_s in (-5.0, 10.0, 19.9, 20.0, 99.0)] == [1, 1, 1, 2, 2]
+    from_s, until_s = windows.window(7)
+    assert from_s == until_s, "a turn without sound has no time"
+
+
+def test_a_turn_that_moves_moves_its_neighbours_borders() -> None:
+    windows = TurnWindows()
+    assert windows.update(starting(t1=10.0, t2=20.0, t3=30.0), {1, 2, 3}) == {1, 2, 3}
+    assert windows.update(starting(t1=10.0, t2=20.0, t3=30.0), {1, 2, 3}) == set()
+    assert windows.update(starting(t1=10.0, t2=15.0, t3=30.0), {2}) == {1, 2, 3}
+    assert windows.window(1)[1] == 15.0
+    assert windows.update(starting(t1=10.0, t3=30.0), {2}) == {1, 2, 3}
+    assert windows.window(1) == (EVER[0], 30.0)
+    assert windows.update(starting(t1=10.0, t2=12.0, t3=30.0, t4=40.0), {4}) == {3, 4}
+    assert windows.update(starting(t1=10.0, t2=12.0, t3=30.0, t4=40.0), {2}) == {1, 2, 3}
+
+
+def test_a_turn_known_by_its_transcript_alone_begins_behind_the_bot_s_last_words() -> None:
+    """The transcript is stamped when the user has spoken; its work began before."""
+    turns = {0: BotTurn(bot_texts=(1.0, 2.0)), 1: BotTurn(transcripts=(8.0,), bot_texts=(9.0,))}
+    windows = TurnWindows()
+    windows.update(heard(turns), {0, 1})
+    assert [windows.turn_at(at_s) for at_s in (1.5, 7.7, 8.5)] == [0, 1, 1]
+    turns[0] = BotTurn(bot_texts=(1.0, 2.0, 4.0))
+    assert windows.update(heard(turns), {0}) >= {1}
+    assert windows.turn_at(3.0) == 0

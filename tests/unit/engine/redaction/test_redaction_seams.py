@@ -32,7 +32,7 @@ from streamer.settings.all_settings import RedactionSettings
 from tests.support.calls.judge_questions import ScriptedEndpoint, judge_settings, question, running_judge
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json
 from tests.support.fakes.evaluator_fakes import NOW_MS, PIPECAT, Record, StubEvaluator
-from tests.unit.engine.goals.test_goal_progress import JUDGED, GoalFeed, OneSet, goal_set
+from tests.unit.engine.goals.test_progress import JUDGED, GoalFeed, OneSet, goal_set
 
 CARD = "4111 1111 1111 1111"
 SAID_CARD = "four one one one, one one one one, one one one one, one one one one"
@@ -185,10 +185,7 @@ WRONG: list[tuple[InputSource, Json]] = [
     (InputSource.PIPECAT, {"type": "tts_text", "timestamp": NOW_MS, "data": {"frame": {"phone": 4155550142}}}),
     (InputSource.PIPECAT, {"type": "tts_text", "timestamp": NOW_MS, "data": {"frame": 4111111111111111}}),
     (InputSource.AUDIT, {"message_type": "user", "timestamp": str(NOW_MS), "value": ["jane@example.com", CARD] * 9}),
-    (
-        InputSource.AUDIT,
-        {"message_type": "tool_call", "timestamp": str(NOW_MS), "value": {"phone": "4155550142"}},
-    ),
+    (InputSource.AUDIT, {"message_type": "tool_call", "timestamp": str(NOW_MS), "value": {"phone": "4155550142"}}),
     (InputSource.ELEVENLABS, {"event_type": "audio_start", "user": CARD, "timestamp": NOW_MS, "audio_timestamp": 1.0}),
     (
         InputSource.JUDGE,

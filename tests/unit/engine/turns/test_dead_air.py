@@ -24,8 +24,12 @@ def _dead_airs(feed: Feed) -> list[tuple[int | None, int]]:
     return [(fact.turn, fact.silent_since_ms - T0_MS) for fact in feed.records("dead_air")]
 
 
-def test_silence_is_known_when_threshold_and_delivery_time_have_passed() -> None:
-    feed = Feed(LIMITS)
+@pytest.fixture
+def feed() -> Feed:
+    return Feed(LIMITS)
+
+
+def test_silence_is_known_when_threshold_and_delivery_time_have_passed(feed: Feed) -> None:
     feed.user_audio(1_000, 2_000)
     assert feed.evaluator.next_wakeup() == T0_MS + 5_500
     feed.advance(5_499)
@@ -38,8 +42,7 @@ def test_silence_is_known_when_threshold_and_delivery_time_have_passed() -> None
 
 
 @pytest.mark.parametrize(("started_ms", "agent"), [(5_499, "desk"), (5_501, "unknown")])
-def test_dead_air_that_is_found_late_has_the_labels_of_its_time(started_ms: int, agent: str) -> None:
-    feed = Feed(LIMITS)
+def test_dead_air_that_is_found_late_has_the_labels_of_its_time(feed: Feed, started_ms: int, agent: str) -> None:
     feed.user_audio(1_000, 2_000)
     feed.send("judge", {"type": "call_started", "agent": "desk"}, started_ms)
     feed.user_audio(9_000)
@@ -49,8 +52,7 @@ def test_dead_air_that_is_found_late_has_the_labels_of_its_time(started_ms: int,
     assert feed.records("call_started")[-1].labels.agent == "desk"
 
 
-def test_the_detector_s_delay_is_silence_already_passed() -> None:
-    feed = Feed(LIMITS)
+def test_the_detector_s_delay_is_silence_already_passed(feed: Feed) -> None:
     feed.user_audio(1_000, 2_000, behind_ms=800)  # logged and taken at 2,800
     feed.advance(5_499)
     assert _dead_airs(feed) == []
@@ -58,8 +60,7 @@ def test_the_detector_s_delay_is_silence_already_passed() -> None:
     assert _dead_airs(feed) == [(0, 2_000)]
 
 
-def test_a_delay_longer_than_the_threshold_makes_it_due_after_the_delivery_time() -> None:
-    feed = Feed(LIMITS)
+def test_a_delay_longer_than_the_threshold_makes_it_due_after_the_delivery_time(feed: Feed) -> None:
     feed.user_audio(1_000, 2_000, behind_ms=60_000)
     feed.advance(62_499)
     assert _dead_airs(feed) == []
@@ -79,8 +80,7 @@ def test_a_late_answer_shows_that_it_had_been_dead_air(answered_ms: int, expecte
     assert _dead_airs(feed) == expected
 
 
-def test_one_silence_counts_once() -> None:
-    feed = Feed(LIMITS)
+def test_one_silence_counts_once(feed: Feed) -> None:
     feed.user_audio(1_000, 2_000)
     for now_ms in (6_000, 7_000, 60_000):
         feed.advance(now_ms)
@@ -88,8 +88,7 @@ def test_one_silence_counts_once() -> None:
     assert _dead_airs(feed) == [(0, 2_000)]
 
 
-def test_the_next_silence_counts_again() -> None:
-    feed = Feed(LIMITS)
+def test_the_next_silence_counts_again(feed: Feed) -> None:
     for start_ms in (0, 20_000):
         feed.user_audio(start_ms + 1_000, start_ms + 2_000)
         feed.advance(start_ms + 9_000)
@@ -98,24 +97,21 @@ def test_the_next_silence_counts_again() -> None:
     assert [fact.index for fact in feed.records("dead_air")] == [1, 2]
 
 
-def test_a_user_who_waits_while_the_assistant_speaks_is_not_left_in_silence() -> None:
-    feed = Feed(LIMITS)
+def test_a_user_who_waits_while_the_assistant_speaks_is_not_left_in_silence(feed: Feed) -> None:
     feed.assistant_audio(500)
     feed.user_audio(1_000, 2_000)  # ends while the assistant still speaks
     feed.advance(60_000)
     assert _dead_airs(feed) == []
 
 
-def test_a_user_who_goes_on_is_not_left_in_silence() -> None:
-    feed = Feed(LIMITS)
+def test_a_user_who_goes_on_is_not_left_in_silence(feed: Feed) -> None:
     feed.user_audio(1_000, 2_000)
     feed.user_audio(4_000, None)
     feed.advance(60_000)
     assert _dead_airs(feed) == []
 
 
-def test_waiting_for_a_tool_is_no_dead_air() -> None:
-    feed = Feed(LIMITS)
+def test_waiting_for_a_tool_is_no_dead_air(feed: Feed) -> None:
     feed.user_audio(1_000, 2_000)
     feed.tool_call("rebook", 3_000)
     feed.advance(60_000)
@@ -127,8 +123,7 @@ def test_waiting_for_a_tool_is_no_dead_air() -> None:
     assert _dead_airs(feed) == [(0, 60_000)]
 
 
-def test_a_silence_before_the_tool_still_counts() -> None:
-    feed = Feed(LIMITS)
+def test_a_silence_before_the_tool_still_counts(feed: Feed) -> None:
     feed.user_audio(1_000, 2_000)
     feed.tool_call("rebook", 5_000)
     feed.advance(5_500)
@@ -136,8 +131,7 @@ def test_a_silence_before_the_tool_still_counts() -> None:
     assert [fact.caused_at_ms - T0_MS for fact in feed.records("dead_air")] == [5_000]
 
 
-def test_of_two_tools_both_must_have_answered() -> None:
-    feed = Feed(LIMITS)
+def test_of_two_tools_both_must_have_answered(feed: Feed) -> None:
     feed.user_audio(1_000, 2_000)
     feed.tool_call("one", 2_100)
     feed.tool_call("two", 2_100)
@@ -146,16 +140,14 @@ def test_of_two_tools_both_must_have_answered() -> None:
     assert _dead_airs(feed) == []
 
 
-def test_a_tool_of_an_earlier_turn_that_never_answered_explains_nothing() -> None:
-    feed = Feed(LIMITS)
+def test_a_tool_of_an_earlier_turn_that_never_answered_explains_nothing(feed: Feed) -> None:
     feed.tool_call("rebook", 500)
     feed.user_audio(1_000, 2_000)
     feed.advance(5_500)
     assert _dead_airs(feed) == [(0, 2_000)]
 
 
-def test_an_end_that_comes_after_the_answer_is_no_silence() -> None:
-    feed = Feed(LIMITS)
+def test_an_end_that_comes_after_the_answer_is_no_silence(feed: Feed) -> None:
     feed.user_audio(1_000, None)
     feed.assistant_audio(2_500, 2_900)
     feed._audio("audio_end", "simulated_user", 2_000, 4_000)
@@ -175,8 +167,7 @@ def test_the_rules_without_a_call() -> None:
 
 
 def _by_detector(feed: Feed) -> None:
-    feed.speech("user_speech_started", 1_000)
-    feed.speech("user_speech_stopped", 2_000)
+    feed.spoke("user", 1_000, 2_000)
 
 
 def _by_ruling(feed: Feed) -> None:
@@ -189,8 +180,7 @@ def _by_transcript(feed: Feed) -> None:
 
 
 @pytest.mark.parametrize("hear", [_by_detector, _by_ruling, _by_transcript])
-def test_dead_air_on_a_phone_line(hear: Callable[[Feed], None]) -> None:
-    feed = Feed(LIMITS)
+def test_dead_air_on_a_phone_line(feed: Feed, hear: Callable[[Feed], None]) -> None:
     hear(feed)
     feed.advance(5_499)
     assert _dead_airs(feed) == []
@@ -199,8 +189,7 @@ def test_dead_air_on_a_phone_line(hear: Callable[[Feed], None]) -> None:
 
 
 @pytest.mark.parametrize("answer", ["event", "text"])
-def test_an_answer_on_a_phone_line_ends_the_silence(answer: str) -> None:
-    feed = Feed(LIMITS)
+def test_an_answer_on_a_phone_line_ends_the_silence(feed: Feed, answer: str) -> None:
     _by_detector(feed)
     if answer == "event":
         feed.speech("bot_speech_started", 3_000)
@@ -210,16 +199,14 @@ def test_an_answer_on_a_phone_line_ends_the_silence(answer: str) -> None:
     assert _dead_airs(feed) == []
 
 
-def test_only_a_cascade_s_transcript_says_when_the_user_ended() -> None:
-    feed = Feed(LIMITS)
+def test_only_a_cascade_s_transcript_says_when_the_user_ended(feed: Feed) -> None:
     feed.send("audit", {"type": "call_started", "pipeline_type": "audio_llm"}, 0)
     feed.heard("[user audio]", 2_000)
     feed.advance(60_000)
     assert _dead_airs(feed) == []
 
 
-def test_nobody_waits_for_an_answer_when_the_line_is_down() -> None:
-    feed = Feed(LIMITS)
+def test_nobody_waits_for_an_answer_when_the_line_is_down(feed: Feed) -> None:
     feed.user_audio(1_000, 2_000)
     feed.send("audit", {"type": "call_ended"}, 3_000)
     feed.advance(9_000)
@@ -274,10 +261,8 @@ WORDS = "Your flight leaves at 9."  # 24 characters: three seconds at the slowes
 def a_waiting_user() -> Feed:
     """Of a bot that reports its speech; she has finished at 2,000 and dead air is due at 5,500."""
     feed = Feed(LIMITS)
-    feed.speech("bot_speech_started", 100)
-    feed.speech("bot_speech_stopped", 500)
-    feed.speech("user_speech_started", 1_000)
-    feed.speech("user_speech_stopped", 2_000)
+    feed.spoke("bot", 100, 500)
+    feed.spoke("user", 1_000, 2_000)
     return feed
 
 
@@ -308,13 +293,11 @@ def test_words_that_may_be_heard_put_dead_air_off_until_they_would_be_over() -> 
     assert _dead_airs(feed) == [(1, 2_000)]
 
 
-def test_words_of_the_answer_before_put_nothing_off() -> None:
-    feed = Feed(LIMITS)
+def test_words_of_the_answer_before_put_nothing_off(feed: Feed) -> None:
     feed.speech("bot_speech_started", 100)
     synthesised(feed, 200)
     feed.speech("bot_speech_stopped", 500)
-    feed.speech("user_speech_started", 1_000)
-    feed.speech("user_speech_stopped", 2_000)
+    feed.spoke("user", 1_000, 2_000)
     feed.advance(5_500)
     assert _dead_airs(feed) == [(1, 2_000)]
 

@@ -1,8 +1,20 @@
-"""The timeline keeps any order of any keys, however far apart their times are."""
+"""The timeline of a call and the uses of tools on it."""
 
 import pytest
 
-from consumers.engine.turns.timeline import AUDIT_RANK, TIME_SHIFT, Replays, Timeline, order_key
+from consumers.engine.turns.timeline import (
+    AUDIT_RANK,
+    TIME_SHIFT,
+    Replays,
+    Timeline,
+    ToolEntry,
+    ToolUse,
+    ToolUses,
+    order_key,
+    outcome_of,
+)
+from schemas.closed_sets import ToolOutcome
+from tests.support.fakes.engine_feed import Feed
 
 DAY_MS = 86_400_000
 NOW_MS = 1_790_000_000_000
@@ -43,3 +55,75 @@ def test_elements_are_in_the_order_of_their_keys(apart_ms: int) -> None:
     timeline.replace(keys[2], "new")
     timeline.remove(keys[1])
     assert [payload for _, _, payload in timeline] == [0, "new", 2, 3, 4]
+
+
+def _uses(*events: tuple[int, str, str, int]) -> list[tuple[int, int, str, str | None, int | None]]:
+    last: ToolEntry | None = None
+    for turn, what, tool, at_ms in events:
+        last = ToolEntry(last, turn, ToolUse(tool, {}), at_ms, is_response=what == "answer")
+    uses = ToolUses()
+    uses.follow(last)
+    return [(use.turn, use.index, use.tool, use.outcome and use.outcome.value, use.duration_ms) for use in uses]
+
+
+def test_first_call_first_answer_by_tool() -> None:
+    assert _uses((1, "call", "a", 0), (1, "call", "b", 1), (1, "call", "a", 2), (1, "answer", "a", 10), (1, "answer", "a", 30)) == [
+        (1, 0, "a", "success", 10),
+        (1, 1, "b", None, None),
+        (1, 2, "a", "success", 28),
+    ]  # fmt: skip
+
+
+def test_an_answer_in_a_later_turn_belongs_to_the_call() -> None:
+    assert _uses((1, "call", "a", 0), (2, "answer", "a", 10)) == [(1, 0, "a", "success", 10)]
+
+
+def test_an_answer_without_a_call_has_no_duration() -> None:
+    assert _uses((1, "answer", "a", 10)) == [(1, 0, "a", "success", None)]
+
+
+def test_an_answer_stamped_before_its_call_took_no_time() -> None:
+    assert _uses((1, "call", "a", 20), (1, "answer", "a", 10)) == [(1, 0, "a", "success", 0)]
+
+
+def test_the_same_events_in_another_chain_change_nothing_but_what_is_in_another_turn() -> None:
+    """A machine that folds a call again, after a snapshot or a late event, has new entries of the events it had."""
+    payloads = [ToolUse(tool, {}) for tool in "abc"]
+
+    def chain(*turns: int) -> ToolEntry | None:
+        last = None
+        for place, (turn, use) in enumerate(zip(turns, payloads, strict=False)):
+            last = ToolEntry(last, turn, use, place, is_response=False)
+        return last
+
+    uses = ToolUses()
+    assert uses.follow(chain(1, 1)).keys() == {(1, 0), (1, 1)}
+    assert not uses.follow(chain(1, 1))
+    assert uses.follow(chain(1, 2, 2)).keys() == {(1, 1), (2, 0), (2, 1)}
+
+
+@pytest.mark.parametrize("response", [{"status": "error"}, {"status": "failed"}, {"error_type": "x"}, {"error": "no"}])
+def test_answers_that_say_it_failed(response: object) -> None:
+    assert outcome_of(response) is ToolOutcome.ERROR
+
+
+@pytest.mark.parametrize("response", [{"status": "ok"}, {"error": None}, {"error": ""}, None, "error", [], {}])
+def test_answers_that_do_not(response: object) -> None:
+    assert outcome_of(response) is ToolOutcome.SUCCESS
+
+
+def test_a_use_is_published_when_its_outcome_is_known() -> None:
+    feed = Feed()
+    feed.tool_call("rebook", 1_000)
+    assert feed.records("tool_call") == []
+    feed.tool_answer("rebook", 1_800, {"status": "error"})
+    (fact,) = feed.records("tool_call")
+    assert (fact.tool, fact.outcome.value, fact.duration_ms, fact.is_first) == ("rebook", "error", 800, True)
+
+
+def test_a_use_that_was_never_answered_is_known_at_the_end() -> None:
+    feed = Feed()
+    feed.tool_call("rebook", 1_000)
+    feed.advance(1_000_000)
+    (fact,) = feed.records("tool_call")
+    assert (fact.outcome.value, fact.duration_ms, fact.status.value) == ("unanswered", None, "final")

@@ -1,4 +1,4 @@
-"""The goals of a call, live: published records and their times, questions to judges, and effects of a late answer."""
+"""Goals of a running call: progress, the judge's options, and answers that are withheld."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,10 +11,12 @@ from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.goals.questions import MAX_HELD_MS, SteadyWords
 from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.measures import rows as measures
+from schemas.closed_sets import JudgeKind, UnscoredReason
 from schemas.goals.goal_set import GoalSet
-from schemas.judging import JudgeRequest
+from schemas.judging import PROMPT_VERSIONS, JudgeRequest, prompt_version_of
 from schemas.scores.records import Scored, Unscored
-from tests.support.fakes.engine_feed import T0_MS, Feed, Json
+from tests.support.calls.agent_calls import heard, said, tool_replied, tool_requested
+from tests.support.fakes.engine_feed import T0_MS, Feed, Json, plain, value_of
 
 JUDGED: Json = {"id": "booked", "details": "The flight is booked.", "check": {"kind": "judge"}}
 SAID: Json = {
@@ -145,9 +147,14 @@ def test_without_a_judge_what_it_would_say_is_unscored_and_the_rest_works() -> N
     assert (call.unscored_subgoals, _value(call.success_final_turn)) == ({"judge_disabled": 1}, "judge_disabled")
 
 
-def test_the_judge_is_asked_once_for_each_turn_until_it_says_yes() -> None:
+@pytest.fixture
+def feed() -> GoalFeed:
     feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
     feed.greet()
+    return feed
+
+
+def test_the_judge_is_asked_once_for_each_turn_until_it_says_yes(feed: GoalFeed) -> None:
     feed.turn("book it")
     assert feed.requests == []
     feed.turn("is it done?")
@@ -180,9 +187,7 @@ def test_a_verdict_that_does_not_come_is_not_waited_for() -> None:
     assert feed.progress() == [(1, "provisional", "deadline")]
 
 
-def test_a_closing_call_waits_for_its_verdicts_and_for_nothing_else() -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
-    feed.greet()
+def test_a_closing_call_waits_for_its_verdicts_and_for_nothing_else(feed: GoalFeed) -> None:
     feed.turn("book it")
     feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
     feed.advance(20_000)  # the grace is over
@@ -210,9 +215,7 @@ def test_a_closing_call_waits_no_longer_than_the_deadline() -> None:
     assert feed.progress() == [(1, "provisional", "deadline")]
 
 
-def test_a_call_that_waits_for_its_verdicts_says_that_it_is_over() -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
-    feed.greet()
+def test_a_call_that_waits_for_its_verdicts_says_that_it_is_over(feed: GoalFeed) -> None:
     feed.turn("book it")
     feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
     feed.advance(19_999)
@@ -238,9 +241,7 @@ def test_a_call_without_open_questions_says_it_once() -> None:
     assert [(record.is_over, record.status) for record in feed.records("call")] == [(True, "final")]
 
 
-def test_a_turn_whose_words_come_late_is_judged_again() -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
-    feed.greet()
+def test_a_turn_whose_words_come_late_is_judged_again(feed: GoalFeed) -> None:
     feed.turn("book it")
     feed.turn("is it done?")
     feed.judge(feed.requests[0], is_completed=True)
@@ -322,19 +323,14 @@ def test_expected_tool_calls_are_scored(monkeypatch: pytest.MonkeyPatch) -> None
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("reason", ["unavailable"])
-def test_a_judge_that_gives_up_leaves_the_turn_unscored(reason: str) -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
-    feed.greet()
+def test_a_judge_that_gives_up_leaves_the_turn_unscored(feed: GoalFeed) -> None:
     feed.turn("book it")
     feed.turn("is it done?")
     feed.judge(feed.requests[0], is_completed=None)
-    assert feed.progress() == [(1, "provisional", reason)]
+    assert feed.progress() == [(1, "provisional", "unavailable")]
 
 
-def test_a_verdict_for_a_call_that_nobody_knows_opens_none() -> None:
-    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
-    feed.greet()
+def test_a_verdict_for_a_call_that_nobody_knows_opens_none(feed: GoalFeed) -> None:
     feed.turn("book it")
     feed.turn("is it done?")
     feed.send(
@@ -394,8 +390,7 @@ class PhoneFeed(GoalFeed):
 @pytest.mark.parametrize("logs", [True, False], ids=["audit log", "messages of pipecat"])
 def test_a_phone_call_has_progress_in_its_own_turns(*, logs: bool) -> None:
     feed = PhoneFeed(goal_set(SAID, USED, JUDGED), asks_judge=True)
-    feed.speech("bot_speech_started", 100)
-    feed.speech("bot_speech_stopped", 900)
+    feed.spoke("bot", 100, 900)
     feed.said("hello", "How can I help?", logs=logs)
     feed.said("find me a flight", "Here is one.", logs=logs, tool="find")
     feed.said("thanks", "Bye.", logs=logs)
@@ -427,3 +422,244 @@ def test_the_first_sound_of_a_simulated_caller_changes_to_its_turns() -> None:
     feed.end()
     assert feed.progress()[-1][1:] == ("provisional", 1.0)
     assert _value(feed.call_values().success_final_turn) == 1.0
+
+
+TEMPLATE = "{call}\nIs {subgoal} done?"
+CARD = "4111 1111 1111 1111"
+
+
+def asked(options: Json, **rules: Any) -> JudgeRequest:
+    feed = GoalFeed(goal_set(JUDGED, **options), asks_judge=True, **rules)
+    feed.greet()
+    feed.turn("hello")
+    feed.turn("good")
+    return feed.requests[0]
+
+
+def judged(feed: GoalFeed, *trials: Json) -> None:
+    """Two turns, and a verdict with these trials on the first."""
+    two_turns(feed)
+    answer(feed, feed.requests[0], *trials)
+
+
+def two_turns(feed: GoalFeed) -> None:
+    """The first turn is over, so it is judged."""
+    feed.greet()
+    feed.turn("hello")
+    feed.turn("good")
+
+
+def answer(feed: GoalFeed, request: JudgeRequest, *trials: Json) -> None:
+    """A verdict with these trials."""
+    verdict = {
+        "type": "judge_verdict", "request_id": request.request_id, "conversation_id": "call", "turn": 1, "kind": "subgoal",
+        "input_hash": request.input_hash, "prompt_version": request.prompt_version,
+        "result": {"outcome": "judged", "is_completed": True}, "votes": {"complete": 2, "incomplete": 1}, "answers": list(trials),
+    }  # fmt: skip
+    feed.send("judge", verdict, feed.at_ms)
+
+
+def trial(number: int, grade: bool, explanation: str, raw: str | None = None) -> Json:
+    return {
+        "trial": number,
+        "outcome": "answered",
+        "grade": grade,
+        "explanation": explanation,
+        "raw": raw,
+        "latency_ms": 7,
+    }
+
+
+def test_options_of_a_goal_set_come_before_the_settings() -> None:
+    options = {"num_judge_trials": 7, "optimize_judge_trials": False, "max_retry_judge_trials": 2}
+    request = asked(options, trials=3, stops_early=True, retry_waves=4)
+    assert (request.trials, request.stops_early, request.retry_waves) == (7, False, 2)
+    request = asked({}, trials=3, stops_early=False, retry_waves=4)
+    assert (request.trials, request.stops_early, request.retry_waves) == (3, False, 4)
+
+
+def test_a_template_goes_with_the_question_and_names_its_prompt() -> None:
+    plain, own = asked({}), asked({"template_subgoal": TEMPLATE})
+    assert (plain.template, plain.prompt_version) == (None, PROMPT_VERSIONS[JudgeKind.SUBGOAL])
+    assert (own.template, own.prompt_version) == (TEMPLATE, prompt_version_of(TEMPLATE))
+    by_setting = asked({}, template_subgoal=TEMPLATE)
+    assert by_setting.template == TEMPLATE
+    assert asked({"template_subgoal": TEMPLATE + "!"}, template_subgoal=TEMPLATE).template == TEMPLATE + "!"
+    assert plain.request_id != own.request_id == by_setting.request_id
+
+
+@pytest.mark.parametrize("by_setting", [False, True], ids=["goal set", "setting"])
+def test_the_trials_of_a_verdict_are_in_the_record_of_its_subgoal_if_asked_for(*, by_setting: bool) -> None:
+    option = {"include_judge_explanation": True}
+    feed = GoalFeed(
+        goal_set(JUDGED, **({} if by_setting else option)), asks_judge=True, **(option if by_setting else {})
+    )
+    trials = [
+        trial(1, True, "Booked in turn 1."),
+        trial(2, False, f"The card {CARD} is missing.", raw=CARD),
+        trial(3, True, ""),
+    ]
+    judged(feed, *trials)
+    record = feed.records("subgoal")[-1]
+    assert [(each.trial, each.grade) for each in record.trials] == [(1, True), (2, False), (3, True)]
+    assert record.trials[0].explanation == "Booked in turn 1."
+    assert CARD not in record.model_dump_json()
+    assert (record.votes_complete, record.votes_incomplete) == (2, 1)
+
+
+def test_without_being_asked_for_they_are_left_out() -> None:
+    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
+    judged(feed, trial(1, True, "Booked."))
+    record = feed.records("subgoal")[-1]
+    assert record.trials is None
+    assert '"trials"' not in record.model_dump_json()
+
+
+def test_a_verdict_that_was_read_before_its_question_keeps_its_trials() -> None:
+    """As after a restart, where verdicts come from their topic first."""
+    options = {"include_judge_explanation": True}
+    first = GoalFeed(goal_set(JUDGED, **options), asks_judge=True)
+    two_turns(first)
+    again = GoalFeed(goal_set(JUDGED, **options), asks_judge=True)
+    answer(again, first.requests[0], trial(1, True, "Booked."))
+    two_turns(again)
+    assert again.requests == []
+    record = again.records("subgoal")[-1]
+    assert [each.explanation for each in record.trials] == ["Booked."]
+
+
+ENDED: Json = {"type": "call_ended", "reason": "goodbye"}
+WITHHELD = UnscoredReason.WITHHELD.value
+STATUS_ALONE: Json = {"status": "success", "withheld": True}
+
+
+class AlwaysSet:
+    def __init__(self, goals: GoalSet) -> None:
+        self.goals = goals
+
+    def choose(self, _goals_id: str | None, _agent: str | None) -> GoalSet:
+        return self.goals
+
+
+def feed_with(check: Json) -> Feed:
+    """A call with this goal and one that is reached in turn 1."""
+    goals = GoalSet.model_validate(
+        {
+            "id": "g",
+            "subgoals": [
+                {"id": "a", "details": "d", "check": check},
+                {"id": "b", "details": "d", "check": {"kind": "tool_called", "tool": "book"}},
+            ],
+        }
+    )
+    feed = Feed()
+    feed.evaluator = PartitionEvaluator(Limits(), "test", ChosenGoals(AlwaysSet(goals), GoalRules()))
+    feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
+    return feed
+
+
+def of_pipecat(check: Json, **answer: Any) -> Feed:
+    """Two turns, the tool in the first."""
+    feed = feed_with(check)
+    for at_ms in (1_000, 8_000):
+        feed.spoke("user", at_ms, at_ms + 1_000)
+        if at_ms == 1_000:
+            began = {"timestamp": (T0_MS + 2_100) / 1000}
+            named = {"function_name": "book", "tool_call_id": "t1"}
+            given = {"arguments": answer.pop("arguments")} if "arguments" in answer else {}
+            event = {"kind": "function_call_in_progress", **named, **began, **given}
+            feed.send("pipecat", {"type": "function_call_event", "data": event}, 2_100)
+            ended = {"timestamp": (T0_MS + 2_900) / 1000}
+            event = {"kind": "function_call_completed", **named, **ended, **answer}
+            feed.send("pipecat", {"type": "function_call_event", "data": event}, 2_900)
+        feed.spoke("bot", at_ms + 3_000, at_ms + 4_000)
+    feed.send("pipecat", ENDED, 13_000)
+    feed.advance(60_000)
+    return feed
+
+
+def first_subgoal(feed: Feed) -> float | str:
+    return value_of([record for record in feed.records("subgoal") if record.index == 0][-1])
+
+
+SUCCESS: Json = {"kind": "tool_result", "tool": "book", "outcome": "success"}
+SEAT: Json = {"kind": "tool_result", "tool": "book", "result": {"seat": {"equals": 4}}}
+NO_SEAT: Json = {"kind": "tool_result", "tool": "book", "result": {"seat": {"present": False}}}
+FOR_ANN: Json = {"kind": "tool_called", "tool": "book", "arguments": {"name": {"equals": "Ann"}}}
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "value"),
+    [
+        (SUCCESS, {}, WITHHELD),
+        (SUCCESS, {"result": STATUS_ALONE}, 1.0),
+        (SUCCESS | {"outcome": "error"}, {"result": STATUS_ALONE}, 0.0),
+        (SUCCESS, {"result": {"status": "error", "withheld": True}}, 0.0),
+        (SEAT, {}, WITHHELD),
+        (SEAT, {"result": STATUS_ALONE}, WITHHELD),
+        (SEAT, {"result": {"seat": 4}}, 1.0),
+        (SEAT, {"result": {"seat": 5}}, 0.0),
+        (NO_SEAT, {"result": STATUS_ALONE}, WITHHELD),
+        ({"kind": "not", "check": SEAT}, {"result": STATUS_ALONE}, WITHHELD),
+        (SEAT | {"tool": "find"}, {"result": STATUS_ALONE}, 0.0),
+        ({"kind": "within", "turns": 1, "check": SEAT}, {"result": STATUS_ALONE}, WITHHELD),
+        (FOR_ANN, {"result": STATUS_ALONE}, WITHHELD),
+        (FOR_ANN, {"arguments": {"name": "Ann"}, "result": STATUS_ALONE}, 1.0),
+        (FOR_ANN, {"arguments": {"name": "Bob"}, "result": STATUS_ALONE}, 0.0),
+    ],
+)
+def test_a_goal_on_what_is_withheld_is_unknown_and_any_other_is_known(
+    check: Json, answer: Json, value: float | str
+) -> None:
+    feed = of_pipecat(check, **answer)
+    assert first_subgoal(feed) == value
+    unknown = feed.call_values().unscored_subgoals
+    assert unknown == ({WITHHELD: 1} if value == WITHHELD else {})
+    success = feed.call_values().success_final_turn
+    assert success is not None
+    assert plain(success) == value
+    progress = value_of(feed.records("progress", turn=1)[-1])
+    assert progress == (WITHHELD if value == WITHHELD else (1 + float(value)) / 2)
+
+
+def test_a_later_answer_that_is_sent_decides() -> None:
+    """The tool of turn 1 withholds, an equal one of turn 2 does not."""
+    feed = feed_with(SEAT)
+    for turn, answer in ((1, STATUS_ALONE), (2, {"seat": 4})):
+        at_ms = turn * 5_000
+        feed.spoke("user", at_ms, at_ms + 1_000)
+        times = {"timestamp": (T0_MS + at_ms + 1_900) / 1000, "in_progress_at": (T0_MS + at_ms + 1_100) / 1000}
+        event = {
+            "kind": "function_call_completed",
+            "function_name": "book",
+            "tool_call_id": f"t{turn}",
+            **times,
+            "result": answer,
+        }
+        feed.send("pipecat", {"type": "function_call_event", "data": event}, at_ms + 1_900)
+        feed.spoke("bot", at_ms + 2_000, at_ms + 3_000)
+    feed.send("pipecat", ENDED, 15_000)
+    feed.advance(60_000)
+    assert first_subgoal(feed) == 1.0
+    assert [record.reached_turn for record in feed.records("subgoal") if record.index == 0][-1] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "check", "value"),
+    [
+        ("agent_tool_response", {}, SEAT, WITHHELD),
+        ("agent_tool_response", {}, SUCCESS, 1.0),
+        ("agent_tool_response_full_payload", {"full_tool_result": {"seat": 4}}, SEAT, 1.0),
+        ("agent_tool_response", {}, FOR_ANN, WITHHELD),
+    ],
+)
+def test_tools_of_an_agent_whose_monitor_sends_neither(kind: str, more: Json, check: Json, value: float | str) -> None:
+    feed = feed_with(check)
+    for event in (
+        heard("A seat, please.", 2_000, 1), tool_requested("book", "t1", 2_100), tool_replied("book", "t1", 2_900, kind, **more),
+        said("Booked.", 3_000, 1),
+    ):  # fmt: skip
+        feed.send("user_sim", event, event["timestamp"] - T0_MS)
+    feed.send("audit", ENDED, 6_000)
+    feed.advance(600_000)
+    assert first_subgoal(feed) == value

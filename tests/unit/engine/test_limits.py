@@ -1,5 +1,6 @@
-"""No step of one call inside its limits holds the others up: its work is counted, and priced as it was measured."""
+"""The limits of a call bound its events, its numbers and the work of one step."""
 
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,14 +14,191 @@ from consumers.engine.effects import CloseCall, Effect, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
+from consumers.engine.measures import eva as eva_scores
 from consumers.engine.measures import words as word_errors
+from consumers.engine.measures.eva_timing import MAX_LIVE_SOUNDS, heard_times
 from consumers.engine.records import Revisions
 from consumers.engine.redaction import redactor as redaction
+from consumers.engine.sources import MAX_REPLIES_OF_AN_ID
+from consumers.engine.turns.bot import BotTurnMachine
+from consumers.engine.turns.timeline import ToolEntry, ToolUse, ToolUses
 from schemas import judging
 from schemas.closed_sets import JudgeKind
 from schemas.goals.goal_set import GoalSet
+from schemas.scores.records import Scored
+from schemas.wire import MAX_NAME_CHARS
+from tests.support.calls.agent_calls import corrected, envelope_of, said
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json
-from tests.unit.engine.goals.test_goal_progress import OneSet
+from tests.unit.engine.goals.test_progress import OneSet
+
+LOOP_EVENTS = 2_000
+
+
+def _close_reasons(feed: Feed) -> list[str]:
+    return [record.reason.value for record in feed.records("closed")]
+
+
+def test_one_more_tool_event_of_a_turn_changes_one_use() -> None:
+    uses = ToolUses()
+    last: ToolEntry | None = None
+    for place in range(LOOP_EVENTS):
+        last = ToolEntry(last, 1, ToolUse("look", {}), place, is_response=place % 2 == 1)
+        changed = uses.follow(last)
+        assert list(changed) == [(1, place // 2)]
+    assert len(list(uses)) == LOOP_EVENTS // 2
+
+
+def test_another_past_takes_back_what_is_not_in_it() -> None:
+    first = ToolEntry(None, 1, ToolUse("look", {}), 0, is_response=False)
+    answered = ToolEntry(first, 1, ToolUse("look", {}), 10, is_response=True)
+    again = ToolEntry(answered, 1, ToolUse("look", {}), 20, is_response=False)
+    uses = ToolUses()
+    uses.follow(again)
+    later = ToolEntry(first, 2, ToolUse("book", {}), 30, is_response=True)
+    changed = uses.follow(later)
+    assert {key: use and use.outcome for key, use in changed.items()} == {(1, 0): None, (1, 1): None, (2, 0): "success"}
+    assert [(use.turn, use.index, use.tool) for use in uses] == [(1, 0, "look"), (2, 0, "book")]
+    uses.follow(None)
+    assert list(uses) == []
+
+
+def test_tool_events_in_order_replay_nothing() -> None:
+    feed = Feed()
+    for place in range(LOOP_EVENTS):
+        (feed.tool_answer if place % 2 else feed.tool_call)("look", place)
+    assert feed.evaluator.replayed_elements == 0
+    assert len(feed.records("tool_call")) == LOOP_EVENTS // 2
+
+
+def test_sound_that_runs_backwards_closes_the_call_at_the_replay_limit() -> None:
+    feed = Feed(Limits(max_replayed_elements_per_call=10_000))
+    for place in range(LOOP_EVENTS):
+        feed.user_audio(10_000_000 - 100 * place, text=None)
+    feed.close_all()
+    assert _close_reasons(feed) == ["limit_replays"]
+    assert feed.counts("callgauge_limits_hit_total") == {("replays",): 1}
+    assert 10_000 < feed.evaluator.replayed_elements < 10_200, "it stops at the first event over the limit"
+
+
+def test_phrases_taken_back_again_and_again_count_as_replay() -> None:
+    feed = Feed()
+    for place in range(LOOP_EVENTS):
+        feed.send("pipecat", {"type": "tts_text", "data": {"frame": "so I say"}}, place // 2)
+    assert feed.evaluator.replayed_elements >= LOOP_EVENTS // 2, (
+        "each second one shares its stamp and takes back the first"
+    )
+
+
+def test_pipeline_types_that_flip_close_the_call_at_the_replay_limit() -> None:
+    feed = Feed(Limits(max_replayed_elements_per_call=10_000))
+    for place in range(200):
+        feed.tool_call("look", place)
+    for place in range(LOOP_EVENTS):
+        feed.send("pipecat", {"type": "call_started", "pipeline_type": ("s2s", "cascade")[place % 2]}, 300)
+    feed.close_all()
+    assert _close_reasons(feed) == ["limit_replays"]
+
+
+def test_a_normal_call_that_arrives_shuffled_is_far_from_the_limit() -> None:
+    feed = Feed()
+    at_ms = list(range(0, 300_000, 1_000))
+    for place in range(0, len(at_ms), 5):
+        few = at_ms[place : place + 5]
+        random.Random(place).shuffle(few)  # noqa: S311  # an order, not a secret
+        for time_ms in few:
+            feed.heard("Hello", time_ms)
+    feed.close_all()
+    assert _close_reasons(feed) == []
+    assert 0 < feed.evaluator.replayed_elements < 0.01 * Limits().max_replayed_elements_per_call
+
+
+def test_texts_without_end_close_the_call_at_the_bytes_limit() -> None:
+    feed = Feed(Limits(max_kept_bytes_per_call=100_000))
+    for place in range(20):
+        feed.user_audio(1_000 * place, text="hello you " * 1_000)
+    feed.close_all()
+    assert _close_reasons(feed) == ["limit_kept_bytes"]
+    assert feed.counts("callgauge_limits_hit_total") == {("kept_bytes",): 1}
+
+
+def test_prompts_of_the_agent_are_not_kept_and_do_not_count() -> None:
+    feed = Feed(Limits(max_kept_bytes_per_call=100_000))
+    for place in range(20):
+        feed.send("audit", {"message_type": "llm_call", "value": {"prompt": "x" * 20_000}}, place)
+    feed.close_all()
+    assert _close_reasons(feed) == []
+
+
+BREAKDOWN: Json = {
+    "type": "latency_breakdown",
+    "data": {"contributions": [{"key": "k" * 100_000, "duration_secs": 1.0}]},
+}
+
+
+def test_a_name_without_a_stage_is_kept_short() -> None:
+    feed = Feed()
+    feed.send("pipecat", BREAKDOWN, 1_000)
+    feed.send("pipecat", {**BREAKDOWN, "data": {"contributions": [{"key": ["x"] * 1_000}]}}, 2_000)
+    (call,) = feed.evaluator._calls.values()
+    kept = call._measures.stages.unknown_keys
+    assert {len(key) for key in kept} == {MAX_NAME_CHARS, len("contribution list")}
+
+
+def test_answers_with_one_id_are_kept_up_to_a_number() -> None:
+    feed = Feed()
+    for number in range(MAX_REPLIES_OF_AN_ID + 10):
+        event = said(f"Answer {number}.", number, 7)
+        feed.send("user_sim", event, int(event["timestamp"]) - T0_MS, envelope=envelope_of(event))
+    event = corrected("Answer 3.", "Answer", 10_000, 7)
+    feed.send("user_sim", event, 10_000, envelope=envelope_of(event))
+    (call,) = feed.evaluator._calls.values()
+    assert call._agent._live is not None
+    assert len(call._agent._live._replies[7]) == MAX_REPLIES_OF_AN_ID
+    machine = call.live.machine
+    assert isinstance(machine, BotTurnMachine)
+    refs = {each.ref for each in machine.words[0]}
+    assert {"Answer", "Answer 4."} <= refs
+
+
+def test_a_turn_with_sounds_without_end_is_scored_again_at_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def counted(*args: Any, **more: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return heard_times(*args, **more)
+
+    monkeypatch.setattr(eva_scores, "heard_times", counted)
+    feed = Feed()
+    feed.assistant_audio(0, 500)
+    feed.user_audio(1_000, 2_000)
+    for number in range(2 * MAX_LIVE_SOUNDS):
+        feed.assistant_audio(4_000 + 10 * number, 4_005 + 10 * number)
+    feed.user_audio(30_000, 31_000)
+    assert looks == 0, "the greeting has no score, and turn 1 too many sounds to have one while the call runs"
+    assert feed.turn_values(1).turn_taking is None
+    feed.advance(10_000_000)
+    assert looks == 3
+    timing = feed.turn_values(1).turn_taking
+    assert timing is not None
+    assert isinstance(timing.result, Scored)
+
+
+def test_a_call_has_two_wake_ups_however_long_it_is() -> None:
+    """Each silence sets a deadline before the idle time; when it is over, the idle time counts again."""
+    feed = Feed()
+    for turn in range(50):
+        at_ms = 10_000 * turn
+        feed.user_audio(at_ms, at_ms + 1_000)
+        feed.advance(at_ms + 5_500)
+        feed.assistant_audio(at_ms + 6_000, at_ms + 7_000)
+        feed.advance(at_ms + 9_000)
+        assert len(feed.evaluator._wakeups._heap) <= 2
+    assert feed.records("dead_air") != []
+    feed.advance(3_600_000)
+    assert [record.reason.value for record in feed.records("closed")] == ["idle"]
+    assert feed.evaluator.next_wakeup() is None
+
 
 MOST_WORK_US = 1_000_000
 PRICES_US = {

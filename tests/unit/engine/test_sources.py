@@ -546,8 +546,7 @@ def test_a_better_record_that_does_not_know_a_turn_gives_it_back_to_the_estimate
 
 def test_a_turn_that_the_bot_s_detector_heard_keeps_its_latency() -> None:
     feed = Feed()
-    feed.speech("user_speech_started", 2_000)
-    feed.speech("user_speech_stopped", 3_000)
+    feed.spoke("user", 2_000, 3_000)
     feed.speech("bot_speech_started", 4_000)
     fed(heard("Hello", 3_200, 2), said("Hi.", 3_900, 2), record(entry("user", "Hello", source_event_id=2),
         entry("agent", "Hi.", **waited(2.4)), at_ms=9_000), feed=feed)  # fmt: skip
@@ -658,31 +657,24 @@ def test_words_that_were_cut_off_are_those_that_were_heard(event_id: int | None,
     assert words_of(heard("Where", 3_000, 2), *events) == [("", ""), ("Where", "Your badge")]
 
 
-def test_of_two_answers_with_one_id_the_right_one_is_corrected() -> None:
-    assert words_of(
-        heard("Where", 3_000, 2), said("A moment.", 4_000, 2), said("It is here.", 6_000, 2),
-        corrected("It is here.", "It is", 7_000, 2),
-    )[1] == ("Where", "A moment. It is")  # fmt: skip
+ASKED = heard("Where", 3_000, 2)
+A_MOMENT, HERE = said("A moment.", 4_000, 2), said("It is here.", 6_000, 2)
 
 
-def test_a_correction_of_an_answer_told_in_other_words() -> None:
-    events = heard("Where", 3_000, 2), said("[warmly] It is here.", 4_000, 2), corrected("It is here.", "It", 5_000, 2)
-    assert words_of(*events)[1] == ("Where", "It")
-
-
-def test_a_correction_that_fits_none_of_two_answers_changes_neither() -> None:
-    events = (
-        heard("Where", 3_000, 2),
-        said("A moment.", 4_000, 2),
-        said("Here.", 5_000, 2),
-        corrected("Other", "O", 6_000, 2),
-    )
-    assert words_of(*events)[1] == ("Where", "A moment. Here.")
-
-
-def test_of_several_corrections_the_shortest_counts() -> None:
-    cuts = corrected("It is here.", "It", 5_000, 2), corrected("It is here.", "It is", 5_100, 2)
-    assert words_of(heard("Where", 3_000, 2), said("It is here.", 4_000, 2), *cuts)[1] == ("Where", "It")
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        # Of two answers with one id the right one is corrected, or neither where none fits.
+        ((A_MOMENT, HERE, corrected("It is here.", "It is", 7_000, 2)), "A moment. It is"),
+        ((A_MOMENT, HERE, corrected("Other", "O", 7_000, 2)), "A moment. It is here."),
+        # An answer told in other words.
+        ((said("[warmly] It is here.", 4_000, 2), corrected("It is here.", "It", 5_000, 2)), "It"),
+        # The shortest of several counts.
+        ((HERE, corrected("It is here.", "It", 7_000, 2), corrected("It is here.", "It is", 7_100, 2)), "It"),
+    ],
+)
+def test_which_answer_a_correction_cuts(events: tuple[Json, ...], words: str) -> None:
+    assert words_of(ASKED, *events)[1] == ("Where", words)
 
 
 def test_a_call_waits_for_its_record_and_not_longer() -> None:

@@ -1,10 +1,19 @@
-"""The time and reason of a call's close, its last records, and later events."""
+"""Calls close, make way for others and wait for a topic that lags; events of a closed call, dropped ones and skewed clocks."""
+
+import heapq
+from collections import Counter
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from consumers.engine import evaluator as eviction
 from consumers.engine.effects import CloseCall, OpenCall
+from consumers.engine.evaluator import AHEAD_MS, BEHIND_MS, FEWEST_EVENTS, ClosedCalls, PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
+from schemas.events.codec import RefusedRecordError, decode
 from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed, closings_of, opening_of
 
 LIMITS = Limits(closing_grace_ms=10_000, idle_ms=60_000, max_call_duration_ms=600_000)
@@ -16,12 +25,16 @@ def _closed(feed: Feed) -> list[tuple[str, int]]:
     return [(record.reason.value, record.caused_at_ms - T0_MS) for record in feed.records("closed")]
 
 
+@pytest.fixture
+def feed() -> Feed:
+    return Feed(LIMITS)
+
+
 @pytest.mark.parametrize(
     ("stream", "event", "reason"),
     [("judge", ENDED, "ended"), ("pipecat", ENDED, "ended"), ("user_sim", SESSION_ENDED, "session_ended")],
 )
-def test_an_end_event_closes_after_a_grace(stream: str, event: dict[str, object], reason: str) -> None:
-    feed = Feed(LIMITS)
+def test_an_end_event_closes_after_a_grace(feed: Feed, stream: str, event: dict[str, object], reason: str) -> None:
     feed.user_audio(0, 1_000)
     feed.send(stream, event, 2_000)
     feed.advance(11_999)
@@ -31,8 +44,7 @@ def test_an_end_event_closes_after_a_grace(stream: str, event: dict[str, object]
     assert _closed(feed) == [(reason, 12_000)]
 
 
-def test_what_comes_in_the_grace_counts_and_does_not_prolong_it() -> None:
-    feed = Feed(LIMITS)
+def test_what_comes_in_the_grace_counts_and_does_not_prolong_it(feed: Feed) -> None:
     feed.user_audio(0, 1_000)
     feed.send("audit", ENDED, 2_000)
     feed.tool_call("rebook", 11_000)
@@ -42,8 +54,7 @@ def test_what_comes_in_the_grace_counts_and_does_not_prolong_it() -> None:
     assert [record.tool for record in feed.records("tool_call")] == ["rebook"]
 
 
-def test_silence_of_all_streams_closes() -> None:
-    feed = Feed(LIMITS)
+def test_silence_of_all_streams_closes(feed: Feed) -> None:
     feed.heard("Hello", 0)
     feed.bot_text("Hello", 5_000)
     feed.advance(64_999)
@@ -52,8 +63,7 @@ def test_silence_of_all_streams_closes() -> None:
     assert _closed(feed) == [("idle", 65_000)]
 
 
-def test_idleness_is_of_the_broker_s_clock() -> None:
-    feed = Feed(LIMITS)
+def test_idleness_is_of_the_broker_s_clock(feed: Feed) -> None:
     feed.send("audit", {"message_type": "user", "value": "x"}, 0, broker_ms=90_000)
     feed.advance(149_999)
     assert _closed(feed) == []
@@ -61,8 +71,7 @@ def test_idleness_is_of_the_broker_s_clock() -> None:
     assert _closed(feed) == [("idle", 150_000)]
 
 
-def test_the_duration_limit_closes_a_call_that_never_falls_silent() -> None:
-    feed = Feed(LIMITS)
+def test_the_duration_limit_closes_a_call_that_never_falls_silent(feed: Feed) -> None:
     for at_ms in range(0, 600_000, 30_000):
         feed.bot_text("and", at_ms)
         feed.advance(at_ms)
@@ -112,8 +121,7 @@ def test_beyond_the_open_calls_the_quietest_is_closed() -> None:
     assert feed.counts("callgauge_limits_hit_total") == {("open_calls",): 1}
 
 
-def test_the_last_effect_holds_final_scores_and_then_the_fact() -> None:
-    feed = Feed(LIMITS)
+def test_the_last_effect_holds_final_scores_and_then_the_fact(feed: Feed) -> None:
     feed.user_audio(0, 1_000)
     feed.assistant_audio(1_500, 2_500)
     feed.user_audio(4_000, 5_000)
@@ -133,8 +141,7 @@ def test_the_last_effect_holds_final_scores_and_then_the_fact() -> None:
     assert (call.revision, call.is_first, call.through_turn) == (1, True, 1)
 
 
-def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted() -> None:
-    feed = Feed(LIMITS)
+def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted(feed: Feed) -> None:
     feed.assistant_audio(0, 900)
     feed.user_audio(1_000, 2_000, text="Goodbye")
     feed.send("user_sim", SESSION_ENDED, 2_500)
@@ -143,8 +150,7 @@ def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted()
     assert [record.is_first for record in feed.records("turn", turn=1)] == [False]
 
 
-def test_sound_without_an_end_is_closed_as_eva_closes_it() -> None:
-    feed = Feed(LIMITS)
+def test_sound_without_an_end_is_closed_as_eva_closes_it(feed: Feed) -> None:
     feed.assistant_audio(0, 900)
     feed.user_audio(1_000, None)
     feed.assistant_audio(3_000, 4_000)
@@ -154,8 +160,7 @@ def test_sound_without_an_end_is_closed_as_eva_closes_it() -> None:
     assert feed.latencies() == {1: -2_000.0}
 
 
-def test_a_turn_never_answered_says_so() -> None:
-    feed = Feed(LIMITS)
+def test_a_turn_never_answered_says_so(feed: Feed) -> None:
     feed.assistant_audio(0, 900)
     feed.user_audio(1_000, 2_000)
     feed.bot_text("Nobody hears this.", 2_500)
@@ -168,8 +173,7 @@ def test_a_turn_never_answered_says_so() -> None:
     assert feed.call_values().unscored_turns["voice_to_voice_latency_ms"] == {"no_assistant_speech": 1}
 
 
-def test_after_the_end_everything_is_only_counted() -> None:
-    feed = Feed(LIMITS)
+def test_after_the_end_everything_is_only_counted(feed: Feed) -> None:
     feed.heard("Hello", 0)
     feed.send("judge", ENDED, 100)
     feed.advance(20_000)
@@ -199,15 +203,13 @@ def test_a_leap_of_time_declares_nothing_that_lies_behind_the_closing() -> None:
     assert [reason for reason, _ in _closed(feed)] == ["idle"]
 
 
-def test_of_two_deadlines_the_earlier_decides() -> None:
-    feed = Feed(LIMITS)
+def test_of_two_deadlines_the_earlier_decides(feed: Feed) -> None:
     feed.heard("Hello", 0)
     feed.advance(10_000_000)  # past idleness, then past the longest call
     assert [reason for reason, _ in _closed(feed)] == ["idle"]
 
 
-def test_low_watermarks_are_those_of_the_oldest_open_call() -> None:
-    feed = Feed(LIMITS)
+def test_low_watermarks_are_those_of_the_oldest_open_call(feed: Feed) -> None:
     feed.send("audit", {"message_type": "user", "value": "Hello"}, 0, key="one", offset=5)
     feed.send("audit", {"message_type": "user", "value": "Hello"}, 50_000, key="two", offset=9)
     feed.send("pipecat", {"type": "tts_text", "data": {"frame": "Hi"}}, 50_000, key="two", offset=2)
@@ -248,8 +250,7 @@ def test_calls_that_wait_for_their_close_need_no_room() -> None:
 
 
 @pytest.mark.parametrize("ended_ms", [1_990, 2_000, 2_010])
-def test_the_end_of_the_session_gives_the_reason_whichever_topic_is_faster(ended_ms: int) -> None:
-    feed = Feed(LIMITS)
+def test_the_end_of_the_session_gives_the_reason_whichever_topic_is_faster(feed: Feed, ended_ms: int) -> None:
     feed.user_audio(0, 1_000)
     if ended_ms <= 2_000:
         feed.send("audit", ENDED, ended_ms)
@@ -258,3 +259,187 @@ def test_the_end_of_the_session_gives_the_reason_whichever_topic_is_faster(ended
         feed.send("audit", ENDED, ended_ms)
     feed.advance(60_000)
     assert _closed(feed) == [("session_ended", min(ended_ms, 2_000) + 10_000)]
+
+
+FOUR_CALLS = Limits(max_open_calls=4)
+
+
+def _say(feed: Feed, key: str, at_ms: int) -> None:
+    feed.send("audit", {"message_type": "user", "value": "hello"}, at_ms, key=key)
+
+
+def _evicted(feed: Feed) -> list[str]:
+    feed.close_all()
+    return [closing.conversation_id for closing in closings_of(feed.effects)]
+
+
+def test_ids_with_one_event_go_before_a_real_call_that_is_quieter() -> None:
+    feed = Feed(FOUR_CALLS)
+    for at_ms in range(FEWEST_EVENTS):
+        _say(feed, "real", at_ms)
+    for number in range(20):
+        _say(feed, f"made-up-{number}", 1_000 + number)
+    assert _evicted(feed) == [f"made-up-{number}" for number in range(17)]
+    assert feed.counts("callgauge_limits_hit_total") == {("open_calls",): 17}
+
+
+def test_of_real_calls_the_quietest_goes() -> None:
+    feed = Feed(FOUR_CALLS)
+    for key, last_ms in (("a", 400), ("b", 100), ("c", 300), ("d", 200)):
+        for at_ms in (0, 1, last_ms):
+            _say(feed, key, at_ms)
+    _say(feed, "e", 500)
+    assert _evicted(feed) == ["b"]
+    _say(feed, "d", 600)
+    _say(feed, "e", 601)
+    _say(feed, "e", 602)
+    _say(feed, "f", 700)
+    assert _evicted(feed) == ["b", "c"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50)), max_size=120),
+    st.integers(1, 5),
+    st.booleans(),
+    st.sampled_from([0, 1, 5]),
+)
+def test_the_call_that_goes_is_the_first_by_events_then_time_then_name(
+    arrivals: list[tuple[int, int]], most: int, is_moved: bool, closes_every: int
+) -> None:
+    limits = Limits(max_open_calls=most)
+    feed = Feed(limits)
+    open_calls: dict[str, tuple[int, int]] = {}
+    expected: list[str] = []
+    closed: set[str] = set()
+    for place, (number, at_ms) in enumerate(arrivals):
+        key = f"call-{number}"
+        if key not in closed:
+            if key not in open_calls and len(open_calls) == most:
+                gone = min(
+                    open_calls, key=lambda each: (open_calls[each][0] >= FEWEST_EVENTS, open_calls[each][1], each)
+                )
+                del open_calls[gone]
+                expected.append(gone)
+                closed.add(gone)
+            events, last_ms = open_calls.get(key, (0, at_ms))
+            open_calls[key] = events + 1, max(last_ms, at_ms)
+        _say(feed, key, at_ms)
+        if closes_every and place % closes_every == 0:
+            feed.close_all()
+        if is_moved and place % 7 == 6:
+            feed.hand_over(PartitionEvaluator(limits, "test"))
+    assert _evicted(feed) == expected
+
+
+def test_ten_times_as_many_ids_as_fit_cost_no_more_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    place_of = eviction._place
+
+    def counted(call: Any) -> tuple[bool, int, str]:
+        nonlocal looks
+        looks += 1
+        return place_of(call)
+
+    monkeypatch.setattr(eviction, "_place", counted)
+    most = 100
+    feed = Feed(Limits(max_open_calls=most))
+    for number in range(10 * most):
+        _say(feed, f"made-up-{number}", number)
+        _say(feed, "real", number)
+        feed.close_all()
+    assert len(_evicted(feed)) == 10 * most + 1 - most
+    assert "real" not in _evicted(feed)
+    assert looks <= 3 * 10 * most, "one when it opens, one when it goes, and those of places that are old"
+    assert len(feed.evaluator._eviction._places) <= 2 * most + eviction._SPARE + 1
+    assert heapq.nsmallest(1, feed.evaluator._eviction._places)[0] == feed.evaluator._eviction._places[0]
+
+
+def test_calls_that_close_by_themselves_leave_no_places_behind() -> None:
+    feed = Feed(Limits(max_open_calls=1_000, idle_ms=10))
+    for number in range(2_000):
+        _say(feed, f"short-{number}", 100 * number)
+        feed.advance(100 * number + 50)
+    assert feed.evaluator.open_calls == ()
+    assert len(feed.evaluator._eviction._places) <= eviction._SPARE + 3
+    assert all(isinstance(closing, CloseCall) for closing in closings_of(feed.effects))
+
+
+WORD = {"message_type": "user", "value": "hello"}
+
+
+@given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 5))
+def test_the_calls_that_closed_last_are_known_and_no_other(closings: list[int], most: int) -> None:
+    closed = ClosedCalls(most)
+    for number in closings:
+        closed.close(f"call-{number}")
+    newest = list(dict.fromkeys(reversed(closings)))[:most]
+    assert {number for number in range(10) if f"call-{number}" in closed} == set(newest)
+    assert len(closed) == len(newest)
+
+
+def test_late_records_of_calls_that_an_earlier_owner_closed_are_only_counted() -> None:
+    feed = Feed(Limits(max_closed_calls_remembered=2))
+    for number in range(3):
+        feed.evaluator.has_closed(f"call-{number}")
+    for number in (1, 2):
+        feed.send("audit", WORD, number, key=f"call-{number}")
+    assert (feed.evaluator.open_calls, feed.records()) == ((), [])
+    assert feed.counts("callgauge_events_total") == Counter({("audit", "after_close"): 2})
+    feed.send("audit", WORD, 3, key="call-0")
+    assert feed.evaluator.open_calls == ("call-0",), "more have closed since than are remembered"
+
+
+DROPPED = "callgauge_source_events_dropped_total"
+
+
+def test_dropped_events_are_counted_by_their_subject() -> None:
+    feed = Feed()
+    feed.send("pipecat", {"type": "events_dropped", "data": {"metrics": 7, "speech": 1, "tools": 0}}, 0)
+    feed.send("pipecat", {"type": "events_dropped", "data": {"metrics": 3, "smells": 2}}, 10)
+    assert feed.counts(DROPPED) == {("metrics",): 10, ("speech",): 1}
+    assert feed.counts("callgauge_events_total") == {("pipecat", "folded"): 2}
+
+
+def test_errors_of_processors_are_counted_and_nothing_of_them_is_kept() -> None:
+    feed = Feed()
+    feed.send("pipecat", {"type": "error", "data": {"message": "the model is down", "processor": "OneLLMService#0"}}, 0)
+    feed.send("pipecat", {"type": "error", "data": {"frame": "ErrorFrame#0(error: the model is down)"}}, 10)
+    assert feed.counts("callgauge_agent_errors_total") == {("pipecat",): 2}
+    assert feed.counts("callgauge_events_total") == {("pipecat", "folded"): 2}
+
+
+@pytest.mark.parametrize("data", [{"metrics": -1}, {"metrics": 10**10}, {"metrics": "many"}, [], None])
+def test_a_count_that_is_none_is_refused(data: object) -> None:
+    import json
+
+    with pytest.raises(RefusedRecordError):
+        decode(InputSource.PIPECAT, json.dumps({"type": "events_dropped", "timestamp": 1, "data": data}).encode())
+
+
+SKEWED = "callgauge_skewed_events_total"
+LINE = {"type": "turn_start", "data": {"frame": "StartFrame#0"}}
+
+
+@pytest.mark.parametrize(
+    ("broker_ms", "expected"),
+    [
+        (100_000 - AHEAD_MS - 1, {("pipecat", "ahead"): 1}),
+        (100_000 - AHEAD_MS, {}),
+        (100_000 + 40, {}),
+        (100_000 + BEHIND_MS, {}),
+        (100_000 + BEHIND_MS + 1, {("pipecat", "behind"): 1}),
+    ],
+)
+def test_an_event_far_from_the_brokers_time_is_counted(broker_ms: int, expected: dict[tuple[str, str], int]) -> None:
+    feed = Feed()
+    feed.send("pipecat", LINE, 100_000, broker_ms=broker_ms)
+    assert feed.counts(SKEWED) == expected
+
+
+def test_a_repeated_record_counts_once_and_every_drain_begins_anew() -> None:
+    feed = Feed()
+    for _ in range(2):
+        feed.send("pipecat", LINE, 100_000, broker_ms=0, offset=5)
+    assert feed.counts(SKEWED) == {("pipecat", "ahead"): 1}
+    feed.send("audit", {"type": "call_started", "agent": "desk"}, 0, broker_ms=0)
+    assert [count for count in feed.evaluator.drain_counts() if count.metric == SKEWED] == []

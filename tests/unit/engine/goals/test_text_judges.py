@@ -19,7 +19,7 @@ from schemas.closed_sets import JudgeKind, PipelineType
 from schemas.judging import JudgeRequest, JudgeVerdict, Rated, Votes
 from schemas.scores.records import TextRating
 from tests.support.fakes.engine_feed import Feed
-from tests.unit.engine.goals.test_goal_progress import END_MS, GoalFeed, _value, goal_set
+from tests.unit.engine.goals.test_progress import END_MS, GoalFeed, _value, goal_set
 
 RATED = {3: 1.0, 2: 0.5, 1: 0.0}
 

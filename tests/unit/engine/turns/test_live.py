@@ -1,10 +1,15 @@
-"""Status and revisions of live turns, when their values are published, and a recorded call through the whole evaluator."""
+"""Live turns: their moments, and when they are settled."""
+
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from schemas.closed_sets import Anchor
+from consumers.engine.measures.eva_timing import SettledTurns, TurnReason, TurnScore, TurnValue
+from consumers.engine.turns.live import LiveCall
+from schemas.closed_sets import Anchor, PipelineType
 from schemas.scores.records import Scored, TurnValues, VoiceToVoiceLatency
 from tests.support.calls.wire_calls import Json, arrivals_of, in_time_order, record_call
 from tests.support.conformance_data import RECORD, conformance
@@ -89,8 +94,12 @@ def test_control_events_of_the_judge_s_topic_hold_nothing_up() -> None:
     assert feed.status(0) == "settled"
 
 
-def test_latency_is_said_when_the_assistant_starts() -> None:
-    feed = Feed()
+@pytest.fixture
+def feed() -> Feed:
+    return Feed()
+
+
+def test_latency_is_said_when_the_assistant_starts(feed: Feed) -> None:
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, 3_000)
     assert feed.records(LATENCY) == []
@@ -100,8 +109,7 @@ def test_latency_is_said_when_the_assistant_starts() -> None:
     assert (record.revision, record.status.value, record.is_first) == (1, "open", True)
 
 
-def test_the_greeting_has_no_latency() -> None:
-    feed = Feed()
+def test_the_greeting_has_no_latency(feed: Feed) -> None:
     feed.user_audio(0, 1_000)
     feed.assistant_audio(2_000, 3_000)
     assert feed.turns() == {0}
@@ -110,8 +118,7 @@ def test_the_greeting_has_no_latency() -> None:
     assert plain(feed.turn_values(0).voice_to_voice_ms) == "the greeting answers nobody"
 
 
-def test_a_late_end_of_the_user_is_a_revision() -> None:
-    feed = Feed()
+def test_a_late_end_of_the_user_is_a_revision(feed: Feed) -> None:
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(4_000, 5_000)
@@ -121,8 +128,7 @@ def test_a_late_end_of_the_user_is_a_revision() -> None:
     assert [record.is_first for record in feed.records(LATENCY, turn=1)] == [True] + [False] * (len(values) - 1)
 
 
-def test_an_empty_session_takes_its_turn_back() -> None:
-    feed = Feed()
+def test_an_empty_session_takes_its_turn_back(feed: Feed) -> None:
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, 2_100, text=None)  # a noise
     feed.user_audio(4_000, 5_000)
@@ -132,8 +138,7 @@ def test_an_empty_session_takes_its_turn_back() -> None:
     assert feed.records("closed")[0].turns == 1
 
 
-def test_a_turn_that_never_was_is_withdrawn() -> None:
-    feed = Feed()
+def test_a_turn_that_never_was_is_withdrawn(feed: Feed) -> None:
     feed.send("pipecat", {"type": "tts_text", "data": {"frame": "Welcome here"}}, 0)
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(4_000)
@@ -146,15 +151,11 @@ def test_a_turn_that_never_was_is_withdrawn() -> None:
     assert {record.turn for record in feed.records("turn")} == {0}  # the other was not read yet
 
 
-def test_a_turn_that_was_left_and_never_was_is_withdrawn() -> None:
-    feed = Feed()
-    feed.speech("bot_speech_started", 0)
-    feed.speech("bot_speech_stopped", 1_000)
+def test_a_turn_that_was_left_and_never_was_is_withdrawn(feed: Feed) -> None:
+    feed.spoke("bot", 0, 1_000)
     for at_ms in (2_000, 6_000, 10_000):
-        feed.speech("user_speech_started", at_ms)
-        feed.speech("user_speech_stopped", at_ms + 1_000)
-        feed.speech("bot_speech_started", at_ms + 2_000)
-        feed.speech("bot_speech_stopped", at_ms + 3_000)
+        feed.spoke("user", at_ms, at_ms + 1_000)
+        feed.spoke("bot", at_ms + 2_000, at_ms + 3_000)
     assert [(record.turn, record.revision) for record in feed.records("turn")] == [(0, 1), (1, 1), (2, 1)]
     feed.assistant_audio(0, 900)  # there is a simulated caller: it has heard the greeting so far
     assert [(record.turn, record.revision) for record in feed.records("turn") if record.is_withdrawn] == [
@@ -169,8 +170,7 @@ def test_a_turn_that_was_left_and_never_was_is_withdrawn() -> None:
     assert feed.records("closed")[0].turns == 0
 
 
-def test_revisions_carry_offsets_labels_and_the_cause() -> None:
-    feed = Feed()
+def test_revisions_carry_offsets_labels_and_the_cause(feed: Feed) -> None:
     feed.send("judge", {"type": "call_started", "agent": "desk", "tenant": "acme"}, 0)
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, 3_000)
@@ -183,8 +183,7 @@ def test_revisions_carry_offsets_labels_and_the_cause() -> None:
     assert record.code_version == "test"
 
 
-def test_labels_that_become_known_are_published_at_once() -> None:
-    feed = Feed()
+def test_labels_that_become_known_are_published_at_once(feed: Feed) -> None:
     feed.heard("Hello", 0)
     feed.send("judge", {"type": "call_started", "agent": "desk"}, 100)
     feed.send("judge", {"type": "call_started", "agent": "desk"}, 200)
@@ -202,8 +201,7 @@ def test_events_that_every_stream_is_past_are_late() -> None:
     assert feed.counts("callgauge_events_total") == {("audit", "folded"): 2, ("audit", "late"): 1}
 
 
-def test_unknown_types_and_fields_are_counted() -> None:
-    feed = Feed()
+def test_unknown_types_and_fields_are_counted(feed: Feed) -> None:
     feed.send("pipecat", {"type": "of a later version", "x": 1}, 0)
     feed.send("user_sim", {"type": "of a later version", "timestamp": None}, 0)
     feed.send("audit", {"message_type": "user", "value": "Hello", "mood": "good", "volume": 3}, 0)
@@ -225,16 +223,14 @@ def test_unknown_types_and_fields_are_counted() -> None:
     ],
 )
 def test_unknown_events_happened_on_the_streams_whose_every_event_counts(
-    stream: str, event: Json, expected_ms: int
+    feed: Feed, stream: str, event: Json, expected_ms: int
 ) -> None:
-    feed = Feed()
     feed.heard("Hello", 1_000)
     feed.send(stream, event, 9_000)
     assert feed.evaluator._calls["call"].history.last_time_ms() == T0_MS + expected_ms
 
 
-def test_a_text_can_be_updated_before_its_entry_comes() -> None:
-    feed = Feed()
+def test_a_text_can_be_updated_before_its_entry_comes(feed: Feed) -> None:
     feed.send("judge", {"type": "user_text_updated", "text": "My badge is lost.", "turn_id": 7}, 0)
     feed.send("audit", {"message_type": "user", "value": "[user audio]", "turn_id": 7}, 100)
     context = feed.evaluator.context("call")
@@ -283,3 +279,143 @@ def test_a_recorded_call_without_its_simulator_has_live_turns(recorded: Json) ->
     assert {record.source for record in latencies} == {"pipecat"}
     newest = {record.turn: value_of(record) for record in latencies}
     assert all(-25_000 < value < 25_000 for value in newest.values() if isinstance(value, float))
+
+
+LIMITS = Limits(allowed_lateness_ms=5_000)
+
+
+def value(score: float) -> TurnValue:
+    return TurnValue(TurnScore(score, TurnReason.LATENCY, {}), Scored(value=score), None, is_open=False)
+
+
+def live(*, pipeline: PipelineType = PipelineType.CASCADE, newest_ms: int = 9_000) -> LiveCall:
+    """The part of a live call that is looked at."""
+    stand_in: Any = SimpleNamespace(newest_ms=newest_ms, history=SimpleNamespace(pipeline_type=pipeline))
+    return cast("LiveCall", stand_in)
+
+
+def counted(settled: SettledTurns) -> dict[tuple[str, ...], int]:
+    return {
+        (count.metric.removeprefix("callgauge_settled_turns_"), *count.labels): count.by for count in settled.counts()
+    }
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "time_ms", "cause"),
+    [
+        (PipelineType.CASCADE, 5_000, "late_event"),
+        (PipelineType.S2S, 5_000, "backdated_log"),
+        (PipelineType.CASCADE, 9_000, "counted_anew"),
+        (PipelineType.S2S, 9_000, "counted_anew"),
+    ],
+)
+def test_a_change_has_the_cause_of_the_first_event_that_made_it(
+    pipeline: PipelineType, time_ms: int, cause: str
+) -> None:
+    settled, side = SettledTurns(), live(pipeline=pipeline)
+    settled.settle(1, value(1.0))
+    settled.settle(2, value(1.0))
+    settled.changed(side, 1, value(0.5), time_ms)
+    settled.changed(side, 1, value(0.7), 9_500)
+    settled.close({1: value(0.7), 2: value(1.0)})
+    assert counted(settled) == {("total",): 2, ("changed_total", cause): 1}
+
+
+def test_a_change_that_is_undone_is_none() -> None:
+    settled = SettledTurns()
+    settled.settle(1, value(0.5))
+    settled.changed(live(), 1, value(0.7), 5_000)
+    settled.close({1: value(0.5)})
+    assert counted(settled) == {("total",): 1}
+
+
+def test_a_turn_that_is_settled_again_is_compared_with_what_it_first_was() -> None:
+    settled = SettledTurns()
+    settled.settle(1, value(0.5))
+    settled.changed(live(), 1, value(0.7), 5_000)
+    settled.settle(1, value(0.7))
+    settled.close({1: value(0.7)})
+    assert counted(settled) == {("total",): 1, ("changed_total", "late_event"): 1}
+
+
+def test_an_event_that_leaves_the_value_as_it_is_causes_nothing() -> None:
+    settled = SettledTurns()
+    settled.settle(1, value(0.5))
+    settled.changed(live(), 1, value(0.5), 5_000)
+    settled.close({1: value(0.7)})
+    assert counted(settled) == {("total",): 1, ("changed_total", "end_of_call"): 1}
+
+
+def test_a_turn_settled_by_the_very_event_that_changes_it_was_not_settled_before() -> None:
+    feed = Feed(LIMITS)
+    feed.assistant_audio(0, 900)
+    feed.user_audio(2_000, 3_000)
+    feed.assistant_audio(6_000)
+    feed.user_audio(8_000, 9_000)
+    _passed(feed, 30_000)
+    assert feed.status(1) == "provisional"
+    end = {"event_type": "audio_end", "user": "assistant", "audio_timestamp": (T0_MS + 7_000) / 1000}
+    feed.send("user_sim", end, 31_000)
+    assert feed.status(1) == "settled"
+    feed.send("judge", {"type": "call_ended"}, 32_000)
+    feed.advance(100_000)
+    assert feed.counts("callgauge_settled_turns_changed_total") == {}
+    assert sum(feed.counts("callgauge_settled_turns_total").values()) >= 2
+
+
+def test_a_turn_that_is_not_settled_may_change() -> None:
+    settled = SettledTurns()
+    settled.changed(live(), 1, value(0.5), 5_000)
+    settled.close({1: value(0.7)})
+    assert counted(settled) == {}
+
+
+def test_what_only_the_end_of_the_call_shows_has_that_cause() -> None:
+    settled = SettledTurns()
+    settled.settle(1, value(0.5))
+    settled.settle(2, None)
+    settled.close({1: value(0.7), 2: value(1.0)})
+    assert counted(settled) == {("total",): 2, ("changed_total", "end_of_call"): 2}
+
+
+def _passed(feed: Feed, at_ms: int) -> None:
+    """Every stream that the call has is past this time."""
+    feed.send("pipecat", {"type": "of a later version"}, at_ms)
+    feed.send("user_sim", {"type": "timeout", "data": {}}, at_ms)
+
+
+def test_a_turn_with_a_sound_without_an_end_is_not_settled() -> None:
+    feed = Feed(LIMITS)
+    feed.assistant_audio(0, 900)
+    feed.user_audio(2_000)
+    feed.assistant_audio(4_000, 5_000)
+    feed.user_audio(6_000, 7_000)
+    _passed(feed, 30_000)
+    assert (feed.status(0), feed.status(1)) == ("settled", "provisional")
+    assert feed.latencies() == {1: "user_still_speaking"}
+    assert feed.evaluator.next_wakeup() is not None
+
+
+def test_nor_is_one_in_which_the_user_spoke_over_an_answer_without_an_end() -> None:
+    feed = Feed(LIMITS)
+    feed.assistant_audio(0, 900)
+    feed.user_audio(2_000, 3_000)
+    feed.assistant_audio(4_000)
+    feed.user_audio(6_000, 7_000)
+    feed.assistant_audio(8_000, 9_000)
+    feed.user_audio(11_000, 12_000)
+    _passed(feed, 30_000)
+    assert [feed.status(turn) for turn in (0, 1, 2)] == ["settled", "provisional", "provisional"]
+
+
+def test_the_end_of_a_sound_settles_a_turn_that_waited_for_it() -> None:
+    feed = Feed(LIMITS)
+    feed.assistant_audio(0, 900)
+    feed.user_audio(2_000, 3_000)
+    feed.assistant_audio(4_000)
+    feed.user_audio(6_000, 7_000)
+    _passed(feed, 30_000)
+    assert feed.status(1) == "provisional"
+    end = {"event_type": "audio_end", "user": "assistant", "audio_timestamp": (T0_MS + 6_200) / 1000}
+    feed.send("user_sim", end, 31_000)
+    assert feed.status(1) == "settled"

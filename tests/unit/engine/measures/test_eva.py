@@ -91,10 +91,7 @@ def test_without_tools_eva_says_one() -> None:
 
 
 def test_calls_are_compared_with_what_the_tools_take() -> None:
-    tools = [
-        AgentTool(name="book", parameters={"type": "object", "required": ["seat"]}),
-        AgentTool(name="wait"),
-    ]
+    tools = [AgentTool(name="book", parameters={"type": "object", "required": ["seat"]}), AgentTool(name="wait")]
     calls = [
         {"tool_name": "book", "tool_parameters": {"seat": "1A"}},
         {"tool_name": "book", "tool_parameters": {}},

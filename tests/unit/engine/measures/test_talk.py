@@ -1,12 +1,22 @@
-"""The engine's measures of a call's sound and of the mutual understanding of its sides, while it runs and at its end."""
+"""Talk: its arithmetic and what a call's records say of it."""
 
 import pytest
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.measures import rows as measures
-from consumers.engine.measures.talk import MAX_RUNNING_WORK
+from consumers.engine.measures.talk import (
+    MAX_QUESTIONS_PER_TURN,
+    MAX_RUNNING_WORK,
+    CallMeasures,
+    RepeatedQuestions,
+    SpokenTurn,
+    ToolRun,
+    measures_of,
+    questions_in,
+)
 from consumers.engine.measures.words import MAX_RUNNING_CHARS
+from consumers.engine.turns.timeline import Span
 from schemas.scores.records import (
     NotApplicable,
     SpeechScore,
@@ -74,8 +84,12 @@ def talk(feed: Feed) -> None:
     feed.assistant_audio(13_500, 16_500)
 
 
-def test_a_turn_counts_when_it_is_left() -> None:
-    feed = Feed(LIMITS)
+@pytest.fixture
+def feed() -> Feed:
+    return Feed(LIMITS)
+
+
+def test_a_turn_counts_when_it_is_left(feed: Feed) -> None:
     feed.send("audit", STARTED, 0)
     feed.assistant_audio(100, 600)
     feed.user_audio(1_000, 3_000)
@@ -93,8 +107,7 @@ def test_a_turn_counts_when_it_is_left() -> None:
     assert (talked.user.words, talked.assistant.words) == (1, 1)
 
 
-def test_the_final_record_has_the_whole_call() -> None:
-    feed = Feed(LIMITS)
+def test_the_final_record_has_the_whole_call(feed: Feed) -> None:
     talk(feed)
     feed.send("judge", ENDED, 18_000)
     feed.advance(60_000)
@@ -111,8 +124,7 @@ def test_the_final_record_has_the_whole_call() -> None:
     assert (plain(user.repeated_questions), user.repeated_in_turns) == (0, ())
 
 
-def test_a_question_asked_again_names_its_turn() -> None:
-    feed = Feed(LIMITS)
+def test_a_question_asked_again_names_its_turn(feed: Feed) -> None:
     for turn in range(3):
         feed.user_audio(turn * 10_000, turn * 10_000 + 2_000, text="Sorry, what is my seat?")
         feed.heard("Sorry, what is my seat?" if turn else "what is my seat", turn * 10_000 + 2_100)
@@ -124,8 +136,7 @@ def test_a_question_asked_again_names_its_turn() -> None:
     assert plain(record.assistant.repeated_questions) == 0
 
 
-def test_a_late_transcript_revises_what_was_said() -> None:
-    feed = Feed(LIMITS)
+def test_a_late_transcript_revises_what_was_said(feed: Feed) -> None:
     feed.assistant_audio(0, 500)
     feed.user_audio(1_000, 3_000, text="A window seat")
     feed.assistant_audio(4_000, 5_000)
@@ -139,17 +150,13 @@ def test_a_late_transcript_revises_what_was_said() -> None:
     assert talk_in(feed, 1).user.words == 6
 
 
-def test_the_bots_own_events_are_heard_too() -> None:
-    feed = Feed(LIMITS)
+def test_the_bots_own_events_are_heard_too(feed: Feed) -> None:
     feed.send("audit", STARTED, 0)
-    feed.speech("bot_speech_started", 1_500)
-    feed.speech("bot_speech_stopped", 3_500)
-    feed.speech("user_speech_started", 4_000)
-    feed.speech("user_speech_stopped", 6_000)
+    feed.spoke("bot", 1_500, 3_500)
+    feed.spoke("user", 4_000, 6_000)
     feed.heard("Where is my bag", 6_100)
     feed.speech("bot_speech_started", 7_000)
-    feed.speech("bot_speech_started", 7_050)
-    feed.speech("bot_speech_stopped", 9_000)
+    feed.spoke("bot", 7_050, 9_000)
     feed.speech("user_speech_started", 10_000)
     assert (speech(feed).source, plain(speech(feed).result)) == ("pipecat", 0.6667)
     feed.speech("user_speech_stopped", 11_000)
@@ -160,8 +167,7 @@ def test_the_bots_own_events_are_heard_too() -> None:
     assert isinstance(record.assistant.repeated_questions, NotApplicable)
 
 
-def test_sound_that_never_ends_lasts_to_the_end_of_the_call() -> None:
-    feed = Feed(LIMITS)
+def test_sound_that_never_ends_lasts_to_the_end_of_the_call(feed: Feed) -> None:
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, None)
     feed.send("user_sim", {"type": "connection_state", "data": {"state": "session_ended", "details": {}}}, 7_000)
@@ -181,8 +187,7 @@ def test_the_assistants_words_are_those_that_were_spoken() -> None:
         if spoken == 3:
             feed.bot_text(texts[0], 1_300)
         feed.speech("bot_speech_stopped", 2_000)
-        feed.speech("bot_speech_started", 2_500)
-        feed.speech("bot_speech_stopped", 2_500 + 1_000)
+        feed.spoke("bot", 2_500, 2_500 + 1_000)
         feed.speech("user_speech_started", 4_000)
         assert (plain(talk_in(feed, 0).assistant.speech_ms), talk_in(feed, 0).assistant.words) == (2_000, spoken)
         feed.send("judge", ENDED, 5_000)
@@ -191,8 +196,7 @@ def test_the_assistants_words_are_those_that_were_spoken() -> None:
         assert plain(speech(feed).assistant.speech_ms) == 2_000
 
 
-def test_words_that_no_synthesis_reports_are_those_that_the_caller_heard() -> None:
-    feed = Feed(LIMITS)
+def test_words_that_no_synthesis_reports_are_those_that_the_caller_heard(feed: Feed) -> None:
     feed._audio("audio_start", "assistant", 0, 0)
     feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "What can I do?"}}, 500)
     feed._audio("audio_end", "assistant", 2_000, 0)
@@ -203,14 +207,11 @@ def test_words_that_no_synthesis_reports_are_those_that_the_caller_heard() -> No
     assert plain(speech(feed).assistant.words_per_minute) == 120.0
 
 
-def test_the_first_sound_of_a_simulated_caller_starts_over() -> None:
-    feed = Feed(LIMITS)
+def test_the_first_sound_of_a_simulated_caller_starts_over(feed: Feed) -> None:
     for start_ms in (0, 10_000):
-        feed.speech("user_speech_started", start_ms)
-        feed.speech("user_speech_stopped", start_ms + 2_000)
+        feed.spoke("user", start_ms, start_ms + 2_000)
         feed.heard("What is my seat?", start_ms + 2_100)
-        feed.speech("bot_speech_started", start_ms + 3_000)
-        feed.speech("bot_speech_stopped", start_ms + 4_000)
+        feed.spoke("bot", start_ms + 3_000, start_ms + 4_000)
     feed.speech("user_speech_started", 20_000)
     assert (speech(feed).source, plain(speech(feed).user.repeated_questions)) == ("pipecat", 1)
     feed.assistant_audio(21_000, 22_000)
@@ -220,9 +221,8 @@ def test_the_first_sound_of_a_simulated_caller_starts_over() -> None:
     assert (speech(feed).source, plain(speech(feed).user.repeated_questions)) == ("elevenlabs", 0)
 
 
-def test_a_text_that_comes_when_its_turn_was_left_is_read_later() -> None:
+def test_a_text_that_comes_when_its_turn_was_left_is_read_later(feed: Feed) -> None:
     """It changes nothing that is heard, so nothing says that there is more to read."""
-    feed = Feed(LIMITS)
 
     def assistant(start_ms: int, text: str, at_ms: int) -> None:
         feed._audio("audio_start", "assistant", start_ms, 0)
@@ -254,9 +254,8 @@ def test_a_text_that_comes_when_its_turn_was_left_is_read_later() -> None:
     assert plain(speech(feed).assistant.words_per_minute) == 60 * len(" ".join(words).split()) / len(words)
 
 
-def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn() -> None:
+def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn(feed: Feed) -> None:
     """The caller coughs: EVA begins a turn, and when nothing was said it is none."""
-    feed = Feed(LIMITS)
     feed.assistant_audio(0, 1_000)
     feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain."}}, 900)
     feed.user_audio(1_500, 1_700)
@@ -268,10 +267,8 @@ def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn() -> None:
     assert plain(disagreement(feed).result) == 1.0
 
 
-def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent() -> None:
-    feed = Feed(LIMITS)
-    feed.speech("user_speech_started", 1_000)
-    feed.speech("user_speech_stopped", 3_000)
+def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent(feed: Feed) -> None:
+    feed.spoke("user", 1_000, 3_000)
     feed.bot_text("Certainly.", 4_000)
     feed.send("judge", ENDED, 6_000)
     feed.advance(60_000)
@@ -282,8 +279,7 @@ def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent() -> None:
     assert plain(record.user.speech_ms) == 2_000
 
 
-def test_a_call_without_sound_says_so() -> None:
-    feed = Feed(LIMITS)
+def test_a_call_without_sound_says_so(feed: Feed) -> None:
     feed.heard("Hello", 1_000)
     feed.send("judge", ENDED, 2_000)
     feed.advance(60_000)
@@ -292,8 +288,7 @@ def test_a_call_without_sound_says_so() -> None:
     assert record.source is None
 
 
-def test_the_first_word_takes_a_beginning() -> None:
-    feed = Feed(LIMITS)
+def test_the_first_word_takes_a_beginning(feed: Feed) -> None:
     feed.assistant_audio(1_000, 2_000)
     feed.send("judge", ENDED, 3_000)
     feed.advance(60_000)
@@ -301,8 +296,7 @@ def test_the_first_word_takes_a_beginning() -> None:
 
 
 @pytest.mark.parametrize("has_start", [True, False])
-def test_the_first_word_counts_from_the_first_event_as_from_a_start_then(has_start: bool) -> None:
-    feed = Feed(LIMITS)
+def test_the_first_word_counts_from_the_first_event_as_from_a_start_then(feed: Feed, has_start: bool) -> None:
     if has_start:
         feed.send("judge", {"type": "call_started"}, 300)
     feed.send("user_sim", {"type": "connection_state", "data": {"state": "connected"}}, 300)
@@ -313,8 +307,7 @@ def test_the_first_word_counts_from_the_first_event_as_from_a_start_then(has_sta
     assert plain(speech(feed).first_word_ms) == 700
 
 
-def test_word_errors_run_with_the_call() -> None:
-    feed = Feed(LIMITS)
+def test_word_errors_run_with_the_call(feed: Feed) -> None:
     talk(feed)
     feed.user_audio(20_000, 21_000, text="Bye")
     rates = [(record.stt_wer, record.through_turn) for record in feed.records("call")]
@@ -328,8 +321,7 @@ def test_word_errors_run_with_the_call() -> None:
     assert [record.revision for record in feed.records("turn", 2)] == [1]
 
 
-def test_disagreement_is_that_of_both_sides() -> None:
-    feed = Feed(LIMITS)
+def test_disagreement_is_that_of_both_sides(feed: Feed) -> None:
     feed.send("audit", STARTED, 0)
     feed.user_audio(1_000, 3_000, text="Two bags please")
     feed.heard("Two backs please", 3_100)
@@ -349,8 +341,7 @@ def test_disagreement_is_that_of_both_sides() -> None:
     assert (record.user.words, record.assistant.words, record.assistant.turns) == (4, 1, 1)
 
 
-def test_only_a_simulated_caller_knows_what_it_meant() -> None:
-    feed = Feed(LIMITS)
+def test_only_a_simulated_caller_knows_what_it_meant(feed: Feed) -> None:
     feed.heard("Hello", 1_000)
     feed.send("judge", ENDED, 2_000)
     feed.advance(60_000)
@@ -358,8 +349,7 @@ def test_only_a_simulated_caller_knows_what_it_meant() -> None:
     assert value_of(disagreement(feed)) == value_of(disagreement(feed).user) == "there are no two transcripts of it"
 
 
-def test_an_agent_that_hears_sound_has_no_word_errors() -> None:
-    feed = Feed(LIMITS)
+def test_an_agent_that_hears_sound_has_no_word_errors(feed: Feed) -> None:
     feed.send("audit", STARTED | {"pipeline_type": "audio_llm"}, 0)
     feed.user_audio(1_000, 3_000, text="Two bags")
     feed.heard("Two backs", 3_100)
@@ -374,8 +364,7 @@ def test_an_agent_that_hears_sound_has_no_word_errors() -> None:
     assert value_of(turn.user_disagreement) == 0.5
 
 
-def test_a_caller_who_was_never_understood_has_no_rate() -> None:
-    feed = Feed(LIMITS)
+def test_a_caller_who_was_never_understood_has_no_rate(feed: Feed) -> None:
     feed.send("audit", STARTED, 0)
     feed.user_audio(1_000, 3_000, text="[coughs]")
     feed.send("judge", ENDED, 9_000)
@@ -396,8 +385,7 @@ def test_a_successor_goes_on() -> None:
     assert feed.records() == moved.records()
 
 
-def test_running_values_have_an_end_and_final_ones_do_not() -> None:
-    feed = Feed(LIMITS)
+def test_running_values_have_an_end_and_final_ones_do_not(feed: Feed) -> None:
     talk(feed)
     running = feed.evaluator._calls["call"]._measures
     running._work = MAX_RUNNING_WORK
@@ -413,3 +401,153 @@ def test_running_values_have_an_end_and_final_ones_do_not() -> None:
     feed.send("judge", ENDED, 50_000)
     feed.advance(90_000)
     assert (feed.call_values().through_turn, rate(feed).turns, sorted(rates_by_turn(feed))) == (5, 5, [1, 2, 3, 4, 5])
+
+
+PAUSE_MS = 3_000
+Times = tuple[float, float]
+
+
+def spans(*times: Times) -> tuple[Span, ...]:
+    return tuple(Span(int(start * 1000), int(end * 1000)) for start, end in times)
+
+
+def call(
+    user: tuple[Times, ...], assistant: tuple[Times, ...], tools: tuple[ToolRun, ...] = (), ended: float | None = None
+) -> CallMeasures:
+    """A call of one turn; which turn a sound is filed under makes no difference."""
+    turns = {1: SpokenTurn(spans(*user), spans(*assistant))}
+    return measures_of(turns, tools, PAUSE_MS, None if ended is None else int(ended * 1000))
+
+
+def test_the_talk_ratio_is_the_assistants_share() -> None:
+    assert call(((0, 2),), ((3, 9),)).talk_ratio == 0.75
+    assert call(((0, 2),), ()).talk_ratio == 0.0
+    assert call((), ((3, 9),)).talk_ratio == 1.0
+    assert call((), ()).talk_ratio is None
+
+
+def test_what_one_side_says_twice_at_once_counts_once() -> None:
+    measured = call(((0, 4), (2, 5), (5, 6)), ((4, 8),))
+    assert (measured.user.speech_ms, measured.assistant.speech_ms, measured.overlap_ms) == (6_000, 4_000, 2_000)
+
+
+def test_sound_of_other_turns_overlaps_too() -> None:
+    """The caller barges in: that is the next turn, while the assistant still speaks in the turn before."""
+    turns = {1: SpokenTurn(assistant=spans((0, 5))), 2: SpokenTurn(user=spans((4, 6)))}
+    assert measures_of(turns, [], PAUSE_MS).overlap_ms == 1_000
+
+
+def test_a_stretch_that_ends_before_it_begins_has_no_length() -> None:
+    measured = call(((5, 3),), ((6, 6),))
+    assert (measured.talk_ratio, measured.first_assistant_ms, measured.overlap_ms) == (None, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("user", "assistant", "tools", "ended", "dead_air_ms"),
+    [
+        (((0, 1),), ((3.9, 5),), (), None, 0),  # 2.9 s: not too long yet
+        (((0, 1),), ((4, 5),), (), None, 3_000),  # counted whole, not only the surplus
+        (((0, 1),), (), (), None, 0),  # the call goes on, the answer may still come
+        (((0, 1),), (), (), 6, 5_000),  # it did not
+        (((0, 1), (5, 6)), ((6, 9),), (), None, 4_000),  # "hello?"
+        ((), ((0, 1), (9, 10)), (), 20, 0),  # the caller is the one who does not speak
+        (((0, 1),), ((0.5, 2), (9, 10)), (), None, 0),  # the assistant spoke last
+        (((0, 1),), ((9, 10),), (ToolRun(2_000, 8_000),), None, 0),  # waiting is explained
+        (((0, 1),), ((9, 10),), (ToolRun(2_000, 5_000),), None, 4_000),  # and then it is not
+        (((0, 1),), ((9, 10),), (ToolRun(5_000, 6_000),), None, 7_000),  # before the tool and after it
+        (((0, 1),), ((6, 7),), (ToolRun(3_500, 3_500),), None, 0),  # it answered at once: 2.5 s before it and after it
+        (((0, 1),), ((9, 10),), (ToolRun(2_000, 3_000), ToolRun(2_500, 8_000)), None, 0),  # two at once
+        (((0, 1),), ((9, 10),), (ToolRun(2_000, None),), None, 0),  # never answered, but the assistant spoke
+        (((0, 1),), (), (ToolRun(2_000, None),), 20, 0),
+        (((0, 1), (9, 10)), ((15, 16),), (ToolRun(2_000, None),), None, 5_000),  # explains nothing in the next turn
+        (((0, 1),), ((0, 1), (5, 6)), (), None, 4_000),  # both stopped at once
+    ],
+)
+def test_dead_air(
+    user: tuple[Times, ...],
+    assistant: tuple[Times, ...],
+    tools: tuple[ToolRun, ...],
+    ended: float | None,
+    dead_air_ms: int,
+) -> None:
+    assert call(user, assistant, tools, ended).dead_air_ms == dead_air_ms
+
+
+@pytest.mark.parametrize(
+    ("user", "assistant", "longest_ms"),
+    [
+        ((), ((0, 2), (3, 5)), 5_000),  # a breath
+        ((), ((0, 2), (5, 8)), 3_000),  # a pause
+        (((2.2, 2.5),), ((0, 2), (3, 5)), 2_000),  # the other had a word
+        (((1, 1.5),), ((0, 2), (3, 5)), 5_000),  # into one's own
+        (((1, 2.5),), ((0, 2), (3, 5)), 2_000),  # and on in the pause
+        (((1, 2),), ((0, 2), (3, 5)), 5_000),  # and no longer
+        (((4, 9),), ((0, 2), (3, 5)), 5_000),
+        ((), (), 0),
+    ],
+)
+def test_a_monologue_ends_where_the_other_speaks_or_one_pauses(
+    user: tuple[Times, ...], assistant: tuple[Times, ...], longest_ms: int
+) -> None:
+    assert call(user, assistant).assistant.longest_ms == longest_ms
+    assert call(assistant, user).user.longest_ms == longest_ms
+
+
+def test_pace_is_that_of_the_turns_whose_words_are_known() -> None:
+    turns = {
+        1: SpokenTurn(user=spans((0, 6)), user_words=15),
+        2: SpokenTurn(user=spans((10, 40)), assistant=spans((41, 42))),
+        3: SpokenTurn(user_words=99, assistant_words=3),
+    }
+    measured = measures_of(turns, [], PAUSE_MS)
+    assert measured.user.words_per_minute == 150.0
+    assert (measured.user.words, measured.user.worded_ms, measured.user.speech_ms) == (15, 6_000, 36_000)
+    assert measured.assistant.words_per_minute is None
+
+
+def test_the_first_word_is_the_first_sound() -> None:
+    assert call(((0, 1),), ((5, 6), (2, 3))).first_assistant_ms == 2_000
+
+
+@pytest.mark.parametrize(
+    ("text", "questions"),
+    [
+        ("What is your name?", {"what is your name"}),
+        ("Sorry, what's your name, please?", {"what's your name"}),
+        ("can you hear me", {"can you hear me"}),
+        ("And can you hear me. Hello?", {"can you hear me"}),
+        ("You want a window seat?", {"you want a window seat"}),
+        ("I know what it is. It is late.", set()),
+        ("Really? And you?", set()),
+        ("Can I? No.", set()),
+        ("", set()),
+        ("Is it A12? Is it A12?", {"is it a12"}),
+        ("¿Dónde está usted?", {"dónde está usted"}),
+    ],
+)
+def test_questions_of_a_text(text: str, questions: set[str]) -> None:
+    assert questions_in(text) == questions
+
+
+def test_a_list_that_is_read_out_does_not_grow_without_end() -> None:
+    assert len(questions_in(" ".join(f"Do you like number {n}?" for n in range(99)))) == MAX_QUESTIONS_PER_TURN
+    (long,) = questions_in("do you like " + "this and that " * 99)
+    assert len(long.split()) == 40
+
+
+def test_questions_that_are_asked_again() -> None:
+    asked = RepeatedQuestions()
+    name, code = "what is your name", "what is your code"
+    assert asked.put(1, frozenset({name}))
+    assert not asked.put(1, frozenset({name}))
+    assert (asked.count, asked.turns) == (0, ())
+    asked.put(4, frozenset({name, code}))
+    asked.put(3, frozenset({name}))
+    assert (asked.count, asked.turns) == (2, (3, 4))
+    asked.put(2, frozenset({code}))
+    assert (asked.count, asked.turns) == (3, (3, 4))
+    asked.put(1, frozenset())
+    assert (asked.count, asked.turns) == (2, (4,))
+    asked.put(4, frozenset())
+    assert (asked.count, asked.turns) == (0, ())
+    assert not asked.put(9, frozenset())

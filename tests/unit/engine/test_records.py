@@ -36,10 +36,8 @@ def talk(feed: Feed, first: int, last: int, *, apart_ms: int = 10_000) -> None:
 def spoken(feed: Feed, *starts_ms: int) -> None:
     """Turns of a call that only the bot hears."""
     for at_ms in starts_ms:
-        feed.speech("user_speech_started", at_ms)
-        feed.speech("user_speech_stopped", at_ms + 1_000)
-        feed.speech("bot_speech_started", at_ms + 2_000)
-        feed.speech("bot_speech_stopped", at_ms + 3_000)
+        feed.spoke("user", at_ms, at_ms + 1_000)
+        feed.spoke("bot", at_ms + 2_000, at_ms + 3_000)
 
 
 Events = Sequence[tuple[int, InputSource, bytes]]
@@ -197,8 +195,7 @@ def test_each_value_of_a_turn_is_known_for_the_first_time_once_wherever_a_succes
 
 def test_a_value_that_goes_and_comes_back_is_not_known_for_the_first_time_again() -> None:
     feed = Feed()
-    feed.speech("bot_speech_started", 0)
-    feed.speech("bot_speech_stopped", 900)
+    feed.spoke("bot", 0, 900)
     spoken(feed, 2_000, 12_000)
     feed.heard("Yes", 13_200)
     assert feed.turn_values(1).first_known == ("turn_taking",)

@@ -1,12 +1,20 @@
-"""Repeats are recognised by offset, by the producer's id, by the simulator's sequence with the same bytes; never by content."""
+"""One call: repeats and the kinds of its events."""
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import pytest
 
-from consumers.engine.call import MAX_PRODUCERS, SeenEvents
+from consumers.engine.call import _HANDLERS, MAX_PRODUCERS, SeenEvents
 from consumers.engine.limits import Limits
+from consumers.engine.sources import FLEETING, STEERING, UNKNOWN, UNREAD
+from schemas.events.audit import AuditEvent
+from schemas.events.codec import ControlEvent, VerdictEvent
+from schemas.events.elevenlabs import ConversationRecord, TypedAgentEvent
 from schemas.events.envelope import Envelope
+from schemas.events.pipecat import PipecatEvent
+from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
 from tests.support.fakes.engine_feed import Feed
 
 USER = {"message_type": "user", "value": "Hello"}
@@ -77,3 +85,30 @@ def test_only_so_many_producers_are_remembered() -> None:
         for _ in range(2):
             feed.send("audit", USER, 0, envelope=Envelope("e-1", f"bot-{number}", None, None))
     assert _outcomes(feed) == {"folded": MAX_PRODUCERS + 2, "repeated": MAX_PRODUCERS}
+
+
+UNIONS = (PipecatEvent, AuditEvent, TypedSimulatorEvent, TypedAgentEvent, ControlEvent, VerdictEvent)
+
+
+def _members(union: Any) -> Iterator[type]:
+    """The models of a union, also of unions inside it."""
+    parts = get_args(union)
+    if isinstance(union, type) or not parts:
+        yield union
+        return
+    for part in parts:
+        if isinstance(part, type) or get_args(part):
+            yield from _members(part)
+
+
+DECODED = {kind for union in UNIONS for kind in _members(union)} | {AudioEvent, ConversationRecord}
+
+
+def test_an_event_that_can_be_decoded_is_read_or_named_as_unread() -> None:
+    assert DECODED - _HANDLERS.keys() == UNREAD
+    assert _HANDLERS.keys() & UNREAD == set()
+
+
+def test_an_event_that_is_read_can_be_decoded() -> None:
+    assert _HANDLERS.keys() - UNKNOWN <= DECODED
+    assert (STEERING | FLEETING) - UNKNOWN <= DECODED
