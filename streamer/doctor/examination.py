@@ -546,11 +546,6 @@ class Understanding:
     """Counts the newest records, and the ones among them that are not understood."""
 
     def __init__(self, source_by_topic: Mapping[str, InputSource]) -> None:
-        """Starts without any record.
-
-        Args:
-            source_by_topic: The input of each topic, by its name on this cluster.
-        """
         self._source_by_topic = source_by_topic
         self._read: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()

@@ -315,11 +315,7 @@ class RecordedGoals:
     """Goal sets for recorded calls."""
 
     def __init__(self, sets: Iterable[GoalSet]) -> None:
-        """Keeps the sets.
-
-        Args:
-            sets: Their ids differ, and no two are for the same agent.
-        """
+        """The ids of the sets differ, and no two are for the same agent."""
         kept = tuple(sets)
         self._index = GoalIndex(kept)
         self._only = kept[0] if len(kept) == 1 else None

@@ -170,14 +170,7 @@ class Demo:
     """One showing, from the broker to the table."""
 
     def __init__(self, settings: Settings, console: Console, *, concurrent_calls: int, seed: int) -> None:
-        """Prepares a showing.
-
-        Args:
-            settings: Groups, limits and the HTTP address; the broker of the settings is not used.
-            console: Gets the table; plain lines if it is no terminal.
-            concurrent_calls: Number of calls that run at the same time.
-            seed: Decides the calls.
-        """
+        """The broker of the settings is not used; the seed decides the calls."""
         self._settings = _with_goals(settings)
         self._console = console
         self._concurrent_calls = concurrent_calls
