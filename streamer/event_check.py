@@ -256,29 +256,25 @@ MAX_SHOWN_REFUSALS: Final = 20
 """Refused events that are shown one by one."""
 
 
-class EventFileError(OperatorError):
-    """A file of events cannot be read: choose another one, or repair it."""
-
-
 def findings_in(path: Path) -> Findings:
     """Checks a file of events; `-` is standard input.
 
     Raises:
-        EventFileError: It cannot be read, or is no file of events.
+        OperatorError: It cannot be read, or is no file of events.
     """
     try:
         with sys.stdin.buffer if str(path) == "-" else path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise EventFileError(
+        raise OperatorError(
             f"{path}: the file cannot be read ({error.strerror}). Check its name and its rights."
         ) from error
     if len(content) > MAX_FILE_BYTES:
-        raise EventFileError(f"{path}: expected at most {MAX_FILE_BYTES:,} bytes. Check a part of it.")
+        raise OperatorError(f"{path}: expected at most {MAX_FILE_BYTES:,} bytes. Check a part of it.")
     try:
         return check_events(content, min(LINES) if path.suffix in (".jsonl", ".ndjson") else "")
     except UnreadableBodyError as error:
-        raise EventFileError(f"{path}: {error}. Nothing was checked.") from error
+        raise OperatorError(f"{path}: {error}. Nothing was checked.") from error
 
 
 def findings_document(findings: Findings) -> dict[str, Any]:

@@ -40,11 +40,7 @@ class WatchedCalls:
     """
 
     def __init__(self, since_ms: int) -> None:
-        """Starts with no call.
-
-        Args:
-            since_ms: Records with an earlier cause are left out.
-        """
+        """Records with a cause before `since_ms` are left out."""
         self.table = CallTable()
         self.totals = Totals()
         self.news = News()

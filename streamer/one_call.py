@@ -227,15 +227,11 @@ def _clock(seconds: int) -> str:
 # The work of the command `call`: finds the one call that is meant.
 
 
-class CallNotFoundError(OperatorError):
-    """No call has this id, or several end with it: the text says which, and where to look."""
-
-
 def only_call(found: FoundCalls, wanted: str, since: str) -> str:
     """The one call that was found.
 
     Raises:
-        CallNotFoundError: There is none, or there are several.
+        OperatorError: There is none, or there are several.
     """
     names = [name for name, records in found.records.items() if records]
     if len(names) == 1:
@@ -243,8 +239,8 @@ def only_call(found: FoundCalls, wanted: str, since: str) -> str:
     if names:
         more = " or more" if len(names) == MAX_CALLS else ""
         listed = "".join(f"\n  {safe(name)}" for name in names)
-        raise CallNotFoundError(f"{len(names)}{more} calls end with {wanted!r}; give more of the id:{listed}")
-    raise CallNotFoundError(
+        raise OperatorError(f"{len(names)}{more} calls end with {wanted!r}; give more of the id:{listed}")
+    raise OperatorError(
         f"No call with the id {wanted!r} has a score since {since}. Look further back with --since 7d, or check the topic "
         "prefix; `callgauge doctor` checks whether anything arrives."
     )

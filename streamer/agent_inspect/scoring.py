@@ -84,14 +84,6 @@ class TraceQuestions:
     """Makes the requests of one trace. Each turn is redacted once."""
 
     def __init__(self, document: TraceDocument, agent: str, patience_ms: int, redactor: Redactor) -> None:
-        """Starts without a question.
-
-        Args:
-            document: The trace.
-            agent: The agent whose budget pays.
-            patience_ms: Time that the judge has for each question.
-            redactor: Redacts texts of the trace and its sample.
-        """
         self._document = document
         self._agent = agent
         self._patience_ms = patience_ms

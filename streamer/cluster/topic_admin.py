@@ -24,10 +24,6 @@ IN_FORCE_SECONDS: Final = 10.0
 _LOOK_AGAIN_SECONDS: Final = 0.1
 
 
-class TopicsError(OperatorError):
-    """The broker refused to create a topic: the request or the rights of the user must change."""
-
-
 @dataclass(frozen=True, slots=True)
 class TopicState:
     """One row of the topic table with its state on the broker.
@@ -63,7 +59,7 @@ async def create_topics(
 
     Raises:
         KafkaUnreachableError: No broker answers.
-        TopicsError: The broker refused a topic; the topics before it exist.
+        OperatorError: The broker refused a topic; the topics before it exist.
     """
     async with _admin(kafka) as admin:
         made: dict[str, bool] = {}
@@ -80,7 +76,7 @@ async def create_topics(
             error = for_code(code)
             if code and error is not TopicAlreadyExistsError:
                 reason = text[0] if text and text[0] else error.__name__
-                raise TopicsError(
+                raise OperatorError(
                     f"The topic {name} could not be made: {reason}\n"
                     f"  Made before it: {', '.join(key for key, new in made.items() if new) or 'none'}.\n"
                     "  Check the replication factor against the number of brokers, and the rights of this user."

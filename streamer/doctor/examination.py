@@ -79,10 +79,10 @@ from streamer.sources.monitor import LiveCalls, LookError
 
 RECENT_MS: Final = 3_600_000
 """Refused records of the last hour are a fault that lasts, or one that somebody should know of."""
-START_ANSWER_SECONDS: Final = 2.0
-"""How long the program may take to answer that listens on the address of /metrics."""
+PORT_ANSWER_SECONDS: Final = 2.0
+"""How long the program may take to answer that listens on the address of /metrics or of `ingest`."""
 _OURS: Final = b"callgauge_build_info"
-_EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 
 
 def start_findings(settings: Settings) -> Iterator[Finding]:
@@ -128,10 +128,9 @@ def judge_finding(settings: Settings, sets: list[GoalSet]) -> Finding:
     why = "it has no key" if judge.enabled else "judge.enabled is false"
     remedy = "Set OPENAI_API_KEY or judge.api_key_file." if judge.enabled else "Set judge.enabled=true."
     if settings.goals.asks_judge:
-        return Finding(
-            check, Verdict.WARNING, f"the evaluator asks a judge, and here {why}",
-            f"{remedy} If the judge runs elsewhere with settings of its own, all is well.",
-        )  # fmt: skip
+        seen = f"the evaluator asks a judge, and here {why}"
+        what_to_do = f"{remedy} If the judge runs elsewhere with settings of its own, all is well."
+        return Finding(check, Verdict.WARNING, seen, what_to_do)
     if judged:
         return Finding(
             check, Verdict.WARNING, f"{counted(judged, 'subgoal')} can only be judged by a model, and {why}", remedy
@@ -143,18 +142,15 @@ def metrics_finding(settings: Settings) -> Finding:
     """Whether /metrics could be served on this machine, or is served already."""
     check, host, port = "metrics address", settings.http_host, settings.http_port
     where = f"{host}:{port}"
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listener does
-            probe.bind((host, port))
-    except OSError as error:
-        if _is_ours(host, port):
+    if error := _bind_error(host, port):
+        if _answers(host, port, "/metrics", _is_ours):
             return Finding(check, Verdict.OK, f"callgauge serves /metrics on {where}")
-        return Finding(
-            check, Verdict.WARNING, f"`callgauge run` could not start here: {where}: {error.strerror or error}",
+        seen = f"`callgauge run` could not start here: {where}: {error.strerror or error}"
+        what_to_do = (
             "End the program that uses the port (`ss -ltnp` names it), or set http_port; nothing to do if callgauge runs "
-            "on another machine.",
-        )  # fmt: skip
+            "on another machine."
+        )
+        return Finding(check, Verdict.WARNING, seen, what_to_do)
     free = "is free on this machine" if port else "takes a free port at each start"
     return Finding(check, Verdict.OK, f"{where} {free}")
 
@@ -171,10 +167,8 @@ def quarantine_finding(
     kept = sum(each.end - each.start for each in bounds.values())
     lately = sum(bounds[tp].end - offset for tp, offset in recent.items() if offset is not None)
     if lately:
-        return Finding(
-            "quarantine", Verdict.WARNING, f"{counted(lately, 'record')} refused in the last hour, {kept} kept in all",
-            "See why: `callgauge quarantine list`.",
-        )  # fmt: skip
+        seen = f"{counted(lately, 'record')} refused in the last hour, {kept} kept in all"
+        return Finding("quarantine", Verdict.WARNING, seen, "See why: `callgauge quarantine list`.")
     return Finding("quarantine", Verdict.OK, f"nothing refused in the last hour, {kept} kept in all")
 
 
@@ -183,20 +177,38 @@ def recent_since_ms() -> int:
     return wall_clock_ms() - RECENT_MS
 
 
-def _is_ours(host: str, port: int) -> bool:
-    """Whether the program there shows metrics of callgauge, or wants a token for them as callgauge does."""
-    connection = http.client.HTTPConnection(_EVERY_ADDRESS.get(host, host), port, timeout=START_ANSWER_SECONDS)
+def _bind_error(host: str, port: int) -> OSError | None:
+    """Why nobody can listen there now."""
     try:
-        connection.request("GET", "/metrics")
-        answer = connection.getresponse()
-        wants_token = answer.status == http.HTTPStatus.UNAUTHORIZED and "Bearer" in answer.getheader(
-            "www-authenticate", ""
-        )
-        return wants_token or _OURS in answer.read()
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listener does
+            probe.bind((host, port))
+    except OSError as error:
+        return error
+    return None
+
+
+def _answers(host: str, port: int, path: str, fits: Callable[[http.client.HTTPResponse], bool]) -> bool:
+    """Whether the answer to GET of the program there fits. GET changes nothing anywhere."""
+    connection = http.client.HTTPConnection(_ANY_ADDRESS.get(host, host), port, timeout=PORT_ANSWER_SECONDS)
+    try:
+        connection.request("GET", path)
+        return fits(connection.getresponse())
     except (OSError, http.client.HTTPException):
         return False
     finally:
         connection.close()
+
+
+def _is_ours(answer: http.client.HTTPResponse) -> bool:
+    """Whether it shows metrics of callgauge, or wants a token for them as callgauge does."""
+    wants_token = answer.status == http.HTTPStatus.UNAUTHORIZED and "Bearer" in answer.getheader("www-authenticate", "")
+    return wants_token or _OURS in answer.read()
+
+
+def _takes_events(answer: http.client.HTTPResponse) -> bool:
+    """Whether events may be posted at this path."""
+    return answer.status == http.HTTPStatus.METHOD_NOT_ALLOWED and "POST" in answer.headers.get("allow", "")
 
 
 # The checks of a consumer group in `callgauge doctor`: members, lag and lost records. Pure.
@@ -228,18 +240,17 @@ def group_findings(
         if group.committed.get(tp, found.start) < found.start
     }
     if lost:
-        yield Finding(
-            check, Verdict.WRONG,
-            f"deleted before it was done with them: {counted(sum(lost.values()), 'record')}, {_shown(lost)}",
+        seen = f"deleted before it was done with them: {counted(sum(lost.values()), 'record')}, {_shown(lost)}"
+        what_to_do = (
             "They are lost; raise retention.ms so that it is longer than any outage. An evaluator that starts now goes on "
-            "with the oldest that are there.",
-        )  # fmt: skip
+            "with the oldest that are there."
+        )
+        yield Finding(check, Verdict.WRONG, seen, what_to_do)
     moved = [tp for tp, offset in group.committed.items() if tp in bounds and offset > bounds[tp].end]
     if moved:
-        yield Finding(
-            check, Verdict.WARNING, f"it committed offsets beyond the end of {_named(moved)}: they were made anew",
-            "Nothing, when you made them anew: an evaluator goes on from their beginning. Else see what deleted records.",
-        )  # fmt: skip
+        seen = f"it committed offsets beyond the end of {_named(moved)}: they were made anew"
+        what_to_do = "Nothing, when you made them anew: an evaluator goes on from their beginning. Else see what deleted records."
+        yield Finding(check, Verdict.WARNING, seen, what_to_do)
     begins = {tp: found.end if starts_at_end else found.start for tp, found in bounds.items()}
     behind = {tp: found.end - max(group.read.get(tp, begins[tp]), found.start) for tp, found in bounds.items()}
     behind = {tp: count for tp, count in behind.items() if count > 0}
@@ -260,10 +271,9 @@ def group_findings(
     elif group.members == 0:
         yield Finding(check, Verdict.WARNING, f"nobody reads ({group.state}); {waiting}", start, lag)
     elif group.state != "Stable":
-        yield Finding(
-            check, Verdict.WARNING, f"its {counted(group.members, 'member')} share out the partitions anew ({group.state}); {waiting}",
-            "Look again in half a minute; if it goes on, a member dies again and again: see its log.", lag,
-        )  # fmt: skip
+        seen = f"its {counted(group.members, 'member')} share out the partitions anew ({group.state}); {waiting}"
+        what_to_do = "Look again in half a minute; if it goes on, a member dies again and again: see its log."
+        yield Finding(check, Verdict.WARNING, seen, what_to_do, lag)
     else:
         yield _assignment_finding(check, group, set(bounds), waiting, lag)
 
@@ -376,12 +386,11 @@ def key_findings(keys: Keys, partitions: Mapping[str, int]) -> Iterator[Finding]
     if torn:
         key, where = min(torn.items())
         shown = ", ".join(f"{topic}[{number}]" for topic, number in sorted(where))
-        yield Finding(
-            "keys", Verdict.WRONG,
+        seen = (
             f"{len(torn)} of {counted(len(places), 'key')} are on more than one partition number, for example {_shown_keys(key)} on "
-            f"{shown}: such a call is evaluated more than once, each time by a part of its records",
-            f"{_WHAT_TO_DO} Calls that run while it is changed stay torn.",
-        )  # fmt: skip
+            f"{shown}: such a call is evaluated more than once, each time by a part of its records"
+        )
+        yield Finding("keys", Verdict.WRONG, seen, f"{_WHAT_TO_DO} Calls that run while it is changed stay torn.")
     hashes = {topic: _hashes(found, partitions[topic]) for topic, found in keys.items() if found}
     agreed = frozenset.intersection(*hashes.values())
     if not agreed:
@@ -389,10 +398,8 @@ def key_findings(keys: Keys, partitions: Mapping[str, int]) -> Iterator[Finding]
         yield Finding("keys", Verdict.WARNING, f"the inputs place keys by different hashes: {senders}", _WHAT_TO_DO)
     elif not torn:
         name = "murmur2" if "murmur2" in agreed else min(agreed)
-        yield Finding(
-            "keys", Verdict.OK,
-            f"the newest {counted(len(places), 'key')} of the inputs: each on one partition number, placed by {name}",
-        )  # fmt: skip
+        seen = f"the newest {counted(len(places), 'key')} of the inputs: each on one partition number, placed by {name}"
+        yield Finding("keys", Verdict.OK, seen)
 
 
 def _hashes(keys: Mapping[bytes, frozenset[int]], partitions: int) -> frozenset[str]:
@@ -414,9 +421,6 @@ def _shown_keys(key: bytes) -> str:
 
 LOOK_SECONDS: Final = 20.0
 """How long ElevenLabs may take for the list of calls."""
-ADDRESS_SECONDS: Final = 2.0
-"""How long the program may take to answer that listens on the address of `ingest`."""
-_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 _EVENTS_PATH: Final = "/events"
 
 
@@ -442,10 +446,8 @@ def secret_findings(settings: Settings) -> Iterator[Finding]:
     if ingest.is_on:
         yield Finding("ingest", Verdict.OK, _receives(ingest))
     else:
-        yield Finding(
-            "ingest", Verdict.OK,
-            "off: there is no token for POST /events, no secret of ElevenLabs' webhook and no file of tenants",
-        )  # fmt: skip
+        seen = "off: there is no token for POST /events, no secret of ElevenLabs' webhook and no file of tenants"
+        yield Finding("ingest", Verdict.OK, seen)
     if not monitor.is_on:
         yield Finding("monitor", Verdict.OK, "off: there is no key of ElevenLabs' API")
         return
@@ -458,22 +460,14 @@ def address_finding(settings: Settings) -> Finding:
     host, port = settings.ingest.host, settings.ingest.port
     where = f"{host}:{port}"
     if port and port == settings.http_port and _overlap(host, settings.http_host):
-        return Finding(
-            "ingest address", Verdict.WRONG, f"{where} is also the address of /metrics, so the later of the two cannot start",
-            "Set ingest.port or http_port to another port.",
-        )  # fmt: skip
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listener does
-            probe.bind((host, port))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE and _takes_events(host, port):
+        seen = f"{where} is also the address of /metrics, so the later of the two cannot start"
+        return Finding("ingest address", Verdict.WRONG, seen, "Set ingest.port or http_port to another port.")
+    if error := _bind_error(host, port):
+        if error.errno == errno.EADDRINUSE and _answers(host, port, _EVENTS_PATH, _takes_events):
             return Finding("ingest address", Verdict.OK, f"a receiver of events listens on {where}")
-        return Finding(
-            "ingest address", Verdict.WRONG, f"nobody can listen on {where}: {error.strerror or error}",
-            "End the program that uses the port (`ss -ltnp` names it), or set ingest.host and ingest.port.",
-        )  # fmt: skip
+        seen = f"nobody can listen on {where}: {error.strerror or error}"
+        what_to_do = "End the program that uses the port (`ss -ltnp` names it), or set ingest.host and ingest.port."
+        return Finding("ingest address", Verdict.WRONG, seen, what_to_do)
     free = "is free on this machine" if port else "takes a free port at each start"
     return Finding("ingest address", Verdict.OK, f"{where} {free}")
 
@@ -486,10 +480,11 @@ async def reach_finding(settings: Settings) -> Finding:
             calls = await LiveCalls(settings.monitor, client).look(time.time())
     except (LookError, TimeoutError) as error:
         seen = str(error) or f"ElevenLabs does not answer within {LOOK_SECONDS:g} s"
-        return Finding(
-            check, Verdict.WRONG, f"{seen}, so no call is followed",
-            "Check monitor.api_key and that it may write agents, monitor.agents, monitor.base_url, and the network.",
-        )  # fmt: skip
+        seen = f"{seen}, so no call is followed"
+        what_to_do = (
+            "Check monitor.api_key and that it may write agents, monitor.agents, monitor.base_url, and the network."
+        )
+        return Finding(check, Verdict.WRONG, seen, what_to_do)
     return Finding(check, Verdict.OK, f"ElevenLabs accepts the key; {counted(len(calls), 'call')} in progress")
 
 
@@ -502,10 +497,9 @@ async def _right_finding(role: str, settings: Settings, kafka: KafkaSettings) ->
     except (KafkaError, KafkaUnreachableError, TimeoutError) as error:
         return Finding(check, Verdict.UNKNOWN, f"the broker does not say what this user may do ({error})")
     if missing:
-        return Finding(
-            check, Verdict.WRONG, f"{kafka.security.who} lacks rights: {'; '.join(missing)}",
-            f"Give it these, for example with `kafka-acls.sh --add`; {RIGHTS_PAGE}",
-        )  # fmt: skip
+        seen = f"{kafka.security.who} lacks rights: {'; '.join(missing)}"
+        what_to_do = f"Give it these, for example with `kafka-acls.sh --add`; {RIGHTS_PAGE}"
+        return Finding(check, Verdict.WRONG, seen, what_to_do)
     return Finding(check, Verdict.OK, f"{kafka.security.who} may write to {names}")
 
 
@@ -522,19 +516,6 @@ def _overlap(one: str, other: str) -> bool:
     return one == other or one in _ANY_ADDRESS or other in _ANY_ADDRESS
 
 
-def _takes_events(host: str, port: int) -> bool:
-    """Whether the program there takes POST at the path of events. GET changes nothing anywhere."""
-    connection = http.client.HTTPConnection(_ANY_ADDRESS.get(host, host), port, timeout=ADDRESS_SECONDS)
-    try:
-        connection.request("GET", _EVENTS_PATH)
-        answer = connection.getresponse()
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-    return answer.status == http.HTTPStatus.METHOD_NOT_ALLOWED and "POST" in answer.headers.get("allow", "")
-
-
 # Checks by the newest records of the inputs whether callgauge understands what producers send, and whether agents
 # report errors.
 
@@ -546,11 +527,6 @@ class Understanding:
     """Counts the newest records, and the ones among them that are not understood."""
 
     def __init__(self, source_by_topic: Mapping[str, InputSource]) -> None:
-        """Starts without any record.
-
-        Args:
-            source_by_topic: The input of each topic, by its name on this cluster.
-        """
         self._source_by_topic = source_by_topic
         self._read: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -578,23 +554,17 @@ class Understanding:
         understood, one says so.
         """
         for topic, count in sorted(self._refused.items()):
-            yield Finding(
-                "records", Verdict.WARNING,
-                f"{count} of the newest {counted(self._read[topic], 'record')} of {topic} cannot be read and go to quarantine",
-                "`callgauge quarantine list` says why.",
-            )  # fmt: skip
+            seen = f"{count} of the newest {counted(self._read[topic], 'record')} of {topic} cannot be read and go to quarantine"
+            yield Finding("records", Verdict.WARNING, seen, "`callgauge quarantine list` says why.")
         for (topic, misread), count in self._misread.most_common(MAX_KINDS):
-            yield Finding(
-                "records", Verdict.WARNING,
-                f"{count} of the newest {counted(self._read[topic], 'record')} of {topic} are not understood: {misread.what}",
-                misread.what_to_do,
-            )  # fmt: skip
+            seen = f"{count} of the newest {counted(self._read[topic], 'record')} of {topic} are not understood: {misread.what}"
+            yield Finding("records", Verdict.WARNING, seen, misread.what_to_do)
         for topic, count in sorted((+self._errors).items()):
-            yield Finding(
-                "records", Verdict.WARNING,
-                f"{count} of the newest {counted(self._read[topic], 'record')} of {topic} are errors that agents report",
-                "The logs of the agents say what fails. `callgauge_agent_errors_total` counts these records.",
-            )  # fmt: skip
+            seen = (
+                f"{count} of the newest {counted(self._read[topic], 'record')} of {topic} are errors that agents report"
+            )
+            what_to_do = "The logs of the agents say what fails. `callgauge_agent_errors_total` counts these records."
+            yield Finding("records", Verdict.WARNING, seen, what_to_do)
         if self._read and not self._refused and not self._misread:
             yield Finding("records", Verdict.OK, f"the newest {counted(self._read.total(), 'record')} are understood")
 

@@ -91,10 +91,9 @@ def topic_findings(cluster: ClusterFacts, kafka: KafkaSettings) -> Iterator[Find
     """Checks that every topic of the topic table exists, with equal partition counts."""
     states = judged({name: len(parts) for name, parts in cluster.topics.items()}, kafka)
     if missing := [state.name for state in states if state.partitions is None]:
-        yield Finding(
-            "topics", Verdict.WRONG, f"not there: {', '.join(missing)}",
-            "`callgauge topics create` makes them; or check the topic prefix, and the right of this user to Describe them.",
-        )  # fmt: skip
+        seen = f"not there: {', '.join(missing)}"
+        what_to_do = "`callgauge topics create` makes them; or check the topic prefix, and the right of this user to Describe them."
+        yield Finding("topics", Verdict.WRONG, seen, what_to_do)
     for state in states:
         if state.problem and state.partitions is not None:
             what_to_do = "Make it again with the same number, or add partitions to the smaller ones while no call runs."
@@ -124,10 +123,9 @@ def topic_setting_findings(
         stops = " The evaluator does not start before." if fault.severity is Severity.REFUSED else ""
         yield Finding(kafka.topic(fault.topic), verdict, fault.seen, f"Set {fault.setting}.{stops}")
     if unknown := [kafka.topic(name) for name in existing if name not in known]:
-        yield Finding(
-            "topic settings", Verdict.UNKNOWN, f"this user may not see those of {', '.join(unknown)}",
-            "Give it the right to DescribeConfigs on them, or run this as one who has it.",
-        )  # fmt: skip
+        seen = f"this user may not see those of {', '.join(unknown)}"
+        what_to_do = "Give it the right to DescribeConfigs on them, or run this as one who has it."
+        yield Finding("topic settings", Verdict.UNKNOWN, seen, what_to_do)
     elif known and not topic_faults(known, needs):
         kept = {
             name: duration(kept_ms)
@@ -135,11 +133,11 @@ def topic_setting_findings(
             if (kept_ms := retention_ms(known.get(name, {}))) is not None
         }
         inputs = sorted({kept[name] for name in INPUT_TOPICS if name in kept})
-        yield Finding(
-            "topic settings", Verdict.OK,
+        seen = (
             f"inputs are kept for {' and '.join(inputs)}, scores for {kept.get(SCORES_TOPIC, 'a time that is not known')}; a call needs "
-            f"{duration(needs.least_kept_ms)}; cleanup, timestamps and sizes are right",
-        )  # fmt: skip
+            f"{duration(needs.least_kept_ms)}; cleanup, timestamps and sizes are right"
+        )
+        yield Finding("topic settings", Verdict.OK, seen)
 
 
 def replica_findings(
@@ -162,21 +160,17 @@ def replica_findings(
 def clock_finding(clock: ClockFacts | None) -> Finding:
     """This machine's clock against the broker's."""
     if clock is None:
-        return Finding(
-            "clock", Verdict.UNKNOWN,
-            "no event with the broker's time was written while this looked, and nothing is written to find out",
-            "Run this again while calls run.",
-        )  # fmt: skip
+        seen = "no event with the broker's time was written while this looked, and nothing is written to find out"
+        return Finding("clock", Verdict.UNKNOWN, seen, "Run this again while calls run.")
     if clock.most_ms >= -MAX_CLOCK_DIFFERENCE_MS and clock.least_ms <= MAX_CLOCK_DIFFERENCE_MS:
         return Finding("clock", Verdict.OK, "this machine and the broker agree to within a second or two")
     ahead = clock.least_ms > 0
     by_ms = clock.least_ms if ahead else -clock.most_ms
-    return Finding(
-        "clock", Verdict.WRONG,
+    seen = (
         f"the broker's clock is {duration(by_ms)} or more {'ahead of' if ahead else 'behind'} this machine's: dead air "
-        "and idle calls would be decided too late or too early by an evaluator here",
-        "Set both clocks by NTP.",
-    )  # fmt: skip
+        "and idle calls would be decided too late or too early by an evaluator here"
+    )
+    return Finding("clock", Verdict.WRONG, seen, "Set both clocks by NTP.")
 
 
 def _replica_faults(

@@ -419,11 +419,7 @@ class GoalIndex:
     """Goal sets at one moment. While the source changes, a reader has the old index or the new one."""
 
     def __init__(self, goals: Iterable[GoalSet] = ()) -> None:
-        """Indexes goal sets.
-
-        Args:
-            goals: The first one with an id has it, and the first one with an agent has the agent.
-        """
+        """The first set with an id has it, and the first one with an agent has the agent."""
         self._by_id: dict[str, GoalSet] = {}
         self._by_agent: dict[str, GoalSet] = {}
         for each in goals:

@@ -289,13 +289,7 @@ class GoalSources:
     def __init__(
         self, folder: GoalFolder | None, topic: GoalsTopic | None, *, poll_seconds: float = POLL_SECONDS
     ) -> None:
-        """Keeps the sources; nothing is read before `run`.
-
-        Args:
-            folder: The folder, if there is one.
-            topic: The topic, if it is to be read.
-            poll_seconds: How often the folder is looked at.
-        """
+        """Nothing is read before `run`; the folder is looked at every `poll_seconds`."""
         self.ready = asyncio.Event()
         self._folder = folder
         self._topic = topic

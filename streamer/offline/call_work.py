@@ -310,7 +310,6 @@ class PrintedCalls:
     """
 
     def __init__(self, progress: ReadingProgress) -> None:
-        """Starts with no call."""
         self.unread = 0
         self.event = progress.event
         self._progress = progress

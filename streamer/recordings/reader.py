@@ -307,19 +307,11 @@ _MOST_LINES: Final = 10
 _SAMPLE_GOALS: Final = Path(__file__).parent / "sample" / "goals.yaml"
 
 
-class GoalFilesError(OperatorError):
-    """Goal files have mistakes or no goals; the text names them and the remedy."""
-
-
 class RecordedGoals:
     """Goal sets for recorded calls."""
 
     def __init__(self, sets: Iterable[GoalSet]) -> None:
-        """Keeps the sets.
-
-        Args:
-            sets: Their ids differ, and no two are for the same agent.
-        """
+        """The ids of the sets differ, and no two are for the same agent."""
         kept = tuple(sets)
         self._index = GoalIndex(kept)
         self._only = kept[0] if len(kept) == 1 else None
@@ -340,7 +332,7 @@ def goals_for(paths: Sequence[Path], goals: Path | None) -> RecordedGoals | None
     """Goal sets for the calls at these paths; None if nobody has named any. The sample has its own.
 
     Raises:
-        GoalFilesError: There is a mistake in one, or there is no goal set.
+        OperatorError: There is a mistake in one, or there is no goal set.
         GoalFolderError: The folder cannot be read.
     """
     if goals is None and all(map(is_sample, paths)):
@@ -352,7 +344,7 @@ def read_recorded_goals(path: Path) -> RecordedGoals:
     """Reads a file of goals, or a folder of them.
 
     Raises:
-        GoalFilesError: There is a mistake in one, or there is no goal set.
+        OperatorError: There is a mistake in one, or there is no goal set.
         GoalFolderError: The folder cannot be read.
     """
     files = [read_goal_file(each) for each in (goal_files_of(path) if path.is_dir() else (path,))]
@@ -361,10 +353,10 @@ def read_recorded_goals(path: Path) -> RecordedGoals:
         lines = [f"  {mistake}." for mistake in mistakes[:_MOST_LINES]]
         if len(mistakes) > _MOST_LINES:
             lines.append(f"  `callgauge goals check {path}` tells all {len(mistakes)} mistakes.")
-        raise GoalFilesError("\n".join(["The goals cannot be used, so no call was scored:", *lines]))
+        raise OperatorError("\n".join(["The goals cannot be used, so no call was scored:", *lines]))
     sets = [placed.goals for file in files for placed in file.sets]
     if not sets:
-        raise GoalFilesError(
+        raise OperatorError(
             f"{path}: there is no goal file in this folder: expected one that ends with .yaml, .yml, .json or .jsonl. No "
             "call was scored."
         )

@@ -99,10 +99,6 @@ PARTITIONS: Final = 4
 _ANSWER_SECONDS: Final = 5.0
 
 
-class EmbeddedBrokerError(OperatorError):
-    """The embedded broker did not start: use a real one."""
-
-
 @contextmanager
 def embedded_broker(topics: Sequence[str]) -> Iterator[str]:
     """Runs the broker while the context is open.
@@ -114,7 +110,7 @@ def embedded_broker(topics: Sequence[str]) -> Iterator[str]:
         Its address, `host:port` on loopback.
 
     Raises:
-        EmbeddedBrokerError: It does not answer, or a topic does not have `PARTITIONS` partitions.
+        OperatorError: It does not answer, or a topic does not have `PARTITIONS` partitions.
     """
     # The client that asks for a mock cluster owns it: the cluster is gone when the client is.
     owner = Producer({"test.mock.num.brokers": 1, "log_level": 2})  # 2: critical; it would log its address as a notice
@@ -123,12 +119,12 @@ def embedded_broker(topics: Sequence[str]) -> Iterator[str]:
         for name in topics:
             made = owner.list_topics(topic=name, timeout=_ANSWER_SECONDS).topics[name]
             if made.error is not None or len(made.partitions) != PARTITIONS:
-                raise EmbeddedBrokerError(
+                raise OperatorError(
                     f"The embedded broker made the topic {name} with {len(made.partitions)} partitions, expected "
                     f"{PARTITIONS} (error: {made.error}). Use a real broker and `callgauge run` instead."
                 )
     except KafkaException as error:
-        raise EmbeddedBrokerError(
+        raise OperatorError(
             f"The embedded broker does not answer on loopback: {error}. Use a real broker and `callgauge run` instead."
         ) from error
     try:
@@ -170,14 +166,7 @@ class Demo:
     """One showing, from the broker to the table."""
 
     def __init__(self, settings: Settings, console: Console, *, concurrent_calls: int, seed: int) -> None:
-        """Prepares a showing.
-
-        Args:
-            settings: Groups, limits and the HTTP address; the broker of the settings is not used.
-            console: Gets the table; plain lines if it is no terminal.
-            concurrent_calls: Number of calls that run at the same time.
-            seed: Decides the calls.
-        """
+        """The broker of the settings is not used; the seed decides the calls."""
         self._settings = _with_goals(settings)
         self._console = console
         self._concurrent_calls = concurrent_calls
@@ -193,7 +182,7 @@ class Demo:
         """Shows calls until cancelled, or for so many seconds of traffic.
 
         Raises:
-            EmbeddedBrokerError: The broker did not come up.
+            OperatorError: The broker did not come up.
             AddressInUseError: The HTTP address is taken.
             Exception: The failure of a role.
         """

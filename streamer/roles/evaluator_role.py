@@ -24,14 +24,7 @@ class EvaluatorRole:
     """
 
     def __init__(self, kafka: KafkaSettings, settings: Settings, instruments: Instruments, rules: GoalRules) -> None:
-        """Prepares the role; nothing is read before `run`.
-
-        Args:
-            kafka: The cluster of the settings, or the embedded broker.
-            settings: Group, limits, and sources of goal sets.
-            instruments: Built for the role `evaluator`, perhaps among others.
-            rules: How goals are judged.
-        """
+        """Nothing is read before `run`."""
         self._folder, self._topic = _folder_and_topic(kafka, settings)
         self._sources = GoalSources(self._folder, self._topic)
         evaluation = EvaluatorSettings(

@@ -219,13 +219,7 @@ class Service:
     """
 
     def __init__(self, settings: Settings, kafka: KafkaSettings, roles: Collection[RoleName]) -> None:
-        """Creates the roles; nothing is connected before `run`. Call it inside a running event loop.
-
-        Args:
-            settings: Groups, limits, and the HTTP address.
-            kafka: The cluster of the settings, or the embedded broker.
-            roles: The roles to run.
-        """
+        """Nothing is connected before `run`. Call it inside a running event loop."""
         self.ready = asyncio.Event()
         self.stopping = asyncio.Event()
         registry = CollectorRegistry()

@@ -53,12 +53,7 @@ class TranscriptFiles:
     """
 
     def __init__(self, folder: Path, *, packs: bool) -> None:
-        """Nothing is touched before `prepare`.
-
-        Args:
-            folder: The folder of the files.
-            packs: Whether they are gzipped.
-        """
+        """Nothing is touched before `prepare`."""
         self.folder = folder
         self._packs = packs
 
@@ -161,14 +156,7 @@ class TranscriptFiler:
     """One member of the group that writes transcript files."""
 
     def __init__(self, kafka: KafkaSettings, group_id: str, files: TranscriptFiles, instruments: Instruments) -> None:
-        """Nothing is connected before `follow`.
-
-        Args:
-            kafka: Where the broker is.
-            group_id: The consumer group. A new one begins with the oldest transcripts there are.
-            files: Where they go.
-            instruments: Where files are counted.
-        """
+        """Nothing is connected before `follow`. A new group begins with the oldest transcripts there are."""
         self._kafka = kafka
         self._group_id = group_id
         self._files = files

@@ -67,7 +67,6 @@ class JoinedCall:
     """
 
     def __init__(self) -> None:
-        """Starts before the first connection."""
         self._in_past = True
         self._last_at: float | None = None
         self._newest: deque[bytes] = deque(maxlen=MAX_REMEMBERED_PAST)
@@ -156,16 +155,7 @@ class CallBridge:
         self, call: LiveCall, settings: MonitorSettings, writer: AcknowledgedWriter, instruments: Instruments,
         clock_ms: Callable[[], int], monotonic: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """Stores its settings; nothing is connected before `run`.
-
-        Args:
-            call: The call.
-            settings: Address and key of the API.
-            writer: Writes the records.
-            instruments: Counts messages and connections.
-            clock_ms: Milliseconds since 1970, which events get as the time of their arrival.
-            monotonic: Seconds, for pauses.
-        """
+        """Nothing is connected before `run`; `clock_ms` is epoch time, which events get as the time of their arrival."""
         self._call = call
         self._settings = settings
         self._writer = writer

@@ -59,12 +59,7 @@ class EventPublisher:
     """
 
     def __init__(self, kafka: KafkaSettings, *, ce_source: str) -> None:
-        """Keeps the settings; nothing is connected before `start`.
-
-        Args:
-            kafka: The cluster, and the prefix of topic names.
-            ce_source: The producer, for example `callgauge.replay`.
-        """
+        """Nothing is connected before `start`; `ce_source` names the producer, for example `callgauge.replay`."""
         self._kafka = kafka
         self._ce_source = ce_source
         self._topics = {source: kafka.topic(TOPIC_BY_SOURCE[InputSource(source)]) for source in SOURCES}

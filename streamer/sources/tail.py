@@ -383,13 +383,7 @@ class FollowedRecord:
     """
 
     def __init__(self, folder: Path, position: CallPosition, facts: CallFacts) -> None:
-        """Reads nothing.
-
-        Args:
-            folder: Folder of the record.
-            position: Where to go on; changes as events are read.
-            facts: Facts for `call_started`.
-        """
+        """Reads nothing; `position` changes as events are read."""
         self.position = position
         self.sentences: list[str] = []
         self._folder = folder
@@ -668,15 +662,7 @@ class FollowedRun:
     def __init__(
         self, folder: Path, file: PositionFile, position: RunPosition, facts: CallFacts, say: Callable[[str], None]
     ) -> None:
-        """Reads nothing.
-
-        Args:
-            folder: Folder of the run.
-            file: Keeps the position.
-            position: Where to go on.
-            facts: Facts of every call; `ID_MARK` in the goals is the record's id.
-            say: Gets sentences for a person.
-        """
+        """Reads nothing; `ID_MARK` in the goals of `facts` is the record's id."""
         self.progress = TailProgress()
         self._folder = folder
         self._file = file

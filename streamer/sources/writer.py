@@ -50,12 +50,7 @@ class AcknowledgedWriter:
     """
 
     def __init__(self, kafka: KafkaSettings, role: str) -> None:
-        """Creates the writer; nothing is connected before `start`. Call it inside a running event loop.
-
-        Args:
-            kafka: Where Kafka is.
-            role: Last part of the client's name.
-        """
+        """Nothing is connected before `start`. Call it inside a running event loop."""
         self.broken = asyncio.Event()
         self._kafka = kafka
         self._role = role

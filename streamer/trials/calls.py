@@ -130,7 +130,6 @@ class CallFold:
     __slots__ = ("_newest", "closed_at_ms", "has_start")
 
     def __init__(self, records: Iterable[AnyScoreRecord] = ()) -> None:
-        """Folds the records of a call that are there already."""
         self._newest: dict[Subject, AnyScoreRecord] = {}
         self.has_start = False
         self.closed_at_ms: int | None = None
@@ -234,7 +233,6 @@ class Trials:
     """
 
     def __init__(self) -> None:
-        """Begins without a trial."""
         self.found: list[Trial] = []
         self.left_out: Counter[str] = Counter()
         self._sets: dict[str, GoalSet] = {}

@@ -454,10 +454,6 @@ def _number(value: float | None) -> str:
 # The work of the command `trials`: gathers trials from files or topics, and prints the comparison.
 
 
-class NothingToCompareError(OperatorError):
-    """No call is a trial of a goal set; the text says why and what to do."""
-
-
 def from_past_calls(settings: Settings, since: str, gathered: Trials) -> int:
     """Reads live calls; gives the number of records that could not be read."""
     since_ms = moment_given(since)
@@ -524,7 +520,7 @@ def _read_to_the_end(total: int | None, counted: str = EVENTS) -> Iterator[Readi
 def print_comparison(gathered: Trials, wanted: Sequence[int] | None, *, as_json: bool) -> bool:
     """Prints the comparison; returns whether it has everything requested."""
     if not gathered.found:
-        raise NothingToCompareError(_nothing(gathered))
+        raise OperatorError(_nothing(gathered))
     groups = compared(gathered.found)
     ks = fitting(groups, wanted)
     if as_json:

@@ -208,14 +208,6 @@ class Batches:
     """Checks the events of all requests."""
 
     def __init__(self, senders: Senders, limits: Limits, redactor: Redactor, clock_ms: Callable[[], int]) -> None:
-        """Prepares the checks.
-
-        Args:
-            senders: The owners of conversations.
-            limits: Of the evaluator: sizes, and how far an event's time may be from now.
-            redactor: Redacts the parts of events that a refusal repeats.
-            clock_ms: Milliseconds since 1970.
-        """
         self._senders = senders
         self._limits = limits.model_copy(update={"max_record_bytes": min(limits.max_record_bytes, MAX_VALUE_BYTES)})
         self._redactor = redactor
@@ -360,7 +352,6 @@ class EventsRoute:
     def __init__(
         self, senders: Senders, batches: Batches, bodies: Bodies, writer: AcknowledgedWriter, instruments: Instruments
     ) -> None:
-        """Stores its parts; nothing is connected here."""
         self._senders = senders
         self._batches = batches
         self._bodies = bodies

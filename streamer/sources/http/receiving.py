@@ -38,7 +38,6 @@ class Bodies:
     """The bodies of one route that are in memory now."""
 
     def __init__(self) -> None:
-        """Starts without bodies."""
         self.pending_bytes = 0
 
     async def read(
@@ -140,13 +139,7 @@ class Sender:
     """
 
     def __init__(self, tenant: str, settings: SenderSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        """Starts with a full allowance.
-
-        Args:
-            tenant: Name of the tenant; empty for everybody.
-            settings: Its rights and limits.
-            clock: Seconds, monotonic.
-        """
+        """Starts with a full allowance; the tenant is empty for everybody."""
         self.tenant = tenant
         self.settings = settings
         self._clock = clock
@@ -170,12 +163,6 @@ class Senders:
     """All senders, and the owners of the newest conversations."""
 
     def __init__(self, settings: Mapping[str, SenderSettings], clock: Callable[[], float] = time.monotonic) -> None:
-        """Makes the senders.
-
-        Args:
-            settings: By tenant.
-            clock: Seconds, monotonic.
-        """
         self.by_tenant = {tenant: Sender(tenant, each, clock) for tenant, each in settings.items()}
         self._has_tenants = any(self.by_tenant)
         self._owners: OrderedDict[str, str] = OrderedDict()
