@@ -18,7 +18,7 @@ from schemas.scores.records import (
     Scored,
 )
 from tests.support.fakes.engine_feed import records_of
-from tests.unit.engine.goals.test_goal_progress import END_MS, SAID, USED, GoalFeed, goal_set
+from tests.unit.engine.goals.test_progress import END_MS, SAID, USED, GoalFeed, goal_set
 from tests.unit.exporter.test_projection import AnyRecord
 
 AVA = ("ava", "unknown", "unknown")
