@@ -275,7 +275,8 @@ async def test_the_system_message_is_told_once_and_when_it_changes() -> None:
     seen, silent = Observed(), Observed(words=False)
     first = LLMContext([{"role": "system", "content": "Never refund."}, {"role": "user", "content": "Hi"}])
     parts = LLMContext([{"role": "developer", "content": [{"type": "text", "text": "Ask first."}]}])
-    others = [LLMContext([]), LLMContext([{"role": "user", "content": "Hi"}]), LLMContext([{"role": "system"}])]
+    wordless: Any = {"role": "system"}
+    others = [LLMContext([]), LLMContext([{"role": "user", "content": "Hi"}]), LLMContext([wordless])]
     for context in (first, first, parts, *others):
         await seen.push(LLMContextFrame(context))
         await silent.push(LLMContextFrame(context))
