@@ -54,7 +54,8 @@ SOURCES: Final = (
 WHEN: Final[Mapping[str, str]] = {
     "CallStarted": "When the call begins, or later, when more is known. A field that a later one omits stays unchanged. "
     "Without this event the agent is `unknown` and the pipeline type is `cascade`.",
-    "CallEnded": "When the call is over. The call closes after a grace of 10 s.",
+    "CallEnded": "When the call is over. The call closes after a grace of 10 s. `reason` may be any word; scores know `goodbye`, "
+    "`inactivity_timeout` (somebody fell silent), `time_limit_exceeded` and `timeout` (cut off at a time limit).",
     "UserTextUpdated": "When the real text replaces the placeholder of an audio model: in the audit `user` entry with this "
     "`turn_id`, otherwise in the last one.",
     "SpeechEventRecord": "When a side starts or stops speaking. `user_speech_*` comes from the voice activity detector, "

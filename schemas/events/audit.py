@@ -130,7 +130,8 @@ class CallStarted(WireModel):
 
 
 class CallEnded(WireModel):
-    """The end of the call. `reason` is one of EVA's words (`goodbye`, `timeout`, `transfer`, `error`, ...).
+    """The end of the call. `reason` is a word of EVA's or of your own: `goodbye`, `transfer`, `error`; `inactivity_timeout` if somebody
+    fell silent; `time_limit_exceeded` or `timeout` if the call was cut off at its time limit.
 
     `final_state` is the state that the call produced, in the form of `expected_state`. `final_state_hash` is its SHA-256 as EVA's
     run computed it; `eva_task_completion` uses it if it comes with the state.

@@ -333,8 +333,8 @@ MAX_DIRECTORY_DEPTH = 3
 
 AUDIT_FILE: Final = "audit_log.json"
 RESULT_FILE: Final = "result.json"
-# Where two names exist the first is newer and wins, as in EVA.
-PIPECAT_FILES: Final = ("framework_logs.jsonl", "pipecat_logs.jsonl")
+# Where several exist the first is newest and wins, as in EVA; its documentation names the last.
+PIPECAT_FILES: Final = ("framework_logs.jsonl", "pipecat_logs.jsonl", "pipecat_events.jsonl")
 METRICS_FILE: Final = "pipecat_metrics.jsonl"
 LATENCIES_FILE: Final = "response_latencies.json"
 SIMULATOR_FILES: Final = ("user_simulator_events.jsonl", "elevenlabs_events.jsonl")

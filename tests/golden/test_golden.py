@@ -72,7 +72,12 @@ def _published(arrivals: list[Arrival]) -> Iterator[bytes]:
     for arrival in arrivals:
         yield from _lines(evaluator.advance(arrival.broker_time_ms))
         yield from _lines(evaluator.receive(arrival))
-    yield from _lines(evaluator.advance(end_of(arrivals)))
+    now_ms = end_of(arrivals)
+    yield from _lines(evaluator.advance(now_ms))
+    while (wakeup_ms := evaluator.next_wakeup()) is not None:  # deadlines of its questions, and then its close
+        now_ms = max(now_ms + 1, wakeup_ms)
+        yield from _lines(evaluator.advance(now_ms))
+    assert evaluator.open_calls == (), "the golden file holds the close of every call"
 
 
 def _lines(effects: Iterable[Effect]) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Final
@@ -181,6 +181,8 @@ def _canonical(value: object) -> str:
 # EVA's metrics of how a call ended: whether the assistant still answered, in time, and whether the end is valid.
 
 TIME_LIMIT: Final = "time_limit_exceeded"
+TIME_LIMITS: Final = frozenset({TIME_LIMIT, "timeout"})
+"""Reasons for which a call is over its time limit in our scores. EVA's rule knows the first only, its description names the second."""
 GOODBYE: Final = "goodbye"
 
 
@@ -198,12 +200,18 @@ def conversation_correctly_finished(context: MetricContext) -> MetricResult:
     return scored(0.0 if is_missed else 1.0, details)
 
 
-def conversation_completed_on_time(context: MetricContext) -> MetricResult:
+def conversation_completed_on_time(
+    context: MetricContext, time_limits: Collection[str] = (TIME_LIMIT,)
+) -> MetricResult:
     """0 when the call was cut off at its time limit, otherwise 1, whatever the reason: `cancelled` and a bot's own words for the
     end, such as `ended`, are no time limit, and EVA counts an unknown reason as none either.
+
+    Args:
+        context: The call.
+        time_limits: The reasons that mean a time limit.
     """
     reason = context.conversation_ended_reason
-    is_cut_off = reason == TIME_LIMIT
+    is_cut_off = reason in time_limits
     return scored(0.0 if is_cut_off else 1.0, {"conversation_ended_reason": reason, "timed_out": is_cut_off})
 
 
@@ -443,7 +451,7 @@ def _ends(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
     if context.conversation_ended_reason is None:
         finished = on_time = _unscored(UnscoredReason.END_REASON_UNKNOWN)
     else:
-        on_time = _of(conversation_completed_on_time(context))
+        on_time = _of(conversation_completed_on_time(context, TIME_LIMITS))
         finished = _of(conversation_correctly_finished(context))
         if context.conversation_ended_reason == INACTIVITY and last_speaker(context) is None:
             finished = _unscored(call.silence or UnscoredReason.NO_SPEECH_EVENTS)  # the last speaker is unknown

@@ -248,6 +248,12 @@ def test_production_says_what_it_cannot_know() -> None:
     }
 
 
+@pytest.mark.parametrize(("reason", "score"), [("time_limit_exceeded", 0.0), ("timeout", 0.0), ("goodbye", 1.0)])
+def test_a_time_limit_has_two_names(reason: str, score: float) -> None:
+    feed = ended(phoned(), event={"type": "call_ended", "reason": reason})
+    assert metrics(feed, "eva_conversation_completed_on_time") == [score]
+
+
 def test_a_call_of_which_nothing_is_heard_and_nobody_says_why_it_ended() -> None:
     feed = Feed(LIMITS)
     feed.send("audit", {"message_type": "llm_call"}, 0)

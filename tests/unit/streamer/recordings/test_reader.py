@@ -52,6 +52,12 @@ def test_without_a_result_the_directory_names_the_call_and_missing_files_are_abs
     assert the_call(write_record(tmp_path / "7.1")) == RecordedCall("7.1", "cascade", None, (ENTRY,), None, None)
 
 
+def test_the_file_name_of_eva_s_documentation_is_read(tmp_path: Path) -> None:
+    directory = write_record(tmp_path / "a")
+    write_lines(directory / "pipecat_events.jsonl", WORD)
+    assert the_call(directory).pipecat == (WORD,)
+
+
 def test_newer_file_names_win(tmp_path: Path) -> None:
     directory = write_record(tmp_path / "a")
     write_lines(directory / "pipecat_logs.jsonl", {"old": 1})
