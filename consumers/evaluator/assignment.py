@@ -390,10 +390,12 @@ class ClosingTurns:
 
     Attributes:
         has_more: Whether there was more to close after the last step. Then the next one should come soon.
+        behind: Partitions of which too many calls are over and not closed: they read no more until half of these are closed.
     """
 
     def __init__(self, max_unwritten_records: int) -> None:
         self.has_more = False
+        self.behind: set[int] = set()
         self._last = -1
         self._max_unwritten_records = max_unwritten_records
 
@@ -410,21 +412,12 @@ class ClosingTurns:
         if ready:
             self._last = min((each for each in ready if each > self._last), default=min(ready))
             active[self._last].partition.close_some()
+        self.behind = {
+            number
+            for number in ready
+            if active[number].partition.closing_calls > MAX_CLOSING_CALLS / (2 if number in self.behind else 1)
+        }
         self.has_more = len(ready) > 1 or any(active[number].partition.closing_calls for number in ready)
-
-
-def behind_with_closing(active: Mapping[int, OwnedPartition], before: Collection[int]) -> set[int]:
-    """Returns the partitions to pause because too many of their calls are over and not closed.
-
-    Args:
-        active: The partitions whose records are folded, by number.
-        before: Partitions that are paused already; these wait until half of `MAX_CLOSING_CALLS` is left.
-    """
-    return {
-        number
-        for number, owned in active.items()
-        if owned.partition.closing_calls > MAX_CLOSING_CALLS / (2 if number in before else 1)
-    }
 
 
 async def until_there_is_room(outboxes: Mapping[int, Outbox], most: int, before: Collection[int]) -> None:

@@ -24,7 +24,6 @@ from consumers.evaluator.assignment import (
     ClosingTurns,
     NotCoPartitionedError,
     assigned_numbers,
-    behind_with_closing,
     read_gauges,
     until_there_is_room,
     without_room,
@@ -336,10 +335,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     def _pause_leading_inputs(self, *, may_stop: bool = True) -> None:
         """Pauses inputs that are far ahead of another, and partitions with too many unwritten records or calls to close."""
-        active = self._assignment.active
-        waiting = {number: owned.partition.outbox.records for number, owned in active.items()}
+        waiting = {number: owned.partition.outbox.records for number, owned in self._assignment.active.items()}
         full = without_room(waiting, self._settings.max_unwritten_records, self._without_room)
-        full |= behind_with_closing(active, self._without_room)
+        full |= self._closing_turns.behind
         self._without_room = full if may_stop else full & self._without_room
         self._assignment.pause_leading_inputs(self._subscription.consumer, self._without_room)
 

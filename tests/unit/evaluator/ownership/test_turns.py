@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from consumers.evaluator.assignment import (
     MAX_CLOSING_CALLS,
     ClosingTurns,
-    behind_with_closing,
     until_there_is_room,
     without_room,
 )
@@ -75,18 +74,16 @@ def test_one_round_takes_one_step_however_many_calls_are_over() -> None:
     assert turns.has_more
 
 
-@pytest.mark.parametrize(
-    ("closing", "before", "is_behind"),
-    [
-        (MAX_CLOSING_CALLS, False, False),
-        (MAX_CLOSING_CALLS + 1, False, True),
-        (MAX_CLOSING_CALLS // 2 + 1, True, True),
-        (MAX_CLOSING_CALLS // 2, True, False),
-    ],
-)
-def test_where_too_many_calls_are_over_no_more_is_read(closing: int, before: bool, is_behind: bool) -> None:
-    active = {0: owned(0)[1], 1: owned(closing)[1]}
-    assert behind_with_closing(active, {1} if before else ()) == ({1} if is_behind else set())
+def test_where_too_many_calls_are_over_no_more_is_read_until_half_of_them_are_closed() -> None:
+    evaluator, each = owned(MAX_CLOSING_CALLS + 2)
+    turns = ClosingTurns(MOST_UNWRITTEN)
+    behind_at = []
+    while evaluator.closing_calls:
+        turns.close_some({0: owned(0)[1], 1: each})
+        if turns.behind:
+            assert turns.behind == {1}
+            behind_at.append(evaluator.closing_calls)
+    assert behind_at == list(range(MAX_CLOSING_CALLS + 1, MAX_CLOSING_CALLS // 2, -1))
 
 
 def test_without_partitions_there_is_nothing_to_do() -> None:
