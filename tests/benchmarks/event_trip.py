@@ -52,7 +52,8 @@ class Trip:
             self.files.append(file)
 
 
-def main() -> None:
+def trips() -> tuple[list[int], list[int]]:
+    """For each event of the sample call the number of files that it enters, and of stays in them."""
     (call,) = read_recordings(SAMPLE)
     limits = Limits()
     goals = ChosenGoals(EveryCall(), GoalRules(asks_judge=True))
@@ -71,6 +72,11 @@ def main() -> None:
             partition.fold([[record]], None)
         files.append(len(set(trip.files)))
         stays.append(len(trip.files))
+    return files, stays
+
+
+def main() -> None:
+    files, stays = trips()
     medians = f"median {statistics.median(files):.0f} files, {statistics.median(stays):.0f} stays"
     print(f"{len(files)} events: {medians}; at most {max(files)}, {max(stays)}")
 
