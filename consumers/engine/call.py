@@ -391,9 +391,8 @@ class Call:
         due_ms, silence_ms, judged_ms = self.end.due_ms, self.live.dead_air.wakeup_at_ms, self._judged.wakeup_ms
         if silence_ms is not None and silence_ms < due_ms:
             due_ms = silence_ms
-        if judged_ms is not None and (
-            judged_ms < due_ms or self.is_over
-        ):  # a call that is over only waits for verdicts
+        # A call that is over only waits for verdicts.
+        if judged_ms is not None and (judged_ms < due_ms or self.is_over):
             due_ms = judged_ms
         self.next_decision_ms = due_ms
 
