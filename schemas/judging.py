@@ -239,7 +239,7 @@ class JudgeRequest(JudgeModel):
         retry_waves: How often invalid answers are asked again when `stops_early` is off.
         prompt_version: One of `PROMPT_VERSIONS`, or the version of the template; from an evaluator of an earlier release one of
             `EARLIER_PROMPTS`.
-        template: A prompt of the user's own for the subgoal (`judge_options`); None for callgauge's prompt.
+        template: A prompt of the user's own for the subgoal (`JudgeOptions`); None for callgauge's prompt.
         asked_at_ms: Broker time of the record that made the engine ask.
         deadline_ms: Broker time after which an answer is useless.
         agent: The agent's name, for its budget.

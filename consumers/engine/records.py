@@ -13,8 +13,6 @@ from schemas.scores.live_view import Subject
 from schemas.scores.records import AnyScoreRecord, CallLabels, Result, Scored, TurnStatus, Unscored
 from schemas.topics import TOPIC_BY_SOURCE
 
-# Numbers the records of one call: an unchanged value makes no record, and every change gets a higher revision.
-
 Record = TypeVar("Record", bound=AnyScoreRecord)
 Fields = Mapping[str, Any]
 """Fields of one kind of record only, by name."""

@@ -212,7 +212,7 @@ def _parsed(value: object) -> object:
 # Writes a call's transcript at its close, in ElevenLabs' format: words and tools with their times, and stage
 # latencies.
 #
-# `turn_words` chooses the words: of the caller those that the agent understood, of the agent those that sounded. Each
+# `heard` chooses the words: of the caller those that the agent understood, of the agent those that sounded. Each
 # side of a turn is one entry. Tool calls form an entry of the agent without a message, and so do their results, as on
 # ElevenLabs' platform; neighbours in one turn share an entry. Entries are in the order of time.
 

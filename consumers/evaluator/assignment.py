@@ -19,8 +19,6 @@ from schemas.closed_sets import InputSource
 from schemas.quarantine import UndecodableRecord
 from schemas.units import to_seconds
 
-# The partitions that this process owns, and the reading progress of their inputs.
-
 LabelValues = tuple[str, ...]
 
 

@@ -32,7 +32,7 @@ from schemas.wire import is_none
 # Goal sets: the purpose of a call, as subgoals that can be checked and expected tool calls.
 #
 # A chosen set is published as a fact of its call, with its digest, so that the call and its replays keep it even if
-# the source changes. The checks of subgoals are in `checks`, and `formats` reads other projects' formats.
+# the source changes. The checks of subgoals are in `checks`.
 
 MAX_SUBGOALS: Final = 50
 """Subgoals of one set. The largest published samples have eight; each one that a judge checks costs money per turn."""

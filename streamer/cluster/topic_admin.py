@@ -17,8 +17,6 @@ from schemas.topics import SCORES_TOPIC, TOPICS, Severity, Topic, TopicFault
 from schemas.units import DAY_MS, HOUR_MS
 from streamer.terminal import say
 
-# Creates and checks the topics of the topic table on a broker.
-
 IN_FORCE_SECONDS: Final = 10.0
 """How long a broker may take to give new topics their leaders. A quiet one takes a tenth of a second."""
 _LOOK_AGAIN_SECONDS: Final = 0.1

@@ -14,7 +14,7 @@ from schemas.scores.records import NotApplicable, Result, Scored, Unscored
 
 # Measures of how a call sounded: amount of speech, overlap, pace, monologues and silence.
 #
-# Pure arithmetic over stretches of sound, in milliseconds of epoch time; `talk_measure` chooses the events that they
+# Pure arithmetic over stretches of sound, in milliseconds of epoch time; the caller chooses the events that they
 # come from. Open stretches are left out: they have no length.
 
 MS_PER_MINUTE: Final = 60_000
@@ -281,8 +281,6 @@ class RepeatedQuestions:
 
 
 # Measures how a call sounds: talk, pace, monologues, silence, overlap and repeated questions.
-#
-# The arithmetic is in `talk_arithmetic` and `repeated_questions`.
 
 LONG_SILENCE_MS: Final = 3_000
 """Least silence that is dead air here and ends a monologue. Fixed, whatever `dead_air_ms` is, so that the values mean the same

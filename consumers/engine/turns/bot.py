@@ -22,7 +22,7 @@ from consumers.engine.turns.timeline import (
 # The bot's own texts in pieces, so that each lies in the turn in which it came, with or without EVA's turn markers.
 #
 # A phrase is a piece of its own. Single words are one piece until the caller's turn begins, a marker comes, or the
-# words pause. EVA's groups (`turns/eva/text_groups`) follow other rules, and its context reads those.
+# words pause. EVA's groups (`turns/eva_text`) follow other rules, and its context reads those.
 
 MAX_PAUSE_MS: Final = 1_000
 """Longest pause between two words of one piece. A caller who takes a turn speaks longer."""

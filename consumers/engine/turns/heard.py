@@ -172,7 +172,7 @@ WORDS_BY_PURPOSE: Final[Mapping[Purpose, _Order]] = {
 
 # One shape of a turn, for either machine: when each side was heard, its words, the tools.
 #
-# Two adapters build it, `by_the_caller` from EVA's turns and `by_the_bot` from the bot's own view. They are the only
+# Two adapters build it, one from EVA's turns and one from the bot's own view. They are the only
 # places that know both the machines and this shape. Everything that measures, judges or shows a turn reads it and no
 # machine.
 

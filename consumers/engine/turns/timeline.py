@@ -509,7 +509,7 @@ def outcome_of(response: object) -> ToolOutcome:
 # The cheap view of a live turn, for either machine: who waited for whom, and how long.
 #
 # Moments are published from it at every event that touches a turn; building a whole `HeardTurn` each time would cost
-# more. The adapters `by_the_caller` and `by_the_bot` make both.
+# more. The adapters in `heard` make both.
 
 Source = Literal["elevenlabs", "pipecat", "audit"]
 EVA_DIGITS = 6
