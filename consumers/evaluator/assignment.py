@@ -153,6 +153,7 @@ class Assignment:
         """
         gone = [self.owned.pop(number) for number in list(self.owned) if number not in numbers]
         for each in gone:
+            each.partition.count_events()  # also what it folded since the last scrape: a successor counts it as replayed
             each.partition.drop()
         for each in self.owned.values():
             each.partition.read_again()

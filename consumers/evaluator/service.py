@@ -351,7 +351,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _hand_over(self) -> None:
         """Writes and commits the folded records before the partitions are given up."""
-        self._assignment.count_events()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_SECONDS), self._lock:
                 for owned in self._assignment.active.values():

@@ -6,7 +6,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from consumers.engine.effects import PublishScore
+from consumers.engine.effects import Count, PublishScore
 from consumers.evaluator import reading as input_merge
 from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
 from consumers.evaluator.reading import PATIENCE_MS
@@ -180,6 +180,17 @@ def test_what_is_given_up_is_dropped_and_the_rest_is_known_anew() -> None:
     assert list(assignment.active) == [1]
     assert assignment.unwritten_records == 1
     assert assignment.not_committed(at) == at  # another owner may have committed since
+
+
+def test_what_a_given_up_partition_has_folded_is_counted() -> None:
+    """A poll may end between the last scrape and the hand-over; the successor counts its records as replayed, and nobody as folded."""
+    evaluator = StubEvaluator()
+    partition, registry = partition_of(evaluator)
+    assignment = Assignment([PIPECAT], {}, trusted_clock())
+    assignment.owned = {0: owned_of(partition)}
+    evaluator.counts = [Count("callgauge_events_total", ("audit", "folded"), 15)]
+    assignment.keep_only(())
+    assert registry.get_sample_value("callgauge_events_total", {"source": "audit", "outcome": "folded"}) == 15
 
 
 def test_the_lag_of_the_watermark_is_what_a_restart_reads_again() -> None:
