@@ -1,4 +1,4 @@
-"""One event is read in few places: whoever follows it through the code opens ten files at most."""
+"""An event is read in few places, so that a person can follow it: ten files at most."""
 
 from statistics import median
 
