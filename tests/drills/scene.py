@@ -97,7 +97,7 @@ class Notices:
         return {notice.alert for notice in list(self.all) if notice.is_page and notice.at >= since}
 
     def resolved(self, since: float = 0) -> set[str]:
-        """Returns the names of the alerts that were said to have ended since then."""
+        """Returns the names of the alerts that Alertmanager has reported as ended since then."""
         return {notice.alert for notice in list(self.all) if notice.is_resolved and notice.at >= since}
 
 

@@ -44,7 +44,7 @@ def verdict_on(request: JudgeRequest, result: VerdictResult, broker_ms: int, off
 
 
 def opinion(request: JudgeRequest, mind: float) -> VerdictResult:
-    """What a judge says of a question who is of this mind, from 0 to 1."""
+    """The answer of a judge to a question; `mind`, from 0 to 1, decides it."""
     if request.kind is JudgeKind.SUBGOAL:
         return Judged(is_completed=mind > 0.6)
     return Rated(rating=3, normalised=1.0) if mind > 0.6 else Rated(rating=2, normalised=0.5)

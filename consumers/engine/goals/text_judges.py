@@ -249,7 +249,7 @@ class TextJudges:
         self._agent = agent
 
     def started(self, event: CallStarted) -> None:
-        """Keeps what the agent was told, without personal data; what the event leaves out stays as it is."""
+        """Keeps the role, instructions, tools and date of the agent, redacted. A field that the event omits stays unchanged."""
         tools = event.tools and _dumped([tool.model_dump(exclude_none=True) for tool in event.tools])
         told = {
             "role": event.role,
