@@ -463,7 +463,8 @@ class PartitionWriter:
         self._instruments.inc("callgauge_transcripts_published_total", (), transcripts)
 
     def _note_trips(self, decisions: Iterable[Decision], began_ms: int, committed_ms: int) -> None:
-        for trip in [decision.trip for decision in decisions if decision.trip is not None]:
+        """Observes the steps of events with a moment. Rows wait on purpose, and would hide where moments do."""
+        for trip in [decision.trip for decision in decisions if decision.trip is not None and _is_moment(decision)]:
             points = zip(
                 ("polled", "folded", "written", "committed"), pairwise((*trip, began_ms, committed_ms)), strict=True
             )

@@ -56,7 +56,8 @@ PROCESS_METRICS: Final[tuple[Metric, ...]] = (
         "Trial connections that Kafka refused: a login, a certificate or a token that holds no longer. Each is logged."
     ),
     _EVERY.histogram(STEP_METRIC, "seconds", STEP_EDGES_SECONDS, _STEP)(
-        "Time of each step from an event to the metrics that it changes, for events that change any, from the end of the step before; "
+        "Time of each step from an event to the metrics that it changes, from the end of the step before, for events that show something "
+        "that is written at once: a latency, an interruption, the use of a tool. Rows of turns and calls may wait. "
         "`polled` begins at the broker's timestamp of the event, `counted` when the record was written, so it includes `committed`. "
         "Evaluators observe the first four, once for each event, exporters the last one, once for each record."
     ),

@@ -622,7 +622,8 @@ async def test_the_way_of_an_event_is_a_time_for_each_step(writing: Writing, mon
     monkeypatch.setattr("consumers.evaluator.writer.wall_clock_ms", lambda: next(clock_ms))
     of_event = steps_of("a")._replace(trip=Trip(produced=1_000, polled=1_030, folded=1_040))
     by_wrong_clock = of_event._replace(trip=Trip(produced=1_035, polled=1_030, folded=1_040))
-    await writing.written(of_event, by_wrong_clock, steps_of("b"))  # the last one was decided as time passed
+    of_row = of_event._replace(records=(Transcript("a", b"[]"),))  # waits on purpose
+    await writing.written(of_event, by_wrong_clock, of_row, steps_of("b"))  # the last one was decided as time passed
     steps = {
         step: writing.registry.get_sample_value(f"{STEP_METRIC}_sum", {"step": step})
         for step in ("polled", "folded", "written", "committed", "counted")
