@@ -60,6 +60,12 @@ def test_events_are_scored_as_the_file_that_has_them(tmp_path: Path) -> None:
     assert events[0]["conversation_id"] == "a"  # what was given is as it was
 
 
+def test_whole_calls_are_scored_too() -> None:
+    said = {"message_type": "user", "value": "Hello?", "timestamp": str(T0_MS)}
+    (call,) = score([{"id": "c", "audit": [said]}])
+    assert call.conversation_id == "c"
+
+
 def test_goals_are_those_of_the_file_and_a_call_without_any_is_told(tmp_path: Path) -> None:
     goals = tmp_path / "goals.yaml"
     goals.write_text(
@@ -204,6 +210,13 @@ def test_errors_are_agent_inspect_s_and_nobody_to_ask_is_said() -> None:
 
     with pytest.raises(OSError, match="no line"):  # an error of the judge is the caller's
         progress(_trace(_turn(), of={"sub_goals": [{"details": "d"}]}), breaks)
+
+
+def test_the_page_has_every_name() -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    assert {name for name in started.__all__ if f"`{name}(" in page or f"`{name}`" in page} == {*started.__all__} - {
+        "main"
+    }
 
 
 def test_the_command_s_module_has_the_functions_and_loads_them_late() -> None:
