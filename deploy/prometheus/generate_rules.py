@@ -158,17 +158,18 @@ def _stage_misses(part: str, window: str, table: Mapping[str, Any]) -> Rule:
     """Returns the recording of the share of times beyond this limit, for every agent and stage that has one.
 
     Raises:
-        ObjectiveError: A limit is no edge of the histogram, so nothing counts the times within it.
+        ObjectiveError: A limit is no edge of the histogram, so nothing counts the times within it; or no stage has such a limit.
     """
     usual, of_agents = table["stages"], table["stages_of_agents"]
     chosen: dict[tuple[float | None, str], list[str]] = {}
     for stage, limits in usual.items():
-        others = [agent for agent, stages in of_agents.items() if stage in stages]
+        others = [agent for agent, stages in of_agents.items() if part in stages.get(stage, ())]
         selector = f"agent!~{json.dumps('|'.join(map(re.escape, others)))}," if others else ""
         chosen.setdefault((limits.get(part), selector), []).append(stage)
     for agent, stages in of_agents.items():
         for stage, limits in stages.items():
-            chosen.setdefault((limits.get(part), f"agent={json.dumps(agent)},"), []).append(stage)
+            if part in limits:
+                chosen.setdefault((limits[part], f"agent={json.dumps(agent)},"), []).append(stage)
     shares = []
     for (limit, selector), stages in chosen.items():
         if limit is None:
@@ -183,6 +184,11 @@ def _stage_misses(part: str, window: str, table: Mapping[str, Any]) -> Rule:
         shares.append(
             f'1 - {by} (rate({_STAGES}_bucket{{le="{float(limit)}",{series}}}[{window}]))\n'
             f"/ ({by} (rate({_STAGES}_count{{{series}}}[{window}])) > 0)"
+        )
+    if not shares:
+        raise ObjectiveError(
+            f"slo.yaml: expected a stage with {part}, which CallgaugeStageSlow reads; seen none. Nothing was written. Give one stage a "
+            "limit, or take that half of the alert out of alerts.yaml, too."
         )
     return {"record": f"agent_stage:callgauge_stage_{part}_misses:ratio_rate{window}", "expr": "\nor\n".join(shares)}
 

@@ -133,18 +133,28 @@ def test_an_agent_can_have_limits_of_its_own_for_one_stage() -> None:
     assert _of_stages("p95", usual, {}) == ['le="0.8",stage=~"tts_first_byte|stt_trailing"']
     agents = {"a.b": {"tts_first_byte": {"p95": 3}}, 'c"': {"tts_first_byte": {"p50": 1}}}
     assert _of_stages("p95", usual, agents) == [
-        r'''le="0.8",agent!~"a\\.b|c\"",stage=~"tts_first_byte"''',
+        r'le="0.8",agent!~"a\\.b",stage=~"tts_first_byte"',
         'le="0.8",stage=~"stt_trailing"',
         'le="3.0",agent="a.b",stage=~"tts_first_byte"',
     ]
-    assert r'le="1.0",agent="c\"",stage=~"tts_first_byte"' in _of_stages("p50", usual, agents)
+    assert _of_stages("p50", usual, agents) == [
+        r'le="0.2",agent!~"c\"",stage=~"tts_first_byte"',
+        r'le="1.0",agent="c\"",stage=~"tts_first_byte"',
+    ]
+    assert _of_stages("p50", usual, {"c": {"tts_first_byte": {"p50": None}}}) == [
+        'le="0.2",agent!~"c",stage=~"tts_first_byte"'
+    ]
 
 
 def test_a_limit_that_nothing_counts_is_refused() -> None:
     with pytest.raises(
         generate_rules.ObjectiveError, match=r"p95 of tts_first_byte in slo\.yaml: expected an edge of .*; seen 0\.9\."
     ):
-        _of_stages("p95", {"tts_first_byte": {"p95": 0.9}}, {})
+        _of_stages("p95", {"tts_first_byte": {"p50": 0.2, "p95": 0.9}}, {})
+    with pytest.raises(
+        generate_rules.ObjectiveError, match=r"expected a stage with p50, which CallgaugeStageSlow reads; seen none"
+    ):
+        _of_stages("p95", {"tts_first_byte": {"p95": 0.8}}, {})
 
 
 def test_every_objective_says_where_its_number_is_from() -> None:
