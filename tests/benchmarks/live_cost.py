@@ -52,6 +52,8 @@ MOST_BEHIND_MS: Final = 100
 MOST_LATE_SHARE: Final = 0.01
 """More of them would decide the time of 99 of 100 answers."""
 MOST_LAG_SECONDS: Final = 1.0
+MOST_WAITED_SHARE: Final = 0.5
+"""Of the processor time that an evaluator got, how long it may have waited for it."""
 STEPS: Final = ("polled", "folded", "written", "committed", "counted")
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 """The page as Prometheus asks for it, with exemplars: the larger one."""
@@ -130,6 +132,7 @@ class Following:
         """Starts without an observation."""
         self.behind_ms: list[int] = []
         self.lag_seconds: list[float] = []
+        self.waited_share = 0.0
 
     def why_not(self) -> str:
         """The reason why the delays are worthless, and the remedy; empty if they are valid."""
@@ -139,6 +142,8 @@ class Following:
             found = f"the load sent events up to {max(self.behind_ms):,} ms late"
         elif (lag := max(self.lag_seconds, default=0.0)) > MOST_LAG_SECONDS:
             found = f"the evaluator lagged by up to {lag:.1f} s"
+        elif self.waited_share > MOST_WAITED_SHARE:
+            found = f"the evaluator waited for a processor {self.waited_share:.2f} times as long as it had one"
         return f"the machine could not follow: {found}; measure where nothing else runs" if found else ""
 
 
@@ -247,12 +252,14 @@ def _measured(bootstrap: str, folder: Path, prefix: str, partitions: int) -> _Li
         )
         running.callback(load.stop)
         lines, following = _Lines(bootstrap, prefix, partitions), Following()
+        waited: list[float] = []
         time.sleep(RAMP_SECONDS + MOST_SECONDS)
 
         def moment() -> _Moment:
             events, _ = folded_of(evaluator_address)
             pages = page(evaluator_address), page(exporter_address, OPENMETRICS)
             following.lag_seconds.append(max(map(float, _LAG.findall(pages[0])), default=0.0))
+            waited.append(evaluator.waited_seconds)
             return _Moment(time.monotonic(), evaluator.processor_seconds, exporter.processor_seconds, events, *pages)
 
         begin, rng = moment(), random.Random(1)  # noqa: S311 - play, not secrets
@@ -260,11 +267,11 @@ def _measured(bootstrap: str, folder: Path, prefix: str, partitions: int) -> _Li
             for number in range(ANSWERS_A_SECOND):
                 due = begin.at + second - 1 + (number + rng.random()) / ANSWERS_A_SECOND
                 time.sleep(max(0.0, due - time.monotonic()))
-                late_ms = int((time.monotonic() - due) * 1_000)  # then we waited for a processor, as the load may have
                 lines.answer((second * ANSWERS_A_SECOND + number) % PROBES)
-                following.behind_ms.append(max(late_ms, load.report.behind_ms))  # raises when the load broke down
+                following.behind_ms.append(load.report.behind_ms)  # raises when the load broke down
             if second % LOOKS_SECONDS:
                 page(exporter_address, OPENMETRICS)
             else:
                 end = moment()
+    following.waited_share = (waited[-1] - waited[0]) / (end.evaluator - begin.evaluator)
     return _Live(begin, end, following)

@@ -66,6 +66,11 @@ class Process:
         fields = Path(f"/proc/{self._popen.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    @property
+    def waited_seconds(self) -> float:
+        """How long its main thread was ready to run and had no processor, as the kernel counts it."""
+        return int(Path(f"/proc/{self._popen.pid}/schedstat").read_text().split()[1]) / 1e9
+
     def printed(self, text: str, seconds: float = 30) -> str:
         """Wait until it has printed `text`; all it printed."""
         return wait_for(lambda: f"{text!r} in:\n{self.text}", lambda: self.text if text in self.text else None, seconds)

@@ -13,9 +13,9 @@ from tests.benchmarks.live_cost import MOST_BEHIND_MS, MOST_LAG_SECONDS, Followi
 AMPLE = [10] * 200
 
 
-def following(behind_ms: list[int], lag_seconds: list[float]) -> str:
+def following(behind_ms: list[int], lag_seconds: list[float], waited_share: float = 0.0) -> str:
     made = Following()
-    made.behind_ms, made.lag_seconds = behind_ms, lag_seconds
+    made.behind_ms, made.lag_seconds, made.waited_share = behind_ms, lag_seconds, waited_share
     return made.why_not()
 
 
@@ -25,14 +25,19 @@ def test_a_machine_that_follows_gives_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "behind_ms", "lag_seconds"),
+    ("why", "behind_ms", "lag_seconds", "waited_share"),
     [
-        ("the load sent events up to 1,300 ms late", [*AMPLE[3:], 400, 500, 1_300], []),
-        ("the evaluator lagged by up to 4.2 s", AMPLE, [0.0, 4.2]),
+        ("the load sent events up to 1,300 ms late", [*AMPLE[3:], 400, 500, 1_300], [], 0.0),
+        ("the evaluator lagged by up to 4.2 s", AMPLE, [0.0, 4.2], 0.0),
+        ("the evaluator waited for a processor 1.30 times as long as it had one", AMPLE, [0.0], 1.3),
     ],
 )
-def test_one_that_cannot_follow_gives_the_reason(why: str, behind_ms: list[int], lag_seconds: list[float]) -> None:
-    assert following(behind_ms, lag_seconds) == f"the machine could not follow: {why}; measure where nothing else runs"
+def test_one_that_cannot_follow_gives_the_reason(
+    why: str, behind_ms: list[int], lag_seconds: list[float], waited_share: float
+) -> None:
+    assert following(behind_ms, lag_seconds, waited_share) == (
+        f"the machine could not follow: {why}; measure where nothing else runs"
+    )
 
 
 PAGE = """
