@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Protocol, assert_never
 
@@ -242,6 +242,16 @@ def outcome(name: str, result: Result) -> str:
             return f"Not applicable: {why}"
         case _:
             assert_never(result)
+
+
+def not_judged(reasons: Mapping[str, str]) -> str:
+    """The dimensions of a rating that were not judged, with the reasons.
+
+    Example:
+        >>> not_judged({"violating_policies": "the agent's instructions are not known"})
+        "not judged: violating policies (the agent's instructions are not known)"
+    """
+    return "not judged: " + ", ".join(f"{in_words(name)} ({why})" for name, why in reasons.items())
 
 
 def in_words(name: str) -> str:

@@ -104,7 +104,7 @@ def test_le_values_are_written_as_the_client_library_writes_them() -> None:
 
 def test_the_limits_alerts_stand_on_are_edges() -> None:
     latency = metric_named("callgauge_turn_response_latency_seconds")
-    assert {0.8, 0.815, 1.5, 3.5, 5.0} <= set(latency.edges)
+    assert {0.2, 0.3, 0.8, 0.815, 1.5, 2.0, 3.0, 3.5, 5.0} <= set(latency.edges)
     assert (latency.edges[0], latency.edges[-1]) == (0.1, 15.0)
     assert {0.25, 10.0} <= set(metric_named("callgauge_event_to_score_seconds").edges)
 
