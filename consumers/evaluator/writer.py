@@ -7,7 +7,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import Any, Final, NamedTuple, assert_never
 
 import structlog
@@ -32,9 +32,10 @@ from consumers.engine.effects import (
 from consumers.evaluator.recovery import OrderStarts, PlacedStart
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
+from schemas.metrics.process import STEP_METRIC
 from schemas.order import WRITER_HEADER, OrderEncoder, OrderStart, Positions, order_value
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, GoalsFact, TurnValues
@@ -64,6 +65,20 @@ RESTS: Final = 3
 """A writer rests this many times as long as its last transaction took: on a busy machine more decisions share a transaction."""
 
 
+class Trip(NamedTuple):
+    """When the event of a decision passed the first points of its way, in epoch milliseconds.
+
+    Attributes:
+        produced: The broker's timestamp of the event.
+        polled: When the evaluator began with the poll that had it.
+        folded: When its records were decided.
+    """
+
+    produced: int
+    polled: int
+    folded: int
+
+
 class Decision(NamedTuple):
     """The records that one step decided, and the steps before it.
 
@@ -73,6 +88,7 @@ class Decision(NamedTuple):
         version: Version of the steps, from `order_version`.
         positions: By input, the offset after the last record folded before them.
         time_ms: Broker time up to which silence was decided before them.
+        trip: The way of the event that this step folded; None if time passed, or if it was decided again.
     """
 
     records: tuple[Written, ...]
@@ -80,6 +96,7 @@ class Decision(NamedTuple):
     version: str
     positions: Positions
     time_ms: int
+    trip: Trip | None = None
 
 
 class Bell:
@@ -531,6 +548,7 @@ class Writer:
         return decided
 
     async def _write(self, decided: Mapping[Outlet, Sequence[Decision]]) -> None:
+        began_ms = wall_clock_ms()
         records: list[Outgoing] = []
         starts: dict[Outlet, tuple[OrderStart | None, Outgoing]] = {}
         for outlet, decisions in decided.items():
@@ -547,6 +565,7 @@ class Writer:
         for outlet, (start, order) in starts.items():
             outlet.written(len(decided[outlet]), start, placed.get(id(order)))
         self._count(records)
+        self._note_trips(chain.from_iterable(decided.values()), began_ms, wall_clock_ms())
 
     async def _transaction(self, records: Sequence[Outgoing]) -> list[Any] | set[int]:
         """Writes the records, all or none.
@@ -591,6 +610,15 @@ class Writer:
             self._instruments.inc("callgauge_scores_published_total", (kind,), number)
         transcripts = sum(each.topic == self._kafka.topic(TRANSCRIPTS_TOPIC) for each in records)
         self._instruments.inc("callgauge_transcripts_published_total", (), transcripts)
+
+    def _note_trips(self, decisions: Iterable[Decision], began_ms: int, committed_ms: int) -> None:
+        """Observes the steps of events with a moment. Rows wait on purpose, and would hide where moments do."""
+        for trip in [decision.trip for decision in decisions if decision.trip is not None and _is_moment(decision)]:
+            points = zip(
+                ("polled", "folded", "written", "committed"), pairwise((*trip, began_ms, committed_ms)), strict=True
+            )
+            for step, (from_ms, until_ms) in points:
+                self._instruments.observe(STEP_METRIC, (step,), to_seconds(max(0, until_ms - from_ms)))
 
     def _leave_out(self, refused: Sequence[Outgoing]) -> None:
         """Counts records that are not written, and logs a line for each topic.

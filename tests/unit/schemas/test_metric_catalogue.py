@@ -59,7 +59,7 @@ def test_a_label_is_bounded_in_one_way(label: Label) -> None:
 def test_every_word_of_the_closed_sets_is_used() -> None:
     assert " ".join(sorted({label.name for label in ALL_LABELS})) == (
         "agent anchor budget by cause checked_by environment goal_set group kind label limit model name outcome partition "
-        "pipeline progress reason role route source speaker stage state tenant tool topic type version"
+        "pipeline progress reason role route source speaker stage state step tenant tool topic type version"
     )
     assert ", ".join(sorted({metric.unit for metric in METRICS})) == (
         "bytes, calls, dead airs, deliveries, elements, events, fields, files, hits, info, interruptions, messages, money, "
