@@ -41,8 +41,8 @@ test: $(READY) ## everything that must hold, on a real Kafka broker too
 	@$(BIN)/python -m tests.support.required_tools
 	@$(LINTED) $(WORKERS) -m "not long"
 
-test-fast: $(READY) ## the tests of single modules, the examples of the engine, and the golden file: no broker, no other tool
-	@$(PYTEST) $(WORKERS) -m "not kafka and not long" tests/unit tests/golden schemas consumers/engine
+test-fast: $(READY) ## what needs no broker and no other tool: tests of single modules, laws, the golden file
+	@$(PYTEST) $(WORKERS) -m "not kafka and not long" tests/unit tests/properties tests/golden schemas consumers/engine
 
 test-pythons: ## make test-fast on each later Python that is here (PYTHONS="python3.13 python3.14")
 	@for python in $(PYTHONS); do \

@@ -53,7 +53,9 @@ MOST_LATE_SHARE: Final = 0.01
 """More of them would decide the time of 99 of 100 answers."""
 MOST_LAG_SECONDS: Final = 1.0
 STEPS: Final = ("polled", "folded", "written", "committed", "counted")
-_BUCKET: Final = r"^{name}_bucket\{{.*{label}.*\}} (\S+)$"
+OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
+"""The page as Prometheus asks for it, with exemplars: the larger one."""
+_BUCKET: Final = r"^{name}_bucket\{{[^}}]*{label}[^}}]*\}} (\S+)"
 _LE: Final = re.compile(r'le="([^"]+)"')
 _LAG: Final = re.compile(r"^callgauge_consumer_lag_seconds\{.*\} (\S+)$", re.MULTILINE)
 
@@ -249,7 +251,7 @@ def _measured(bootstrap: str, folder: Path, prefix: str, partitions: int) -> _Li
 
         def moment() -> _Moment:
             events, _ = folded_of(evaluator_address)
-            pages = page(evaluator_address), page(exporter_address)
+            pages = page(evaluator_address), page(exporter_address, OPENMETRICS)
             following.lag_seconds.append(max(map(float, _LAG.findall(pages[0])), default=0.0))
             return _Moment(time.monotonic(), evaluator.processor_seconds, exporter.processor_seconds, events, *pages)
 
@@ -258,10 +260,11 @@ def _measured(bootstrap: str, folder: Path, prefix: str, partitions: int) -> _Li
             for number in range(ANSWERS_A_SECOND):
                 due = begin.at + second - 1 + (number + rng.random()) / ANSWERS_A_SECOND
                 time.sleep(max(0.0, due - time.monotonic()))
+                late_ms = int((time.monotonic() - due) * 1_000)  # then we waited for a processor, as the load may have
                 lines.answer((second * ANSWERS_A_SECOND + number) % PROBES)
-                following.behind_ms.append(load.report.behind_ms)  # raises when the load broke down
+                following.behind_ms.append(max(late_ms, load.report.behind_ms))  # raises when the load broke down
             if second % LOOKS_SECONDS:
-                page(exporter_address)
+                page(exporter_address, OPENMETRICS)
             else:
                 end = moment()
     return _Live(begin, end, following)

@@ -37,7 +37,7 @@ def test_one_that_cannot_follow_gives_the_reason(why: str, behind_ms: list[int],
 
 PAGE = """
 a_seconds_bucket{step="x",le="0.1"} 2.0
-a_seconds_bucket{step="x",le="0.5"} 4.0
+a_seconds_bucket{step="x",le="0.5"} 4.0 # {conversation_id="c"} 0.3 1790000000.1
 a_seconds_bucket{step="x",le="+Inf"} 5.0
 a_seconds_bucket{kind="b",step="x",le="0.1"} 1.0
 a_seconds_bucket{step="y",le="0.1"} 7.0
