@@ -15,6 +15,7 @@ from schemas.scores.records import (
     SCORE_RECORD,
     AnyScoreRecord,
     CallRecord,
+    CallValues,
     ClosedFact,
     DeadAirFact,
     GoalsFact,
@@ -32,7 +33,7 @@ from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from schemas.units import to_seconds
 from streamer.cluster.readers import onlooker, records_so_far
 from streamer.facts import is_wanted
-from streamer.report.drawing import duration, in_words
+from streamer.report.drawing import duration, expected_call, in_words
 from streamer.terminal import safe
 from streamer.time_bounds import shown_moment
 
@@ -211,6 +212,9 @@ def _goals(newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
         else:
             state = "not reached"
         yield f"  {subgoal.id}: {state}"
+    whole = next((record for record in newest if isinstance(record, CallValues)), None)
+    for found in (whole and whole.expected_tool_calls) or ():
+        yield f"  expected tool call {expected_call(found)}"
 
 
 def _spoken(entry: TranscriptTurn) -> Iterator[str]:

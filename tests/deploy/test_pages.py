@@ -170,6 +170,19 @@ def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
         assert f"  {subgoal['id']}: {result}\n" in ended.out
 
 
+def test_the_expected_tool_calls_come_out_as_the_page_says(tmp_path: Path) -> None:
+    example = re.search(
+        r"^```yaml\n(expected_tool_calls:\n.*?)^```\n\nOn the sample call:\n\n```\n(.*?)^```$", GOALS_PAGE, re.M | re.S
+    )
+    assert example is not None
+    file = tmp_path / "goals.yaml"
+    file.write_text("id: page\nsubgoals:\n" + GOAL_EXAMPLES[0][1] + example[1])
+    ended = ran_here("goals", "check", str(file), "--call", "sample")
+    assert ended.code == 0, ended.err
+    found = [line.strip() for line in ended.out.splitlines() if line.startswith("  expected tool call ")]
+    assert found == example[2].splitlines()
+
+
 def test_the_sets_can_be_read_and_the_table_has_every_field(tmp_path: Path) -> None:
     texts = re.findall(r"^```yaml\n(id: .*?)^```$", GOALS_PAGE, re.M | re.S)
     assert len(texts) == 2
