@@ -143,7 +143,7 @@ def _expected(found: ExpectedToolCallScore) -> tuple[str, int | None, str, str]:
     """The state of an expected tool call, the turn that was looked at, its tool, and why it is so."""
     if isinstance(found.result, Scored):
         return "Made in " if found.result.value else "Missed in ", found.turn, found.tool, made(found)
-    return "Not looked for", None, found.tool, made(found)
+    return "Not known" if isinstance(found.result, Unscored) else "Left out", None, found.tool, made(found)
 
 
 # All scores of a call: scores of the whole call as a list, scores of turns as a table.

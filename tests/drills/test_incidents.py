@@ -144,7 +144,7 @@ def test_a_silent_source_is_missed(tmp_path: Path, record_property: Record) -> N
     assert {each.alert for each in seen if ("severity", "critical") in each.labels} == set()
 
 
-SUCCESS_FALLS_AFTER, SUCCESS_ALERT_WITHIN = 180, 60
+SUCCESS_FALLS_AFTER, SUCCESS_ALERT_WITHIN = 180, 75
 """Minutes of good calls, with which the bad ones are compared, and minutes until the alert."""
 
 

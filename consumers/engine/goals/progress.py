@@ -247,6 +247,8 @@ class GoalProgress:
         return GoalValues(tools, self._curve.now.success, tuple(sorted(Counter(unknown).items())), expected)
 
     def _expected_tools(self, *, is_over: bool) -> Iterator[ExpectedToolValues]:
+        if not self.goal_set.expected_tool_calls:
+            return
         called_in: dict[str, dict[int, None]] = {}
         for turn, facts in sorted(self._facts.items()):
             for call in facts.calls:

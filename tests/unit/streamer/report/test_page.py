@@ -315,7 +315,7 @@ def test_expected_tool_calls_say_why_they_were_missed() -> None:
         "Missed in turn 2 hello not called in that turn, but in turn 1 "
         "Missed in turn 1 other not called in that turn "
         'Missed in turn 1 hello hello is "hello", expected 7 '
-        "Not looked for other not known (expected_turn_not_reached)"
+        "Not known other not known (expected_turn_not_reached)"
     )
     assert page.count('<a href="#c1-t40">') == 0
 
