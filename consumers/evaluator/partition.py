@@ -16,7 +16,8 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.reading import TIME_MS, InputMerge, Records, in_time_order
 from consumers.evaluator.recovery import UNPUBLISHED, CommitNote, PublishedCalls, Replay, Withheld
-from consumers.evaluator.writer import Decision, Outbox, PartitionWriter, Written, carry_out
+from consumers.evaluator.writer import Decision, Outbox, PartitionWriter, Trip, Written, carry_out
+from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.order import OrderEncoder, Renumbered
@@ -135,6 +136,7 @@ class Partition:
         self._replay: Replay | None = None
         self._catching_up: CatchingUp | None = None
         self._read_to: dict[str, int] = {}
+        self._polled_ms = 0
         self._replayed_counted = 0
         self._incomplete: frozenset[str] = frozenset()
 
@@ -203,7 +205,8 @@ class Partition:
         return self.merge.is_full(topic, is_paused=is_paused)
 
     def polled(self, runs: Sequence[Records]) -> None:
-        """Notes the times of records before they are folded."""
+        """Notes the times of records before they are folded, and that of their poll."""
+        self._polled_ms = wall_clock_ms()
         for run in runs:
             topic = run[0].topic
             # A producer's clock may step back, an offset does not.
@@ -333,7 +336,7 @@ class Partition:
             self._order.evict(opening.evicted)
         self._order.fold(arrival.source, arrival.offset, None if opening is None else arrival.conversation_id)
         if decided:
-            self._put(decided)
+            self._put(decided, Trip(arrival.broker_time_ms, self._polled_ms, wall_clock_ms()))
 
     def _carry_out(self, effects: Sequence[Effect]) -> Sequence[Written]:
         """Returns the records to write. Call it before the step is noted, because the goal sets that it gave come before it."""
@@ -345,9 +348,9 @@ class Partition:
                 self._order.choose_goals(effect.record.conversation_id, effect.record.goal_set.id, effect.record.digest)
         return ()
 
-    def _put(self, records: Sequence[Written]) -> None:
+    def _put(self, records: Sequence[Written], trip: Trip | None = None) -> None:
         order = self._order
-        self.outbox.put(Decision(tuple(records), order.take(), self._version, *self._written_to))
+        self.outbox.put(Decision(tuple(records), order.take(), self._version, *self._written_to, trip))
         self._written_to = dict(order.positions), order.time_ms
 
     def _quarantine(self, record: QuarantineRecord, *, is_logged: bool) -> None:

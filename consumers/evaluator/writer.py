@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple, assert_never
 
 import structlog
@@ -31,9 +31,10 @@ from consumers.engine.effects import (
 from consumers.evaluator.recovery import OrderStarts, PlacedStart
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
+from schemas.metrics.process import STEP_METRIC
 from schemas.order import OrderEncoder, OrderStart, Positions, order_value
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, GoalsFact, TurnValues
@@ -63,6 +64,20 @@ RESTS: Final = 3
 """A writer rests this many times as long as its last transaction took: on a busy machine more decisions share a transaction."""
 
 
+class Trip(NamedTuple):
+    """When the event of a decision passed the first points of its way, in epoch milliseconds.
+
+    Attributes:
+        produced: The broker's timestamp of the event.
+        polled: When the evaluator began with the poll that had it.
+        folded: When its records were decided.
+    """
+
+    produced: int
+    polled: int
+    folded: int
+
+
 class Decision(NamedTuple):
     """The records that one step decided, and the steps before it.
 
@@ -72,6 +87,7 @@ class Decision(NamedTuple):
         version: Version of the steps, from `order_version`.
         positions: By input, the offset after the last record folded before them.
         time_ms: Broker time up to which silence was decided before them.
+        trip: The way of the event that this step folded; None if time passed, or if it was decided again.
     """
 
     records: tuple[Written, ...]
@@ -79,6 +95,7 @@ class Decision(NamedTuple):
     version: str
     positions: Positions
     time_ms: int
+    trip: Trip | None = None
 
 
 class Outbox:
@@ -377,6 +394,7 @@ class PartitionWriter:
                 await asyncio.sleep(min(interval_seconds, RESTS * (time.monotonic() - began)))
 
     async def _write(self, decisions: Sequence[Decision]) -> None:
+        began_ms = wall_clock_ms()
         start = self._start_of(decisions[0])
         records = [self._addresses.of(record) for decision in decisions for record in decision.records]
         if not self._kafka.is_embedded:
@@ -392,6 +410,7 @@ class PartitionWriter:
             if not self._kafka.is_embedded:
                 self.starts.add(PlacedStart(written[-1].timestamp, start.positions, written[-1].offset))
         self._count(records)
+        self._note_trips(decisions, began_ms, wall_clock_ms())
 
     def _start_of(self, first: Decision) -> OrderStart | None:
         """Returns the start of the record of `order` that begins with this decision; None if it needs none."""
@@ -442,6 +461,15 @@ class PartitionWriter:
             self._instruments.inc("callgauge_scores_published_total", (kind,), number)
         transcripts = sum(each.topic == self._addresses.transcripts for each in records)
         self._instruments.inc("callgauge_transcripts_published_total", (), transcripts)
+
+    def _note_trips(self, decisions: Iterable[Decision], began_ms: int, committed_ms: int) -> None:
+        """Observes the steps of events with a moment. Rows wait on purpose, and would hide where moments do."""
+        for trip in [decision.trip for decision in decisions if decision.trip is not None and _is_moment(decision)]:
+            points = zip(
+                ("polled", "folded", "written", "committed"), pairwise((*trip, began_ms, committed_ms)), strict=True
+            )
+            for step, (from_ms, until_ms) in points:
+                self._instruments.observe(STEP_METRIC, (step,), to_seconds(max(0, until_ms - from_ms)))
 
     def _leave_out(self, refused: Sequence[Outgoing]) -> None:
         """Counts records that are not written, and logs a line for each topic.

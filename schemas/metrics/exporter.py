@@ -24,8 +24,8 @@ LATENCY_EDGES_SECONDS: Final = (0.1, 0.2, 0.3, 0.5, 0.8, 0.815, 1.0, 1.2, 1.5, 2
 objective (95 % of turns), 3.5 the warning and 5.0 the critical p95 of published voice-agent fleets, 0.8 to 1.2 where
 callers start to doubt the line, 0.8 and 0.815 the usual p95 limits of speech recognition and of speech's first byte."""
 
-EVENT_TO_SCORE_EDGES_SECONDS: Final = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Edges of our own delay: 0.25 is the p99 the design promises, 10.0 the limit of scores fresh enough to act on."""
+EVENT_TO_SCORE_EDGES_SECONDS: Final = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Edges of our own delay: 0.1 and 0.25 are the p50 and p99 the design promises, 10.0 the limit of scores fresh enough to act on."""
 
 CALL_TURNS_EDGES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0)
 """Edges of the turns of a call: a caller who hangs up at once has 1 or 2."""

@@ -43,6 +43,8 @@ def set_in_words(goals: GoalSet) -> Iterator[str]:
     for subgoal in goals.subgoals:
         how = f"by a judge: {subgoal.details}" if subgoal.is_judged else f"by code: {check_in_words(subgoal.check)}"
         yield f"  {subgoal.id:<{width}}  {how}"
+        if isinstance(subgoal.turn, int):
+            yield f"  {'':<{width}}  turn {subgoal.turn} is for scores of traces; a call may reach it in any turn"
     for call in goals.expected_tool_calls:
         yield f"  expected tool call: {_call_in_words(call)}"
 

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Protocol, assert_never
 
@@ -278,6 +278,16 @@ def made(found: ExpectedToolCallScore) -> str:
 def _difference(found: ToolDifference) -> str:
     part = "the output" if found.parameter is None else found.parameter
     return f"{part} is {'missing' if found.seen is None else found.seen}, expected {found.expected}"
+
+
+def not_judged(reasons: Mapping[str, str]) -> str:
+    """The dimensions of a rating that were not judged, with the reasons.
+
+    Example:
+        >>> not_judged({"violating_policies": "the agent's instructions are not known"})
+        "not judged: violating policies (the agent's instructions are not known)"
+    """
+    return "not judged: " + ", ".join(f"{in_words(name)} ({why})" for name, why in reasons.items())
 
 
 def in_words(name: str) -> str:

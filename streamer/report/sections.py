@@ -35,6 +35,7 @@ from streamer.report.drawing import (
     counted,
     in_words,
     made,
+    not_judged,
     number,
     outcome,
     percent,
@@ -187,11 +188,14 @@ def scores(call: ReportedCall) -> Markup:
 
 def _call_row(call: ReportedCall, part: ScorePart) -> dict[str, object]:
     result = part.result
+    text = None if result is None else _outcome(call, part.name, result)
+    if left_out := part.fields.get("not_applicable"):  # beside the number, which is about the rest alone
+        text = f"{text}; {call.shown(not_judged(left_out), _DETAIL_CHARS)}"
     return {
         "heading": title(part.name),
         "name": part.name,
         "kind": None if result is None else _KINDS[result.outcome],
-        "text": None if result is None else _outcome(call, part.name, result),
+        "text": text,
         "meaning": part.meaning,
         "details": list(_details(call, part)),
     }
@@ -206,7 +210,7 @@ def _outcome(call: ReportedCall, name: str, result: Result) -> str:
 def _details(call: ReportedCall, part: ScorePart) -> Iterator[tuple[str, str]]:
     """The other fields of the score with their names, nested fields included."""
     for name, value in part.fields.items():
-        for path, text in _leaves(call, name, value):
+        for path, text in _leaves(call, name, None if name == "not_applicable" else value):
             yield title(path.removeprefix("sub_metrics.")), shortened(text, _DETAIL_CHARS)
 
 

@@ -17,6 +17,7 @@ from consumers.engine.limits import Limits
 from consumers.evaluator import partition as partition_module
 from consumers.evaluator.partition import MAX_KINDS, MAX_QUARANTINE_LINES, MisreadRecords, OwnedPartition, Partition
 from consumers.evaluator.recovery import CommitNote, OrderStarts, PlacedStart
+from consumers.evaluator.writer import Trip
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.codec import Misread
@@ -46,6 +47,20 @@ def test_records_are_folded_by_time_and_their_effects_kept_in_order() -> None:
         (InputSource.PIPECAT, 5), (InputSource.AUDIT, 9), (InputSource.PIPECAT, 6),
     ]  # fmt: skip
     assert waiting_in(partition.outbox) == [["c-1"]] * 3
+
+
+def test_a_decision_knows_the_way_of_its_event_and_of_none_if_time_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator = StubEvaluator([PublishScore(fact("c-1"))])
+    partition, _ = partition_of(evaluator)
+    clock_ms = iter((NOW_MS + 20, NOW_MS + 21, NOW_MS + 23))
+    monkeypatch.setattr("consumers.evaluator.partition.wall_clock_ms", lambda: next(clock_ms))
+    runs = [[Record(PIPECAT, 5), Record(PIPECAT, 6, NOW_MS + 2)]]
+    partition.polled(runs)
+    partition.fold(runs, None)
+    evaluator.wakeup_ms = 0
+    partition.advance(NOW_MS + 9)
+    first, second = Trip(NOW_MS, NOW_MS + 20, NOW_MS + 21), Trip(NOW_MS + 2, NOW_MS + 20, NOW_MS + 23)
+    assert [each.trip for each in partition.outbox.first()] == [first, second, None]
 
 
 @pytest.mark.parametrize(

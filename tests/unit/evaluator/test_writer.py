@@ -34,6 +34,7 @@ from consumers.evaluator.writer import (
     Mark,
     Outbox,
     PartitionWriter,
+    Trip,
     WriteError,
     Written,
     carry_out,
@@ -43,6 +44,7 @@ from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.codec import Misread
 from schemas.judging import JudgeRequest
+from schemas.metrics.process import STEP_METRIC
 from schemas.order import Closed, GoalsChosen, OrderDecoder, OrderEncoder, OrderStart, Step, order_value, start_in
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import SCORE_RECORD
@@ -613,6 +615,21 @@ async def test_each_transaction_ends_with_one_record_of_its_steps(writing: Writi
         (order_value(b"abc"), None, 3), (order_value(b"d"), None, 3),
     ]  # fmt: skip
     assert writing.published == 2
+
+
+async def test_the_way_of_an_event_is_a_time_for_each_step(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_ms = iter((1_200, 1_207))  # a transaction begins, and is committed
+    monkeypatch.setattr("consumers.evaluator.writer.wall_clock_ms", lambda: next(clock_ms))
+    of_event = steps_of("a")._replace(trip=Trip(produced=1_000, polled=1_030, folded=1_040))
+    by_wrong_clock = of_event._replace(trip=Trip(produced=1_035, polled=1_030, folded=1_040))
+    of_row = of_event._replace(records=(Transcript("a", b"[]"),))  # waits on purpose
+    await writing.written(of_event, by_wrong_clock, of_row, steps_of("b"))  # the last one was decided as time passed
+    steps = {
+        step: writing.registry.get_sample_value(f"{STEP_METRIC}_sum", {"step": step})
+        for step in ("polled", "folded", "written", "committed", "counted")
+    }
+    assert steps == pytest.approx({"polled": 0.03, "folded": 0.02, "written": 0.32, "committed": 0.014, "counted": 0.0})
+    assert writing.registry.get_sample_value(f"{STEP_METRIC}_count", {"step": "polled"}) == 2
 
 
 async def test_the_first_record_says_where_its_steps_begin(writing: Writing) -> None:

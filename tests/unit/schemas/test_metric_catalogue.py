@@ -59,7 +59,7 @@ def test_a_label_is_bounded_in_one_way(label: Label) -> None:
 def test_every_word_of_the_closed_sets_is_used() -> None:
     assert " ".join(sorted({label.name for label in ALL_LABELS})) == (
         "agent anchor budget by cause checked_by environment goal_set group kind label limit model name outcome partition "
-        "pipeline progress reason role route source speaker stage state tenant tool topic type version"
+        "pipeline progress reason role route source speaker stage state step tenant tool topic type version"
     )
     assert ", ".join(sorted({metric.unit for metric in METRICS})) == (
         "bytes, calls, dead airs, deliveries, elements, events, fields, files, hits, info, interruptions, messages, money, "
@@ -104,7 +104,7 @@ def test_le_values_are_written_as_the_client_library_writes_them() -> None:
 
 def test_the_limits_alerts_stand_on_are_edges() -> None:
     latency = metric_named("callgauge_turn_response_latency_seconds")
-    assert {0.8, 0.815, 1.5, 3.5, 5.0} <= set(latency.edges)
+    assert {0.2, 0.3, 0.8, 0.815, 1.5, 2.0, 3.0, 3.5, 5.0} <= set(latency.edges)
     assert (latency.edges[0], latency.edges[-1]) == (0.1, 15.0)
     assert {0.25, 10.0} <= set(metric_named("callgauge_event_to_score_seconds").edges)
 

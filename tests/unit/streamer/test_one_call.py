@@ -3,8 +3,9 @@
 import pytest
 
 from consumers.engine.limits import GoalRules, Limits
+from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.records import ClosedFact, DeadAirFact, InterruptionFact
+from schemas.scores.records import CallValues, ClosedFact, DeadAirFact, InterruptionFact, Scored, TextRating, Unscored
 from schemas.transcript import TRANSCRIPT
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
@@ -48,6 +49,24 @@ def test_an_expected_tool_call_says_why_it_was_missed() -> None:
     assert lines == [
         "  expected tool call find_booking in turn 1: not called in that turn, but in turn 2",
         "  expected tool call rebook in turn 5: made as expected",
+    ]
+
+
+def test_ratings_of_a_call_are_shown_with_what_was_not_judged(scoring: RecordedScoring) -> None:
+    assert "Judged:" not in call_lines("c", scoring.records, None)
+    missing = {"violating_policies": "the agent's instructions are not known"}
+    ratings = {
+        "faithfulness": TextRating(result=Scored(value=1), through_turn=7, rating=3, not_applicable=missing),
+        "conversation_progression": TextRating(result=Unscored(reason=UnscoredReason.UNAVAILABLE), through_turn=6),
+    }
+    records = [
+        record.model_copy(update=ratings) if isinstance(record, CallValues) else record for record in scoring.records
+    ]
+    lines = list(call_lines("c", records, None))
+    assert lines[lines.index("Judged:") :][:3] == [
+        "Judged:",
+        "  faithfulness up to turn 7: 1; not judged: violating policies (the agent's instructions are not known)",
+        "  conversation progression up to turn 6: Unscored: unavailable",
     ]
 
 

@@ -61,6 +61,20 @@ def test_what_a_file_holds_is_said_in_plain_words(check: Command, tmp_path: Path
     ]
 
 
+def test_the_turn_of_a_sample_is_said_to_be_for_traces(check: Command, tmp_path: Path) -> None:
+    path = tmp_path / "sample.json"
+    path.write_text(
+        json.dumps({"id": "s", "sub_goals": [{"details": "d", "turn": 1}, {"details": "e", "turn": "all"}]})
+    )
+    code, out, _ = check(path)
+    assert code == 0
+    assert out.splitlines()[2:] == [
+        "    1  by a judge: d",
+        "       turn 1 is for scores of traces; a call may reach it in any turn",
+        "    2  by a judge: e",
+    ]
+
+
 def test_the_digest_that_is_printed_is_the_sets_own(check: Command, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     goals = GoalSet.model_validate({"id": "a", "subgoals": [{"id": "1", "details": "d", "check": {"kind": "judge"}}]})

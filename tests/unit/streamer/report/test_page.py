@@ -291,6 +291,19 @@ def test_unknown_is_shown_as_such() -> None:
     assert "0 %" not in text.split("Progress unscored")[1].split("Timeline")[0]
 
 
+def test_what_a_judge_could_not_judge_stands_beside_its_rating() -> None:
+    call = reported(recorded(turns=1))
+    left_out = {"violating_policies": "the agent's instructions are not known"}
+    rating = TextRating(result=Scored(value=1), through_turn=1, rating=3, not_applicable=left_out)
+    records = with_changed(call, CallValues, faithfulness=rating)
+    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
+    assert (
+        "Faithfulness faithfulness 1; not judged: violating policies (the agent's instructions are not known) Details"
+        in text
+    )
+    assert text.count("instructions are not known") == 1  # and no second time among the details
+
+
 def test_progress_and_subgoals() -> None:
     text = words(section(reported(recorded(turns=3), goal_set()), has_index=False))
     assert "Reached 1 of 2" in text
