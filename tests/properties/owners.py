@@ -206,7 +206,7 @@ class Owner:
         outbox.written(len(decisions))
         headers: list[tuple[str, bytes]] = []
         if starts or not self._has_written:
-            version, positions, time_ms = decisions[0][2:]
+            _, _, version, positions, time_ms, _ = decisions[0]
             headers = [OrderStart(version=version, positions=dict(positions), time_ms=time_ms).header()]
             topics.goal_files.append(self._goal_files)
             self._has_written = True

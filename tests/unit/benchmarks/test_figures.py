@@ -49,7 +49,9 @@ def test_the_buckets_of_a_label_are_added_up() -> None:
     assert buckets_in(PAGE, "a_seconds", 'step="x"') == {0.1: 3.0, 0.5: 4.0, float("inf"): 5.0}
 
 
-@pytest.mark.parametrize(("share", "value_ms"), [(0.25, 50), (0.5, 100), (0.625, 300), (0.75, 500), (0.99, float("inf"))])
+@pytest.mark.parametrize(
+    ("share", "value_ms"), [(0.25, 50), (0.5, 100), (0.625, 300), (0.75, 500), (0.99, float("inf"))]
+)
 def test_a_share_of_the_values_since_the_first_look_is_at_most_so_large(share: float, value_ms: float) -> None:
     before = {0.1: 10.0, 0.5: 20.0, float("inf"): 20.0}
     after = {0.1: 12.0, 0.5: 23.0, float("inf"): 24.0}

@@ -177,7 +177,9 @@ def test_exemplars_are_shown_where_the_format_has_them(instruments: Instruments)
 
 
 NAMES = st.text(st.sampled_from('ab"\\\n\x00\u00e9{},= '), max_size=4)
-READINGS = st.one_of(st.floats(0, 1e9), st.integers(0, 9), st.sampled_from((0.0, 0.1, 0.5, 1.5, 15.0, 999_999.5, 1e6, 1e-7)))
+READINGS = st.one_of(
+    st.floats(0, 1e9), st.integers(0, 9), st.sampled_from((0.0, 0.1, 0.5, 1.5, 15.0, 999_999.5, 1e6, 1e-7))
+)
 
 
 @pytest.mark.parametrize("is_openmetrics", [False, True])
