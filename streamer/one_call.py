@@ -34,7 +34,7 @@ from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from schemas.units import to_seconds
 from streamer.cluster.readers import onlooker, records_so_far
 from streamer.facts import is_wanted
-from streamer.report.drawing import duration, in_words, not_judged, outcome
+from streamer.report.drawing import duration, expected_call, in_words, not_judged, outcome
 from streamer.terminal import safe
 from streamer.time_bounds import shown_moment
 
@@ -214,6 +214,9 @@ def _goals(newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
         else:
             state = "not reached"
         yield f"  {subgoal.id}: {state}"
+    whole = next((record for record in newest if isinstance(record, CallValues)), None)
+    for found in (whole and whole.expected_tool_calls) or ():
+        yield f"  expected tool call {expected_call(found)}"
 
 
 def _ratings(newest: Sequence[AnyScoreRecord]) -> Iterator[str]:

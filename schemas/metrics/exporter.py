@@ -197,6 +197,14 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     _EXPORTER.histogram("callgauge_call_progress_ratio", "ratio", RATIO_EDGES, _AGENT)(
         "Progress of a call after its last turn, the share of its subgoals that were reached, observed when it closes."
     ),
+    _EXPORTER.histogram("callgauge_call_auc_ratio", "ratio", RATIO_EDGES, _AGENT)(
+        "Area under the progress of a call, agent-inspect's AUC: from its first turn to the most turns that its goal set counts, "
+        "observed when it closes. Progress that comes early gives more of it."
+    ),
+    _EXPORTER.histogram("callgauge_call_ppt_ratio", "ratio", RATIO_EDGES, _AGENT)(
+        "Progress per turn of a call, agent-inspect's PPT: its progress divided by the turn that first had it, observed when it "
+        "closes."
+    ),
     _EXPORTER.counter("callgauge_calls_scored_total", "calls", _AGENT, _SUCCESS)(
         "Calls with goals that closed, by whether every subgoal was reached by the last turn that counts."
     ),

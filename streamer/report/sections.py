@@ -15,6 +15,7 @@ from schemas.goals.goal_set import GoalSet
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.records import (
     DeadAirFact,
+    ExpectedToolCallScore,
     InterruptionFact,
     NotApplicable,
     ProgressScore,
@@ -33,6 +34,7 @@ from streamer.report.drawing import (
     clock,
     counted,
     in_words,
+    made,
     not_judged,
     number,
     outcome,
@@ -72,6 +74,7 @@ def progress(call: ReportedCall) -> Markup:
         last=call.last_progress,
         curve=_curve(points, goals) if goals is not None and points else None,
         subgoals=[(subgoal, *_state(by_index.get(index))) for index, subgoal in enumerate(subgoals)],
+        expected=[] if call.whole is None else [_expected(each) for each in call.whole.expected_tool_calls or ()],
     )
 
 
@@ -135,6 +138,13 @@ def _state(record: SubgoalScore | None) -> tuple[str, int | None, str]:
         case Scored(value=value):
             return "Reached" if value == 1 else "Not reached" if value == 0 else number(value), None, how
     return outcome("", record.result), None, how
+
+
+def _expected(found: ExpectedToolCallScore) -> tuple[str, int | None, str, str]:
+    """The state of an expected tool call, the turn that was looked at, its tool, and why it is so."""
+    if isinstance(found.result, Scored):
+        return "Made in " if found.result.value else "Missed in ", found.turn, found.tool, made(found)
+    return "Not known" if isinstance(found.result, Unscored) else "Left out", None, found.tool, made(found)
 
 
 # All scores of a call: scores of the whole call as a list, scores of turns as a table.

@@ -291,7 +291,7 @@ def test_a_commit_says_where_to_read_the_inputs_and_the_order() -> None:
     evaluator = StubEvaluator()
     each = owned(evaluator)
     placed = [PlacedStart(n, {InputSource.PIPECAT: at}, 40 + n) for n, at in enumerate((5, 6, 7))]
-    each.writer.starts = OrderStarts(placed, 0)
+    each.outlet.starts = OrderStarts(placed, 0)
     fold(each, 5, 6)
     evaluator.watermarks = {InputSource.PIPECAT: 6}
     assert each.due_offsets() == {
@@ -315,10 +315,10 @@ def test_only_what_is_written_is_committed_and_what_came_since_is_not() -> None:
 
 def test_the_note_is_of_the_same_moment_as_the_offsets() -> None:
     each = owned()
-    each.writer.starts = OrderStarts([PlacedStart(1, {InputSource.PIPECAT: 5}, 40)], 0)
+    each.outlet.starts = OrderStarts([PlacedStart(1, {InputSource.PIPECAT: 5}, 40)], 0)
     fold(each, 5)
     assert due(each) == {}
-    each.writer.starts.add(PlacedStart(2, {InputSource.PIPECAT: 6}, 41))
+    each.outlet.starts.add(PlacedStart(2, {InputSource.PIPECAT: 6}, 41))
     fold(each, 6)
     each.partition.outbox.written(1)
     assert each.due_offsets()[TopicPartition(PIPECAT, 0)] == OffsetAndMetadata(6, CommitNote(40, read=6).text())

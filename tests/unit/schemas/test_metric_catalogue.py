@@ -138,10 +138,11 @@ def test_each_metric_is_on_one_role_or_on_all() -> None:
 
 
 def test_markdown_has_a_row_for_every_metric_and_label() -> None:
-    text = render_markdown()
+    text = render_markdown({METRICS[1].name: "overview: Calls"})
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert [row.split("`")[1] for row in rows if row.startswith(f"| `{PREFIX}")] == [metric.name for metric in METRICS]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {7, 4}  # no cell breaks its row
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {8, 4}  # no cell breaks its row
+    assert [METRICS[1].name in row for row in rows if row.endswith("| overview: Calls |")] == [True]
     assert "| the first 50, then `other` |" in text
     assert "| `by` | who spoke over the other | `user`, `assistant` |" in text
     assert text.endswith("|\n")
