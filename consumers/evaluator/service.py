@@ -13,7 +13,7 @@ import structlog
 from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, ProducerFenced
 from faststream import AckPolicy
 
 from consumers.engine.evaluator import PartitionEvaluator
@@ -28,6 +28,7 @@ from consumers.evaluator.assignment import (
     until_there_is_room,
     without_room,
 )
+from consumers.evaluator.group import GroupWatch, named
 from consumers.evaluator.lost_records import InputMadeAnewError, LostRecords
 from consumers.evaluator.partition import MisreadRecords, Offsets, OwnedPartition, Partition
 from consumers.evaluator.reading import runs_by_partition
@@ -97,12 +98,13 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._loading: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._without_room: set[int] = set()
+        self._group = GroupWatch(kafka, settings, self._sources)
         self._topic_watch = TopicWatch(kafka, settings, lambda error: self._subscription.fail(error))  # noqa: PLW0108  # made below
         self._ticked_at: float | None = None
         self._is_leaving = False  # once true, polled records are our successor's
         self._rebalances = 0  # records polled before the latest one began are read again
         self._has_polled = False  # whether the client counts records as read that no partition has
-        self._generation = -1
+        self._generation, self._member_id = -1, ""
         self._subscription = Subscription(
             kafka,
             "evaluator",
@@ -145,8 +147,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._is_leaving = True
             await self._stop_loading()
             self._topic_watch.stop()
-            for owned in self._assignment.keep_only(()):
-                self._let_go(owned)
+            self._give_up_all()
             await asyncio.gather(
                 self._subscription.stop(), self._takeover.stop(), self._log_ends.stop(), *self._closing
             )
@@ -155,6 +156,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """Why the role is not ready, for `/readyz`."""
         if self._is_leaving:
             return ("evaluator: leaving",)
+        if problems := self._group.problems():
+            return problems
         if waiting := self._assignment.waiting:
             return (f"evaluator: taking over partitions {', '.join(map(str, sorted(waiting)))}",)
         if slow := self._topic_watch.slow_writers(self._assignment.active):
@@ -177,6 +180,15 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         await self._hand_over()
         if self._assignment.owned:
             log.info("partitions_revoked", partitions=sorted(self._assignment.owned))
+        was_put_out = self._member_id and not self._subscription.member_id
+        if was_put_out and not self._is_leaving and await self._group.lost_to_twin(self._member_id):
+            self._give_up_all()
+            self._subscription.fail(await self._group.until_alone())
+
+    def _give_up_all(self) -> None:
+        self.ready.clear()
+        for owned in self._assignment.keep_only(()):
+            self._let_go(owned)
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Keeps the partitions that stay, gives up the others, and starts to take over new ones."""
@@ -187,11 +199,12 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             numbers = assigned_numbers(assigned, self._sources)
         except NotCoPartitionedError as error:
             # A topic that is gone looks like this, and is the likelier reason.
-            self._subscription.fail(await self._topic_watch.misfit() or error)
+            misfit = await self._topic_watch.misfit()
+            self._subscription.fail(misfit or error.because_of(named(await self._group.strangers())))
             return
         assignment = self._assignment
         kept = set(assignment.of_ours(numbers)) if self._was_member_throughout() else set()
-        self._generation = self._subscription.generation
+        self._generation, self._member_id = self._subscription.generation, self._subscription.member_id
         for owned in assignment.keep_only(kept):
             self._let_go(owned)
         consumer = self._subscription.consumer
@@ -231,6 +244,12 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         if new:
             try:
                 await self._takeover.take(new, consumer)
+            except ProducerFenced as error:
+                raise SharedNameError(
+                    f"Taking over partitions {', '.join(map(str, numbers))}: another process took them over at the same moment, so "
+                    f"two processes think that they are theirs. The evaluator begins again. If it goes on like this, check that "
+                    f"each evaluator of the group {self._settings.group_id} has an evaluator_instance of its own, or none."
+                ) from error
             except KafkaError as error:
                 raise self._kafka.unreachable(error) from error
             for owned in new:
@@ -241,6 +260,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             consumer.resume(*assignment.inputs_of(numbers))
         log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(assignment.owned))
         self.ready.set()
+        await self._group.tell_strangers()
 
     async def _write(self, owned: OwnedPartition) -> None:
         try:

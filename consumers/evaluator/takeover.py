@@ -50,7 +50,14 @@ class _Inputs:
         self.firsts = {topic: firsts[tp] for topic, tp in places.items()}
         self.ends = {topic: ends[tp] for topic, tp in places.items()}
         self.committed = {topic: committed[tp].offset for topic, tp in places.items()}
-        self.notes = {topic: CommitNote.parse(committed[tp].metadata) for topic, tp in places.items()}
+        self.notes = {
+            topic: CommitNote.parse(committed[tp].metadata, committed[tp].offset) for topic, tp in places.items()
+        }
+
+    @property
+    def foreign(self) -> dict[str, int]:
+        """The offsets that somebody else committed, by topic."""
+        return {topic: at for topic, at in self.committed.items() if at >= 0 and self.notes[topic] is None}
 
     @property
     def anew(self) -> set[str]:
@@ -124,6 +131,9 @@ class Takeover:
         marked = {
             number: mark or await self._ends(number, consumer) for number, mark in zip(numbers, marks, strict=True)
         }
+        for number, mark in zip(numbers, marks, strict=True):
+            is_first = marked[number].order == (0 if mark is None else 1)  # our own mark
+            self._look_at_foreign(inputs[number], is_first=is_first)
         logs = await self._orders(inputs, marked, consumer)
         without = [each for each in inputs.values() if each.number not in logs]
         published = await self._published(without, marked, consumer)
@@ -207,9 +217,16 @@ class Takeover:
             if noted is not None and (noted == 0 or first <= noted <= ends[number]):
                 starts[number] = max(first, noted)
         logs = {number: OrderLog() for number in starts}
-        await read_back(self._kafka, topic, starts, {number: ends[number] for number in starts}, {
-            number: order.take for number, order in logs.items()
-        })  # fmt: skip
+        await self._read_orders(starts, ends, logs)
+        # Where an offset is not ours, only a start says from where to read. If there is none since the notes, an earlier one does.
+        earlier = {
+            number: first
+            for number, noted in starts.items()
+            if not logs[number].starts and None in inputs[number].notes.values()
+            if (first := firsts[TopicPartition(topic, number)]) < noted
+        }
+        logs |= {number: OrderLog() for number in earlier}
+        await self._read_orders(earlier, ends, logs)
         usable = {}
         for number, order in logs.items():
             each = inputs[number]
@@ -222,6 +239,32 @@ class Takeover:
             elif order.starts or each.order_start:
                 usable[number] = order
         return usable
+
+    async def _read_orders(
+        self, starts: Mapping[int, int], ends: Mapping[int, int], logs: Mapping[int, OrderLog]
+    ) -> None:
+        takes = {number: logs[number].take for number in starts}
+        await read_back(
+            self._kafka, self._kafka.topic(ORDER_TOPIC), starts, {number: ends[number] for number in starts}, takes
+        )
+
+    def _look_at_foreign(self, inputs: _Inputs, *, is_first: bool) -> None:
+        """Says which offsets somebody else committed, and forgets them unless this is the first owner of the partition ever."""
+        foreign = inputs.foreign
+        if not foreign:
+            return
+        log.error(
+            "offsets_not_ours",
+            records=[f"{topic}[{inputs.number}]@{offset}" for topic, offset in foreign.items()],
+            seen=f"somebody else has committed offsets for the group {self._settings.group_id}",
+            what_happens_now="No evaluator was here before, so reading begins there."
+            if is_first
+            else "They are not obeyed: these inputs are read from where the last evaluator was, or from their first record, and "
+            "nothing is published twice.",
+            what_to_do="Find the program or the person that uses this group's name, and give it another one.",
+        )
+        if not is_first:
+            inputs.committed |= dict.fromkeys(foreign, -1)
 
     async def _published(
         self, without: Sequence[_Inputs], marks: Mapping[int, Mark], consumer: AIOKafkaConsumer
