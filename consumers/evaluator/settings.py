@@ -45,9 +45,10 @@ class EvaluatorSettings(BaseModel):
         "was frozen can write a score twice.",
     )
     write_interval_ms: int = Field(
-        100,
+        500,
         ge=0,
-        description="Least time between two transactions of a partition, in ms: they cost the same full or empty.",
+        description="How long the values of turns and calls wait for company before they are written, in ms: a transaction costs "
+        "the same full or empty. Moments such as latencies and dead air never wait for it.",
     )
     transaction_timeout_ms: int = Field(
         60_000,

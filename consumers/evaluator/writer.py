@@ -1,6 +1,7 @@
 """Writes the decisions of a partition: effects become records, decisions wait whole, and go out in transactions."""
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import Counter, deque
@@ -35,7 +36,7 @@ from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
 from schemas.order import OrderEncoder, OrderStart, Positions, order_value
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import AnyScoreRecord, GoalsFact
+from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, GoalsFact, TurnValues
 from schemas.topics import (
     JUDGE_REQUESTS_TOPIC,
     MAX_BATCH_BYTES,
@@ -56,6 +57,10 @@ MAX_TRANSACTION_RECORDS: Final = 1_000
 """Number of records at which a transaction takes no further decision: some 500 kB, far below the broker's limit."""
 MAX_TRANSACTION_STEPS_BYTES: Final = 256 * 1_024
 """Bytes of steps at which it takes no further decision either: its record of `order` stays below the broker's limit."""
+MAY_WAIT: Final = (TurnValues, CallValues, ClosedFact, Transcript)
+"""Records that sum up what is over, so half a second more changes nothing. All others are moments: they are written at once."""
+RESTS: Final = 3
+"""A writer rests this many times as long as its last transaction took: on a busy machine more decisions share a transaction."""
 
 
 class Decision(NamedTuple):
@@ -85,6 +90,7 @@ class Outbox:
         self._put = 0
         self._done = 0
         self._filled = asyncio.Event()
+        self._is_due = asyncio.Event()
         self._emptied = asyncio.Event()
         self._emptied.set()
 
@@ -105,6 +111,8 @@ class Outbox:
         self._put += 1
         self._filled.set()
         self._emptied.clear()
+        if _is_moment(decision) or self._records >= MAX_TRANSACTION_RECORDS:
+            self._is_due.set()
 
     def first(self) -> list[Decision]:
         """Returns the decisions of the next transaction, all of one version. They stay here until `written`."""
@@ -140,21 +148,34 @@ class Outbox:
         """Waits until there is a decision to write."""
         await self._filled.wait()
 
+    async def until_due(self, patience_seconds: float) -> None:
+        """Waits until there is a moment to write, enough for a whole transaction, or anything for so many seconds."""
+        await self._filled.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_due.wait(), patience_seconds)
+
     def has_written(self, put: int) -> bool:
         """Whether all decisions put until a moment, a value of `put_so_far`, are written or cleared."""
         return self._done >= put
 
     async def until_written(self) -> None:
-        """Waits until all decisions put by now are written or cleared."""
+        """Waits until all decisions put by now are written or cleared, and has them written without waiting for others."""
         put = self._put
         while self._done < put:
+            self._is_due.set()
             self._emptied.clear()
             await self._emptied.wait()
 
     def _settle(self) -> None:
         if not self._decisions:
             self._filled.clear()
+        if self._records < MAX_TRANSACTION_RECORDS and not any(map(_is_moment, self._decisions)):
+            self._is_due.clear()
         self._emptied.set()
+
+
+def _is_moment(decision: Decision) -> bool:
+    return any(not isinstance(record, MAY_WAIT) for record in decision.records)
 
 
 # A record for the broker: its address, its bytes, and whether its group can be written without it.
@@ -338,8 +359,9 @@ class PartitionWriter:
             FencedError: Another process owns the partition.
             WriteError: It is not known which records were written, or `scores` rejects a score.
         """
+        interval_seconds = to_seconds(self._settings.write_interval_ms) if self._is_transactional else 0.0
         while True:
-            await self._outbox.until_filled()
+            await self._outbox.until_due(interval_seconds)
             began = self.writing_since = time.monotonic()
             decisions = self._outbox.first()
             try:
@@ -351,8 +373,8 @@ class PartitionWriter:
             self.writing_since = None
             self._outbox.written(len(decisions))
             # The next transaction waits for company, unless there is enough for a whole one.
-            if self._is_transactional and self._outbox.records < MAX_TRANSACTION_RECORDS:
-                await asyncio.sleep(max(0.0, to_seconds(self._settings.write_interval_ms) - (time.monotonic() - began)))
+            if interval_seconds and self._outbox.records < MAX_TRANSACTION_RECORDS:
+                await asyncio.sleep(min(interval_seconds, RESTS * (time.monotonic() - began)))
 
     async def _write(self, decisions: Sequence[Decision]) -> None:
         start = self._start_of(decisions[0])

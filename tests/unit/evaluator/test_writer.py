@@ -725,6 +725,34 @@ async def test_who_writes_sleeps_until_there_is_a_decision_though_of_steps_alone
     assert (waiting_in(outbox), outbox.records) == ([[]], 0)
 
 
+async def test_a_moment_is_due_at_once_and_what_is_over_waits_for_one_or_for_its_time() -> None:
+    outbox, over = outbox_of(), Transcript("a", b"[]")
+    for due in (fact("a"), question("a")):
+        outbox.put(decision(over))
+        waiting = asyncio.create_task(outbox.until_due(patient(60)))
+        await until_idle()
+        assert not waiting.done()
+        outbox.put(decision(due))
+        async with asyncio.timeout(patient(5)):
+            await waiting
+        outbox.written(2)
+    outbox.put(decision(over))
+    await outbox.until_due(0)
+
+
+async def test_what_is_over_does_not_wait_if_it_fills_a_transaction_or_somebody_waits_for_it() -> None:
+    outbox, over = outbox_of(), Transcript("a", b"[]")
+    async with asyncio.timeout(patient(5)):
+        outbox.put(decision(*[over] * MAX_TRANSACTION_RECORDS))
+        await outbox.until_due(patient(60))
+        outbox.written(1)
+        outbox.put(decision(over))
+        waits = asyncio.create_task(outbox.until_written())
+        await outbox.until_due(patient(60))
+        outbox.written(1)
+        await waits
+
+
 async def test_one_waits_for_what_was_put_before_and_for_nothing_later() -> None:
     outbox = outbox_of("a", "b")
     waiting = asyncio.create_task(outbox.until_written())
