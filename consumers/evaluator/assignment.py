@@ -25,15 +25,6 @@ LabelValues = tuple[str, ...]
 class NotCoPartitionedError(OperatorError):
     """The group assigned a partition number of some inputs only. Calls would be split, so the process must end."""
 
-    def because_of(self, strangers: str) -> "NotCoPartitionedError":
-        """Returns the error with the members of the group that are no evaluators; itself if there are none."""
-        if not strangers:
-            return self
-        return NotCoPartitionedError(
-            f"{self} Members of the group that are no evaluators of this installation: {strangers}. Stop these programs, or give "
-            "them a group of their own: then the partitions come back by themselves, and what was committed meanwhile is read."
-        )
-
 
 def assigned_numbers(assigned: Iterable[TopicPartition], topics: Iterable[str]) -> list[int]:
     """Returns the partition numbers of an assignment, ascending.

@@ -68,6 +68,16 @@ class GroupWatch:
             if each.topics != self._topics or not each.client.endswith("-evaluator")
         ]
 
+    async def blame(self) -> str:
+        """Returns sentences for an error that strangers may have caused, with a blank before them; empty if there are none."""
+        strangers = await self.strangers()
+        if not strangers:
+            return ""
+        return (
+            f" Members of the group {self._group_id} that are no evaluators of this installation: {named(strangers)}. Stop these programs, "
+            "or give them a group of their own: then the partitions come back by themselves, and what was committed meanwhile is read."
+        )
+
     async def tell_strangers(self) -> None:
         """Logs the members that are no evaluators of this installation."""
         if strangers := await self.strangers():

@@ -28,7 +28,7 @@ from consumers.evaluator.assignment import (
     until_there_is_room,
     without_room,
 )
-from consumers.evaluator.group import GroupWatch, named
+from consumers.evaluator.group import GroupWatch
 from consumers.evaluator.lost_records import InputMadeAnewError, LostRecords
 from consumers.evaluator.partition import MisreadRecords, Offsets, OwnedPartition, Partition
 from consumers.evaluator.reading import runs_by_partition
@@ -38,7 +38,7 @@ from consumers.evaluator.takeover import Takeover
 from consumers.evaluator.topics import TopicWatch, require_fit_topics
 from consumers.evaluator.writer import FencedError, PartitionWriter
 from consumers.runtime.kafka.broker_clock import BrokerClock
-from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.log_ends import LogEnds
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, Placement, Subscription
 from consumers.runtime.process import OperatorError, first_of, tune_collection
@@ -200,7 +200,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         except NotCoPartitionedError as error:
             # A topic that is gone looks like this, and is the likelier reason.
             misfit = await self._topic_watch.misfit()
-            self._subscription.fail(misfit or error.because_of(named(await self._group.strangers())))
+            self._subscription.fail(misfit or NotCoPartitionedError(f"{error}{await self._group.blame()}"))
             return
         assignment = self._assignment
         kept = set(assignment.of_ours(numbers)) if self._was_member_throughout() else set()
@@ -298,7 +298,10 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         except KafkaError as error:
             raise self._kafka.unreachable(error) from error
         await self._log_ends.start()
-        await self._subscription.start()
+        try:
+            await self._subscription.start()
+        except KafkaUnreachableError as error:  # also where a stranger shares partitions out in another way than we do
+            raise KafkaUnreachableError(f"{error}{await self._group.blame()}") from error
         asking = self._log_ends.ask_for_ever(lambda: self._assignment.inputs_of(self._assignment.active))
         watching = self._lost_records.watch_for_ever(lambda: self._subscription.consumer)
         return await first_of(self._tick_for_ever(), self._commit_for_ever(), asking, watching)

@@ -8,7 +8,7 @@ from aiokafka import TopicPartition
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from structlog.testing import capture_logs
 
-from consumers.evaluator import group
+from consumers.evaluator import group, service
 from consumers.evaluator.group import GroupWatch, Member, TwinError, named
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
@@ -62,6 +62,24 @@ async def test_who_tears_an_assignment_apart_is_named_with_the_remedy(shell: She
     await shell.role.on_partitions_assigned(inputs_of(0) - {TopicPartition(PIPECAT, 0)})
     (failure,) = shell.subscription.failures
     assert "client 'rdkafka' on 10.0.0.9. Stop these programs" in str(failure)
+
+
+async def test_who_keeps_us_out_of_the_group_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.members = [STRANGER]
+
+    async def refused() -> None:
+        raise KafkaUnreachableError("InconsistentGroupProtocolError.")
+
+    async def fit(*_: object) -> int:
+        return 1
+
+    monkeypatch.setattr(service, "require_fit_topics", fit)
+    monkeypatch.setattr(shell.role._log_ends, "start", fit)
+    monkeypatch.setattr(shell.subscription, "start", refused, raising=False)
+    with pytest.raises(
+        KafkaUnreachableError, match=r"InconsistentGroupProtocolError\. Members .*'rdkafka' on 10.0.0.9\. Stop these"
+    ):
+        await shell.role.run(asyncio.Event())
 
 
 def test_a_message_names_some() -> None:
