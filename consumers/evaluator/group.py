@@ -32,7 +32,7 @@ class Member(NamedTuple):
         id: Given by the coordinator; that of a member with an instance name begins with the name.
         client: What its client calls itself.
         host: Where its connection comes from.
-        topics: What it subscribes to; None if it is no consumer's subscription.
+        topics: What it subscribes to; None if the coordinator does not say, or it is no consumer's subscription.
     """
 
     id: str
@@ -49,6 +49,7 @@ class GroupWatch:
 
     Attributes:
         twin: The member that has taken our instance name; None if there is none.
+        our_id: What we are or were as a member; empty before we are one.
     """
 
     def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings, topics: Iterable[str]) -> None:
@@ -58,25 +59,31 @@ class GroupWatch:
         self._group_id = settings.group_id
         self._instance = settings.group_instance_id
         self._topics = frozenset(topics)
-        self._our_id = ""
+        self.our_id = ""
 
     async def strangers(self) -> Sequence[Member]:
         """Returns the members that are no evaluators of this installation; none if the broker does not say."""
-        return [
-            each
-            for each in await self._members()
-            if each.topics != self._topics or not each.client.endswith("-evaluator")
-        ]
+        return [each for each in await self._members() if self._is_stranger(each)]
+
+    def _is_stranger(self, member: Member) -> bool:
+        # While the members share out the partitions anew, the coordinator does not say what they subscribe to.
+        return not member.client.endswith("-evaluator") or member.topics not in (None, self._topics)
 
     async def blame(self) -> str:
-        """Returns sentences for an error that strangers may have caused, with a blank before them; empty if there are none."""
-        strangers = await self.strangers()
-        if not strangers:
-            return ""
-        return (
-            f" Members of the group {self._group_id} that are no evaluators of this installation: {named(strangers)}. Stop these programs, "
-            "or give them a group of their own: then the partitions come back by themselves, and what was committed meanwhile is read."
-        )
+        """Returns sentences for an error that others in the group may have caused, with a blank before them; empty if there are none."""
+        said = ""
+        if (twin := await self._holder()) is not None:
+            said = (
+                f" The evaluator_instance {self._instance!r} of this process on {socket.gethostname()} is also that of {twin}, unless that "
+                "was the process before this one. Give every evaluator a name of its own, or none."
+            )
+        if strangers := await self.strangers():
+            said += (
+                f" Members of the group {self._group_id} that are no evaluators of this installation: {named(strangers)}. Stop these "
+                "programs, or give them a group of their own: then the partitions come back by themselves, and what was committed "
+                "meanwhile is read."
+            )
+        return said
 
     async def tell_strangers(self) -> None:
         """Logs the members that are no evaluators of this installation."""
@@ -90,15 +97,11 @@ class GroupWatch:
                 what_to_do="Stop these programs, or give them a group of their own.",
             )
 
-    async def lost_to_twin(self, our_id: str) -> bool:
+    async def lost_to_twin(self) -> bool:
         """Whether another process has taken our instance name. Ask when the membership was lost, before joining again.
 
         Two processes of one name would take it from each other for ever, so the one that lost it has to wait: `until_alone`.
-
-        Args:
-            our_id: The id that the coordinator had given us.
         """
-        self._our_id = our_id
         self.twin = await self._holder()
         if self.twin is None:
             return False
@@ -135,7 +138,7 @@ class GroupWatch:
             return None
         ours = f"{self._instance}-"
         return next(
-            (each for each in await self._members() if each.id.startswith(ours) and each.id != self._our_id), None
+            (each for each in await self._members() if each.id.startswith(ours) and each.id != self.our_id), None
         )
 
     async def _members(self) -> Sequence[Member]:

@@ -13,7 +13,7 @@ import structlog
 from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.errors import KafkaError, ProducerFenced
+from aiokafka.errors import KafkaError, ProducerFenced, UnknownError
 from faststream import AckPolicy
 
 from consumers.engine.evaluator import PartitionEvaluator
@@ -104,7 +104,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._is_leaving = False  # once true, polled records are our successor's
         self._rebalances = 0  # records polled before the latest one began are read again
         self._has_polled = False  # whether the client counts records as read that no partition has
-        self._generation, self._member_id = -1, ""
+        self._generation = -1
         self._subscription = Subscription(
             kafka,
             "evaluator",
@@ -180,8 +180,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         await self._hand_over()
         if self._assignment.owned:
             log.info("partitions_revoked", partitions=sorted(self._assignment.owned))
-        was_put_out = self._member_id and not self._subscription.member_id
-        if was_put_out and not self._is_leaving and await self._group.lost_to_twin(self._member_id):
+        was_put_out = self._group.our_id and not self._subscription.member_id
+        if was_put_out and not self._is_leaving and await self._group.lost_to_twin():
             self._give_up_all()
             self._subscription.fail(await self._group.until_alone())
 
@@ -195,16 +195,20 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._rebalances += 1
         if self._is_leaving:
             return
+        self._group.our_id = self._subscription.member_id
         try:
             numbers = assigned_numbers(assigned, self._sources)
         except NotCoPartitionedError as error:
+            # Before anything is awaited: the client reads on from what is committed, which would look like an input made anew.
+            self._is_leaving = True
+            self._give_up_all()
             # A topic that is gone looks like this, and is the likelier reason.
             misfit = await self._topic_watch.misfit()
             self._subscription.fail(misfit or NotCoPartitionedError(f"{error}{await self._group.blame()}"))
             return
         assignment = self._assignment
         kept = set(assignment.of_ours(numbers)) if self._was_member_throughout() else set()
-        self._generation, self._member_id = self._subscription.generation, self._subscription.member_id
+        self._generation = self._subscription.generation
         for owned in assignment.keep_only(kept):
             self._let_go(owned)
         consumer = self._subscription.consumer
@@ -301,7 +305,14 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         try:
             await self._subscription.start()
         except KafkaUnreachableError as error:  # also where a stranger shares partitions out in another way than we do
-            raise KafkaUnreachableError(f"{error}{await self._group.blame()}") from error
+            blame = await self._group.blame()
+            if blame and isinstance(
+                error.__cause__, UnknownError
+            ):  # how the client reads that our instance name has another owner
+                raise SharedNameError(
+                    f"The group {self._settings.group_id} does not let this process in.{blame}"
+                ) from error
+            raise KafkaUnreachableError(f"{error}{blame}") from error
         asking = self._log_ends.ask_for_ever(lambda: self._assignment.inputs_of(self._assignment.active))
         watching = self._lost_records.watch_for_ever(lambda: self._subscription.consumer)
         return await first_of(self._tick_for_ever(), self._commit_for_ever(), asking, watching)

@@ -6,10 +6,13 @@ import socket
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
+from aiokafka.errors import UnknownError
 from structlog.testing import capture_logs
 
 from consumers.evaluator import group, service
+from consumers.evaluator.assignment import NotCoPartitionedError
 from consumers.evaluator.group import GroupWatch, Member, TwinError, named
+from consumers.evaluator.service import SharedNameError
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from schemas.topics import INPUT_TOPICS
@@ -51,7 +54,7 @@ async def test_a_stranger_is_named_after_each_rebalance(shell: Shell) -> None:
 
 @pytest.mark.parametrize("client", ["callgauge-evaluator", "mine-evaluator"])
 async def test_evaluators_are_no_strangers(shell: Shell, client: str) -> None:
-    shell.members = [OURS, OURS._replace(id="other", client=client)]
+    shell.members = [OURS, OURS._replace(id="other", client=client), OURS._replace(id="in a rebalance", topics=None)]
     with capture_logs() as logged:
         await shell.assigned(0)
     assert "group_has_strangers" not in {line["event"] for line in logged}
@@ -62,6 +65,7 @@ async def test_who_tears_an_assignment_apart_is_named_with_the_remedy(shell: She
     await shell.role.on_partitions_assigned(inputs_of(0) - {TopicPartition(PIPECAT, 0)})
     (failure,) = shell.subscription.failures
     assert "client 'rdkafka' on 10.0.0.9. Stop these programs" in str(failure)
+    assert "evaluator_instance" not in str(failure), "our own name is ours"
 
 
 async def test_who_keeps_us_out_of_the_group_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +84,62 @@ async def test_who_keeps_us_out_of_the_group_is_named(shell: Shell, monkeypatch:
         KafkaUnreachableError, match=r"InconsistentGroupProtocolError\. Members .*'rdkafka' on 10.0.0.9\. Stop these"
     ):
         await shell.role.run(asyncio.Event())
+
+
+async def test_who_is_refused_for_its_name_does_not_say_that_no_broker_answers(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.members = [TWIN]
+
+    async def refused() -> None:
+        raise KafkaUnreachableError("Kafka: no broker answers") from UnknownError()
+
+    async def fit(*_: object) -> int:
+        return 1
+
+    monkeypatch.setattr(service, "require_fit_topics", fit)
+    monkeypatch.setattr(shell.role._log_ends, "start", fit)
+    monkeypatch.setattr(shell.subscription, "start", refused, raising=False)
+    with pytest.raises(
+        SharedNameError, match=r"does not let this process in\. The evaluator_instance 'ev-1' .* on 10.0.0.2"
+    ):
+        await shell.role.run(asyncio.Event())
+
+
+async def test_an_error_names_the_process_that_has_our_name(shell: Shell) -> None:
+    shell.members = [TWIN]
+    said = await shell.role._group.blame()
+    assert said.startswith(
+        f" The evaluator_instance 'ev-1' of this process on {socket.gethostname()} is also that of {TWIN}"
+    )
+    shell.members = []
+    assert await shell.role._group.blame() == ""
+
+
+async def test_while_it_asks_who_tore_the_assignment_apart_nothing_is_folded(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client reads on from the committed offsets: a record that comes again would look like an input that was made anew."""
+    answered = asyncio.Event()
+
+    async def late() -> list[Member]:
+        await answered.wait()
+        return [STRANGER]
+
+    await shell.assigned(0)
+    await shell.folds(4, 5)
+    monkeypatch.setattr(shell.role._group, "_members", late)
+    await shell.revoked()
+    assigning = asyncio.create_task(shell.role.on_partitions_assigned(inputs_of(0) - {TopicPartition(PIPECAT, 0)}))
+    await until_idle()
+    assert shell.role._assignment.owned == {}
+    await shell.folds(4)
+    assert shell.folded == [[4, 5]]
+    assert shell.subscription.failures == []
+    answered.set()
+    await assigning
+    (failure,) = shell.subscription.failures
+    assert isinstance(failure, NotCoPartitionedError)
 
 
 def test_a_message_names_some() -> None:
