@@ -1,8 +1,11 @@
 # Every habit of the house. `make help` lists them.
 PYTHON ?= python3
-BIN := .venv/bin
-RUNS := .venv/.runs
-READY := .venv/.ready
+VENV := .venv
+BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
+READY := $(VENV)/.ready
+# Later Pythons than the oldest one; those that are on this machine run the fast tests, each in an environment of its own.
+PYTHONS := python3.13 python3.14
 # Tests start hundreds of processes. Each would compile all that it imports, for two seconds, where an environment forbids
 # Python to keep what it compiled: so it is kept here, out of the tree.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,7 +27,7 @@ PYTEST := $(BIN)/python -m pytest
 LINTED := $(BIN)/python -m tests.tidy.linters $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long laws durations check lock bench pressure conformance drills chaos kafka clean
+.PHONY: help setup demo test test-fast test-pythons test-long laws durations check lock bench pressure conformance drills chaos kafka clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +40,16 @@ demo: $(RUNS) ## simulated calls, every role in one process, no broker needed (A
 test: $(READY) ## everything that must hold, on a real Kafka broker too
 	@$(BIN)/python -m tests.support.required_tools
 	@$(LINTED) $(WORKERS) -m "not long"
+
+test-fast: $(READY) ## what needs no broker and no other tool: tests of single modules, laws, the golden file
+	@$(PYTEST) $(WORKERS) -m "not kafka and not long" tests/unit tests/properties tests/golden schemas consumers/engine
+
+test-pythons: ## make test-fast on each later Python that is here (PYTHONS="python3.13 python3.14")
+	@for python in $(PYTHONS); do \
+		if name=$$($$python -c 'import sys, ensurepip; print("python%d.%d" % sys.version_info[:2])' 2>/dev/null); then \
+			$(MAKE) --no-print-directory test-fast PYTHON=$$python VENV=.venv/$$name || exit; \
+		else echo "$$python is not here: nothing is tested on it."; fi; \
+	done
 
 test-long: $(READY) ## beyond make test: further kills, three brokers, laws on more examples (EXAMPLES=400)
 	@$(BIN)/python -m tests.support.required_tools
@@ -89,8 +102,8 @@ $(RUNS): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "callgauge needs Python 3.11 or newer with venv: install it (Debian and Ubuntu: apt-get install python3 python3-venv)." >&2; \
 		exit 1; }
-	@echo "Making .venv: half a minute the first time."
-	@$(PYTHON) -m venv .venv
+	@echo "Making $(VENV): half a minute the first time."
+	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes --use-pep517 --requirement requirements.lock || $(NOT_FETCHED)
 	@$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --editable . || $(NOT_FETCHED)
 	@touch $@

@@ -1,4 +1,4 @@
-"""The installed command starts here, and `python -m callgauge`.
+"""The installed command starts here, `python -m callgauge`, and what scripts import: `from callgauge import score`.
 
 Folders of a person may have the plain names of our packages, and stand before them on PYTHONPATH. So our packages are imported
 here, from beside this file, before anything asks for them by name; processes that a command starts import this module first, too.
@@ -7,6 +7,12 @@ here, from beside this file, before anything asks for them by name; processes th
 import importlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streamer.notebook import ScoredCall, auc, ppt, progress, score, success, tool_correctness
+
+__all__ = ["ScoredCall", "auc", "main", "ppt", "progress", "score", "success", "tool_correctness"]
 
 
 def main() -> None:
@@ -14,6 +20,13 @@ def main() -> None:
     from streamer.cli.main import main as run
 
     run()
+
+
+def __getattr__(name: str) -> Any:
+    """The functions for scripts are loaded when one of them is asked for, because commands start without the engine."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("streamer.notebook"), name)
 
 
 def _import_ours() -> None:

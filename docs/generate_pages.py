@@ -12,6 +12,7 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python docs/generate_pages.py` finds its neighbours
 
 from docs.event_tables import event_lines
+from docs.metric_uses import uses
 from docs.score_examples import record_lines, whole_record_lines
 from schemas.metrics.catalogue import render_markdown
 from streamer.settings.all_settings import Settings, given_values, settings_of
@@ -47,6 +48,9 @@ Each process of callgauge serves the metrics of its roles on `/metrics`, at `htt
 ([settings](settings.md)). A histogram has the series `_bucket`, `_count` and `_sum`. Conversation ids are never labels.
 Values of labels that come from events are bounded: later ones become `other`.
 
+`used by` names the panels of the dashboards in [deploy/grafana](../deploy/grafana), `DASHBOARD: PANEL`, and the alerts in
+[deploy/prometheus](../deploy/prometheus) that read the metric, also through recordings; recordings that no alert reads are there too.
+
 """
 
 
@@ -56,7 +60,7 @@ def pages() -> Mapping[Path, str]:
     listed = listed_settings(settings_of(given), given)
     return {
         _ROOT / "docs" / "settings.md": _SETTINGS_HEAD + "\n".join(_settings(listed)) + "\n",
-        _ROOT / "docs" / "metrics.md": _METRICS_HEAD + render_markdown(),
+        _ROOT / "docs" / "metrics.md": _METRICS_HEAD + render_markdown(uses()),
         _ROOT / "deploy" / "callgauge.example.toml": settings_file(listed),
         **{_ROOT / "docs" / page: _with_parts(_ROOT / "docs" / page, parts) for page, parts in _PARTS.items()},
     }

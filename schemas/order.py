@@ -14,6 +14,8 @@ from schemas.closed_sets import InputSource
 
 START_HEADER: Final = "callgauge-start"
 """Header of a record with which reading may begin."""
+WRITER_HEADER: Final = "callgauge-writer"
+"""Header of a mark, a record without a value: the id of the producer with which the owner that begins there writes."""
 SOURCES: Final = (InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.AUDIT, InputSource.JUDGE)
 """The inputs by their numbers in a step. Only the end of the list may grow."""
 
@@ -92,6 +94,7 @@ class OrderStart(BaseModel):
         version: Version of the code and the settings that decide what is published.
         positions: By input, the offset after the last folded record.
         time_ms: Broker time up to which silence was decided.
+        writer: Id of the producer that wrote it; None if the record does not say.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -99,10 +102,16 @@ class OrderStart(BaseModel):
     version: str
     positions: dict[InputSource, _Count]
     time_ms: int
+    writer: str | None = None
 
     def header(self) -> tuple[str, bytes]:
         """Returns it as a header of a record."""
         return START_HEADER, self.model_dump_json().encode()
+
+
+def writer_in(headers: Sequence[tuple[str, bytes]]) -> str | None:
+    """Returns the id of the producer that a mark names; None without one."""
+    return next((value.decode("utf-8", "replace") for name, value in headers if name == WRITER_HEADER), None)
 
 
 def start_in(headers: Sequence[tuple[str, bytes]]) -> OrderStart | None:

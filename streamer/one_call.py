@@ -15,6 +15,7 @@ from schemas.scores.records import (
     SCORE_RECORD,
     AnyScoreRecord,
     CallRecord,
+    CallValues,
     ClosedFact,
     DeadAirFact,
     GoalsFact,
@@ -22,6 +23,7 @@ from schemas.scores.records import (
     Scored,
     StallFact,
     SubgoalScore,
+    TextRating,
     ToolUseFact,
     TurnValues,
     Unscored,
@@ -32,7 +34,7 @@ from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from schemas.units import to_seconds
 from streamer.cluster.readers import onlooker, records_so_far
 from streamer.facts import is_wanted
-from streamer.report.drawing import duration, in_words
+from streamer.report.drawing import duration, expected_call, in_words, not_judged, outcome
 from streamer.time_bounds import shown_moment
 
 # Finds one call on the topics: its score records and its transcript. It uses no consumer group, so it disturbs no
@@ -122,6 +124,7 @@ def call_lines(
     yield from ("", "Turns:")
     yield from (f"  turn {turn}: {'; '.join(remarks)}" for turn, remarks in sorted(_turns(newest).items()))
     yield from _goals(newest)
+    yield from _ratings(newest)
     if transcript is None:
         yield from (
             "",
@@ -210,6 +213,23 @@ def _goals(newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
         else:
             state = "not reached"
         yield f"  {subgoal.id}: {state}"
+    whole = next((record for record in newest if isinstance(record, CallValues)), None)
+    for found in (whole and whole.expected_tool_calls) or ():
+        yield f"  expected tool call {expected_call(found)}"
+
+
+def _ratings(newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
+    """What judges of texts found in the call as a whole, and what they could not judge."""
+    whole = next((record for record in newest if isinstance(record, CallValues)), None)
+    rated = (
+        {} if whole is None else {name: getattr(whole, name) for name in ("faithfulness", "conversation_progression")}
+    )
+    judged = {name: rating for name, rating in rated.items() if isinstance(rating, TextRating)}
+    if judged:
+        yield from ("", "Judged:")
+    for name, rating in judged.items():
+        left_out = f"; {not_judged(rating.not_applicable)}" if rating.not_applicable else ""
+        yield f"  {in_words(name)} up to turn {rating.through_turn}: {outcome(name, rating.result)}{left_out}"
 
 
 def _spoken(entry: TranscriptTurn) -> Iterator[str]:

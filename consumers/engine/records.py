@@ -198,6 +198,27 @@ Value = float | UnscoredReason | None
 """A score inside the engine; None while it waits for a verdict, with nothing to publish."""
 
 
+class ExpectedToolValues(NamedTuple):
+    """One expected tool call, with texts without personal data.
+
+    Attributes:
+        place: Its place in the goal set, from 0.
+        tool: Its name.
+        turn: The turn in which it is expected; None if it names none.
+        value: 1 or 0, or why it is not known; None if it names no turn.
+        differences: Argument (None for the output), expected and seen text of what is not as expected; None if the tool was not
+            called in the turn.
+        called_in_turns: Other turns in which the tool was called, if the call was missed.
+    """
+
+    place: int
+    tool: str
+    turn: int | None
+    value: Value
+    differences: tuple[tuple[str | None, str, str | None], ...] | None
+    called_in_turns: tuple[int, ...]
+
+
 class GoalValues(NamedTuple):
     """The goals' values for a call as a whole.
 
@@ -205,11 +226,13 @@ class GoalValues(NamedTuple):
         tool_correctness: Share of the expected tool calls that were made; None without any, or before the first turn.
         success_final_turn: Whether every subgoal was reached by the last turn; None while the call runs.
         unscored_subgoals: Number of subgoals without a judgement, by reason; at the close.
+        expected_tool_calls: The expected tool calls that are known; empty without any.
     """
 
     tool_correctness: Value
     success_final_turn: Value
     unscored_subgoals: tuple[tuple[UnscoredReason, int], ...]
+    expected_tool_calls: tuple[ExpectedToolValues, ...] = ()
 
 
 def result_of(value: float | UnscoredReason) -> Result:

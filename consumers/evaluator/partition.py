@@ -1,6 +1,5 @@
 """State of one partition number of the four inputs, as long as it is assigned to this process: every step is noted where it is taken."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,7 +15,8 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.reading import TIME_MS, InputMerge, Records, in_time_order
 from consumers.evaluator.recovery import UNPUBLISHED, CommitNote, PublishedCalls, Replay, Withheld
-from consumers.evaluator.writer import Decision, Outbox, PartitionWriter, Written, carry_out
+from consumers.evaluator.writer import Decision, Outbox, Outlet, Trip, Written, carry_out
+from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.order import OrderEncoder, Renumbered
@@ -135,6 +135,7 @@ class Partition:
         self._replay: Replay | None = None
         self._catching_up: CatchingUp | None = None
         self._read_to: dict[str, int] = {}
+        self._polled_ms = 0
         self._replayed_counted = 0
         self._incomplete: frozenset[str] = frozenset()
 
@@ -203,7 +204,8 @@ class Partition:
         return self.merge.is_full(topic, is_paused=is_paused)
 
     def polled(self, runs: Sequence[Records]) -> None:
-        """Notes the times of records before they are folded."""
+        """Notes the times of records before they are folded, and that of their poll."""
+        self._polled_ms = wall_clock_ms()
         for run in runs:
             topic = run[0].topic
             # A producer's clock may step back, an offset does not.
@@ -333,7 +335,7 @@ class Partition:
             self._order.evict(opening.evicted)
         self._order.fold(arrival.source, arrival.offset, None if opening is None else arrival.conversation_id)
         if decided:
-            self._put(decided)
+            self._put(decided, Trip(arrival.broker_time_ms, self._polled_ms, wall_clock_ms()))
 
     def _carry_out(self, effects: Sequence[Effect]) -> Sequence[Written]:
         """Returns the records to write. Call it before the step is noted, because the goal sets that it gave come before it."""
@@ -345,9 +347,9 @@ class Partition:
                 self._order.choose_goals(effect.record.conversation_id, effect.record.goal_set.id, effect.record.digest)
         return ()
 
-    def _put(self, records: Sequence[Written]) -> None:
+    def _put(self, records: Sequence[Written], trip: Trip | None = None) -> None:
         order = self._order
-        self.outbox.put(Decision(tuple(records), order.take(), self._version, *self._written_to))
+        self.outbox.put(Decision(tuple(records), order.take(), self._version, *self._written_to, trip))
         self._written_to = dict(order.positions), order.time_ms
 
     def _quarantine(self, record: QuarantineRecord, *, is_logged: bool) -> None:
@@ -424,7 +426,7 @@ class Partition:
         return admit(source, record, self._limits, self._redactor)
 
 
-# One partition that this process owns: its state, its writer, and the offsets for a successor.
+# One partition that this process owns: its state, its way out, and the offsets for a successor.
 
 Offsets = dict[TopicPartition, OffsetAndMetadata]
 
@@ -434,17 +436,15 @@ class OwnedPartition:
 
     Attributes:
         partition: Its state.
-        writer: Writes the records that follow from the state.
-        writing: Task of the writer; None until it has begun.
+        outlet: The way out of what it decides.
+        writer_id: Id of the producer that may write it; None until it is claimed.
         fenced_at: When another process was found to own it, in seconds of the monotonic clock; None as long as it is ours.
     """
 
-    def __init__(
-        self, partition: Partition, writer: PartitionWriter, source_by_topic: Mapping[str, InputSource]
-    ) -> None:
+    def __init__(self, partition: Partition, outlet: Outlet, source_by_topic: Mapping[str, InputSource]) -> None:
         self.partition = partition
-        self.writer = writer
-        self.writing: asyncio.Task[None] | None = None
+        self.outlet = outlet
+        self.writer_id: str | None = None
         self.fenced_at: float | None = None
         self._source_by_topic = source_by_topic
         self._due: tuple[Offsets, int] | None = None
@@ -469,10 +469,10 @@ class OwnedPartition:
         if not partition.is_active or partition.is_recovering:
             return {}
         watermarks = partition.offsets_to_commit()
-        order = self.writer.starts.offset_for({self._source_by_topic[topic]: at for topic, at in watermarks.items()})
+        order = self.outlet.starts.offset_for({self._source_by_topic[topic]: at for topic, at in watermarks.items()})
         return {
             TopicPartition(topic, partition.number): OffsetAndMetadata(
-                offset, CommitNote(order, read=partition.next_offsets[topic]).text()
+                offset, CommitNote(order, read=partition.next_offsets[topic], writer=self.writer_id).text()
             )
             for topic, offset in watermarks.items()
         }

@@ -42,6 +42,7 @@ from schemas.order import (
     Step,
     TimePassed,
     start_in,
+    writer_in,
 )
 from schemas.quarantine import UndecodableRecord
 from schemas.scores.live_view import Subject
@@ -92,16 +93,21 @@ class CommitNote(NamedTuple):
         scores: First offset of `scores` that it must read if there is no order.
         is_anew: Whether the input was created again, so that it must be read from here whatever the order says.
         read: Offset after the last record of the input that was folded, for people who look at the lag.
+        writer: Id of the producer that may write the partition; None if the note does not say.
     """
 
     order: int | None
     scores: int = 0
     is_anew: bool = False
     read: int = 0
+    writer: str | None = None
 
     def text(self) -> str:
         """Returns the note as text for the broker."""
-        return json.dumps({"anew": True} if self.is_anew else {"order": self.order, "read": self.read})
+        if self.is_anew:
+            return json.dumps({"anew": True})
+        writer = {} if self.writer is None else {"writer": self.writer}
+        return json.dumps({"order": self.order, "read": self.read, **writer})
 
     @classmethod
     def parse(cls, text: str, offset: int = 0) -> "CommitNote | None":
@@ -121,7 +127,8 @@ class CommitNote(NamedTuple):
         if not isinstance(read, int) or read < offset:
             return None
         if isinstance(order, int) and order >= 0:
-            return cls(order)
+            writer = note.get("writer")
+            return cls(order, writer=writer if isinstance(writer, str) else None)
         return cls(None, scores) if isinstance(scores, int) and scores >= 0 else None
 
 
@@ -185,6 +192,7 @@ class OrderLog:
         goals: The goal sets of its calls, by digest.
         positions: By input, the offset after the last record folded in it.
         versions: Versions of its owners.
+        writers: Ids of the producers that its marks and starts name.
         fault: Why it cannot be used; None if it can.
     """
 
@@ -194,6 +202,7 @@ class OrderLog:
         self.goals: dict[str, ChosenThen] = {}
         self.positions: Positions = {}
         self.versions: set[str] = set()
+        self.writers: set[str] = set()
         self.fault: str | None = None
         self._records: list[tuple[OrderStart | None, bytes]] = []
         self._decoder: OrderDecoder | None = None
@@ -202,7 +211,9 @@ class OrderLog:
         """Reads the next record. Records before the first start are of no use."""
         if isinstance(record, UndecodableRecord):
             self.fault = str(record)
-        if self.fault is not None or record.value is None:  # a new owner
+        elif record.value is None and (writer := writer_in(record.headers)) is not None:  # a new owner
+            self.writers.add(writer)
+        if self.fault is not None or record.value is None:
             return
         try:
             start = start_in(record.headers)
@@ -222,6 +233,8 @@ class OrderLog:
             self.positions = self._decoder.positions
         if start is not None:
             self.versions.add(start.version)
+            if start.writer is not None:
+                self.writers.add(start.writer)
             self.starts.append(PlacedStart(record.timestamp, start.positions, record.offset))
 
     def steps(self) -> Iterator[OrderStart | Step]:

@@ -6,7 +6,7 @@ Records are folded under one lock, a poll or a tick at a time. Offsets are commi
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -36,7 +36,7 @@ from consumers.evaluator.recovery import order_version
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Takeover
 from consumers.evaluator.topics import TopicWatch, require_fit_topics
-from consumers.evaluator.writer import FencedError, PartitionWriter
+from consumers.evaluator.writer import FencedError, Outlet, Writer
 from consumers.runtime.kafka.broker_clock import BrokerClock
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.log_ends import LogEnds
@@ -96,6 +96,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._lost_records = LostRecords(self._assignment.gaps, lambda: self._assignment.active, instruments)
         self._lock = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
+        self._writer: Writer | None = None  # of this assignment
+        self._writing: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._without_room: set[int] = set()
         self._group = GroupWatch(kafka, settings, self._sources)
@@ -148,6 +150,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._stop_loading()
             self._topic_watch.stop()
             self._give_up_all()
+            await self._stop_writing()
             await asyncio.gather(
                 self._subscription.stop(), self._takeover.stop(), self._log_ends.stop(), *self._closing
             )
@@ -160,8 +163,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             return problems
         if waiting := self._assignment.waiting:
             return (f"evaluator: taking over partitions {', '.join(map(str, sorted(waiting)))}",)
-        if slow := self._topic_watch.slow_writers(self._assignment.active):
-            return (f"evaluator: writing to Kafka takes very long in partitions {', '.join(map(str, slow))}",)
+        if self._topic_watch.is_slow(self._writer):
+            return ("evaluator: writing to Kafka takes very long",)
         return () if self.ready.is_set() else ("evaluator: not reading the inputs",)
 
     def stalled(self) -> Sequence[str]:
@@ -178,6 +181,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._rebalances += 1
         await self._stop_loading()
         await self._hand_over()
+        # Another owner may fence its producer off from now on. Without its last transaction, only `order` knows what is written.
+        if not await self._stop_writing():
+            self._assignment.keep_only(())
         if self._assignment.owned:
             log.info("partitions_revoked", partitions=sorted(self._assignment.owned))
         was_put_out = self._group.our_id and not self._subscription.member_id
@@ -187,8 +193,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     def _give_up_all(self) -> None:
         self.ready.clear()
-        for owned in self._assignment.keep_only(()):
-            self._let_go(owned)
+        self._assignment.keep_only(())
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Keeps the partitions that stay, gives up the others, and starts to take over new ones."""
@@ -209,8 +214,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         assignment = self._assignment
         kept = set(assignment.of_ours(numbers)) if self._was_member_throughout() else set()
         self._generation = self._subscription.generation
-        for owned in assignment.keep_only(kept):
-            self._let_go(owned)
+        assignment.keep_only(kept)
         consumer = self._subscription.consumer
         self._has_polled = False  # from here on each input is read from where its partition is
         for number in kept:
@@ -221,7 +225,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         consumer.pause(*assignment.inputs_of(new))
         assignment.owned |= {number: self._new_owned(number) for number in new}
         log.info("partitions_assigned", partitions=numbers, new=new)
-        self._loading = asyncio.create_task(self._take_over(new), name="takeover")
+        self._loading = asyncio.create_task(self._take_over(sorted(kept), new), name="takeover")
         self._loading.add_done_callback(self._on_done)
 
     def _read_from(self, leaders: Mapping[TopicPartition, int]) -> None:
@@ -239,15 +243,22 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         partition = Partition(
             number, evaluator, limits, self._sources, self._instruments, redactor, self._misread, goals, self._version
         )
-        writer = PartitionWriter(number, partition.outbox, self._kafka, settings, self._instruments)
-        return OwnedPartition(partition, writer, self._sources)
+        return OwnedPartition(partition, Outlet(number, partition.outbox, self._kafka, settings), self._sources)
 
-    async def _take_over(self, numbers: Sequence[int]) -> None:
+    async def _take_over(self, kept: Sequence[int], numbers: Sequence[int]) -> None:
         assignment, consumer = self._assignment, self._subscription.consumer
         new = [assignment.owned[number] for number in numbers]
-        if new:
+        if kept or new:
             try:
-                await self._takeover.take(new, consumer)
+                writer = self._writer = Writer(self._kafka, self._settings, self._instruments)
+                await writer.start()
+                self._writing = asyncio.create_task(self._write(writer), name="writer")
+                self._writing.add_done_callback(self._on_done)
+                await self._takeover.keep([assignment.owned[number] for number in kept], writer.id)
+                for number in kept:
+                    writer.add(assignment.owned[number].outlet)
+                if new:
+                    await self._takeover.take(new, consumer, writer.id)
             except ProducerFenced as error:
                 raise SharedNameError(
                     f"Taking over partitions {', '.join(map(str, numbers))}: another process took them over at the same moment, so "
@@ -259,18 +270,24 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             for owned in new:
                 for topic, offset in owned.partition.next_offsets.items():
                     consumer.seek(TopicPartition(topic, owned.partition.number), offset)
-                owned.writing = asyncio.create_task(self._write(owned), name=f"writer-{owned.partition.number}")
-                owned.writing.add_done_callback(self._on_done)
+                writer.add(owned.outlet)
+            if self._writing.done():  # it was fenced off meanwhile, and these partitions with it
+                self._drop(new, "its writer was fenced off while it was taken over")
             consumer.resume(*assignment.inputs_of(numbers))
         log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(assignment.owned))
         self.ready.set()
         await self._group.tell_strangers()
 
-    async def _write(self, owned: OwnedPartition) -> None:
+    async def _write(self, writer: Writer) -> None:
         try:
-            await owned.writer.run()
+            await writer.run()
         except FencedError as error:
-            log.warning("partition_fenced", partition=owned.partition.number, what_happens_now=str(error))
+            self._drop(self._assignment.active.values(), str(error))
+
+    def _drop(self, fenced: Iterable[OwnedPartition], why: str) -> None:
+        """Evaluates partitions no more that another process writes."""
+        for owned in tuple(fenced):
+            log.warning("partition_fenced", partition=owned.partition.number, what_happens_now=why)
             self._instruments.inc("callgauge_partitions_fenced_total")
             owned.partition.drop()
             owned.fenced_at = time.monotonic()
@@ -280,13 +297,22 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         if isinstance(error, Exception):
             self._subscription.fail(error)
 
-    def _let_go(self, owned: OwnedPartition) -> None:
-        """Stops the writer of a partition that is given up. Disconnecting goes on in the background."""
-        if owned.writing is not None:
-            owned.writing.cancel()
-        closing = asyncio.create_task(owned.writer.stop(CLOSE_SECONDS))
+    async def _stop_writing(self) -> bool:
+        """Stops the writer of this assignment; disconnecting goes on in the background. Returns whether its last write is known."""
+        writer, writing = self._writer, self._writing
+        self._writer = self._writing = None
+        if writer is None:
+            return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await writer.until_idle()
+        if writing is not None:
+            writing.cancel()
+            await asyncio.wait([writing])
+        closing = asyncio.create_task(writer.stop(CLOSE_SECONDS))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
+        return writer.writing_since is None
 
     async def _stop_loading(self) -> None:
         loading, self._loading = self._loading, None
@@ -325,7 +351,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             async with self._lock:
                 await self._let_time_pass()
             self._require_ours()
-            self._topic_watch.look(self._assignment.active)
+            self._topic_watch.look(self._writer)
 
     async def _let_time_pass(self) -> None:
         if self._has_polled:  # a call would close without its last records

@@ -1,4 +1,4 @@
-"""Takes partitions over: fences off former writers, then reads the order in which they folded, then starts to read the inputs."""
+"""Takes partitions over: claims them, fences off former writers, reads the order in which they folded, then reads the inputs."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from consumers.evaluator.recovery import (
     read_back,
 )
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Mark
+from consumers.evaluator.writer import Claims, Mark
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
@@ -38,21 +38,21 @@ class _Inputs:
     """The inputs of one partition number, when it is taken over: by topic where each begins and ends, and what was committed."""
 
     def __init__(
-        self,
-        number: int,
-        topics: Sequence[str],
-        committed: Mapping[TopicPartition, OffsetAndMetadata],
-        firsts: Mapping[TopicPartition, int],
-        ends: Mapping[TopicPartition, int],
+        self, number: int, topics: Sequence[str], committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        places = {topic: TopicPartition(topic, number) for topic in topics}
         self.number = number
-        self.firsts = {topic: firsts[tp] for topic, tp in places.items()}
-        self.ends = {topic: ends[tp] for topic, tp in places.items()}
-        self.committed = {topic: committed[tp].offset for topic, tp in places.items()}
+        self.firsts: dict[str, int] = {}
+        self.ends: dict[str, int] = {}
+        self._places = {topic: TopicPartition(topic, number) for topic in topics}
+        self.committed = {topic: committed[tp].offset for topic, tp in self._places.items()}
         self.notes = {
-            topic: CommitNote.parse(committed[tp].metadata, committed[tp].offset) for topic, tp in places.items()
+            topic: CommitNote.parse(committed[tp].metadata, committed[tp].offset) for topic, tp in self._places.items()
         }
+
+    def reach(self, firsts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+        """Takes where each input begins and ends."""
+        self.firsts = {topic: firsts[tp] for topic, tp in self._places.items()}
+        self.ends = {topic: ends[tp] for topic, tp in self._places.items()}
 
     @property
     def foreign(self) -> dict[str, int]:
@@ -63,6 +63,11 @@ class _Inputs:
     def anew(self) -> set[str]:
         """The topics that were created again."""
         return {topic for topic, note in self.notes.items() if note is not None and note.is_anew}
+
+    @property
+    def writers(self) -> set[str]:
+        """Ids of the producers that the notes name."""
+        return {note.writer for note in self.notes.values() if note is not None and note.writer is not None}
 
     @property
     def order_start(self) -> int | None:
@@ -90,6 +95,7 @@ class Takeover:
         self._source_by_topic = source_by_topic
         self._version = version
         self._goals = goals
+        self._claims = Claims(kafka, settings) if settings.uses_transactions and not kafka.is_embedded else None
         self._admin: AIOKafkaAdminClient | None = None
 
     async def start(self) -> None:
@@ -104,22 +110,34 @@ class Takeover:
         if admin is not None:
             await admin.close()
 
-    async def take(self, owned: Sequence[OwnedPartition], consumer: AIOKafkaConsumer) -> None:
+    async def keep(self, owned: Sequence[OwnedPartition], writer_id: str) -> None:
+        """Claims partitions for the writer of a new assignment. They were ours all the time.
+
+        Raises:
+            KafkaError: The broker refused a request.
+        """
+        await self._claimed([each.partition.number for each in owned], writer_id)
+        for each in owned:
+            each.writer_id = writer_id
+
+    async def take(self, owned: Sequence[OwnedPartition], consumer: AIOKafkaConsumer, writer_id: str) -> None:
         """Fences off former owners, reads their order, and sets the start offsets. Then the partitions are active.
 
         Args:
-            owned: The new partitions with their writers.
+            owned: The new partitions.
             consumer: Reports the ends of the inputs.
+            writer_id: Id of the producer that will write them.
 
         Raises:
             KafkaError: The broker refused a request.
             ReadBackError: What was written cannot be read to its end.
         """
         numbers = [each.partition.number for each in owned]
-        marks = await asyncio.gather(*(each.writer.fence() for each in owned))
+        # From here on no former owner can let another producer write.
+        claimed = await self._claimed(numbers, writer_id)
         tps = [TopicPartition(topic, number) for number in numbers for topic in self._source_by_topic]
-        firsts, ends = await asyncio.gather(consumer.beginning_offsets(tps), consumer.end_offsets(tps))
         if self._kafka.is_embedded:  # which ends with its process, so nobody has written there before
+            firsts = await consumer.beginning_offsets(tps)
             for each in owned:
                 offsets = {
                     topic: firsts[TopicPartition(topic, each.partition.number)] for topic in self._source_by_topic
@@ -127,29 +145,49 @@ class Takeover:
                 self._begin(each, offsets, [], Mark(0, 0))
             return
         committed = await self._committed(tps)
-        inputs = {number: _Inputs(number, tuple(self._source_by_topic), committed, firsts, ends) for number in numbers}
-        marked = {
-            number: mark or await self._ends(number, consumer) for number, mark in zip(numbers, marks, strict=True)
-        }
-        for number, mark in zip(numbers, marks, strict=True):
-            is_first = marked[number].order == (0 if mark is None else 1)  # our own mark
-            self._look_at_foreign(inputs[number], is_first=is_first)
-        logs = await self._orders(inputs, marked, consumer)
-        without = [each for each in inputs.values() if each.number not in logs]
-        published = await self._published(without, marked, consumer)
-        sets = await self._goal_sets(logs, marked, consumer)
+        inputs = {number: _Inputs(number, tuple(self._source_by_topic), committed) for number in numbers}
+        logs = {number: OrderLog() for number in numbers}
+        starts = await self._order_starts(inputs, consumer)
+        readable = await self._ends(numbers, consumer)
+        for number, each_inputs in inputs.items():
+            is_first = claimed[number].order == 1 if claimed else not readable[number].order  # our own claim
+            self._look_at_foreign(each_inputs, is_first=is_first)
+        ends = {number: mark.order for number, mark in readable.items()}
+        await self._read_orders(logs, starts, ends)
+        await self._read_earlier(inputs, logs, starts, ends, consumer)
+        await self._fence_writers(inputs, logs, writer_id)
+        # A reader that is past these marks has read everything that the former owners have written.
+        marks = await self._claimed(numbers, writer_id) or await self._ends(numbers, consumer)
+        rests = {number: max(starts[number], end) for number, end in ends.items()}
+        await self._read_orders(logs, rests, {number: mark.order for number, mark in marks.items()})
+        input_firsts, input_ends = await asyncio.gather(consumer.beginning_offsets(tps), consumer.end_offsets(tps))
+        for there in inputs.values():
+            there.reach(input_firsts, input_ends)
+        usable = self._usable(inputs, logs, starts, claimed or readable)
+        published = await self._published(
+            [each for each in inputs.values() if each.number not in usable], marks, consumer
+        )
+        sets = await self._goal_sets(usable, marks, consumer)
         for each in owned:
             number = each.partition.number
-            if number in logs:
-                self._replay(each, inputs[number], logs[number], marked[number], sets)
+            each.writer_id = writer_id
+            if number in usable:
+                self._replay(each, inputs[number], usable[number], marks[number], sets)
             else:
-                self._catch_up(each, inputs[number], published[number], marked[number])
+                self._catch_up(each, inputs[number], published[number], marks[number])
+
+    async def _claimed(self, numbers: Sequence[int], writer_id: str) -> dict[int, Mark]:
+        """Claims partitions; returns the marks by partition number, none without transactions."""
+        if self._claims is None:
+            return {}
+        marks = await asyncio.gather(*(self._claims.claim(number, writer_id) for number in numbers))
+        return dict(zip(numbers, marks, strict=True))
 
     def _begin(
         self, owned: OwnedPartition, offsets: Mapping[str, int], starts: Sequence[PlacedStart], mark: Mark, **how: Any
     ) -> None:
         first = PlacedStart(0, {self._source_by_topic[topic]: offset for topic, offset in offsets.items()}, mark.order)
-        owned.writer.starts = OrderStarts(starts or [first], self._settings.closed_overlap_ms)
+        owned.outlet.starts = OrderStarts(starts or [first], self._settings.closed_overlap_ms)
         owned.partition.start(offsets, **how)
 
     def _replay(
@@ -204,32 +242,65 @@ class Takeover:
             )
         self._begin(owned, offsets, [], mark, catching_up=catching_up)
 
-    async def _orders(
-        self, inputs: Mapping[int, _Inputs], marks: Mapping[int, Mark], consumer: AIOKafkaConsumer
-    ) -> dict[int, OrderLog]:
-        """Returns the orders that can be used, by partition number."""
+    async def _order_starts(self, inputs: Mapping[int, _Inputs], consumer: AIOKafkaConsumer) -> dict[int, int]:
+        """Returns by partition number the first offset of `order` to read: as the notes say, or the first that there is."""
         topic = self._kafka.topic(ORDER_TOPIC)
         firsts = await consumer.beginning_offsets([TopicPartition(topic, number) for number in inputs])
-        ends = {number: mark.order for number, mark in marks.items()}
-        starts: dict[int, int] = {}
-        for number, each in inputs.items():
-            first, noted = firsts[TopicPartition(topic, number)], each.order_start
-            if noted is not None and (noted == 0 or first <= noted <= ends[number]):
-                starts[number] = max(first, noted)
-        logs = {number: OrderLog() for number in starts}
-        await self._read_orders(starts, ends, logs)
-        # Where an offset is not ours, only a start says from where to read. If there is none since the notes, an earlier one does.
-        earlier = {
-            number: first
-            for number, noted in starts.items()
-            if not logs[number].starts and None in inputs[number].notes.values()
-            if (first := firsts[TopicPartition(topic, number)]) < noted
+        return {
+            number: max(firsts[TopicPartition(topic, number)], each.order_start or 0) for number, each in inputs.items()
         }
+
+    async def _read_orders(
+        self, logs: Mapping[int, OrderLog], starts: Mapping[int, int], ends: Mapping[int, int]
+    ) -> None:
+        takes = {number: order.take for number, order in logs.items()}
+        await read_back(self._kafka, self._kafka.topic(ORDER_TOPIC), starts, ends, takes)
+
+    async def _read_earlier(
+        self,
+        inputs: Mapping[int, _Inputs],
+        logs: dict[int, OrderLog],
+        starts: Mapping[int, int],
+        ends: Mapping[int, int],
+        consumer: AIOKafkaConsumer,
+    ) -> None:
+        """Reads the whole order where an offset is not ours and there is no start since the notes: only one says from where to read."""
+        topic = self._kafka.topic(ORDER_TOPIC)
+        numbers = [
+            number for number, order in logs.items() if not order.starts and None in inputs[number].notes.values()
+        ]
+        firsts = (
+            await consumer.beginning_offsets([TopicPartition(topic, number) for number in numbers]) if numbers else {}
+        )
+        earlier = {tp.partition: first for tp, first in firsts.items() if first < starts[tp.partition]}
         logs |= {number: OrderLog() for number in earlier}
-        await self._read_orders(earlier, ends, logs)
+        await self._read_orders(
+            {number: logs[number] for number in earlier}, earlier, {number: ends[number] for number in earlier}
+        )
+
+    async def _fence_writers(self, inputs: Mapping[int, _Inputs], logs: Mapping[int, OrderLog], writer_id: str) -> None:
+        """Fences off every producer but ours with which a former owner of these partitions may still write."""
+        numbers: dict[str, set[int]] = {}
+        for number, order in logs.items():
+            for former in (order.writers | inputs[number].writers) - {writer_id}:
+                numbers.setdefault(former, set()).add(number)
+        if self._claims is not None:
+            await asyncio.gather(*(self._claims.fence(former, sorted(each)) for former, each in numbers.items()))
+
+    def _usable(
+        self,
+        inputs: Mapping[int, _Inputs],
+        logs: Mapping[int, OrderLog],
+        starts: Mapping[int, int],
+        marks: Mapping[int, Mark],
+    ) -> dict[int, OrderLog]:
+        """Returns the orders that can be used, by partition number."""
         usable = {}
         for number, order in logs.items():
             each = inputs[number]
+            noted = each.order_start
+            if noted is None or (noted and not starts[number] == noted <= marks[number].order):
+                continue
             is_beyond = any(
                 order.positions.get(source, 0) > each.ends[topic] for topic, source in self._source_by_topic.items()
             )
@@ -239,14 +310,6 @@ class Takeover:
             elif order.starts or each.order_start:
                 usable[number] = order
         return usable
-
-    async def _read_orders(
-        self, starts: Mapping[int, int], ends: Mapping[int, int], logs: Mapping[int, OrderLog]
-    ) -> None:
-        takes = {number: logs[number].take for number in starts}
-        await read_back(
-            self._kafka, self._kafka.topic(ORDER_TOPIC), starts, {number: ends[number] for number in starts}, takes
-        )
 
     def _look_at_foreign(self, inputs: _Inputs, *, is_first: bool) -> None:
         """Says which offsets somebody else committed, and forgets them unless this is the first owner of the partition ever."""
@@ -313,11 +376,16 @@ class Takeover:
                 found |= each.found
         return found
 
-    async def _ends(self, number: int, consumer: AIOKafkaConsumer) -> Mark:
-        """Returns the ends of `order` and `scores`, where no mark can be written."""
-        order, scores = (TopicPartition(self._kafka.topic(topic), number) for topic in (ORDER_TOPIC, SCORES_TOPIC))
-        ends = await consumer.end_offsets([order, scores])
-        return Mark(ends[order], ends[scores])
+    async def _ends(self, numbers: Sequence[int], consumer: AIOKafkaConsumer) -> dict[int, Mark]:
+        """Returns the ends of what can be read of `order` and `scores`."""
+        order, scores = (self._kafka.topic(topic) for topic in (ORDER_TOPIC, SCORES_TOPIC))
+        ends = await consumer.end_offsets(
+            [TopicPartition(topic, number) for topic in (order, scores) for number in numbers]
+        )
+        return {
+            number: Mark(ends[TopicPartition(order, number)], ends[TopicPartition(scores, number)])
+            for number in numbers
+        }
 
     async def _committed(self, inputs: Sequence[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         if self._admin is None:

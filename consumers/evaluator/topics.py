@@ -2,15 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
 from aiokafka.errors import KafkaError
 
 from consumers.engine.limits import needs_of
-from consumers.evaluator.partition import OwnedPartition
 from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.writer import Writer
 from consumers.runtime.kafka.connection import (
     CONNECT_SECONDS,
     KafkaSettings,
@@ -115,16 +115,15 @@ class TopicWatch:
         self._asking: asyncio.Task[None] | None = None
         self._asked_at = -SLOW_WRITE_SECONDS
 
-    def slow_writers(self, active: Mapping[int, OwnedPartition]) -> list[int]:
-        """Returns the numbers of partitions whose current write takes longer than `SLOW_WRITE_SECONDS`."""
-        latest = time.monotonic() - SLOW_WRITE_SECONDS
-        since = {number: owned.writer.writing_since for number, owned in active.items()}
-        return [number for number, began in since.items() if began is not None and began < latest]
+    def is_slow(self, writer: Writer | None) -> bool:
+        """Whether the current write takes longer than `SLOW_WRITE_SECONDS`."""
+        began = None if writer is None else writer.writing_since
+        return began is not None and began < time.monotonic() - SLOW_WRITE_SECONDS
 
-    def look(self, active: Mapping[int, OwnedPartition]) -> None:
+    def look(self, writer: Writer | None) -> None:
         """Checks the topics now and then while a write is slow. Call it often."""
         now = time.monotonic()
-        if now - self._asked_at > SLOW_WRITE_SECONDS and self.slow_writers(active):
+        if now - self._asked_at > SLOW_WRITE_SECONDS and self.is_slow(writer):
             self._asked_at = now
             self._asking = asyncio.create_task(self._ask(), name="topics")
 

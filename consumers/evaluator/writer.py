@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import math
 import time
+import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, islice, pairwise
 from typing import Any, Final, NamedTuple, assert_never
 
 import structlog
@@ -31,10 +32,11 @@ from consumers.engine.effects import (
 from consumers.evaluator.recovery import OrderStarts, PlacedStart
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
-from schemas.order import OrderEncoder, OrderStart, Positions, order_value
+from schemas.metrics.process import STEP_METRIC
+from schemas.order import WRITER_HEADER, OrderEncoder, OrderStart, Positions, order_value
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, GoalsFact, TurnValues
 from schemas.topics import (
@@ -63,6 +65,20 @@ RESTS: Final = 3
 """A writer rests this many times as long as its last transaction took: on a busy machine more decisions share a transaction."""
 
 
+class Trip(NamedTuple):
+    """When the event of a decision passed the first points of its way, in epoch milliseconds.
+
+    Attributes:
+        produced: The broker's timestamp of the event.
+        polled: When the evaluator began with the poll that had it.
+        folded: When its records were decided.
+    """
+
+    produced: int
+    polled: int
+    folded: int
+
+
 class Decision(NamedTuple):
     """The records that one step decided, and the steps before it.
 
@@ -72,6 +88,7 @@ class Decision(NamedTuple):
         version: Version of the steps, from `order_version`.
         positions: By input, the offset after the last record folded before them.
         time_ms: Broker time up to which silence was decided before them.
+        trip: The way of the event that this step folded; None if time passed, or if it was decided again.
     """
 
     records: tuple[Written, ...]
@@ -79,6 +96,34 @@ class Decision(NamedTuple):
     version: str
     positions: Positions
     time_ms: int
+    trip: Trip | None = None
+
+
+class Bell:
+    """Wakes the writer of some outboxes.
+
+    Attributes:
+        filled: Set while one of them has a decision.
+        due: Set while one of them has a decision that must not wait.
+    """
+
+    def __init__(self) -> None:
+        self.filled = asyncio.Event()
+        self.due = asyncio.Event()
+
+    async def until_due(self, patience_seconds: float) -> None:
+        """Waits until there is a moment to write, enough for a whole transaction, or anything for so many seconds."""
+        await self.filled.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.due.wait(), patience_seconds)
+
+    def settle(self, outboxes: Iterable["Outbox"]) -> None:
+        """Rings no longer than these outboxes need it."""
+        outboxes = tuple(outboxes)
+        if not any(each.is_filled for each in outboxes):
+            self.filled.clear()
+        if not any(each.is_due for each in outboxes):
+            self.due.clear()
 
 
 class Outbox:
@@ -89,10 +134,10 @@ class Outbox:
         self._records = 0
         self._put = 0
         self._done = 0
-        self._filled = asyncio.Event()
-        self._is_due = asyncio.Event()
+        self._waiting = 0
         self._emptied = asyncio.Event()
         self._emptied.set()
+        self._bell: Bell | None = None
 
     @property
     def records(self) -> int:
@@ -104,15 +149,33 @@ class Outbox:
         """Number of decisions put since the start. It marks a moment for `has_written`."""
         return self._put
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether there is a decision to write."""
+        return bool(self._decisions)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a decision must not wait: it has a moment, fills a transaction, or somebody waits until it is written."""
+        if not self._decisions:
+            return False
+        return bool(self._waiting) or self._records >= MAX_TRANSACTION_RECORDS or any(map(_is_moment, self._decisions))
+
+    def wakes(self, bell: Bell) -> None:
+        """Rings this bell from now on, when there is something to write."""
+        self._bell = bell
+        self._ring()
+
     def put(self, decision: Decision) -> None:
         """Adds a decision behind all others."""
         self._decisions.append(decision)
         self._records += len(decision.records)
         self._put += 1
-        self._filled.set()
         self._emptied.clear()
-        if _is_moment(decision) or self._records >= MAX_TRANSACTION_RECORDS:
-            self._is_due.set()
+        if self._bell is not None:
+            self._bell.filled.set()
+            if _is_moment(decision) or self._records >= MAX_TRANSACTION_RECORDS:
+                self._bell.due.set()
 
     def first(self) -> list[Decision]:
         """Returns the decisions of the next transaction, all of one version. They stay here until `written`."""
@@ -135,24 +198,14 @@ class Outbox:
         for _ in range(count):
             self._decisions.popleft()
         self._done += count
-        self._settle()
+        self._emptied.set()
 
     def clear(self) -> None:
         """Drops all decisions, because another owner takes these steps."""
         self._done += len(self._decisions)
         self._decisions.clear()
         self._records = 0
-        self._settle()
-
-    async def until_filled(self) -> None:
-        """Waits until there is a decision to write."""
-        await self._filled.wait()
-
-    async def until_due(self, patience_seconds: float) -> None:
-        """Waits until there is a moment to write, enough for a whole transaction, or anything for so many seconds."""
-        await self._filled.wait()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._is_due.wait(), patience_seconds)
+        self._emptied.set()
 
     def has_written(self, put: int) -> bool:
         """Whether all decisions put until a moment, a value of `put_so_far`, are written or cleared."""
@@ -161,17 +214,20 @@ class Outbox:
     async def until_written(self) -> None:
         """Waits until all decisions put by now are written or cleared, and has them written without waiting for others."""
         put = self._put
-        while self._done < put:
-            self._is_due.set()
-            self._emptied.clear()
-            await self._emptied.wait()
+        self._waiting += 1
+        try:
+            while self._done < put:
+                self._ring()
+                self._emptied.clear()
+                await self._emptied.wait()
+        finally:
+            self._waiting -= 1
 
-    def _settle(self) -> None:
-        if not self._decisions:
-            self._filled.clear()
-        if self._records < MAX_TRANSACTION_RECORDS and not any(map(_is_moment, self._decisions)):
-            self._is_due.clear()
-        self._emptied.set()
+    def _ring(self) -> None:
+        if self._bell is not None and self.is_filled:
+            self._bell.filled.set()
+            if self.is_due:
+                self._bell.due.set()
 
 
 def _is_moment(decision: Decision) -> bool:
@@ -203,6 +259,7 @@ class Outgoing(NamedTuple):
     """One record, ready to be sent.
 
     Attributes:
+        number: The partition whose step decided it.
         topic: Name of the topic on this cluster.
         key: The conversation's id, or the own key of a refused record; None for a record of `order`.
         value: The bytes.
@@ -212,6 +269,7 @@ class Outgoing(NamedTuple):
         left_out: Consequence of leaving it out; None for a score or a record of `order`, which must not be left out.
     """
 
+    number: int
     topic: str
     key: bytes | None
     value: bytes
@@ -238,34 +296,32 @@ class Addresses:
         """Returns the record with its address."""
         if isinstance(record, Transcript):
             key, left_out = record.conversation_id.encode(), LeftOut("transcript", _WITHOUT_TRANSCRIPT)
-            return Outgoing(self.transcripts, key, record.value, None, None, None, left_out)
+            return Outgoing(self._number, self.transcripts, key, record.value, None, None, None, left_out)
         value = record.model_dump_json().encode()
         if isinstance(record, QuarantineRecord):
             left_out = LeftOut("quarantine_record", _WITHOUT_QUARANTINE)
-            return Outgoing(self._quarantine, record.key.encode(), value, None, None, None, left_out)
+            return Outgoing(self._number, self._quarantine, record.key.encode(), value, None, None, None, left_out)
         key = record.conversation_id.encode()
         if isinstance(record, JudgeRequest):
             left_out = LeftOut("judge_request", _WITHOUT_QUESTION)
-            return Outgoing(self._requests, key, value, None, self._reply_to, None, left_out)
-        return Outgoing(self.scores, key, value, self._number, None, record.kind, None)
+            return Outgoing(self._number, self._requests, key, value, None, self._reply_to, None, left_out)
+        return Outgoing(self._number, self.scores, key, value, self._number, None, record.kind, None)
 
     def of_order(self, steps: bytes, start: OrderStart | None) -> Outgoing:
         """Returns the record of `order` with these steps, and with the start that it may have."""
         headers = None if start is None else [start.header()]
-        return Outgoing(self.order, None, order_value(steps), self._number, headers, None, None)
+        return Outgoing(self._number, self.order, None, order_value(steps), self._number, headers, None, None)
 
 
-# Writes the records of one partition, in transactions of a producer that only the partition's owner can have.
+# Who may write a partition.
 #
-# Each transaction has one record of `order`: the steps that led to its other records.
+# An evaluator writes all of its partitions with one producer, because a transaction costs the same for one partition and for
+# twelve. Its id is new with each assignment. A partition has an id of transactions too, of which only the last user can write:
+# its owner uses it once, to write a mark that names the id of its producer. So a successor that has used it knows every producer
+# that may still write there, and fences it off.
 
 REPLACED_SECONDS: Final = 5.0
 """How long a producer may take to disconnect before another replaces it. It has nothing in flight by then."""
-
-START_EVERY_SECONDS: Final = 10.0
-"""Time between two starts in `order`: a successor reads at most this much more of it than it needs."""
-
-_TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 log = structlog.get_logger()
 
@@ -275,7 +331,7 @@ class WriteError(OperatorError):
 
 
 class FencedError(Exception):
-    """Another process has taken the partition over: drop its state and write nothing more of it."""
+    """Another process has taken partitions over: drop their state and write nothing more of them."""
 
 
 class Mark(NamedTuple):
@@ -285,119 +341,231 @@ class Mark(NamedTuple):
     scores: int
 
 
-class PartitionWriter:
-    """The producer of one partition number. Starting it fences off the former owner.
+class Claims:
+    """Claims partitions for a producer, and fences off others. Both write marks, records without a value.
+
+    A broker that is killed while it ends a transaction can leave it without its end in a log. Then the transaction is decided but
+    hidden from readers, until the next transaction with this id ends there. So a reader that is past a mark has read everything
+    that was written under the mark's id before it.
+    """
+
+    def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings) -> None:
+        self._kafka = kafka
+        self._settings = settings
+        self._topics = kafka.topic(ORDER_TOPIC), kafka.topic(SCORES_TOPIC)
+
+    async def claim(self, number: int, writer_id: str) -> Mark:
+        """Claims a partition. When this returns, no earlier owner can claim it any more.
+
+        Raises:
+            KafkaError: It could not.
+        """
+        (mark,) = await self._mark(
+            f"{self._settings.group_id}-{number}", [number], [(WRITER_HEADER, writer_id.encode())]
+        )
+        return mark
+
+    async def fence(self, writer_id: str, numbers: Iterable[int]) -> None:
+        """Fences a producer off: when this returns, it can write nothing more, and its transactions in these partitions are ended.
+
+        Raises:
+            KafkaError: It could not.
+        """
+        await self._mark(writer_id, numbers, None)
+
+    async def _mark(
+        self, transactional_id: str, numbers: Iterable[int], headers: list[tuple[str, bytes]] | None
+    ) -> list[Mark]:
+        producer = self._kafka.producer(
+            "evaluator-claim",
+            transactional_id=transactional_id,
+            transaction_timeout_ms=self._settings.transaction_timeout_ms,
+        )
+        try:
+            await producer.start()
+            await producer.begin_transaction()
+            sent = [
+                await producer.send(topic, None, key=OWNER_MARK_KEY, partition=number, headers=headers)
+                for number in numbers
+                for topic in self._topics
+            ]
+            marks = await asyncio.gather(*sent)
+            await producer.commit_transaction()
+        finally:
+            await _stopped(producer, REPLACED_SECONDS)
+        return [
+            Mark(int(order.offset) + 1, int(scores.offset) + 1)
+            for order, scores in zip(marks[::2], marks[1::2], strict=True)
+        ]
+
+
+async def _stopped(producer: AIOKafkaProducer, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(producer.stop(), seconds)
+    except (TimeoutError, KafkaError) as error:
+        log.warning("producer_not_stopped", error=str(error) or type(error).__name__)
+
+
+# Writes the records of the partitions of an assignment, in transactions of one producer.
+#
+# Each transaction has one record of `order` for each of its partitions: the steps that led to its other records there.
+
+START_EVERY_SECONDS: Final = 10.0
+"""Time between two starts in `order`: a successor reads at most this much more of it than it needs."""
+
+_TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+
+
+class Outlet:
+    """The way out of one partition: its decisions, and the starts in its order.
+
+    Attributes:
+        number: The partition number.
+        outbox: Its decisions.
+        starts: The starts in its order.
+    """
+
+    def __init__(self, number: int, outbox: Outbox, kafka: KafkaSettings, settings: EvaluatorSettings) -> None:
+        self.number = number
+        self.outbox = outbox
+        self.starts = OrderStarts((), settings.closed_overlap_ms)
+        self._addresses = Addresses(number, kafka)
+        self._has_order = not kafka.is_embedded
+        self._started_at = -math.inf
+        self._version: str | None = None
+
+    def records_of(self, decisions: Sequence[Decision], writer_id: str) -> tuple[list[Outgoing], OrderStart | None]:
+        """Returns the records of these decisions, that of `order` last, and the start that it has, if it has one."""
+        first = decisions[0]
+        start = None
+        if first.version != self._version or time.monotonic() - self._started_at >= START_EVERY_SECONDS:
+            start = OrderStart(
+                version=first.version, positions=dict(first.positions), time_ms=first.time_ms, writer=writer_id
+            )
+        records = [self._addresses.of(record) for decision in decisions for record in decision.records]
+        if self._has_order:
+            records.append(self._addresses.of_order(b"".join(decision.steps for decision in decisions), start))
+        return records, start
+
+    def written(self, count: int, start: OrderStart | None, order: Any) -> None:
+        """Notes that the first decisions are written: with this start, and with the client's metadata of their record of `order`."""
+        if start is not None:
+            self._version, self._started_at = start.version, time.monotonic()
+            if self._has_order:
+                self.starts.add(PlacedStart(order.timestamp, start.positions, order.offset))
+        self.outbox.written(count)
+
+
+class Writer:
+    """Writes what the partitions of one assignment decide.
 
     All records that gather between two commits are one transaction, because the cost of a transaction does not depend on its
     size. On a broker without transactions, such as the demo's, records are written one by one.
 
     Attributes:
-        starts: The starts in the order of the partition.
-        writing_since: When the current write began, in seconds of the monotonic clock; None while there is none.
+        id: Id of its transactions, which no other writer ever has.
+        writing_since: When the current write began, in seconds of the monotonic clock; None while there is none. If it is not None
+            after the end of `run`, nobody knows whether that write was made.
     """
 
-    def __init__(
-        self,
-        number: int,
-        outbox: Outbox,
-        kafka: KafkaSettings,
-        settings: EvaluatorSettings,
-        instruments: Instruments,
-    ) -> None:
-        self.starts = OrderStarts((), settings.closed_overlap_ms)
+    def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings, instruments: Instruments) -> None:
+        self.id = f"{settings.group_id}-writer-{uuid.uuid4().hex}"
         self.writing_since: float | None = None
-        self._number = number
-        self._outbox = outbox
         self._kafka = kafka
         self._settings = settings
         self._instruments = instruments
         self._is_transactional = settings.uses_transactions and not kafka.is_embedded
-        self._addresses = Addresses(number, kafka)
         self._producer: AIOKafkaProducer | None = None
-        self._started_at = -math.inf
-        self._version: str | None = None
+        self._bell = Bell()
+        self._outlets: list[Outlet] = []
+        self._idle = asyncio.Event()
 
-    async def fence(self) -> Mark | None:
-        """Connects. When this returns, no earlier owner can write to the partition any more.
+    def add(self, outlet: Outlet) -> None:
+        """Writes the decisions of this partition too, from now on. It must be claimed for this writer."""
+        self._outlets.append(outlet)
+        outlet.outbox.wakes(self._bell)
 
-        A broker that is killed while it ends a transaction can leave it without its end in a log. Then the transaction is decided
-        but hidden from readers, until the next transaction with this id ends there. So this method writes one with marks, records
-        without a value. A reader that is past a mark has read everything before it.
-
-        Returns:
-            Offsets after the marks; None without transactions.
+    async def start(self) -> None:
+        """Connects.
 
         Raises:
             KafkaError: It could not.
         """
-        producer = await self._start_producer()
-        if not self._is_transactional:
-            return None
-        await producer.begin_transaction()
-        topics = (self._addresses.order, self._addresses.scores)
-        sent = [await producer.send(topic, None, key=OWNER_MARK_KEY, partition=self._number) for topic in topics]
-        order, scores = await asyncio.gather(*sent)
-        await producer.commit_transaction()
-        return Mark(int(order.offset) + 1, int(scores.offset) + 1)
+        await self._start_producer()
 
     async def stop(self, deadline_seconds: float) -> None:
         """Disconnects; harmless when repeated. The next owner's fence aborts a transaction that is still open."""
         producer, self._producer = self._producer, None
-        if producer is None:
-            return
-        try:
-            await asyncio.wait_for(producer.stop(), deadline_seconds)
-        except (TimeoutError, KafkaError) as error:
-            log.warning("producer_not_stopped", partition=self._number, error=str(error) or type(error).__name__)
+        if producer is not None:
+            await _stopped(producer, deadline_seconds)
+
+    async def until_idle(self) -> None:
+        """Waits for the end of the current write."""
+        while self.writing_since is not None:
+            await self._idle.wait()
 
     async def run(self) -> None:
-        """Writes the content of the outbox until cancelled.
+        """Writes the content of the outboxes until cancelled.
 
         A record that is too large for its topic is left out and counted; the others are written.
 
         Raises:
-            FencedError: Another process owns the partition.
+            FencedError: Another process owns the partitions.
             WriteError: It is not known which records were written, or `scores` rejects a score.
         """
         interval_seconds = to_seconds(self._settings.write_interval_ms) if self._is_transactional else 0.0
         while True:
-            await self._outbox.until_due(interval_seconds)
-            began = self.writing_since = time.monotonic()
-            decisions = self._outbox.first()
-            try:
-                await self._write(decisions)
-            except (ProducerFenced, OutOfOrderSequenceNumber) as error:
-                raise FencedError(f"partition {self._number} is written by another evaluator now") from error
-            except KafkaError as error:
-                raise self._broken(str(error) or type(error).__name__) from error
-            self.writing_since = None
-            self._outbox.written(len(decisions))
+            await self._bell.until_due(interval_seconds)
+            decided = self._next()
+            if decided:
+                began = self.writing_since = time.monotonic()
+                self._idle.clear()
+                try:
+                    await self._write(decided)
+                except (ProducerFenced, OutOfOrderSequenceNumber) as error:
+                    raise FencedError(f"another evaluator writes {_named(_numbers(decided))} now") from error
+                except KafkaError as error:
+                    raise self._broken(_numbers(decided), str(error) or type(error).__name__) from error
+                self.writing_since = None
+                self._idle.set()
+            outboxes = [outlet.outbox for outlet in self._outlets]
+            self._bell.settle(outboxes)
             # The next transaction waits for company, unless there is enough for a whole one.
-            if interval_seconds and self._outbox.records < MAX_TRANSACTION_RECORDS:
+            if decided and interval_seconds and sum(each.records for each in outboxes) < MAX_TRANSACTION_RECORDS:
                 await asyncio.sleep(min(interval_seconds, RESTS * (time.monotonic() - began)))
 
-    async def _write(self, decisions: Sequence[Decision]) -> None:
-        start = self._start_of(decisions[0])
-        records = [self._addresses.of(record) for decision in decisions for record in decision.records]
-        if not self._kafka.is_embedded:
-            records.append(self._addresses.of_order(b"".join(decision.steps for decision in decisions), start))
+    def _next(self) -> dict[Outlet, list[Decision]]:
+        """Returns the decisions of the next transaction by partition. If not all fit, the others come first the next time."""
+        decided: dict[Outlet, list[Decision]] = {}
+        records = 0
+        for outlet in tuple(self._outlets):
+            if records >= MAX_TRANSACTION_RECORDS:
+                break
+            self._outlets.append(self._outlets.pop(0))
+            if decisions := outlet.outbox.first():
+                decided[outlet] = decisions
+                records += sum(len(decision.records) for decision in decisions)
+        return decided
+
+    async def _write(self, decided: Mapping[Outlet, Sequence[Decision]]) -> None:
+        began_ms = wall_clock_ms()
+        records: list[Outgoing] = []
+        starts: dict[Outlet, tuple[OrderStart | None, Outgoing]] = {}
+        for outlet, decisions in decided.items():
+            of_partition, start = outlet.records_of(decisions, self.id)
+            records += of_partition
+            starts[outlet] = start, of_partition[-1]
         written = await self._transaction(records)
         while isinstance(written, set):
             self._leave_out([records[index] for index in written])
             records = [each for index, each in enumerate(records) if index not in written]
             await self._replace_producer()
             written = await self._transaction(records)
-        if start is not None:
-            self._version, self._started_at = start.version, time.monotonic()
-            if not self._kafka.is_embedded:
-                self.starts.add(PlacedStart(written[-1].timestamp, start.positions, written[-1].offset))
+        placed = dict(zip(map(id, records), written, strict=True))
+        for outlet, (start, order) in starts.items():
+            outlet.written(len(decided[outlet]), start, placed.get(id(order)))
         self._count(records)
-
-    def _start_of(self, first: Decision) -> OrderStart | None:
-        """Returns the start of the record of `order` that begins with this decision; None if it needs none."""
-        if first.version == self._version and time.monotonic() - self._started_at < START_EVERY_SECONDS:
-            return None
-        return OrderStart(version=first.version, positions=dict(first.positions), time_ms=first.time_ms)
+        self._note_trips(chain.from_iterable(decided.values()), began_ms, wall_clock_ms())
 
     async def _transaction(self, records: Sequence[Outgoing]) -> list[Any] | set[int]:
         """Writes the records, all or none.
@@ -440,8 +608,17 @@ class PartitionWriter:
     def _count(self, records: Sequence[Outgoing]) -> None:
         for kind, number in Counter(each.kind for each in records if each.kind is not None).items():
             self._instruments.inc("callgauge_scores_published_total", (kind,), number)
-        transcripts = sum(each.topic == self._addresses.transcripts for each in records)
+        transcripts = sum(each.topic == self._kafka.topic(TRANSCRIPTS_TOPIC) for each in records)
         self._instruments.inc("callgauge_transcripts_published_total", (), transcripts)
+
+    def _note_trips(self, decisions: Iterable[Decision], began_ms: int, committed_ms: int) -> None:
+        """Observes the steps of events with a moment. Rows wait on purpose, and would hide where moments do."""
+        for trip in [decision.trip for decision in decisions if decision.trip is not None and _is_moment(decision)]:
+            points = zip(
+                ("polled", "folded", "written", "committed"), pairwise((*trip, began_ms, committed_ms)), strict=True
+            )
+            for step, (from_ms, until_ms) in points:
+                self._instruments.observe(STEP_METRIC, (step,), to_seconds(max(0, until_ms - from_ms)))
 
     def _leave_out(self, refused: Sequence[Outgoing]) -> None:
         """Counts records that are not written, and logs a line for each topic.
@@ -453,8 +630,9 @@ class PartitionWriter:
         for each in refused:
             if each.left_out is None:
                 raise self._broken(
+                    [each.number],
                     f"a record of {len(each.value)} bytes is too large for {each.topic}. Set max.message.bytes="
-                    f"{MAX_BATCH_BYTES} on it, or more"
+                    f"{MAX_BATCH_BYTES} on it, or more",
                 )
             by_topic.setdefault((each.topic, each.left_out), []).append(each)
         for (topic, left_out), those in by_topic.items():
@@ -462,7 +640,7 @@ class PartitionWriter:
             log.warning(
                 "record_too_large_to_write",
                 conversation_id=(those[0].key or b"").decode(),
-                partition=self._number,
+                partition=those[0].number,
                 topic=topic,
                 records=len(those),
                 largest_bytes=max(len(each.value) for each in those),
@@ -470,23 +648,20 @@ class PartitionWriter:
                 what_to_do=f"Set max.message.bytes={MAX_BATCH_BYTES} on {topic}, or more; `callgauge topics check` shows it.",
             )
 
-    async def _start_producer(self) -> AIOKafkaProducer:
-        producer = self._kafka.producer(
-            f"evaluator-{self._number}",
-            transactional_id=f"{self._settings.group_id}-{self._number}" if self._is_transactional else None,
+    async def _start_producer(self) -> None:
+        self._producer = self._kafka.producer(
+            "evaluator",
+            transactional_id=self.id if self._is_transactional else None,
             transaction_timeout_ms=self._settings.transaction_timeout_ms,
         )
-        self._producer = producer
-        await producer.start()
-        return producer
+        await self._producer.start()
 
     async def _replace_producer(self) -> None:
         """Replaces the producer by one with the same id, after an aborted transaction.
 
         The broker numbers the records of a producer and still expects those that it rejected, so it would reject all later ones.
-        A new producer starts a new numbering, but also fences off the last user of the id. If that was another process, it
-        owns the partition and has read our order to its end, so we must not write. Each start has the next epoch, and a gap between
-        the epochs shows the other process.
+        A new producer starts a new numbering, but would also undo a fence. Each start has the next epoch, and a gap between the
+        epochs shows that somebody has fenced us off.
 
         Raises:
             FencedError: Another process used the id in between.
@@ -495,19 +670,27 @@ class PartitionWriter:
         await self.stop(REPLACED_SECONDS)
         await self._start_producer()
         if self._epoch() != (former[0], former[1] + 1):
-            raise FencedError(f"partition {self._number} was written by another evaluator in between")
+            raise FencedError("the partitions were taken over by another evaluator in between")
 
     def _epoch(self) -> tuple[int, int]:
         """Returns the broker's number for the producer and its epoch, which are private attributes of the client."""
         manager = self._producer._txn_manager  # type: ignore[union-attr]  # noqa: SLF001  # it is started here
         return int(manager.producer_id), int(manager.producer_epoch)
 
-    def _broken(self, why: str) -> WriteError:
+    def _broken(self, numbers: Sequence[int], why: str) -> WriteError:
         return WriteError(
-            f"Scores: records of partition {self._number} were not taken by {self._kafka.bootstrap_servers}: {why}. The "
-            "evaluator ends without committing what it read last; the next one reads it again and writes the missing records. "
+            f"Scores: records of {_named(numbers)} were not taken by {self._kafka.bootstrap_servers}: {why}. The evaluator ends "
+            "without committing what it read last; the next one reads it again and writes the missing records. "
             "Check the broker and the rights on the output topics."
         )
+
+
+def _numbers(decided: Iterable[Outlet]) -> list[int]:
+    return sorted(outlet.number for outlet in decided)
+
+
+def _named(numbers: Sequence[int]) -> str:
+    return f"partition{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 # Carries out the effects of the engine: one `match`.

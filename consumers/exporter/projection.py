@@ -406,6 +406,11 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
         case ClosedFact():
             yield Counted("callgauge_calls_ended_total", (*who, record.reason))
             yield Observed("callgauge_call_turns", where, record.turns)
+            last = call.goals.newest
+            if last is not None and last.auc is not None:
+                yield Observed("callgauge_call_auc_ratio", (agent,), last.auc)
+            if last is not None and last.ppt is not None:
+                yield Observed("callgauge_call_ppt_ratio", (agent,), last.ppt)
             if call.progress is not None:
                 yield Observed("callgauge_call_progress_ratio", (agent,), call.progress)
                 if call.goals.goal_set is not None:

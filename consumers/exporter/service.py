@@ -34,9 +34,11 @@ from consumers.runtime.kafka.polling import COMMIT_SECONDS, Subscription
 from consumers.runtime.logs import about_record
 from consumers.runtime.process import first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
+from schemas.metrics.process import STEP_METRIC
 from schemas.quarantine import UndecodableRecord
 from schemas.scores.records import SCHEMA_VERSION, SCORE_RECORD, AnyScoreRecord, schema_version_in
 from schemas.topics import SCORES_TOPIC
+from schemas.units import to_seconds
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 """Time between commits: a crash makes the next process count this time again. A commit costs 0.1 ms."""
@@ -218,6 +220,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
                 instruments.inc(sample.metric, sample.labels, sample.by, exemplar if sample.by else None)
             else:
                 instruments.observe(sample.metric, sample.labels, sample.value, exemplar)
+        instruments.observe(STEP_METRIC, ("counted",), to_seconds(max(0, now_ms - record.timestamp)))
         self._count_forgotten(self._active.take(score, record.partition, now_ms))
         if self._otlp is not None:
             self._otlp.put(self._evaluations(score))

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, Final, Literal
 
 import uvicorn
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.registry import Collector
 from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -399,7 +399,10 @@ class _MetricsPage:
         async with self._rendering:  # a page at a time: rendering shares the processor with the roles
             self._instruments.refresh()
             # 10,000 series take a tenth of a second: in a thread, so that no probe and no poll of Kafka waits for it.
-            page = await asyncio.to_thread(_rendered, encode, self._instruments.registry, is_gzip=is_gzip)
+            is_openmetrics = content_type.startswith("application/openmetrics-text")
+            page = await asyncio.to_thread(
+                _rendered, self._instruments, encode, is_openmetrics=is_openmetrics, is_gzip=is_gzip
+            )
         headers = [
             (b"content-type", content_type.encode()),
             (b"content-length", str(len(page)).encode()),
@@ -426,8 +429,10 @@ class _MetricsPage:
         return PlainTextResponse(text, status_code=401, headers={"www-authenticate": challenge(authorization)})
 
 
-def _rendered(encode: Callable[[CollectorRegistry], bytes], registry: CollectorRegistry, *, is_gzip: bool) -> bytes:
-    page = encode(registry)
+def _rendered(
+    instruments: Instruments, encode: Callable[[Collector], bytes], *, is_openmetrics: bool, is_gzip: bool
+) -> bytes:
+    page = instruments.page(encode, is_openmetrics=is_openmetrics)
     return gzip.compress(page, GZIP_LEVEL) if is_gzip else page
 
 

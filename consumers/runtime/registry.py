@@ -2,17 +2,24 @@
 
 Counters and histograms change when something happens; gauges are read at each scrape. This module does not know what it
 counts: names, labels, caps and edges are rows of the catalogue.
+
+Counting and the page are ours, because the client library takes ten times as long for them; what else is registered is its own.
 """
 
+import time
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, product
-from typing import Final, Generic, TypeVar
+from functools import partial
+from itertools import accumulate, chain, product
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Exemplar, GaugeMetricFamily
+from prometheus_client.core import Metric as LibraryFamily
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from consumers.runtime.settings import MAX_SERIES
 from schemas.metrics.catalogue import metrics_of
@@ -20,14 +27,106 @@ from schemas.metrics.definition import OVERFLOW_VALUE, Label, Metric, Role
 
 LabelValues = tuple[str, ...]
 GaugeReader = Callable[[], Mapping[LabelValues, float]]
-Child = TypeVar("Child", Counter, Histogram)
-
 OVERFLOW_METRIC: Final = "callgauge_label_overflow_total"
 
 FOLDED_METRIC: Final = "callgauge_series_folded_total"
 
 MAX_PREPARED: Final = 100
 """Most combinations that are created at 0 beforehand, so that `increase()` sees the first event."""
+
+
+# The children of counters and histograms: the values of one combination of labels, and their lines on the page.
+
+
+class Example(NamedTuple):
+    """One counted case: its labels, its value, and the epoch seconds at which it was counted."""
+
+    labels: Mapping[str, str]
+    value: float
+    at: float
+
+
+class Counter:
+    """One series of a counter. One thread changes it; another may show it meanwhile."""
+
+    __slots__ = ("_example", "_value", "heads")
+
+    def __init__(self, heads: Sequence[str]) -> None:
+        """Starts at 0.
+
+        Args:
+            heads: The beginning of each of its lines on the page.
+        """
+        self.heads = heads
+        self._value = 0.0
+        self._example: Example | None = None
+
+    def inc(self, by: float, exemplar: Mapping[str, str] | None) -> None:
+        """Adds to it.
+
+        Raises:
+            ValueError: It would become smaller.
+        """
+        if by < 0:
+            raise ValueError(f"a counter only grows, and cannot by {by}")
+        self._value += by
+        if exemplar is not None:
+            self._example = Example(exemplar, float(by), time.time())
+
+    def shown(self) -> tuple[Sequence[float], Sequence[Example | None]]:
+        """Returns the value of each line, and its exemplar."""
+        return (self._value,), (self._example,)
+
+
+class Histogram:
+    """All series of one combination of labels of a histogram. One thread changes it; another may show it meanwhile."""
+
+    __slots__ = ("_counts", "_edges", "_examples", "_sum", "heads")
+
+    def __init__(self, heads: Sequence[str], edges: Sequence[float]) -> None:
+        """Starts without a value; `heads` as in `Counter`."""
+        self.heads = heads
+        self._edges = edges
+        self._counts = [0.0] * (len(edges) + 1)
+        self._sum = 0.0
+        self._examples: list[Example | None] = [None] * len(heads)
+
+    def observe(self, reading: float, exemplar: Mapping[str, str] | None) -> None:
+        """Adds one value."""
+        place = bisect_left(self._edges, reading)
+        self._counts[place] += 1
+        self._sum += reading
+        if exemplar is not None:
+            self._examples[place] = Example(exemplar, float(reading), time.time())
+
+    def shown(self) -> tuple[Sequence[float], Sequence[Example | None]]:
+        """Returns the value of each line, and its exemplar: one line for each edge, one for infinity, the count and the sum."""
+        up_to = list(accumulate(self._counts))
+        return (*up_to, up_to[-1], self._sum), self._examples
+
+
+Child = TypeVar("Child", Counter, Histogram)
+
+
+def _number(value: float) -> str:
+    """As Go writes it, from a million on with an exponent."""
+    return repr(value) if -1e6 < value < 1e6 else str(floatToGoString(value))  # type: ignore[no-untyped-call]  # the library has no hints
+
+
+def _labels(labels: Iterable[tuple[str, str]]) -> str:
+    """Returns labels as they are written behind a name, empty if there are none."""
+    pairs = (
+        '{}="{}"'.format(name, value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"'))
+        for name, value in sorted(labels)
+    )
+    text = ",".join(pairs)
+    return f"{{{text}}}" if text else ""
+
+
+def _begun(metric: Metric, *, is_openmetrics: bool) -> str:
+    """Returns the lines before a metric's own: OpenMetrics names a counter without `_total`."""
+    name = metric.name.removesuffix("_total") if is_openmetrics else metric.name
+    return f"# HELP {name} {metric.help}\n# TYPE {name} {metric.type}\n"
 
 
 class Vocabulary:
@@ -85,9 +184,11 @@ class SeriesBudget:
 class Family(Generic[Child]):
     """The children of one counter or histogram by label values, so that a look-up is one read of a dictionary."""
 
-    def __init__(self, metric: Metric, parent: Child, vocabulary: Vocabulary, budget: SeriesBudget) -> None:
+    def __init__(
+        self, metric: Metric, make: Callable[[Sequence[str]], Child], vocabulary: Vocabulary, budget: SeriesBudget
+    ) -> None:
         self.metric = metric
-        self._parent: Child = parent
+        self._make_child: Callable[[Sequence[str]], Child] = make
         self._vocabulary = vocabulary
         self._budget = budget
         self._children: dict[LabelValues, Child] = {}
@@ -129,7 +230,7 @@ class Family(Generic[Child]):
         known = self._children.get(tuple(resolved))
         if known is not None:
             return known
-        if isinstance(self._parent, Counter):
+        if self.metric.type == "counter":
             self.prepare({labels[index].name: resolved[index] for index in self._capped})
         return self._make(tuple(resolved))
 
@@ -144,23 +245,66 @@ class Family(Generic[Child]):
     def _make(self, values: LabelValues) -> Child:
         known = self._children.get(values)
         if known is None:
-            known = self._parent.labels(*values) if values else self._parent
+            labels = list(zip(self.metric.labels, values, strict=True))
+            heads = [name + _labels(chain(labels, le)) + " " for name, le in self._lines()]
+            known = self._make_child(heads)
             self._children[values] = known
         return known
 
+    def _lines(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+        """The series of one child, each with its name and the label that only it has, in the order of `shown`."""
+        name = self.metric.name
+        if self.metric.type == "counter":
+            yield name, ()
+        else:
+            yield from ((f"{name}_bucket", (("le", edge),)) for edge in self.metric.le_values)
+            yield from ((f"{name}_count", ()), (f"{name}_sum", ()))
 
-class _Gauges(Collector):
+    def text(self, *, is_openmetrics: bool) -> str:
+        """The part of the page about this metric."""
+        parts = [_begun(self.metric, is_openmetrics=is_openmetrics)]
+        for child in list(self._children.values()):
+            values, examples = child.shown()
+            if is_openmetrics and any(examples):
+                for head, value, each in zip(child.heads, values, examples, strict=True):
+                    case = "" if each is None else f" # {_labels(each.labels.items())} {_number(each.value)} {each.at}"
+                    parts.append(f"{head}{_number(value)}{case}\n")
+            else:
+                parts += [f"{head}{_number(value)}\n" for head, value in zip(child.heads, values, strict=True)]
+        return "".join(parts)
+
+    def family(self) -> LibraryFamily:
+        """The same for who asks the registry and not for the page."""
+        shown = LibraryFamily(self.metric.name.removesuffix("_total"), self.metric.help, self.metric.type)
+        for names, child in list(self._children.items()):
+            labels = dict(zip(self.metric.labels, names, strict=True))
+            values, examples = child.shown()
+            for (name, le), value, each in zip(self._lines(), values, examples, strict=True):
+                case = None if each is None else Exemplar(dict(each.labels), each.value, each.at)
+                shown.add_sample(name, {**labels, **dict(le)}, value, exemplar=case)
+        return shown
+
+
+class _Gauges:
     """Gauges as last read. Each reading replaces the one before as a whole, so vanished values leave the page."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = tuple(metrics)
         self.readings: dict[str, Mapping[LabelValues, float]] = {}
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
+    def text(self, *, is_openmetrics: bool) -> str:
+        """The part of the page about them."""
+        parts = []
         for metric in self._metrics:
-            yield GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+            parts.append(_begun(metric, is_openmetrics=is_openmetrics))
+            parts += [
+                f"{metric.name}{_labels(zip(metric.labels, values, strict=True))} {_number(float(reading))}\n"
+                for values, reading in self.readings.get(metric.name, {}).items()
+            ]
+        return "".join(parts)
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def families(self) -> Iterator[LibraryFamily]:
+        """The same for who asks the registry and not for the page."""
         for metric in self._metrics:
             family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
             for values, reading in self.readings.get(metric.name, {}).items():
@@ -168,7 +312,20 @@ class _Gauges(Collector):
             yield family
 
 
-class Instruments:
+class _Others(Collector):
+    """What else is in a registry, such as the library's figures of the process."""
+
+    def __init__(self, registry: CollectorRegistry, but: Collector) -> None:
+        self._registry = registry
+        self._but = but
+
+    def collect(self) -> Iterator[LibraryFamily]:
+        for collector in list(self._registry._collector_to_names):  # noqa: SLF001  # the library tells its collectors to nobody
+            if collector is not self._but:
+                yield from collector.collect()
+
+
+class Instruments(Collector):
     """All metrics of some roles, ready to use. Only this class bounds label values."""
 
     def __init__(self, registry: CollectorRegistry, roles: Collection[Role], max_series: int = MAX_SERIES) -> None:
@@ -180,7 +337,6 @@ class Instruments:
             max_series: Most series. Beyond it, names that arrive in events become `other`. Values of closed sets and of the
                 deployment (partitions, topics) are always there.
         """
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's function has no hints; saves a series per child
         self.registry = registry
         self._vocabulary = Vocabulary(self._prepare_for, self._count_overflow)
         self._budget = SeriesBudget(max_series, self._count_folded)
@@ -195,14 +351,37 @@ class Instruments:
             self._budget.set_aside(metric)
         for metric in metrics:
             if metric.type == "counter":
-                counter = Counter(metric.name, metric.help, metric.labels, registry=registry)
-                self._counters[metric.name] = Family(metric, counter, self._vocabulary, self._budget)
+                self._counters[metric.name] = Family(metric, Counter, self._vocabulary, self._budget)
             elif metric.type == "histogram":
-                histogram = Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.edges)
-                self._histograms[metric.name] = Family(metric, histogram, self._vocabulary, self._budget)
+                make = partial(Histogram, edges=metric.edges)
+                self._histograms[metric.name] = Family(metric, make, self._vocabulary, self._budget)
         self._gauge_metrics = {metric.name: metric for metric in metrics if metric.type == "gauge"}
         self._gauges = _Gauges(self._gauge_metrics.values())
-        registry.register(self._gauges)
+        self._families = [
+            self._counters.get(name) or self._histograms[name]
+            for name in (metric.name for metric in metrics if metric.type != "gauge")
+        ]
+        registry.register(self)
+
+    def describe(self) -> Iterator[LibraryFamily]:
+        """For the registry: nothing, so that it compares no names; those of the catalogue are distinct."""
+        yield from ()
+
+    def collect(self) -> Iterator[LibraryFamily]:
+        """For who asks the registry: all metrics, with the gauges as last read."""
+        yield from (family.family() for family in self._families)
+        yield from self._gauges.families()
+
+    def page(self, encode: Callable[[Collector], bytes], *, is_openmetrics: bool) -> bytes:
+        """Returns `/metrics`, with the gauges as last read. It may run in another thread than what counts.
+
+        Args:
+            encode: The library's encoder of the format, for what else is in the registry.
+            is_openmetrics: Whether the format is OpenMetrics, which shows exemplars; otherwise Prometheus' older one.
+        """
+        parts = [family.text(is_openmetrics=is_openmetrics) for family in self._families]
+        parts.append(self._gauges.text(is_openmetrics=is_openmetrics))
+        return "".join(parts).encode() + encode(_Others(self.registry, self))  # which ends OpenMetrics with a line
 
     def inc(
         self, name: str, values: LabelValues = (), by: float = 1, exemplar: Mapping[str, str] | None = None
@@ -213,19 +392,19 @@ class Instruments:
             name: The metric's full name.
             values: Its label values, in the catalogue's order.
             by: The increase, not below 0.
-            exemplar: Labels of one counted case; at most 128 characters, names included.
+            exemplar: Labels of one counted case, kept as they are; at most 128 characters, names included.
 
         Raises:
             KeyError: These roles have no counter of that name.
-            ValueError: A label value is outside its closed set.
+            ValueError: A label value is outside its closed set, or the increase is negative.
         """
-        self._counters[name].child(values).inc(by, dict(exemplar) if exemplar else None)
+        self._counters[name].child(values).inc(by, exemplar)
 
     def observe(
         self, name: str, values: LabelValues, reading: float, exemplar: Mapping[str, str] | None = None
     ) -> None:
         """Adds one value to a histogram; arguments and errors as in `inc`."""
-        self._histograms[name].child(values).observe(reading, dict(exemplar) if exemplar else None)
+        self._histograms[name].child(values).observe(reading, exemplar)
 
     def read_gauge(self, name: str, reader: GaugeReader) -> None:
         """Registers a function that returns all values of a gauge, by label values. It runs on the event loop at each scrape.

@@ -5,7 +5,12 @@ from typing import Final, Literal
 
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.models.common import DataSourceRef, StackingMode
-from grafana_foundation_sdk.models.dashboard import DashboardLinkType, DataTransformerConfig, GridPos
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardLinkType,
+    DataTransformerConfig,
+    DynamicConfigValue,
+    GridPos,
+)
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 GRID_WIDTH: Final = 24
@@ -13,6 +18,14 @@ PANEL_HEIGHT: Final = 8
 SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 LATENCY: Final = 'callgauge_turn_response_latency_seconds_bucket{agent=~"$agent"}[$__rate_interval]'
 """The histogram whose exemplars name calls."""
+BEFORE: Final = ", before"
+"""End of the legend of a line that shows the same period before: it is drawn thin and dashed."""
+
+_BEFORE_STYLE: Final = [
+    DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [4, 6]}),
+    DynamicConfigValue("custom.lineWidth", 1),
+    DynamicConfigValue("custom.showPoints", "never"),
+]
 
 PanelBuilder = timeseries.Panel | stat.Panel | heatmap.Panel | table.Panel
 
@@ -50,8 +63,16 @@ def per_minute(series: str, by: str = "") -> str:
     return f"60 * sum{grouping} (rate({series}[$__rate_interval]))"
 
 
-def panel_of(chart: Chart, panel_id: int, x: int, y: int) -> PanelBuilder:
-    """Returns the panel of a chart at a place of the grid."""
+def panel_of(chart: Chart, panel_id: int, x: int, y: int, least_step: str) -> PanelBuilder:
+    """Returns the panel of a chart at a place of the grid.
+
+    Args:
+        chart: Its queries and texts.
+        panel_id: Its number on the dashboard.
+        x: Its first column.
+        y: Its first line.
+        least_step: Shortest time between two points, such as `10m`, and so of what each covers; empty for that of the data source.
+    """
     panel = (
         _start_panel(chart)
         .id(panel_id)
@@ -62,6 +83,10 @@ def panel_of(chart: Chart, panel_id: int, x: int, y: int) -> PanelBuilder:
         .grid_pos(GridPos(h=PANEL_HEIGHT, w=chart.width, x=x, y=y))
         .data_links([_link(title, address) for title, address in chart.links.items()])
     )
+    if least_step:
+        panel.interval(least_step)
+    if any(legend.endswith(BEFORE) for legend in chart.queries):
+        panel.override_by_regexp(f"/{BEFORE}$/", _BEFORE_STYLE)
     for index, (legend, expression) in enumerate(chart.queries.items()):
         query = prometheus.Dataquery().ref_id("ABCDEF"[index]).expr(expression).legend_format(legend).datasource(SOURCE)
         if LATENCY in expression:

@@ -1,7 +1,7 @@
 """Writes the dashboards and the data source of Grafana. Run this file after a change; a test compares.
 
 The JSON is committed, so nothing of this is needed to run callgauge. Units, descriptions and positions are written once
-in overview.py and pipeline.py instead of by hand in files of a thousand lines. Links lead where deploy/addresses.yaml says.
+in overview.py, pipeline.py and quality.py instead of by hand in files of a thousand lines. Links lead where deploy/addresses.yaml says.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from typing import Final
 
 import overview
 import pipeline
+import quality
 import yaml
 from charts import GRID_WIDTH, PANEL_HEIGHT, SOURCE, Row, panel_of
 from grafana_foundation_sdk.builders import dashboard
@@ -62,6 +63,16 @@ def rendered() -> dict[Path, str]:
             console,
             has_agent=False,
         ),
+        "quality": _dashboard(
+            "quality",
+            "How good the calls are, by agent, beside the same period before: goals, tools, EVA's metrics, text judges, speech.",
+            quality.ROWS,
+            console,
+            has_agent=True,
+            period="24h",
+            refresh="1m",
+            least_step="10m",
+        ),
     }
     files = {
         GRAFANA / "dashboards" / f"{name}.json": JSONEncoder(sort_keys=True, indent=2).encode(board.build()) + "\n"
@@ -71,15 +82,23 @@ def rendered() -> dict[Path, str]:
 
 
 def _dashboard(
-    name: str, description: str, rows: tuple[Row, ...], console: str, *, has_agent: bool
+    name: str,
+    description: str,
+    rows: tuple[Row, ...],
+    console: str,
+    *,
+    has_agent: bool,
+    period: str = "30m",
+    refresh: str = "10s",
+    least_step: str = "",
 ) -> dashboard.Dashboard:
     board = (
         dashboard.Dashboard(f"callgauge {name}")
         .uid(f"callgauge-{name}")
         .description(description)
         .tags(["callgauge"])
-        .time("now-30m", "now")
-        .refresh("10s")
+        .time(f"now-{period}", "now")
+        .refresh(refresh)
         .timezone("browser")
         .readonly()
         .tooltip(DashboardCursorSync.CROSSHAIR)
@@ -121,7 +140,7 @@ def _dashboard(
         x = 0
         for chart in charts:
             panel_id += 1
-            board.with_panel(panel_of(chart, panel_id, x, y + 1))
+            board.with_panel(panel_of(chart, panel_id, x, y + 1, least_step))
             x += chart.width
         y += 1 + PANEL_HEIGHT
     return board

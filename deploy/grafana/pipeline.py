@@ -13,7 +13,7 @@ ROWS: tuple[Row, ...] = (
                 "Running",
                 "Processes that Prometheus reaches, by version. During an upgrade there are two.",
                 "short",
-                6,
+                4,
                 {"{{version}}": "count by (version) (callgauge_build_info)"},
                 "number",
             ),
@@ -21,14 +21,14 @@ ROWS: tuple[Row, ...] = (
                 "Behind, in seconds",
                 "Age of the oldest event not yet processed, by group and topic. The alert begins at a minute.",
                 "s",
-                6,
+                5,
                 {"{{group}}: {{topic}}": "max by (group, topic) (callgauge_consumer_lag_seconds)"},
             ),
             Chart(
                 "Behind, in records",
                 "Records not yet processed, by topic. A burst that falls again is no trouble.",
                 "short",
-                6,
+                5,
                 {"{{topic}}": "sum by (topic) (callgauge_consumer_lag_messages)"},
                 "areas",
             ),
@@ -36,10 +36,21 @@ ROWS: tuple[Row, ...] = (
                 "From event to metric",
                 "From the broker's timestamp of an event to the metric that it changed, by kind of agent. The objective is 10 s.",
                 "s",
-                6,
+                5,
                 {
                     "{{pipeline}}, p99": "histogram_quantile(0.99, sum by (pipeline, le) "
                     "(rate(callgauge_event_to_score_seconds_bucket[$__rate_interval])))"
+                },
+            ),
+            Chart(
+                "Where an event waits",
+                "Median time of each step to a metric of a moment: until an evaluator takes the event up, has decided, begins to write, "
+                "has committed (a part of the last one), and until an exporter has counted.",
+                "s",
+                5,
+                {
+                    "{{step}}": "histogram_quantile(0.5, sum by (step, le) "
+                    "(rate(callgauge_event_step_seconds_bucket[$__rate_interval])))"
                 },
             ),
         ),

@@ -5,6 +5,7 @@ selector of the environments that count. Every alert gets its team and the whole
 Alerts about callers also get the address of their calls, and keep firing while no scores are read: a dead evaluator is no recovery.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+
+from schemas.metrics.exporter import LATENCY_EDGES_SECONDS
 
 DEPLOY: Final = Path(__file__).parents[1]
 OUTPUT: Final = DEPLOY / "prometheus" / "rules" / "callgauge.rules.yml"
@@ -112,7 +115,7 @@ def rules_of(table: Mapping[str, Any], alerts: Mapping[str, Any], addresses: Map
     Raises:
         ObjectiveError: A burn alert could never fire.
     """
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"name": f"callgauge-{name}", "interval": interval, "rules": list(rules)}
         for name, interval, rules in (
             *(("objectives-often", OFTEN, _recordings(table, is_often=True)),),
@@ -124,7 +127,7 @@ def rules_of(table: Mapping[str, Any], alerts: Mapping[str, Any], addresses: Map
         for alert in _burn_alerts(objective, burns(table), table["burn_waits"]):
             (often if alert["labels"]["severity"] == "critical" else seldom).append(alert)
     groups += [
-        {"name": group["name"], "interval": OFTEN, "rules": [dict(rule) for rule in group["rules"]]}
+        {"name": group["name"], "interval": OFTEN, "rules": list(_with_stages(group["rules"], table))}
         for group in alerts["groups"]
     ]
     runbooks, console = (addresses[name].rstrip("/") for name in ("runbooks", "console"))
@@ -142,6 +145,55 @@ def rules_of(table: Mapping[str, Any], alerts: Mapping[str, Any], addresses: Map
     return {"groups": groups}
 
 
+def _with_stages(rules: Sequence[Rule], table: Mapping[str, Any]) -> Iterator[Rule]:
+    """Yields copies of the rules, with those of the stages in place of the entry that asks for them: rules run in their order."""
+    for rule in rules:
+        if "stages_over" in rule:
+            yield from (_stage_misses(part, rule["stages_over"], table) for part in ("p50", "p95"))
+        else:
+            yield dict(rule)
+
+
+def _stage_misses(part: str, window: str, table: Mapping[str, Any]) -> Rule:
+    """Returns the recording of the share of times beyond this limit, for every agent and stage that has one.
+
+    Raises:
+        ObjectiveError: A limit is no edge of the histogram, so nothing counts the times within it; or no stage has such a limit.
+    """
+    usual, of_agents = table["stages"], table["stages_of_agents"]
+    chosen: dict[tuple[float | None, str], list[str]] = {}
+    for stage, limits in usual.items():
+        others = [agent for agent, stages in of_agents.items() if part in stages.get(stage, ())]
+        selector = f"agent!~{json.dumps('|'.join(map(re.escape, others)))}," if others else ""
+        chosen.setdefault((limits.get(part), selector), []).append(stage)
+    for agent, stages in of_agents.items():
+        for stage, limits in stages.items():
+            if part in limits:
+                chosen.setdefault((limits[part], f"agent={json.dumps(agent)},"), []).append(stage)
+    shares = []
+    for (limit, selector), stages in chosen.items():
+        if limit is None:
+            continue
+        if limit not in LATENCY_EDGES_SECONDS:
+            raise ObjectiveError(
+                f"{part} of {', '.join(stages)} in slo.yaml: expected an edge of {_STAGES}, one of {LATENCY_EDGES_SECONDS}; seen "
+                f"{limit}. Nothing was written. Take the next edge."
+            )
+        series = f'{selector}stage=~"{"|".join(stages)}",COUNTED'
+        by = "sum by (agent, environment, stage)"
+        shares.append(
+            f'1 - {by} (rate({_STAGES}_bucket{{le="{float(limit)}",{series}}}[{window}]))\n'
+            f"/ ({by} (rate({_STAGES}_count{{{series}}}[{window}])) > 0)"
+        )
+    if not shares:
+        raise ObjectiveError(
+            f"slo.yaml: expected a stage with {part}, which CallgaugeStageSlow reads; seen none. Nothing was written. Give one stage a "
+            "limit, or take that half of the alert out of alerts.yaml, too."
+        )
+    return {"record": f"agent_stage:callgauge_stage_{part}_misses:ratio_rate{window}", "expr": "\nor\n".join(shares)}
+
+
+_STAGES: Final = "callgauge_stage_latency_seconds"
 _CALL_LABELS: Final = ("agent", "tenant", "environment")
 
 

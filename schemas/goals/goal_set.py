@@ -69,7 +69,8 @@ class Subgoal(GoalModel):
         id: Its name among the set's subgoals.
         details: The goal in plain words. A judge gets exactly this text; for a check by code it is an explanation.
         check: How it is checked.
-        turn: Used by agent-inspect's static scores only; progress over turns ignores it.
+        turn: Used by agent-inspect's static scores of finished traces only. A call may reach the subgoal in any turn, as in
+            agent-inspect's progress over turns, so a set in our own format may not name one.
     """
 
     id: SubgoalId
@@ -648,9 +649,21 @@ def _read_one(found: ReadGoals, value: object, path: DocumentPath, fallback_id: 
             if not (read.mistakes and text.startswith("subgoals is missing"))
         ]
     else:
+        if foreign is None:
+            mistakes += _unread_turns(goals)
         if not mistakes:
             found.sets.append((path, goals))
     found.mistakes += (GoalMistake(path + place, text) for place, text in mistakes)
+
+
+def _unread_turns(goals: GoalSet) -> Iterator["PlacedText"]:
+    for index, subgoal in enumerate(goals.subgoals):
+        if isinstance(subgoal.turn, int):
+            text = (
+                f"no call is judged by it: a subgoal may be reached in any turn; seen {subgoal.turn}. Leave it out, or put the check "
+                "into one of kind `within`"
+            )
+            yield ("subgoals", index, "turn"), text
 
 
 def _refuse_doubles(found: ReadGoals) -> None:

@@ -56,12 +56,25 @@ def metrics_of(role: Role) -> tuple[Metric, ...]:
     return tuple(metric for metric in METRICS if metric.role in (role, "every"))
 
 
-def render_markdown() -> str:
-    """The table as GitHub markdown: one row per metric, then one per label. Ends with a line break."""
-    lines = ["| metric | type | unit | labels | on | meaning |", "|---|---|---|---|---|---|"]
+def render_markdown(uses: Mapping[str, str]) -> str:
+    """The table as GitHub markdown: one row per metric, then one per label. Ends with a line break.
+
+    Args:
+        uses: By metric, what uses it; a metric that nothing uses may be left out.
+    """
+    lines = ["| metric | type | unit | labels | on | meaning | used by |", "|---|---|---|---|---|---|---|"]
     for metric in METRICS:
         labels = ", ".join(f"`{name}`" for name in metric.labels)
-        lines.append(f"| `{metric.name}` | {metric.type} | {metric.unit} | {labels} | {metric.role} | {metric.help} |")
+        row = (
+            f"`{metric.name}`",
+            metric.type,
+            metric.unit,
+            labels,
+            metric.role,
+            metric.help,
+            uses.get(metric.name, ""),
+        )
+        lines.append(f"| {' | '.join(row)} |")
     lines += ["", "| label | meaning | values |", "|---|---|---|"]
     labels_in_order = dict.fromkeys(label for metric in METRICS for label in metric.label_set)
     for label in sorted(labels_in_order, key=lambda label: label.name):

@@ -24,8 +24,8 @@ LATENCY_EDGES_SECONDS: Final = (0.1, 0.2, 0.3, 0.5, 0.8, 0.815, 1.0, 1.2, 1.5, 2
 objective (95 % of turns), 3.5 the warning and 5.0 the critical p95 of published voice-agent fleets, 0.8 to 1.2 where
 callers start to doubt the line, 0.8 and 0.815 the usual p95 limits of speech recognition and of speech's first byte."""
 
-EVENT_TO_SCORE_EDGES_SECONDS: Final = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Edges of our own delay: 0.25 is the p99 the design promises, 10.0 the limit of scores fresh enough to act on."""
+EVENT_TO_SCORE_EDGES_SECONDS: Final = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Edges of our own delay: 0.1 and 0.25 are the p50 and p99 the design promises, 10.0 the limit of scores fresh enough to act on."""
 
 CALL_TURNS_EDGES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0)
 """Edges of the turns of a call: a caller who hangs up at once has 1 or 2."""
@@ -196,6 +196,14 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EXPORTER.histogram("callgauge_call_progress_ratio", "ratio", RATIO_EDGES, _AGENT)(
         "Progress of a call after its last turn, the share of its subgoals that were reached, observed when it closes."
+    ),
+    _EXPORTER.histogram("callgauge_call_auc_ratio", "ratio", RATIO_EDGES, _AGENT)(
+        "Area under the progress of a call, agent-inspect's AUC: from its first turn to the most turns that its goal set counts, "
+        "observed when it closes. Progress that comes early gives more of it."
+    ),
+    _EXPORTER.histogram("callgauge_call_ppt_ratio", "ratio", RATIO_EDGES, _AGENT)(
+        "Progress per turn of a call, agent-inspect's PPT: its progress divided by the turn that first had it, observed when it "
+        "closes."
     ),
     _EXPORTER.counter("callgauge_calls_scored_total", "calls", _AGENT, _SUCCESS)(
         "Calls with goals that closed, by whether every subgoal was reached by the last turn that counts."

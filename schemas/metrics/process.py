@@ -10,7 +10,8 @@ _INGEST = MetricsOf("ingest")
 _MONITOR = MetricsOf("monitor")
 
 # The metrics of every process, whatever its roles: its version, its series, its reading of Kafka, its HTTP server,
-# and restarts of its roles. `process_*`, its memory, processor time and start, comes from the client library.
+# restarts of its roles, and the way of events, which leads through two roles. `process_*`, its memory, processor time and
+# start, comes from the client library.
 
 _HTTP_LIMIT = Label(
     "limit",
@@ -21,6 +22,16 @@ _CAPPED_LABEL = Label(
     "label", "the label whose cap was reached", ("agent", "tenant", "environment", "goal_set", "tool")
 )
 _VERSION = Label("version", "the installed version")
+_STEP = Label(
+    "step",
+    "where it ends: the evaluator takes the event up, has decided its records, begins their transaction, has committed it; "
+    "the exporter has counted a record",
+    ("polled", "folded", "written", "committed", "counted"),
+)
+
+STEP_EDGES_SECONDS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Edges of a step on the way of an event: all together take 0.1 s at p50 and 0.25 s at p99 on a machine that keeps up."""
+STEP_METRIC: Final = "callgauge_event_step_seconds"
 
 PROCESS_METRICS: Final[tuple[Metric, ...]] = (
     _EVERY.gauge("callgauge_build_info", "info", _VERSION)("Always 1; the label says which version runs."),
@@ -43,6 +54,12 @@ PROCESS_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EVERY.counter("callgauge_kafka_logins_refused_total", "requests")(
         "Trial connections that Kafka refused: a login, a certificate or a token that holds no longer. Each is logged."
+    ),
+    _EVERY.histogram(STEP_METRIC, "seconds", STEP_EDGES_SECONDS, _STEP)(
+        "Time of each step from an event to the metrics that it changes, from the end of the step before, for events that show something "
+        "that is written at once: a latency, an interruption, the use of a tool. Rows of turns and calls may wait. "
+        "`polled` begins at the broker's timestamp of the event, `counted` when the record was written, so it includes `committed`. "
+        "Evaluators observe the first four, once for each event, exporters the last one, once for each record."
     ),
 )
 

@@ -12,6 +12,7 @@ from schemas.scores.records import (
     ClosedFact,
     GoalsFact,
     ProgressScore,
+    Result,
     Scored,
     StallFact,
     Unscored,
@@ -65,6 +66,10 @@ MAX_JUDGED_TURNS: Final = 20
 should all of these be withdrawn at once, progress is unknown until the next turn is judged."""
 
 
+def _value_of(result: Result) -> float | None:
+    return result.value if isinstance(result, Scored) else None
+
+
 class JudgedTurn(NamedTuple):
     """Progress of a call after one turn.
 
@@ -75,6 +80,8 @@ class JudgedTurn(NamedTuple):
         missing: How many subgoals have no verdict.
         progress: The share of subgoals that were reached, from 0 to 1; None when it is not known.
         is_withdrawn: Whether later events showed that there is no such turn.
+        auc: agent-inspect's area under the progress curve up to this turn, from 0 to 1; None when it is not known.
+        ppt: Progress divided by the turn that first had it, from 0 to 1; None when it is not known.
     """
 
     turn: int
@@ -83,6 +90,8 @@ class JudgedTurn(NamedTuple):
     missing: int
     progress: float | None
     is_withdrawn: bool = False
+    auc: float | None = None
+    ppt: float | None = None
 
 
 class CallGoals(NamedTuple):
@@ -142,8 +151,10 @@ class CallGoals(NamedTuple):
         is_gone = is_withdrawn(record)
         last = judged.get(turn)
         if last is None or last.revision <= record.revision:
-            progress = record.result.value if isinstance(record.result, Scored) else None
-            judged[turn] = JudgedTurn(turn, record.revision, record.reached, record.missing, progress, is_gone)
+            progress, auc, ppt = (_value_of(result) for result in (record.result, record.auc, record.ppt))
+            judged[turn] = JudgedTurn(
+                turn, record.revision, record.reached, record.missing, progress, is_gone, auc, ppt
+            )
         subgoals = self.subgoals if is_gone else max(self.subgoals, record.subgoals)
         return self._replace(subgoals=subgoals, judged=tuple(sorted(judged.values())[-MAX_JUDGED_TURNS:]))
 

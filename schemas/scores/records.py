@@ -373,6 +373,44 @@ class TextRating(ScoreModel):
     failure_modes: tuple[str, ...] = ()
 
 
+class ToolDifference(ScoreModel):
+    """A part of a tool call that is not as the goal set expects it. Texts are JSON without personal data, cut to 200 characters.
+
+    Attributes:
+        parameter: Name of the argument; None for the output.
+        expected: The expected value, or the condition in plain words that a judge found untrue.
+        seen: The value; None if the call has no such argument.
+    """
+
+    parameter: str | None
+    expected: str
+    seen: str | None
+
+
+class ExpectedToolCallScore(ScoreModel):
+    """Whether an expected tool call of the goal set was made as expected: 1 or 0. One that names no turn is not applicable.
+
+    If several calls of the tool were made in its turn, `differences` are those of the call with the fewest.
+
+    Attributes:
+        index: Its place in the goal set, from 0.
+        tool: Name of the tool.
+        turn: The turn in which it is expected, counted as in all records: turn 0 is the greeting, so it is the goal set's index
+            plus 1. None if the goal set names none.
+        missed: What is not as expected: `name` if the tool was not called in that turn, otherwise `arguments`, `output` or both.
+        differences: What was expected and what was seen, at most 5.
+        called_in_turns: Other turns in which a call was missed but the tool was called, at most 10.
+    """
+
+    index: int
+    tool: str
+    turn: int | None
+    result: Result
+    missed: tuple[Literal["name", "arguments", "output"], ...] = ()
+    differences: tuple[ToolDifference, ...] = ()
+    called_in_turns: tuple[int, ...] = ()
+
+
 class TurnValues(CallRecord):
     """All measured values of one turn, published when the call leaves the turn, and again when a value changes.
 
@@ -444,6 +482,8 @@ class CallValues(CallRecord):
         eva: EVA's metrics by name.
         stages: By stage, the number of turns in which several sources measured it and in which they disagree; at the close.
         tool_correctness: Share of the expected tool calls that were made as expected, among those due in the turns so far.
+        expected_tool_calls: Each of these calls, and why it counts as made or not; at the close all that the goal set expects.
+            Left out if it expects none.
         success_final_turn: 1 when every subgoal was reached by the last turn that counts, otherwise 0; at the close.
         faithfulness: A judge's rating.
         conversation_progression: A judge's rating.
@@ -463,6 +503,7 @@ class CallValues(CallRecord):
     eva: dict[EvaMetricName, EvaMetricScore] = Field(default_factory=dict)
     stages: dict[Stage, StageAgreement] = Field(default_factory=dict)
     tool_correctness: Result | None = None
+    expected_tool_calls: tuple[ExpectedToolCallScore, ...] | None = Field(None, exclude_if=is_none)
     success_final_turn: Result | None = None
     faithfulness: TextRating | None = None
     conversation_progression: TextRating | None = None
@@ -493,6 +534,7 @@ __all__ = [
     "DeadAirFact",
     "EstimateError",
     "EvaMetricScore",
+    "ExpectedToolCallScore",
     "FinalLatencies",
     "GoalsFact",
     "InterruptionFact",
@@ -512,6 +554,7 @@ __all__ = [
     "StallFact",
     "SubgoalScore",
     "TextRating",
+    "ToolDifference",
     "ToolOutcome",
     "ToolUseFact",
     "TranscriptDisagreement",

@@ -44,7 +44,8 @@ def check(
 
     Every mistake is printed with its line. Exit code 1 when there is one.
 
-    With --call a recorded call is scored against the goals, without a judge, and each subgoal has the turn that reaches it.
+    With --call a recorded call is scored against the goals, without a judge: each subgoal has the turn that reaches it, and each
+    expected tool call that was not made as expected the reason.
 
     Examples:
         callgauge goals check goals/

@@ -42,10 +42,11 @@ def transcript(
     from streamer.offline.call_work import reading_progress, tell_refused
     from streamer.offline.scored_recordings import plan_from
     from streamer.offline.scoring import RecordedScoring
-    from streamer.recordings.reader import read_recordings
+    from streamer.recordings.reader import read_recordings, unknown_speech
     from streamer.roles.transcript_files import FolderWriter, print_transcript, write_transcript
     from streamer.settings.listing import settings_from
     from streamer.sources.replay import with_control_events
+    from streamer.terminal import say
 
     if packs and folder is None:
         raise typer.BadParameter("it is about files: give --folder too, or pack standard output with `| gzip`.")
@@ -59,6 +60,8 @@ def transcript(
                 deque(scoring.run(progress.event), maxlen=0)  # nothing is asked
                 progress.calls += 1
                 write_transcript(scoring, write)
+                for sentence in unknown_speech(recorded):
+                    say(sentence)
                 tell_refused(recorded.conversation_id, scoring.refused)
     if folder is None:
         sys.stdout.flush()

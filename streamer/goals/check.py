@@ -23,10 +23,10 @@ from schemas.goals.checks import (
     ToolResult,
     Within,
 )
-from schemas.goals.goal_set import ExpectedParameter, ExpectedToolCall, GoalSet, seen
-from schemas.scores.records import SubgoalScore, Unscored
+from schemas.goals.goal_set import ExpectedOutput, ExpectedParameter, ExpectedToolCall, GoalSet, seen
+from schemas.scores.records import CallValues, ExpectedToolCallScore, SubgoalScore, Unscored
 from streamer.goals.files import FileMistake, GoalFile, GoalFolderError, goal_files_of
-from streamer.report.drawing import counted
+from streamer.report.drawing import counted, expected_call
 
 if TYPE_CHECKING:
     from streamer.offline.scoring import RecordedScoring
@@ -43,6 +43,8 @@ def set_in_words(goals: GoalSet) -> Iterator[str]:
     for subgoal in goals.subgoals:
         how = f"by a judge: {subgoal.details}" if subgoal.is_judged else f"by code: {check_in_words(subgoal.check)}"
         yield f"  {subgoal.id:<{width}}  {how}"
+        if isinstance(subgoal.turn, int):
+            yield f"  {'':<{width}}  turn {subgoal.turn} is for scores of traces; a call may reach it in any turn"
     for call in goals.expected_tool_calls:
         yield f"  expected tool call: {_call_in_words(call)}"
 
@@ -102,11 +104,14 @@ def _matcher_in_words(path: str, matcher: Matcher) -> str:
 
 def _call_in_words(call: ExpectedToolCall) -> str:
     arguments = ", ".join(f"{each.name}{_value_in_words(each)}" for each in call.expected_parameters)
-    turn = "" if call.turn is None else f", turn {call.turn}"
-    return f"{call.tool}({arguments}){turn}"
+    output = "" if call.expected_output is None else f", output{_value_in_words(call.expected_output)}"
+    # Files count turns as agent-inspect does, from 0; everything that people read has the greeting as turn 0.
+    if isinstance(call.turn, int) and call.turn >= 0:
+        return f"{call.tool}({arguments}){output}, in turn {call.turn + 1} (index {call.turn})"
+    return f"{call.tool}({arguments}){output}, left out, because it names no turn"
 
 
-def _value_in_words(expected: ExpectedParameter) -> str:
+def _value_in_words(expected: ExpectedParameter | ExpectedOutput) -> str:
     return f"={seen(expected.value)}" if expected.check is None else f" as a judge sees it: {expected.check}"
 
 
@@ -128,9 +133,10 @@ def tried_on(path: Path, sets: Sequence[GoalSet]) -> "list[RecordedScoring]":
 
 
 def tried_lines(scoring: "RecordedScoring") -> Iterator[str]:
-    """How far a recorded call comes in its goal set: a line for each subgoal."""
+    """How far a recorded call comes in its goal set: a line for each subgoal and each expected tool call."""
     yield f"call {scoring.call.conversation_id}, goals {'' if scoring.goal_set is None else scoring.goal_set.id}:"
     yield from (f"  {subgoal}: {_state(score)}" for subgoal, score in _subgoals(scoring))
+    yield from (f"  expected tool call {expected_call(found)}" for found in _expected_calls(scoring))
 
 
 def _subgoals(scoring: "RecordedScoring") -> Iterator[tuple[str, SubgoalScore | None]]:
@@ -138,6 +144,12 @@ def _subgoals(scoring: "RecordedScoring") -> Iterator[tuple[str, SubgoalScore | 
     scores = {record.index: record for record in scoring.final_records() if isinstance(record, SubgoalScore)}
     for index, subgoal in enumerate(() if scoring.goal_set is None else scoring.goal_set.subgoals):
         yield subgoal.id, scores.get(index)
+
+
+def _expected_calls(scoring: "RecordedScoring") -> tuple[ExpectedToolCallScore, ...]:
+    """The expected tool calls, each with whether it was made."""
+    whole = next((record for record in scoring.final_records() if isinstance(record, CallValues)), None)
+    return (whole and whole.expected_tool_calls) or ()
 
 
 def set_document(
@@ -162,6 +174,7 @@ def set_document(
                     }
                     for subgoal, score in _subgoals(scoring)
                 ],
+                "expected_tool_calls": [found.model_dump(mode="json") for found in _expected_calls(scoring)],
             }
             for scoring in tried
         ],

@@ -30,7 +30,7 @@ from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.offline.side_by_side import results_in_order
 from streamer.recordings.eva import with_state
 from streamer.recordings.files import FiledEvents, Place, RecordedCall, RecordedPath, RecordingError, WireLine
-from streamer.recordings.reader import NoCallError, RecordedGoals, read_call
+from streamer.recordings.reader import NoCallError, RecordedGoals, read_call, unknown_speech
 from streamer.sources.replay import with_control_events
 from streamer.terminal import error_console, say, visible_json
 
@@ -205,14 +205,14 @@ def score_work(plan: ScoringPlan, sets: RecordedGoals | None, agent: str | None,
 def scoring_of(
     recorded: RecordedCall, plan: ScoringPlan, sets: RecordedGoals | None, agent: str | None
 ) -> tuple[RecordedScoring, list[str]]:
-    """A recorded call with the goals that are for it, before it is scored; and a sentence if none are.
+    """A recorded call with the goals that are for it, before it is scored; and sentences about what it lacks.
 
     Raises:
         RecordingError: A file beside the events cannot be read.
     """
     call = with_state(with_control_events(recorded, agent=agent))
     goal_set = None if sets is None else sets.of(call)
-    sentences = []
+    sentences = unknown_speech(recorded)
     if sets is not None and goal_set is None:
         sentences.append(
             f"Call {call.conversation_id}: no goal set is for it, by name, id or agent. It has no progress."
@@ -271,7 +271,7 @@ def score_lines(scoring: RecordedScoring, *, all_records: bool) -> tuple[str, li
 def _context(arrival_seed: int | None, recorded: RecordedCall, on_event: Callable[[], None]) -> tuple[str, list[str]]:
     result = context_of(recorded, arrival_seed, on_event)
     line = json.dumps({"id": result.conversation_id, "context": result.context}) + "\n"
-    return line, about_refused(result.conversation_id, result.refused)
+    return line, [*unknown_speech(recorded), *about_refused(result.conversation_id, result.refused)]
 
 
 def _eva_metrics(
@@ -279,7 +279,7 @@ def _eva_metrics(
 ) -> tuple[str, list[str]]:
     result = eva_metrics_of(recorded, arrival_seed, on_event)
     line = json.dumps({"id": result.conversation_id, "metrics": result.metrics}) + "\n"
-    return line, about_refused(result.conversation_id, result.refused)
+    return line, [*unknown_speech(recorded), *about_refused(result.conversation_id, result.refused)]
 
 
 def _scores(

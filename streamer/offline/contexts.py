@@ -12,14 +12,16 @@ from consumers.engine.evaluator import NO_LIMITS, folded
 from consumers.engine.limits import Limits
 from consumers.engine.measures.eva import GOODBYE, facts_of, metrics_of, state_hash
 from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.turns.timeline import ElementKind, ToolUse
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import TYPE_HEADER, agent_event_type
 from schemas.metric_context import MetricContext
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
+from schemas.units import MS_PER_SECOND
 from streamer.recordings.eva import RecordedState, state_of_record
 from streamer.recordings.files import MAX_DOCUMENT_BYTES, RecordedCall, without_trial
-from streamer.sources.replay import WireEvent, in_random_order, in_time_order
+from streamer.sources.replay import WireEvent, event_time_ms, in_random_order, in_time_order, times_ms_of
 
 # The events of a recorded call as the evaluator gets them from Kafka: the same checks apply, but no limit of
 # duration.
@@ -129,11 +131,27 @@ def whole_context(recorded: RecordedCall, call: Call, state: RecordedState) -> M
         "final_scenario_db": supplied.final_state,
         "final_scenario_db_hash": supplied.final_state_hash,
         "agent_tools": None if supplied.tools is None else [tool.model_dump() for tool in supplied.tools],
+        **_of_events(recorded, call),
     }
     if recorded.directory is not None:  # the files of a record say more than events do
         of_files = _of_files(recorded.conversation_id, recorded.directory, state)
         facts |= {name: value for name, value in of_files.items() if value is not None}
     return call.context().model_copy(update=facts)
+
+
+def _of_events(recorded: RecordedCall, call: Call) -> dict[str, Any]:
+    """What EVA's runner counts while it plays a call, counted in the events; None for each that they do not show."""
+    has_audit = recorded.audit is not None
+    read = [(kind, payload) for _, kind, payload in call.history.timeline]
+    tools = (use.name for kind, use in read if kind == ElementKind.TOOL_CALL and isinstance(use, ToolUse))
+    steering_ms = (time_ms for time_ms in map(event_time_ms, recorded.control) if time_ms is not None)
+    times_ms = sorted((*times_ms_of(recorded), *steering_ms))
+    return {
+        "num_turns": sum(kind == ElementKind.AUDIT_USER for kind, _ in read) if has_audit else None,
+        "tools_called": list(dict.fromkeys(tools)) if has_audit else None,
+        "conversation_finished": _is_finished(call.ended_reason or call.history.caller_line.last_reason),
+        "duration_seconds": (times_ms[-1] - times_ms[0]) / MS_PER_SECOND if len(times_ms) > 1 else None,
+    }
 
 
 def _of_files(conversation_id: str, directory: Path, state: RecordedState) -> dict[str, Any]:
@@ -156,7 +174,7 @@ def _of_files(conversation_id: str, directory: Path, state: RecordedState) -> di
         "language": state.language,
         "num_turns": _known(result, "num_turns", int),
         "tools_called": _known(result, "tools_called", list),
-        "conversation_finished": _is_finished(result),
+        "conversation_finished": _is_finished(_known(result, "conversation_ended_reason", str)),
         "duration_seconds": _known(result, "duration_seconds", int, float),
         "output_dir": str(directory.resolve()),
         **{name: _sound_file(result, name, directory) for name in _SOUND_FILES},
@@ -172,9 +190,8 @@ def _hash_of(state: Mapping[str, Any] | None) -> str | None:
     return None if state is None else state_hash(state)
 
 
-def _is_finished(result: Mapping[str, Any]) -> bool | None:
+def _is_finished(reason: str | None) -> bool | None:
     """Whether the call ended with a goodbye: EVA's word for a call that was finished."""
-    reason = _known(result, "conversation_ended_reason", str)
     return None if reason is None else reason == GOODBYE
 
 

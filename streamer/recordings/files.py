@@ -434,19 +434,7 @@ class RecordedPath:
         Raises:
             RecordingError: The file cannot be read any further, or is empty.
         """
-        if self.known:
-            yield from self.known
-            return
-        lines = raw_lines_of(self.path)
-        first = next(lines, None)
-        if first is None:
-            raise shape_error(str(self.path), "one call per line, or one event", "an empty file")
-        lines = itertools.chain([first], lines)
-        if is_event(_object_in_line(first[1])):
-            yield from calls_of_events(self.path, lines)
-            return
-        for number, text in lines:
-            yield WireLine(self.path, number, text)
+        yield from self.known or places_in_lines(self.path, raw_lines_of(self.path))
 
     def _below(self, directory: Path) -> Iterator[Place]:
         folders = [RecordFolder(folder) for folder in self._record_folders(directory, MAX_DIRECTORY_DEPTH)]
@@ -462,6 +450,23 @@ class RecordedPath:
                     self.discarded += 1
                 else:
                     yield from self._record_folders(child, levels_below - 1)
+
+
+def places_in_lines(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[Place]:
+    """The calls in lines with a call each, or with an event each; `path` is where they are from, for messages.
+
+    Raises:
+        RecordingError: There is no line, or one cannot be read.
+    """
+    first = next(lines, None)
+    if first is None:
+        raise shape_error(str(path), "one call per line, or one event", "an empty file")
+    lines = itertools.chain([first], lines)
+    if is_event(_object_in_line(first[1])):
+        yield from calls_of_events(path, lines)
+        return
+    for number, text in lines:
+        yield WireLine(path, number, text)
 
 
 def is_sample(path: Path) -> bool:

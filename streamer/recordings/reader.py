@@ -66,6 +66,7 @@ __all__ = [
     "read_document",
     "read_recordings",
     "run_configs",
+    "unknown_speech",
 ]
 
 _RUN_CONFIG_FILE = "config.json"
@@ -147,6 +148,18 @@ def _read_record_directory(directory: Path) -> RecordedCall:
         elevenlabs=_first_event_file(directory, SIMULATOR_FILES),
         directory=directory,
     )
+
+
+def unknown_speech(call: RecordedCall) -> list[str]:
+    """A sentence if the record lacks the file that says what the assistant spoke; none for a call that needs no such file."""
+    if call.directory is None or call.pipeline_type == "s2s":  # a speech model has no such texts
+        return []
+    if any((call.directory / name).is_file() for name in PIPECAT_FILES):
+        return []
+    return [
+        f"Call {call.conversation_id}: expected one of {', '.join(PIPECAT_FILES)} in {call.directory}; seen none. What the assistant "
+        "spoke is not known, so its turns have no intended texts. Copy the file from the run, if there is one."
+    ]
 
 
 def run_configs(record_directory: Path) -> Iterator[dict[str, Any]]:

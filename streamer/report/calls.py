@@ -488,7 +488,7 @@ LATENCY: Final = "voice_to_voice_latency_ms"
 _OF_ANY_RECORD: Final = frozenset({*CallRecord.model_fields, "kind", "name"})
 _NO_VALUES: Final = _OF_ANY_RECORD | {
     *("through_turn", "first_known", "is_withdrawn", "is_over"),
-    *("voice_to_voice_ms", "anchor", "source", "eva"),
+    *("voice_to_voice_ms", "anchor", "source", "eva", "expected_tool_calls"),
 }
 """Fields without a value: those of the record itself, and those that have a shape of their own here."""
 

@@ -3,12 +3,12 @@
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Protocol, assert_never
 
 from schemas.closed_sets import Anchor
-from schemas.scores.records import NotApplicable, Result, Scored, Unscored
+from schemas.scores.records import ExpectedToolCallScore, NotApplicable, Result, Scored, ToolDifference, Unscored
 
 # Axes of drawings: positions in percent of the width, and round tick values. Pure.
 #
@@ -242,6 +242,52 @@ def outcome(name: str, result: Result) -> str:
             return f"Not applicable: {why}"
         case _:
             assert_never(result)
+
+
+def expected_call(found: ExpectedToolCallScore) -> str:
+    """An expected tool call, and whether it was made as expected or why not.
+
+    Example:
+        >>> missed = ExpectedToolCallScore(
+        ...     index=0, tool="pay", turn=3, result=Scored(value=0), missed=("name",), called_in_turns=(4, 5)
+        ... )
+        >>> expected_call(missed)
+        'pay in turn 3: not called in that turn, but in turn 4, 5'
+    """
+    return f"{found.tool}{'' if found.turn is None else f' in turn {found.turn}'}: {made(found)}"
+
+
+def made(found: ExpectedToolCallScore) -> str:
+    """Whether an expected tool call was made as expected, or why not."""
+    match found.result:
+        case Scored(value=value) if value:
+            return "made as expected"
+        case Scored() if not found.differences:
+            turns = ", ".join(map(str, found.called_in_turns))
+            return f"not called in that turn{f', but in turn {turns}' if turns else ''}"
+        case Scored():
+            return "; ".join(map(_difference, found.differences))
+        case Unscored(reason=reason):
+            return f"not known ({reason.value})"
+        case NotApplicable(reason=why):
+            return f"left out, because {why}"
+        case _:
+            assert_never(found.result)
+
+
+def _difference(found: ToolDifference) -> str:
+    part = "the output" if found.parameter is None else found.parameter
+    return f"{part} is {'missing' if found.seen is None else found.seen}, expected {found.expected}"
+
+
+def not_judged(reasons: Mapping[str, str]) -> str:
+    """The dimensions of a rating that were not judged, with the reasons.
+
+    Example:
+        >>> not_judged({"violating_policies": "the agent's instructions are not known"})
+        "not judged: violating policies (the agent's instructions are not known)"
+    """
+    return "not judged: " + ", ".join(f"{in_words(name)} ({why})" for name, why in reasons.items())
 
 
 def in_words(name: str) -> str:

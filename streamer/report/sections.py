@@ -15,6 +15,7 @@ from schemas.goals.goal_set import GoalSet
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.records import (
     DeadAirFact,
+    ExpectedToolCallScore,
     InterruptionFact,
     NotApplicable,
     ProgressScore,
@@ -33,6 +34,8 @@ from streamer.report.drawing import (
     clock,
     counted,
     in_words,
+    made,
+    not_judged,
     number,
     outcome,
     percent,
@@ -71,6 +74,7 @@ def progress(call: ReportedCall) -> Markup:
         last=call.last_progress,
         curve=_curve(points, goals) if goals is not None and points else None,
         subgoals=[(subgoal, *_state(by_index.get(index))) for index, subgoal in enumerate(subgoals)],
+        expected=[] if call.whole is None else [_expected(each) for each in call.whole.expected_tool_calls or ()],
     )
 
 
@@ -136,6 +140,13 @@ def _state(record: SubgoalScore | None) -> tuple[str, int | None, str]:
     return outcome("", record.result), None, how
 
 
+def _expected(found: ExpectedToolCallScore) -> tuple[str, int | None, str, str]:
+    """The state of an expected tool call, the turn that was looked at, its tool, and why it is so."""
+    if isinstance(found.result, Scored):
+        return "Made in " if found.result.value else "Missed in ", found.turn, found.tool, made(found)
+    return "Not known" if isinstance(found.result, Unscored) else "Left out", None, found.tool, made(found)
+
+
 # All scores of a call: scores of the whole call as a list, scores of turns as a table.
 
 MOST_TURNS: Final = 500
@@ -177,11 +188,14 @@ def scores(call: ReportedCall) -> Markup:
 
 def _call_row(call: ReportedCall, part: ScorePart) -> dict[str, object]:
     result = part.result
+    text = None if result is None else _outcome(call, part.name, result)
+    if left_out := part.fields.get("not_applicable"):  # beside the number, which is about the rest alone
+        text = f"{text}; {call.shown(not_judged(left_out), _DETAIL_CHARS)}"
     return {
         "heading": title(part.name),
         "name": part.name,
         "kind": None if result is None else _KINDS[result.outcome],
-        "text": None if result is None else _outcome(call, part.name, result),
+        "text": text,
         "meaning": part.meaning,
         "details": list(_details(call, part)),
     }
@@ -196,7 +210,7 @@ def _outcome(call: ReportedCall, name: str, result: Result) -> str:
 def _details(call: ReportedCall, part: ScorePart) -> Iterator[tuple[str, str]]:
     """The other fields of the score with their names, nested fields included."""
     for name, value in part.fields.items():
-        for path, text in _leaves(call, name, value):
+        for path, text in _leaves(call, name, None if name == "not_applicable" else value):
             yield title(path.removeprefix("sub_metrics.")), shortened(text, _DETAIL_CHARS)
 
 

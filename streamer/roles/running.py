@@ -225,7 +225,8 @@ class Service:
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)  # memory, processor time, start: `process_*`
         instruments = self._instruments = Instruments(registry, roles, settings.max_series)
-        instruments.read_gauge("callgauge_build_info", lambda: {(installed_version(),): 1.0})
+        build: dict[tuple[str, ...], float] = {(installed_version(),): 1.0}  # read once: it is in a file
+        instruments.read_gauge("callgauge_build_info", lambda: build)
         self._kafka = kafka
         self._needs = needs_of(roles, settings)
         self._roles = {

@@ -173,7 +173,7 @@ def seconds_to_now(call: RecordedCall, now_ms: int, speed: float | None) -> int:
     At speed 1 (or slower) the call's first event is now. Played faster, its last event is due when it is sent, and the
     first one lies in the past. As fast as possible (None) it ends now. A call without times is not shifted (0).
     """
-    times_ms = _times_ms(call)
+    times_ms = times_ms_of(call)
     if not times_ms:
         return 0
     duration_ms = times_ms[-1] - times_ms[0]
@@ -207,7 +207,7 @@ def with_control_events(
 
     A call without a single readable time gets none: there is nothing to say when it was.
     """
-    times_ms = _times_ms(call)
+    times_ms = times_ms_of(call)
     if not times_ms:
         return call
     present = {event.get("type") for event in call.control}
@@ -314,7 +314,7 @@ def _produced(source: Source, items: Iterable[_Queued]) -> Iterator[_RankedEvent
             yield item.rank, event
 
 
-def _times_ms(call: RecordedCall) -> list[int]:
+def times_ms_of(call: RecordedCall) -> list[int]:
     events = [*(call.audit or ()), *(call.pipecat or ()), *(call.elevenlabs or ()), *(call.agent or ())]
     return sorted(time_ms for time_ms in map(event_time_ms, events) if time_ms is not None)
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from streamer.facts import ID_MARK
 from streamer.recordings.eva import with_state
 from streamer.recordings.files import RecordedCall
-from streamer.recordings.reader import read_recordings
+from streamer.recordings.reader import read_recordings, unknown_speech
 from streamer.sources.replay import PlayedCall, in_time_order, renamed, seconds_to_now, shifted, with_control_events
+from streamer.terminal import say
 
 MAX_ID_BYTES_KEPT = 200
 """Length of the part of a recorded id in the new one; the rest must fit into the longest key too."""
@@ -80,4 +81,7 @@ def calls_to_play(plan: ReplayPlan, now_ms: Callable[[], int]) -> Iterator[Playe
 
 def _recorded(paths: Sequence[Path]) -> Iterator[RecordedCall]:
     for path in paths:
-        yield from read_recordings(path)
+        for call in read_recordings(path):
+            for sentence in unknown_speech(call):
+                say(sentence)
+            yield call

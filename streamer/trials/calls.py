@@ -72,6 +72,23 @@ class SubgoalOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedToolOutcome:
+    """One expected tool call in one call.
+
+    Attributes:
+        index: Its place in the goal set.
+        finding: Whether it was made as expected, or why nobody knows.
+        missed: What was not as expected: `name`, `arguments`, `output`.
+        turn: The turn in which it is expected; None if it names none.
+    """
+
+    index: int
+    finding: bool | str
+    missed: tuple[str, ...]
+    turn: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class FailedTool:
     """A tool that answered with an error, or not at all, and the turn in which it was called; None if no turn is known."""
 
@@ -93,6 +110,7 @@ class Trial:
         subgoals: In the order of the goal set.
         stall_turn: In a call without success, the first turn after its last progress; None if there is no such turn.
         failed_tools: In the order of writing.
+        expected_tools: The expected tool calls, as far as they are known, in the order of the goal set.
         closed_at_ms: Broker time at which the call closed.
     """
 
@@ -105,6 +123,7 @@ class Trial:
     subgoals: tuple[SubgoalOutcome, ...]
     stall_turn: int | None
     failed_tools: tuple[FailedTool, ...]
+    expected_tools: tuple[ExpectedToolOutcome, ...] = ()
     closed_at_ms: int = 0
 
     @property
@@ -176,6 +195,10 @@ class CallFold:
             subgoals=subgoals,
             stall_turn=_stall_turn(subgoals, (last and last.turn) or 0) if known is False else None,
             failed_tools=tuple(FailedTool(tool.tool, tool.turn) for tool in tools),
+            expected_tools=tuple(
+                ExpectedToolOutcome(each.index, _finding(each.result), each.missed, each.turn)
+                for each in (whole and whole.expected_tool_calls) or ()
+            ),
             closed_at_ms=self.closed_at_ms or 0,
         )
 

@@ -110,6 +110,29 @@ class ToolErrors:
     trials: tuple[Trial, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedToolErrors:
+    """One expected tool call over all trials.
+
+    Attributes:
+        index: Its place in the goal set.
+        tool: Its name.
+        turn: The turn in which it is expected; None if it names none.
+        made: In how many trials it was made as expected.
+        missed: Trials in which it was not.
+        why: How often what was not as expected: `name` (not called in the turn), `arguments`, `output`.
+        unknown: The other trials, by reason.
+    """
+
+    index: int
+    tool: str
+    turn: int | None
+    made: int
+    missed: tuple[Trial, ...]
+    why: Counter[str]
+    unknown: Counter[str]
+
+
 @dataclass(frozen=True)
 class GoalSetTrials:
     """The trials of one version of a goal set, at least one."""
@@ -171,6 +194,26 @@ class GoalSetTrials:
             unknown = Counter(finding for _, finding in findings if isinstance(finding, str))
             reached = sum(finding is True for _, finding in findings)
             found.append(SubgoalErrors(subgoal.id, subgoal.details, reached, missed, unknown))
+        return sorted(found, key=lambda each: -len(each.missed))
+
+    @cached_property
+    def expected_tools(self) -> list[ExpectedToolErrors]:
+        """The expected tool calls; those that are missed most come first, otherwise in the order of the set."""
+        found = []
+        for index, call in enumerate(self.goal_set.expected_tool_calls):
+            of_call = [(trial, each) for trial in self.trials for each in trial.expected_tools if each.index == index]
+            missed = [(trial, each) for trial, each in of_call if each.finding is False]
+            found.append(
+                ExpectedToolErrors(
+                    index,
+                    call.tool,
+                    next((each.turn for _, each in of_call), None),
+                    sum(each.finding is True for _, each in of_call),
+                    tuple(trial for trial, _ in missed),
+                    Counter(part for _, each in missed for part in each.missed),
+                    Counter(each.finding for _, each in of_call if isinstance(each.finding, str)),
+                )
+            )
         return sorted(found, key=lambda each: -len(each.missed))
 
     @cached_property
@@ -251,6 +294,7 @@ VERSION_CHARS: Final = 8
 UNSCORED: Final = "Unscored"
 """Name of the figure that the table leaves out where it is 0."""
 _UNKNOWN: Final = "-"
+_MISSED: Final = {"name": "not called", "arguments": "other arguments", "output": "another output"}
 
 
 def trials_table(groups: Sequence[GoalSetTrials], ks: Sequence[int]) -> Table:
@@ -280,7 +324,9 @@ def figures(group: GoalSetTrials, ks: Sequence[int]) -> Iterator[tuple[str, str]
 
 
 def error_lines(groups: Iterable[GoalSetTrials]) -> Iterator[str]:
-    """The errors of each goal set: missed subgoals, stalls, tools that fail, and the judge's errors; with the calls to look at."""
+    """The errors of each goal set: missed subgoals and expected tool calls, stalls, tools that fail, and the judge's errors; with the
+    calls to look at.
+    """
     for group in groups:
         lines = list(_errors(group))
         if lines:
@@ -294,6 +340,11 @@ def errors(group: GoalSetTrials) -> Iterator[tuple[str, tuple[Trial, ...]]]:
     for subgoal in group.subgoals[:MOST_ERRORS]:
         if subgoal.missed:
             yield f"missed in {len(subgoal.missed)} of {of}: {subgoal.subgoal_id}{_unknown(subgoal)}", subgoal.missed
+    for call in group.expected_tools[:MOST_ERRORS]:
+        if call.missed:
+            why = ", ".join(f"{_MISSED[part]} {count}" for part, count in call.why.most_common())
+            where = f"{call.tool} in turn {call.turn}"
+            yield f"expected tool call missed in {len(call.missed)} of {of}: {where} ({why})", call.missed
     for stall in group.stalls[:MOST_ERRORS]:
         where = "ended without a stall" if stall.turn is None else f"stalled in turn {stall.turn}"
         yield f"{where}: {counted(len(stall.trials), 'call')}", stall.trials
@@ -392,6 +443,19 @@ def _plain(group: GoalSetTrials, ks: Sequence[int]) -> dict[str, Any]:
                 "calls": _places(each.missed),
             }
             for each in group.subgoals
+        ],
+        "expected_tool_calls": [
+            {
+                "index": each.index,
+                "tool": each.tool,
+                "turn": each.turn,
+                "made": each.made,
+                "missed": len(each.missed),
+                "why": dict(each.why),
+                "unknown": dict(each.unknown),
+                "calls": _places(each.missed),
+            }
+            for each in group.expected_tools
         ],
         "stalls": [{"turn": each.turn, "calls": _places(each.trials)} for each in group.stalls],
         "failed_tools": [

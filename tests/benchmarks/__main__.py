@@ -1,7 +1,7 @@
 """`make bench` measures the cost of callgauge beside a bare baseline of the same run.
 
 The baseline is the unavoidable work: reading the same bytes into the same pydantic models. Ratios to it carry over
-to other machines, microseconds do not. The parts that need a broker start a real one.
+to other machines, microseconds do not, so the goals are ratios. The parts that need a broker start a real one.
 """
 
 import argparse
@@ -9,15 +9,15 @@ import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from platform import machine, python_version
+from platform import machine
 from typing import Final
 
 from consumers.runtime.process import tune_collection
 from tests.benchmarks.engine_cost import measure_engine, measure_memory, measure_recomputing, measure_scaling
-from tests.benchmarks.evaluator_cost import measure_backlog, measure_live, measure_start
-from tests.benchmarks.figures import Figures, say
+from tests.benchmarks.evaluator_cost import measure_backlog, measure_start
+from tests.benchmarks.figures import Figures, interpreter, say
 from tests.benchmarks.ingest_cost import measure_ingest
-from tests.benchmarks.metrics_delay import measure_delay
+from tests.benchmarks.live_cost import measure_live, measure_many_partitions
 from tests.benchmarks.observer_cost import measure_observer
 from tests.benchmarks.recovery_time import measure_recovery
 from tests.benchmarks.whole_runs import measure_runs
@@ -33,7 +33,7 @@ ON_KAFKA: Final[dict[str, Callable[[Figures, str, Path], None]]] = {
     "start": measure_start,
     "backlog": measure_backlog,
     "live": measure_live,
-    "delay": measure_delay,
+    "partitions": measure_many_partitions,
     "ingest": measure_ingest,
     "observer": measure_observer,
 }
@@ -50,9 +50,7 @@ def main() -> None:
     arguments = parser.parse_args()
     wanted = arguments.only or ALL
     figures = Figures()
-    say(
-        f"callgauge {version('callgauge')}, Python {python_version()}, {machine()}; processor time, best of several runs"
-    )
+    say(f"callgauge {version('callgauge')}, {interpreter()}, {machine()}; processor time, best of several runs")
     tune_collection()  # as the evaluator does
     for name, measure in IN_PROCESS.items():
         if name in wanted:

@@ -1,4 +1,4 @@
-"""The cost of an evaluator on a real Kafka: on a backlog and live at 2,000 events/s, each beside a bare loop.
+"""The cost of an evaluator on a real Kafka: of its start, and of a backlog beside a bare loop and beside a second evaluator.
 
 Processor time is that of the evaluator's own process, taken from the kernel, so the broker, the load and the loop that
 looks at them do not count, though they take turns on the same cores.
@@ -6,9 +6,11 @@ looks at them do not count, though they take turns on the same cores.
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -16,23 +18,20 @@ from typing import Final
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.traffic import simulated_events
 from tests.chaos.evaluators.fleet import ROOT
-from tests.chaos.load.load import LoadProcess
 from tests.integration.metrics_page import page
 from tests.integration.processes import COMMAND, Process, ran, started, wait_for
 from tests.support.brokers.backlog import Sent, put_backlog
 
 PARTITIONS: Final = 12
-BACKLOG_CALLS: Final = 300
+BACKLOG_CALLS: Final = 400
 CALLS_APART_MS: Final = 100
-LIVE_LINES: Final = 1_000
-"""This many calls at a time make about 2,000 events/s."""
-RAMP_SECONDS: Final = 15.0
-LIVE_SECONDS: Final = 30.0
+BARE: Final = "bare_us_per_event"
 READY_SECONDS: Final = 60.0
 MOST_SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 0.25
 """Each look renders a page, which costs the evaluator some milliseconds."""
 _FOLDED = re.compile(r'^callgauge_events_total\{.*source="(?:audit|pipecat|elevenlabs)".*\} (\S+)$', re.MULTILINE)
+_READS = re.compile(r'^callgauge_consumer_lag_messages\{.*partition="(\d+)"', re.MULTILINE)
 _UNWRITTEN = re.compile(r"^callgauge_scores_unwritten (\S+)$", re.MULTILINE)
 
 
@@ -47,12 +46,12 @@ def environment(bootstrap: str, prefix: str) -> dict[str, str]:
     }
 
 
-def create_topics(bootstrap: str, prefix: str) -> None:
+def create_topics(bootstrap: str, prefix: str, partitions: int = PARTITIONS) -> None:
     """Creates the topic table, with a prefix of its own for each measurement."""
 
     def are_there() -> bool:
         try:
-            ran("topics", "create", "--partitions", str(PARTITIONS), **environment(bootstrap, prefix))
+            ran("topics", "create", "--partitions", str(partitions), **environment(bootstrap, prefix))
         except AssertionError:  # a broker on a busy machine shows a new topic seconds later
             return False
         return True
@@ -66,8 +65,7 @@ def address_of(process: Process) -> str:
 
 
 def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """Measures calls that are all over, read as fast as one evaluator can, and the bare loop on the same topics."""
-    prefix = "bench.backlog."
+    """Measures calls that are all over, read as fast as one evaluator can, and two beside each other; and the bare loop on them."""
     start_ms = time.time_ns() // 1_000_000 - BACKLOG_CALLS * CALLS_APART_MS - 600_000
     records = sorted(
         (
@@ -77,68 +75,77 @@ def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:
         ),
         key=lambda record: record.at_ms,
     )
-    create_topics(bootstrap, prefix)
-    put_backlog(bootstrap, prefix, records)
     say(f"on Kafka, a backlog of {BACKLOG_CALLS} simulated calls, {len(records):,} events, {PARTITIONS} partitions")
-    command = [sys.executable, "-m", "tests.benchmarks.bare_loop", bootstrap, prefix, str(len(records))]
+    ours_us, events_per_second = _evaluated(bootstrap, "bench.backlog.", folder, records, evaluators=1)
+    command = [sys.executable, "-m", "tests.benchmarks.bare_loop", bootstrap, "bench.backlog.", str(len(records))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     bare = json.loads(done.stdout)
     bare_us = bare["processor_seconds"] / bare["events"] * 1e6
-    figures.add("bare_us_per_event", bare_us, "bare loop: aiokafka and pydantic", "us/event")
-    with started(folder / "backlog.log", "run", "--roles", "evaluator", **environment(bootstrap, prefix)) as evaluator:
-        ours_us, events_per_second = until_all_is_folded(evaluator, len(records))
-    figures.add("evaluator_us_per_event_backlog", ours_us, "evaluator, everything written", "us/event", goal=40)
-    figures.add("evaluator_backlog_of_bare", ours_us / bare_us, "evaluator, of the bare loop", "x")
+    figures.add(BARE, bare_us, "bare loop: aiokafka and pydantic", "us/event")
+    figures.add("evaluator_us_per_event_backlog", ours_us, "evaluator, everything written", "us/event")
+    figures.add("evaluator_backlog_of_bare", ours_us / bare_us, "the same, times the bare loop", "x", goal=6)
     figures.add("backlog_seconds_per_100k", 1e5 / events_per_second, "100,000 events, by the wall clock", "s")
+    _, of_two = _evaluated(bootstrap, "bench.two.", folder, records, evaluators=2)
+    what = "two evaluators beside each other, times the events of one"
+    figures.add("two_evaluators_of_one", of_two / events_per_second, what, "x", at_least=1.8)
 
 
-def until_all_is_folded(evaluator: Process, events: int, look_seconds: float = LOOK_SECONDS) -> tuple[float, float]:
+def _evaluated(
+    bootstrap: str, prefix: str, folder: Path, records: Sequence[Sent], *, evaluators: int
+) -> tuple[float, float]:
+    """Processor time of an event in us, and events per second, of evaluators that find the backlog when they begin to read."""
+    create_topics(bootstrap, prefix)
+    with ExitStack() as running:
+        processes = [
+            running.enter_context(
+                started(
+                    folder / f"{prefix}{number}.log", "run", "--roles", "evaluator", **environment(bootstrap, prefix)
+                )
+            )
+            for number in range(evaluators)
+        ]
+        for process in processes:
+            address = address_of(process)
+            share = "its share of the partitions"
+            wait_for(share, lambda at=address: len(_partitions(at)) == PARTITIONS // evaluators, READY_SECONDS)  # type: ignore[misc]  # the default binds the loop's value
+        for process in processes:  # frozen for less than the session timeout
+            process.send(signal.SIGSTOP)
+        put_backlog(bootstrap, prefix, records)
+        for process in processes:
+            process.send(signal.SIGCONT)
+        return until_all_is_folded(processes, len(records))
+
+
+def _partitions(address: str) -> set[str]:
+    """The partitions that an evaluator reads."""
+    return set(_READS.findall(page(address)))
+
+
+def until_all_is_folded(
+    evaluators: Sequence[Process], events: int, look_seconds: float = LOOK_SECONDS
+) -> tuple[float, float]:
     """Processor time of an event in us, and events per second, between the first events and the last score."""
-    address = address_of(evaluator)
+    addresses = [address_of(each) for each in evaluators]
     deadline = time.monotonic() + MOST_SECONDS
     first: tuple[float, float, int] | None = None
     while True:
-        folded, unwritten = _folded(address)
-        now = time.monotonic(), evaluator.processor_seconds, folded
+        looks = [folded_of(address) for address in addresses]
+        folded, unwritten = sum(look[0] for look in looks), sum(look[1] for look in looks)
+        now = time.monotonic(), sum(each.processor_seconds for each in evaluators), folded
         if first is None and folded:
             first = now
         if first is not None and folded >= events and not unwritten:
             counted = now[2] - first[2]
             return (now[1] - first[1]) / counted * 1e6, counted / (now[0] - first[0])
-        assert evaluator.is_running, evaluator.text
+        assert all(each.is_running for each in evaluators), "\n".join(each.text for each in evaluators)
         assert now[0] < deadline, f"{folded} of {events} events are folded after {MOST_SECONDS:.0f} s"
         time.sleep(look_seconds)
 
 
-def _folded(address: str) -> tuple[int, int]:
+def folded_of(address: str) -> tuple[int, int]:
+    """Events that an evaluator has folded, and records that it has not written yet."""
     text = page(address)
     return int(sum(map(float, _FOLDED.findall(text)))), int(float(_UNWRITTEN.findall(text)[0]))
-
-
-def measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """Measures the cost of an event that comes alone, in calls at their own pace."""
-    prefix = "bench.live."
-    create_topics(bootstrap, prefix)
-    with ExitStack() as running:
-        evaluator = running.enter_context(
-            started(folder / "live.log", "run", "--roles", "evaluator", **environment(bootstrap, prefix))
-        )
-        address = address_of(evaluator)
-        load = LoadProcess(
-            bootstrap, prefix, partitions=PARTITIONS, lines=LIVE_LINES, ramp_seconds=RAMP_SECONDS, seed=1
-        )
-        running.callback(load.stop)
-        time.sleep(RAMP_SECONDS + 10)
-        load.report  # noqa: B018  # raises when the load broke down
-        begin, began = evaluator.processor_seconds, time.monotonic()
-        folded, _ = _folded(address)
-        time.sleep(LIVE_SECONDS)
-        used, seconds = evaluator.processor_seconds - begin, time.monotonic() - began
-        events = _folded(address)[0] - folded
-        load.report  # noqa: B018  # as above
-    say(f"on Kafka, live, {LIVE_LINES:,} calls at a time, {events / seconds:,.0f} events/s")
-    figures.add("evaluator_us_per_event_live", used / events * 1e6, "evaluator", "us/event", goal=90)
-    figures.add("evaluator_live_core_share", used / seconds, "evaluator, of one core", "cores")
 
 
 def measure_start(figures: Figures, bootstrap: str, folder: Path) -> None:

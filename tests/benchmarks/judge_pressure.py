@@ -108,7 +108,7 @@ def measured(
         wait_for("the judge", lambda: "judge_ready" in judge.text, READY_SECONDS)
         log = folder / f"evaluator-{name}.log"
         evaluator = running.enter_context(started(log, "run", "--roles", "evaluator", **environment))
-        cpu_us, events_per_second = until_all_is_folded(evaluator, len(load), LOOK_SECONDS)
+        cpu_us, events_per_second = until_all_is_folded([evaluator], len(load), LOOK_SECONDS)
     topic = prefix + JUDGE_REQUESTS_TOPIC
     questions = sum(1 for number in range(PARTITIONS) for _ in to_the_end(bootstrap, topic, number))
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})

@@ -17,7 +17,19 @@ CATALOGUE_SERIES: Mapping[str, frozenset[str]] = {
 FROM_PROMETHEUS: Mapping[str, frozenset[str]] = {
     "up": frozenset({"job", "instance"}),
     "ALERTS": frozenset(
-        {"alertname", "alertstate", "agent", "tenant", "environment", "stage", "level", "severity", "team", "component"}
+        {
+            "alertname",
+            "alertstate",
+            "agent",
+            "tenant",
+            "environment",
+            "stage",
+            "goal_set",
+            "level",
+            "severity",
+            "team",
+            "component",
+        }
     ),
     # Of every process, from Prometheus' own client.
     **{
@@ -29,7 +41,7 @@ _DROP_LE = {"histogram_quantile"}
 _EXACT = (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)  # a tuple: they cannot be hashed
 _PATTERN = (promql_parser.MatchOp.Re, promql_parser.MatchOp.NotRe)
 _NO_LABELS = {"absent", "scalar", "time", "vector"}
-_KEEP_LABELS = {"rate", "increase", "deriv", "max_over_time", "last_over_time"}
+_KEEP_LABELS = {"rate", "increase", "deriv", "max_over_time", "last_over_time", "sqrt"}
 
 
 def labels_of(expression: str, recorded: Mapping[str, frozenset[str]] | None = None) -> frozenset[str]:

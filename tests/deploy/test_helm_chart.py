@@ -249,7 +249,7 @@ def test_the_rules_are_those_of_the_one_file_with_the_addresses_of_the_values(tm
 
 def test_the_dashboards_are_those_of_grafana_with_the_addresses_of_the_values() -> None:
     boards = _of("ConfigMap", *ALL)
-    for name in ("overview", "pipeline"):
+    for name in ("overview", "pipeline", "quality"):
         shipped = (DEPLOY / "grafana" / "dashboards" / f"{name}.json").read_text(encoding="utf-8")
         (text,) = boards[f"calls-callgauge-dashboard-{name}"]["data"].values()
         assert json.loads(text).keys() == json.loads(shipped).keys()

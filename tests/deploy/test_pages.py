@@ -15,6 +15,7 @@ import yaml
 from consumers.runtime.kafka.connection import READ, WRITE, Needs
 from consumers.runtime.kafka.security import SecuritySettings
 from docs.generate_pages import pages
+from docs.metric_uses import uses
 from schemas.closed_sets import LATENCY_REASONS, Detector, UnscoredReason
 from schemas.goals.checks import CHECKS
 from schemas.goals.goal_set import GoalSet, JudgeOptions
@@ -44,6 +45,20 @@ def test_every_setting_and_every_metric_has_its_row() -> None:
     rows = re.findall(r"^\| `([a-z0-9_.]+)` \|", text["settings.md"], re.M)
     assert rows == [".".join(names) for names in setting_names()]
     assert {metric.name for metric in METRICS} <= set(re.findall(r"^\| `(\w+)` \|", text["metrics.md"], re.M))
+
+
+def test_each_score_of_quality_is_on_a_dashboard_and_each_alert_is_named_beside_its_metrics() -> None:
+    used_by = {name: set(users.split("; ")) for name, users in uses().items()}
+    quality = {metric.name for metric in METRICS if metric.role == "exporter" and metric.unit in {"ratio", "words"}}
+    assert {name for name in quality if not any(user.startswith("quality: ") for user in used_by[name])} == set()
+    # The alert reads recordings of the metric, and one of them reads another.
+    assert {"`CallgaugeGoalSuccessFalling`", "quality: Success of goal sets"} <= used_by[
+        "callgauge_goal_set_calls_total"
+    ]
+    assert "`goal_set:callgauge_goal_progress:ratio_rate1h`" in used_by["callgauge_goal_set_progress_ratio"]
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8"))
+    alerts = {f"`{rule['alert']}`" for group in rules["groups"] for rule in group["rules"] if "alert" in rule}
+    assert alerts - set().union(*used_by.values()) == {"`CallgaugeWatchdog`"}  # it reads nothing
 
 
 def test_no_page_depends_on_the_environment_of_its_maker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +168,19 @@ def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
     for _, text, result in GOAL_EXAMPLES:
         (subgoal,) = yaml.safe_load(text)
         assert f"  {subgoal['id']}: {result}\n" in ended.out
+
+
+def test_the_expected_tool_calls_come_out_as_the_page_says(tmp_path: Path) -> None:
+    example = re.search(
+        r"^```yaml\n(expected_tool_calls:\n.*?)^```\n\nOn the sample call:\n\n```\n(.*?)^```$", GOALS_PAGE, re.M | re.S
+    )
+    assert example is not None
+    file = tmp_path / "goals.yaml"
+    file.write_text("id: page\nsubgoals:\n" + GOAL_EXAMPLES[0][1] + example[1])
+    ended = ran_here("goals", "check", str(file), "--call", "sample")
+    assert ended.code == 0, ended.err
+    found = [line.strip() for line in ended.out.splitlines() if line.startswith("  expected tool call ")]
+    assert found == example[2].splitlines()
 
 
 def test_the_sets_can_be_read_and_the_table_has_every_field(tmp_path: Path) -> None:

@@ -116,6 +116,47 @@ def test_limits_of_burn_rates_follow_from_the_table() -> None:
     ]
 
 
+STAGES = "agent_stage:callgauge_stage_{}_misses:ratio_rate10m"
+
+
+def _of_stages(part: str, stages: dict[str, Any], agents: dict[str, Any]) -> list[str]:
+    """The shares of a recording, as the labels by which it chooses the times within a limit."""
+    document = rules_of({**SLO, "stages": stages, "stages_of_agents": agents}, BY_HAND, ADDRESSES)
+    (rule,) = [rule for rule in _rules(document, "record") if rule["record"] == STAGES.format(part)]
+    chosen: list[str] = re.findall(r'_bucket\{(.*?),environment!~"[^"]*"\}', rule["expr"])
+    return chosen
+
+
+def test_an_agent_can_have_limits_of_its_own_for_one_stage() -> None:
+    usual = {"tts_first_byte": {"p50": 0.2, "p95": 0.8}, "stt_trailing": {"p95": 0.8}}
+    assert _of_stages("p50", usual, {}) == ['le="0.2",stage=~"tts_first_byte"']
+    assert _of_stages("p95", usual, {}) == ['le="0.8",stage=~"tts_first_byte|stt_trailing"']
+    agents = {"a.b": {"tts_first_byte": {"p95": 3}}, 'c"': {"tts_first_byte": {"p50": 1}}}
+    assert _of_stages("p95", usual, agents) == [
+        r'le="0.8",agent!~"a\\.b",stage=~"tts_first_byte"',
+        'le="0.8",stage=~"stt_trailing"',
+        'le="3.0",agent="a.b",stage=~"tts_first_byte"',
+    ]
+    assert _of_stages("p50", usual, agents) == [
+        r'le="0.2",agent!~"c\"",stage=~"tts_first_byte"',
+        r'le="1.0",agent="c\"",stage=~"tts_first_byte"',
+    ]
+    assert _of_stages("p50", usual, {"c": {"tts_first_byte": {"p50": None}}}) == [
+        'le="0.2",agent!~"c",stage=~"tts_first_byte"'
+    ]
+
+
+def test_a_limit_that_nothing_counts_is_refused() -> None:
+    with pytest.raises(
+        generate_rules.ObjectiveError, match=r"p95 of tts_first_byte in slo\.yaml: expected an edge of .*; seen 0\.9\."
+    ):
+        _of_stages("p95", {"tts_first_byte": {"p50": 0.2, "p95": 0.9}}, {})
+    with pytest.raises(
+        generate_rules.ObjectiveError, match=r"expected a stage with p50, which CallgaugeStageSlow reads; seen none"
+    ):
+        _of_stages("p95", {"tts_first_byte": {"p95": 0.8}}, {})
+
+
 def test_every_objective_says_where_its_number_is_from() -> None:
     for objective in generate_rules.objectives(SLO):
         assert len(objective.source) > 40
@@ -356,7 +397,7 @@ def test_recordings_are_named_level_metric_operation() -> None:
 def test_a_recording_is_used_and_one_of_the_same_pace_runs_before_the_alert_that_reads_it() -> None:
     """Groups run side by side, the rules of one in order. Values recorded in another group are as old as one evaluation.
 
-    Success and progress of goal sets are recorded for people, and for alerts of their own.
+    Progress of goal sets is recorded for people, and for alerts of their own.
     """
     read: set[str] = set()
     group_of = {
@@ -371,7 +412,7 @@ def test_a_recording_is_used_and_one_of_the_same_pace_runs_before_the_alert_that
                 assert {group_of[name] for name in used} <= {group["name"]}
             read |= used
             fresh.add(rule.get("record"))
-    assert set(_recorded()) - read == {name for name, group in group_of.items() if group == "callgauge-goals"}
+    assert {name.split(":")[1] for name in set(_recorded()) - read} == {"callgauge_goal_progress"}
 
 
 # -- the pages ---------------------------------------------------------------------------------------------------------

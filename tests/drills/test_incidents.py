@@ -144,6 +144,25 @@ def test_a_silent_source_is_missed(tmp_path: Path, record_property: Record) -> N
     assert {each.alert for each in seen if ("severity", "critical") in each.labels} == set()
 
 
+SUCCESS_FALLS_AFTER, SUCCESS_ALERT_WITHIN = 180, 75
+"""Minutes of good calls, with which the bad ones are compared, and minutes until the alert."""
+
+
+def test_calls_that_succeed_less_often_than_before_are_noticed(tmp_path: Path, record_property: Record) -> None:
+    """And three good hours before that are not."""
+    ends = SUCCESS_FALLS_AFTER + SUCCESS_ALERT_WITHIN
+    troubles = [Incident("stall_after_deploy", AGENT, minute(SUCCESS_FALLS_AFTER))]
+    worlds = [
+        World("live", 4, ends, troubles, agents=(AGENT,)),
+        World("live", 2, ends, troubles, agents=(OTHER,)),
+    ]
+    seen = alerts_of(scraped(worlds, ends), ends, EVERY, tmp_path, only="CallgaugeGoalSuccessFalling")
+    assert {dict(each.labels)["goal_set"] for each in seen} == {AGENT}
+    after = min(each.at for each in seen) / 60 - SUCCESS_FALLS_AFTER
+    assert after > 0
+    note(record_property, "success falls", "CallgaugeGoalSuccessFalling", SUCCESS_ALERT_WITHIN, after)
+
+
 @pytest.mark.parametrize("drill", [drill for drill in DRILLS if drill.alert], ids=lambda drill: drill.name)
 def test_the_table_of_the_page_has_the_drill(drill: Drill) -> None:
     page = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")

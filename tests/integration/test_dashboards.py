@@ -14,7 +14,7 @@ import yaml
 from streamer.sources.simulator.profile import AGENTS
 from tests.integration.processes import ran, started, wait_for
 from tests.support.conformance_data import RECORD, needs_conformance
-from tests.support.fakes.scripted_openai import grades, scripted_openai
+from tests.support.fakes.scripted_openai import Asked, Does, scripted_openai
 from tests.support.monitoring import prometheus
 
 pytestmark = [needs_conformance(RECORD.name), pytest.mark.service(limits__closing_grace_ms="1500")]
@@ -28,7 +28,9 @@ GOALS = {
         {"id": "spoke", "details": "It speaks.", "check": {"kind": "says", "speaker": "assistant", "pattern": "\\w"}},
         {"id": "polite", "details": "The assistant is polite.", "check": {"kind": "judge"}},
     ],
+    "expected_tool_calls": [{"tool": "any", "turn": 0}],
 }
+TEXT_JUDGES = "conciseness,conversation_progression"
 CALLS = "8"
 DATA_SECONDS = 90
 WINDOW = "30s"
@@ -40,9 +42,19 @@ def _queries() -> dict[str, str]:
     for path in (DEPLOY / "grafana" / "dashboards").iterdir():
         for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
             for target in panel.get("targets", ()):
-                expression = target["expr"].replace("$__rate_interval", WINDOW).replace("$agent", ".+")
+                expression = target["expr"].replace("$agent", ".+")
+                for name in ("$__rate_interval", "$__range"):
+                    expression = expression.replace(name, WINDOW)
                 found[f"{path.stem}: {panel['title']}: {target['legendFormat']}"] = expression
     return found
+
+
+def _approves(asked: Asked) -> Does:
+    """The best answer to any question: of grades and ratings the best one, no failure."""
+    fields = asked.body["response_format"]["json_schema"]["schema"]["properties"]
+    best = {name: max(filter(None, each["enum"])) for name, each in fields.items() if "enum" in each}
+    found = best | ({"grade": "C"} if "grade" in fields else {})
+    return Does(text=json.dumps({"explanation": "Turn 1 shows it.", "failure_modes": [], **found}))
 
 
 @pytest.fixture
@@ -51,11 +63,12 @@ def address(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
     (tmp_path / "goals").mkdir()
     (tmp_path / "goals" / "any.yaml").write_text(yaml.safe_dump(GOALS), encoding="utf-8")
     with ExitStack() as running:
-        model = running.enter_context(scripted_openai(lambda _: grades("C")))
+        model = running.enter_context(scripted_openai(_approves))
         judged = {
             "OPENAI_API_KEY": "key",
             "OPENAI_BASE_URL": model.url,
             "CALLGAUGE_GOALS__FOLDER": str(tmp_path / "goals"),
+            "CALLGAUGE_JUDGE__TEXT_JUDGES": TEXT_JUDGES,
         }
         service = running.enter_context(started(tmp_path / "run.log", "run", **environment, **judged))
         metrics = service.metrics()
@@ -84,7 +97,7 @@ def _has_numbers(address: str, expression: str) -> bool:
 
 def test_every_query_of_a_dashboard_returns_series_and_an_exemplar_names_its_call(address: str) -> None:
     queries = _queries()
-    assert len(queries) > 40
+    assert len(queries) > 100
     empty = set(queries)
 
     def still_empty() -> bool:

@@ -120,6 +120,10 @@ async def test_progress_checked_by_code_is_seen_while_the_call_runs(
     assert total(service, "callgauge_call_progress_ratio_sum", agent="desk") == 1
 
     written = await written_scores(environment)
+    last = max((r for r in newest_of(written) if isinstance(r, ProgressScore)), key=lambda record: record.turn or 0)
+    for name, result in (("auc", last.auc), ("ppt", last.ppt)):
+        assert isinstance(result, Scored)
+        assert total(service, f"callgauge_call_{name}_ratio_sum", agent="desk") == result.value
     assert progress_by_turn(written) == {turn: Scored(value=count / 4) for turn, count in enumerate(REACHED, 1)}
     live = [
         record.reached

@@ -87,6 +87,15 @@ GOALS: Json = {
             "check": {"kind": "says", "speaker": "user", "pattern": "four five .{1,9} nine"},
         },
     ],
+    # Every value that a tool was given is another one, so the record of the call tells what it was.
+    "expected_tool_calls": [
+        *(
+            {"tool": "cancel", "turn": turn, "expected_parameters": [{"name": name, "value": "another"}]}
+            for turn, name in enumerate(("card", "phone", "contact", "note"))
+        ),
+        {"tool": "cancel", "turn": 1, "expected_parameters": [{"name": "date_of_birth", "value": "another"}]},
+        {"tool": "cancel", "turn": 2, "expected_output": {"value": "another"}},
+    ],
     "max_turns": 8,
 }
 
@@ -399,6 +408,9 @@ def test_nothing_that_was_planted_is_in_anything_that_is_written_or_shown(run_de
     assert demo.counted["callgauge_redactions_total"] > 50
     assert demo.counted["callgauge_judge_redactions_total"] > 5
     scores = demo.found["topic scores"]
+    for name, tag in (("phone", "[PHONE]"), ("note", "[BOOKING_CODE]"), ("date_of_birth", "[BIRTH_DATE]")):
+        assert f'"parameter":"{name}","expected":"\\"another\\"","seen":"\\"{tag}\\""' in scores, name
+    assert scores.count('"parameter":null,"expected":"\\"another\\"","seen":"{') >= 2
     assert scores.count('"subgoal_id":"card-said","checked_by":"code","reached_turn":') >= 3, (
         "computed on what was said"
     )

@@ -206,8 +206,9 @@ class Owner:
         outbox.written(len(decisions))
         headers: list[tuple[str, bytes]] = []
         if starts or not self._has_written:
-            version, positions, time_ms = decisions[0][2:]
-            headers = [OrderStart(version=version, positions=dict(positions), time_ms=time_ms).header()]
+            first = decisions[0]
+            start = OrderStart(version=first.version, positions=dict(first.positions), time_ms=first.time_ms)
+            headers = [start.header()]
             topics.goal_files.append(self._goal_files)
             self._has_written = True
         steps = order_value(b"".join(each.steps for each in decisions))

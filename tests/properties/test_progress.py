@@ -268,3 +268,14 @@ def test_tool_correctness_after_every_turn_is_agent_inspect_s(
         # A call that names no turn is left out; one whose turn never came is unknown here, and left out in agent-inspect.
         comes_later = any(isinstance(each.turn, int) and each.turn >= turn for each in expected)
         assert live.at_end(turn) == (UnscoredReason.EXPECTED_TURN_NOT_REACHED if comes_later else agent_inspect_s)
+        # Each expected call that is due is told, as agent-inspect finds it, and a missed one has a reason.
+        told = list(live.found(turn, is_over=False))
+        due = [expected[each.place] for each in told]
+        assert due == [each for each in expected if isinstance(each.turn, int) and 0 <= each.turn < turn]
+        is_made = [each.is_made for each in result.found] if due else []  # in the order of turns
+        by_turn = sorted(told, key=lambda each: each.turn or 0)
+        assert [each.value == 1 for each in by_turn] == is_made
+        for each in told:
+            is_called = any(call.tool.strip() == each.tool.strip() for call in made[(each.turn or 0) - 1])
+            assert (each.differences is None) == (each.value == 0 and not is_called)
+            assert bool(each.differences) == (each.value == 0 and is_called)

@@ -470,13 +470,18 @@ def encoded(turns: dict[int, Any]) -> Json:
 
 
 def without_labels(text: str) -> str:
+    text = joined(*text.split())
     for label in LABELS:
         text = text.replace(label, "")
     return joined(*text.split())
 
 
 def normalised(text: str) -> str:
-    return "".join(character.lower() for character in without_labels(text) if character.isalnum())
+    return letters(without_labels(text))
+
+
+def letters(text: str) -> str:
+    return "".join(character.lower() for character in text if character.isalnum())
 
 
 def truncated(text: str, segments: Sequence[str]) -> str | None:
@@ -489,7 +494,7 @@ def truncated(text: str, segments: Sequence[str]) -> str | None:
         return text
     words = without_labels(text).split()
     for count in range(len(words), 0, -1):
-        prefix = normalised(joined(*words[:count]))
+        prefix = letters(joined(*words[:count]))
         if any(segment.startswith(prefix) for segment in spoken):
             return joined(*text.split()[:count]) if len(prefix) >= MINIMUM_KEPT_CHARACTERS else None
     return None

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from importlib import import_module
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +45,11 @@ LOADED: Final = (
 
 _FORKS: Final = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__, *LOADED])
+
+
+def begin_to_load() -> None:
+    """Starts the process that loads, if it does not run yet; others that begin processes so may ask for less to be loaded."""
+    forkserver.ensure_running()
 
 
 class WarmStart:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from consumers.engine.effects import Effect, PublishScore, RequestVerdict
@@ -18,11 +18,12 @@ from consumers.engine.goals.questions import (
     SteadyWords,
     SubgoalQuestions,
     turn_of,
+    value_in_words,
 )
 from consumers.engine.goals.text_judges import Ratings, TextJudges, facts_of, transcript_of
-from consumers.engine.goals.tool_correctness import ToolCorrectness, ToolQuestion
+from consumers.engine.goals.tool_correctness import Difference, ToolCorrectness, ToolQuestion
 from consumers.engine.limits import GoalRules
-from consumers.engine.records import Cause, GoalValues, Revisions, Value, result_of
+from consumers.engine.records import Cause, ExpectedToolValues, GoalValues, Revisions, Value, result_of
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from schemas.closed_sets import UnscoredReason
 from schemas.events.audit import CallStarted
@@ -102,6 +103,14 @@ class Stalls:
 
 LOOKED_AT_AGAIN = 3
 """Turns before the newest whose texts may come late. Older turns change only by a replay, which is noticed."""
+
+
+MOST_DIFFERENCES: Final = 5
+"""Differences of one expected tool call that its record names: what follows is rarely another mistake."""
+MOST_OTHER_TURNS: Final = 10
+"""Turns in which a missed tool was called that its record names."""
+MAX_SHOWN_CHARS: Final = 200
+"""Longest text of an expected or a seen value in the record: a set expects up to 100 calls."""
 
 
 class _Verdict(NamedTuple):
@@ -227,14 +236,42 @@ class GoalProgress:
         tools: Value = None
         if self.goal_set.expected_tool_calls:
             tools = self._tools.at_end(self._last) if is_over else self._tools.at(self._last) if self._last else None
+        expected = tuple(self._expected_tools(is_over=is_over))
         if not is_over:
-            return GoalValues(tools, None, ())
+            return GoalValues(tools, None, (), expected)
         unknown = [
             result.reason
             for place in range(len(self.goal_set.subgoals))
             if isinstance(result := self._subgoal_result(place), Unscored)
         ]
-        return GoalValues(tools, self._curve.now.success, tuple(sorted(Counter(unknown).items())))
+        return GoalValues(tools, self._curve.now.success, tuple(sorted(Counter(unknown).items())), expected)
+
+    def _expected_tools(self, *, is_over: bool) -> Iterator[ExpectedToolValues]:
+        if not self.goal_set.expected_tool_calls:
+            return
+        called_in: dict[str, dict[int, None]] = {}
+        for turn, facts in sorted(self._facts.items()):
+            for call in facts.calls:
+                called_in.setdefault(call.tool.strip(), {})[turn] = None
+        for found in self._tools.found(self._last, is_over=is_over):
+            elsewhere = [turn for turn in called_in.get(found.tool.strip(), ()) if turn != found.turn]
+            yield ExpectedToolValues(
+                found.place,
+                found.tool,
+                found.turn,
+                found.value,
+                None if found.differences is None else tuple(map(self._in_words, found.differences[:MOST_DIFFERENCES])),
+                tuple(elsewhere[:MOST_OTHER_TURNS]) if found.value == 0 else (),
+            )
+
+    def _in_words(self, difference: Difference) -> tuple[str | None, str, str | None]:
+        name, required, redactor = difference.parameter, difference.required, self._revisions.redactor
+        if required.check is None:
+            expected = value_in_words(name, required.value, redactor, MAX_SHOWN_CHARS)
+        else:
+            expected = redactor.beginning(required.check, MAX_SHOWN_CHARS)
+        is_there, value = difference.is_there, difference.value
+        return name, expected, value_in_words(name, value, redactor, MAX_SHOWN_CHARS) if is_there else None
 
     # Turns.
 

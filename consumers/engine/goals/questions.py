@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain, islice
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from consumers.engine.goals.tool_correctness import Finding, ToolQuestion
 from consumers.engine.limits import GoalRules
@@ -436,13 +436,27 @@ def _key(question: ToolQuestion) -> str:
 
 def in_words(question: ToolQuestion, redactor: CallRedactor | Redactor) -> str:
     """A question about a tool call in plain words, as a subgoal of its turn."""
-    found = redactor.redact_value({question.parameter or "": question.value})
-    value = next(iter(found.values()))
+    value = redacted_argument(question.parameter, question.value, redactor)
     what = "the answer" if question.parameter is None else f"the argument {question.parameter!r}"
     return (
         f"In turn {question.turn} the assistant used the tool {question.call.tool!r}, and {what} of that use is as it must "
         f"be. It must be so: {redactor.redact(question.check)} It is: {_json(value)}"
     )
+
+
+def redacted_argument(parameter: str | None, value: Any, redactor: CallRedactor | Redactor) -> Any:
+    """The value of an argument, or an answer (None), without personal data. The name of an argument explains its value."""
+    found = redactor.redact_value({parameter or "": value})
+    return next(iter(found.values())) if isinstance(found, dict) else found
+
+
+def value_in_words(parameter: str | None, value: Any, redactor: CallRedactor | Redactor, most: int) -> str:
+    """An argument, or an answer (None), as JSON without personal data, of at most so many characters."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    if len(text) > most:  # cut, it is no JSON any more, so it is redacted as text
+        return redactor.beginning(text, most)
+    redacted = redacted_argument(parameter, value, redactor)
+    return text if redacted == value else json.dumps(redacted, ensure_ascii=False, default=str)[:most]
 
 
 def _json(value: object) -> str:

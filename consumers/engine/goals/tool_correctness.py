@@ -32,6 +32,40 @@ class ToolQuestion(NamedTuple):
     call: CalledTool
 
 
+class Difference(NamedTuple):
+    """A part of a call that is not as expected.
+
+    Attributes:
+        parameter: The argument; None for the answer.
+        required: What is required of it.
+        is_there: Whether the call has it.
+        value: Its value.
+    """
+
+    parameter: str | None
+    required: ExpectedParameter | ExpectedOutput
+    is_there: bool
+    value: Any
+
+
+class ExpectedFound(NamedTuple):
+    """An expected call as far as it is known.
+
+    Attributes:
+        place: Its place in the goal set, from 0.
+        tool: Its name.
+        turn: The turn in which it is expected; None if it names none.
+        value: 1 or 0, or why it is not known; None if it names no turn.
+        differences: What is not as expected in the call of this tool with the fewest differences; None if there was none.
+    """
+
+    place: int
+    tool: str
+    turn: int | None
+    value: Value
+    differences: tuple[Difference, ...] | None
+
+
 Finding = bool | UnscoredReason | None
 """Whether something is as expected; a reason when that cannot be known, None when it is not known yet."""
 
@@ -46,12 +80,13 @@ class ToolCorrectness:
     ones.
     """
 
-    __slots__ = ("_expected", "_findings", "_questions")
+    __slots__ = ("_differences", "_expected", "_findings", "_questions")
 
     def __init__(self, expected: Sequence[ExpectedToolCall]) -> None:
         """Starts with nothing compared."""
         self._expected = tuple(expected)
         self._findings: dict[int, Finding] = {}
+        self._differences: dict[int, tuple[Difference, ...]] = {}
         self._questions: dict[int, tuple[ToolQuestion, ...]] = {}
 
     def look(self, turn: int, made: Sequence[CalledTool], answers: Answers) -> bool:
@@ -66,6 +101,9 @@ class ToolCorrectness:
                 search = _Search(turn, place, answers)
                 self._findings[place] = search.finding(expected, made)
                 self._questions[place] = tuple(search.open)
+                self._differences.pop(place, None)
+                if search.nearest is not None:
+                    self._differences[place] = search.nearest
         return self._findings != before
 
     def forget_from(self, first_gone: int) -> None:
@@ -74,6 +112,7 @@ class ToolCorrectness:
             turn = _turn_of(expected)
             if turn is not None and turn >= first_gone:
                 self._findings.pop(place, None)
+                self._differences.pop(place, None)
                 self._questions.pop(place, None)
 
     def open_questions(self) -> Iterator[ToolQuestion]:
@@ -85,6 +124,18 @@ class ToolCorrectness:
     def findings(self) -> tuple[Value, ...]:
         """For each expected call 1 or 0, or the reason for having neither; None while it is open or its turn has not come."""
         return tuple(_value(self._findings.get(place)) for place in range(len(self._expected)))
+
+    def found(self, last_turn: int, *, is_over: bool) -> Iterator[ExpectedFound]:
+        """The expected calls that are known after this turn, in the order of the goal set; all of them once the call is over."""
+        for place, expected in enumerate(self._expected):
+            turn = _turn_of(expected)
+            finding = self._findings.get(place)
+            if is_over and turn is not None and turn > last_turn:
+                finding = UnscoredReason.EXPECTED_TURN_NOT_REACHED
+            if finding is not None or (is_over and turn is None):
+                differences = self._differences.get(place, ()) if finding is False else ()
+                is_missing = finding is False and place not in self._differences
+                yield ExpectedFound(place, expected.tool, turn, _value(finding), None if is_missing else differences)
 
     def at(self, turn: int) -> Value:
         """The share of the calls expected up to this turn that were made: agent-inspect's number for these turns."""
@@ -106,13 +157,19 @@ class ToolCorrectness:
 
 
 class _Search:
-    """The search for one expected call in one turn. `open` are the unanswered questions that it waits for."""
+    """The search for one expected call in one turn.
+
+    Attributes:
+        open: The unanswered questions that it waits for.
+        nearest: What is not as expected in the call of this tool with the fewest differences; None without a wrong one.
+    """
 
     def __init__(self, turn: int, expected: int, answers: Answers) -> None:
         self._turn = turn
         self._expected = expected
         self._answers = answers
         self.open: list[ToolQuestion] = []
+        self.nearest: tuple[Difference, ...] | None = None
 
     def finding(self, expected: ExpectedToolCall, made: Sequence[CalledTool]) -> Finding:
         """The first call that is as expected decides; one that may be leaves the result open."""
@@ -133,6 +190,7 @@ class _Search:
         if expected.expected_output is not None:
             required[None] = expected.expected_output
         questions = []
+        wrong: list[Difference] = []
         is_withheld = False
         for name, each in required.items():
             if call.is_withheld if name is None else call.lacks_arguments:
@@ -142,14 +200,21 @@ class _Search:
             if each.check is not None:
                 questions.append(ToolQuestion(self._turn, self._expected, place, name, each.check, value, call))
             elif not is_there or value != each.value:
-                return False
-        answers = [self._answers(question) for question in questions]
-        if False in answers:
+                wrong.append(Difference(name, each, is_there, value))
+        answered = [] if wrong else [(question, self._answers(question)) for question in questions]
+        for question, answer in answered:
+            if answer is False:
+                name = question.parameter
+                is_there = name is None or _argument(call, name)[0]
+                wrong.append(Difference(name, required[name], is_there, question.value))
+        if wrong:
+            if self.nearest is None or len(wrong) < len(self.nearest):
+                self.nearest = tuple(wrong)
             return False
-        unanswered = [question for question, answer in zip(questions, answers, strict=True) if answer is None]
+        unanswered = [question for question, answer in answered if answer is None]
         self.open += unanswered
         known = UnscoredReason.WITHHELD if is_withheld else True
-        return None if unanswered else next((answer for answer in answers if answer is not True), known)
+        return None if unanswered else next((answer for _, answer in answered if answer is not True), known)
 
 
 def _argument(call: CalledTool, name: str) -> tuple[bool, Any]:

@@ -14,7 +14,17 @@ from consumers.engine.measures.eva_timing import NOT_ANSWERED, TurnValue
 from consumers.engine.measures.stages import STAGES, StageLatencies, StageReading
 from consumers.engine.measures.talk import MAX_RUNNING_WORK, Speech, Talk, speech_of, talk_of
 from consumers.engine.measures.words import CallDifferences, TranscriptErrors, TurnDifferences
-from consumers.engine.records import HASH_BITS, Cause, Fields, GoalValues, Revisions, Value, hash_of, result_of
+from consumers.engine.records import (
+    HASH_BITS,
+    Cause,
+    ExpectedToolValues,
+    Fields,
+    GoalValues,
+    Revisions,
+    Value,
+    hash_of,
+    result_of,
+)
 from consumers.engine.turns.heard import HeardSides, HeardTurn, HeardTurns
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from consumers.engine.turns.timeline import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
@@ -340,6 +350,7 @@ class CallMeasured(NamedTuple):
         fields |= {kind.value: rating_fields(*rated) for kind, rated in self.ratings.items()}
         if self.goals is not None:
             fields["tool_correctness"] = _result(self.goals.tool_correctness)
+            fields["expected_tool_calls"] = tuple(map(_expected_tool, self.goals.expected_tool_calls)) or None
             fields["success_final_turn"] = _result(self.goals.success_final_turn)
             fields["unscored_subgoals"] = dict(self.goals.unscored_subgoals)
         return fields
@@ -365,6 +376,26 @@ def _counted(latencies_ms: Sequence[float]) -> dict[str, float]:
 def _agreed(agreed: tuple[int, tuple[int, int]]) -> tuple[Stage, dict[str, int]]:
     stage, (compared, disputed) = agreed
     return STAGES[stage], {"compared": compared, "disputed": disputed}
+
+
+def _expected_tool(found: ExpectedToolValues) -> dict[str, Any]:
+    missed: dict[str, None] = {}
+    if found.value == 0:
+        parts = () if found.differences is None else [each[0] for each in found.differences]
+        missed = dict.fromkeys("output" if part is None else "arguments" for part in parts) or {"name": None}
+    left_out = NotApplicable(reason="the goal set names no turn for it")
+    return {
+        "index": found.place,
+        "tool": found.tool,
+        "turn": found.turn,
+        "result": left_out if found.value is None else result_of(found.value),
+        "missed": tuple(missed),
+        "differences": [
+            {"parameter": parameter, "expected": expected, "seen": seen}
+            for parameter, expected, seen in found.differences or ()
+        ],
+        "called_in_turns": found.called_in_turns,
+    }
 
 
 def _result(value: Value) -> Result | None:

@@ -366,13 +366,20 @@ def normalised(text: str) -> str:
         >>> normalised("[assistant interrupts] Sure, flight  AB-12!")
         'sureflightab12'
     """
-    kept = _NO_LETTERS_OR_DIGITS.sub("", _without_labels(text))
+    return _letters(_without_labels(text))
+
+
+def _letters(text: str) -> str:
+    kept = _NO_LETTERS_OR_DIGITS.sub("", text)
     # Letter by letter: the form of a last sigma would depend on the letters behind it.
     return kept.lower() if kept.isascii() else "".join(map(str.lower, kept))
 
 
 def _without_labels(text: str) -> str:
-    """As EVA compares texts: a label that touches a word leaves no blank behind."""
+    """As EVA compares texts: a line break in a label is a blank, and a label that touches a word leaves no blank behind."""
+    text = " ".join(text.split())
+    if "[" not in text:
+        return text
     for label in ALL_LABELS:
         text = text.replace(label, "")
     return " ".join(text.split())
@@ -408,7 +415,7 @@ class SpokenText:
         sizes = []
         length = 0
         for word in _without_labels(text).split():
-            length += len(normalised(word))
+            length += len(_letters(word))
             sizes.append(length)
         # In sorted texts a neighbour of the place shares the longest beginning.
         place = bisect_left(self._sorted, wanted)

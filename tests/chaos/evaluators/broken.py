@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from consumers.evaluator import takeover
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import PublishedCalls, Replay
-from consumers.evaluator.writer import PartitionWriter
+from consumers.evaluator.writer import Writer
 from schemas.closed_sets import InputSource
 from schemas.order import Closed, Fold, TimePassed
 from schemas.scores.records import SCORE_RECORD
@@ -38,24 +38,24 @@ UNREAD_OFFSETS: Final = 12
 
 def _hesitant() -> None:
     """There is time to freeze an evaluator between deciding and writing."""
-    write: Callable[..., Awaitable[None]] = PartitionWriter._write
+    write: Callable[..., Awaitable[None]] = Writer._write
     mark = Path(os.environ[stepped_clock.FILE]).with_name("hesitated")
 
-    async def hesitant(self: PartitionWriter, decisions: Any) -> None:
-        records = [record for decision in decisions for record in decision.records]
+    async def hesitant(self: Writer, decided: Any) -> None:
+        records = [record for decisions in decided.values() for decision in decisions for record in decision.records]
         is_about_one = any(getattr(record, "conversation_id", "").startswith(HESITANT) for record in records)
         if not is_about_one or mark.exists():
-            await write(self, decisions)
+            await write(self, decided)
             return
         mark.touch()
         print(HESITATES, flush=True)
         try:
             await _frozen()
-            await write(self, decisions)
+            await write(self, decided)
         finally:
             print(HAS_WRITTEN, flush=True)
 
-    _replace(PartitionWriter, "_write", hesitant)
+    _replace(Writer, "_write", hesitant)
 
 
 async def _frozen() -> None:
@@ -68,13 +68,20 @@ async def _frozen() -> None:
 
 def _without_transactions() -> None:
     """Scores are written one by one. Nothing more is broken: fencing is compared with this."""
-    make: Callable[..., None] = PartitionWriter.__init__
+    make: Callable[..., None] = Writer.__init__
 
-    def plain(self: PartitionWriter, *arguments: Any) -> None:
+    def plain(self: Writer, *arguments: Any) -> None:
         make(self, *arguments)
         _replace(self, "_is_transactional", by=False)
 
-    _replace(PartitionWriter, "__init__", plain)
+    _replace(Writer, "__init__", plain)
+    begin: Callable[..., None] = takeover.Takeover.__init__
+
+    def without_claims(self: takeover.Takeover, *arguments: Any) -> None:
+        begin(self, *arguments)
+        _replace(self, "_claims", by=None)
+
+    _replace(takeover.Takeover, "__init__", without_claims)
 
 
 def _without_watermark() -> None:

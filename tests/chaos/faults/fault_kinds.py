@@ -87,7 +87,8 @@ OLDER_SECONDS: Final = SESSION_SECONDS + 2
 ENOUGH_CLOSED: Final = 2
 """Calls that a newer version closes each time before it goes."""
 TWINS_SECONDS: Final = 15.0
-TWIN_IN_LOG: Final = "evaluator_instance_is_shared"
+TWIN_IN_LOG: Final = "evaluator_instance"
+"""Who lost its name says so, and who is not let in with it."""
 STRANGER_SECONDS: Final = 10.0
 STRANGER_IN_LOG: Final = "a stranger"
 CLOCK_STEP_SECONDS: Final = 600.0

@@ -29,7 +29,7 @@ _NAME: Final = "<conversation>"
 _PAUSE_SECONDS: Final = 2
 
 _TIMES = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|(?<!\d)\d{10}(?=\d{3}(?!\d)|(?:\.\d+)?(?!\d))")
-_KINDS: tuple[CallKind, ...] = get_args(CallKind)
+KINDS: tuple[CallKind, ...] = get_args(CallKind)
 
 
 class Rendered(NamedTuple):
@@ -85,12 +85,12 @@ class CallTemplate:
         return self.events[-1].after_ms
 
 
-def make_pool(seed: int, size: int) -> list[CallTemplate]:
-    """So many distinct calls, of every kind in turn."""
+def make_pool(seed: int, size: int, kinds: Sequence[CallKind] = KINDS) -> list[CallTemplate]:
+    """So many distinct calls, of each of these kinds in turn."""
     rng = random.Random(f"pool {seed}")  # noqa: S311 - play, not secrets
     pool = []
     for number in range(size):
-        kind = _KINDS[number % len(_KINDS)]
+        kind = kinds[number % len(kinds)]
         seeds = [rng.getrandbits(40) for _ in range(2 if rng.random() < JOINED_SHARE else 1)]
         pool.append(call_template(seeds, kind))
     return pool

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -25,10 +25,11 @@ from aiokafka.partitioner import murmur2
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from schemas.topics import SCORES_TOPIC, TOPIC_BY_SOURCE
+from streamer.sources.simulator.plan import CallKind
 from tests.chaos.cluster.cluster import tied_to_us
 from tests.chaos.evaluators.fleet import ROOT
 from tests.chaos.load import raw_batch
-from tests.chaos.load.call_pool import CallTemplate, make_pool
+from tests.chaos.load.call_pool import KINDS, CallTemplate, make_pool
 from tests.chaos.load.heavy_call import heavy_call
 from tests.chaos.load.poison import Cook, Kind
 
@@ -139,6 +140,7 @@ class Load:
         seed: int,
         rate: float,
         poison: Collection[Kind] = frozenset(Kind),
+        kinds: Sequence[CallKind] = KINDS,
     ) -> None:
         """Draws the pool; nothing is sent before `step`.
 
@@ -152,6 +154,7 @@ class Load:
             seed: Decides everything but the clock.
             rate: To begin with.
             poison: Which kinds of bad records there are.
+            kinds: Which kinds of calls there are.
         """
         self.report = Report()
         self._producer = producer
@@ -167,7 +170,7 @@ class Load:
         self._has_poison = bool(poison)
         self._bad_producers: dict[str, Producer] = {}
         self._by_hand = ThreadPoolExecutor(1)
-        self._pool = make_pool(seed, POOL_CALLS)
+        self._pool = make_pool(seed, POOL_CALLS, kinds)
         now_ms = _now_ms()
         self._lines = [_Line() for _ in range(lines)]
         self._due = [(now_ms + int(ramp_seconds * 1_000 * n / lines), n) for n in range(lines)]  # ascending: a heap
@@ -365,6 +368,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--rate", type=float, default=1.0)
     parser.add_argument("--poison", type=Kind, nargs="*", default=list(Kind))
+    parser.add_argument("--kinds", choices=KINDS, nargs="+", default=KINDS)
     arguments = parser.parse_args()
     commands: list[str] = []
     threading.Thread(target=_listen, args=(commands,), daemon=True).start()
@@ -378,6 +382,7 @@ def main() -> None:
         seed=arguments.seed,
         rate=arguments.rate,
         poison=arguments.poison,
+        kinds=arguments.kinds,
     )
     told_at = 0.0
     while True:
@@ -422,10 +427,11 @@ class LoadProcess:
         seed: int,
         rate: float = 1,
         poison: Collection[Kind] = frozenset(Kind),
+        kinds: Sequence[CallKind] = KINDS,
     ) -> None:
         command = [sys.executable, "-m", "tests.chaos.load.load", "--bootstrap", bootstrap, "--prefix", prefix]
         command += ["--partitions", str(partitions), "--lines", str(lines), "--ramp", str(ramp_seconds)]
-        command += ["--seed", str(seed), "--rate", str(rate), "--poison", *poison]
+        command += ["--seed", str(seed), "--rate", str(rate), "--poison", *poison, "--kinds", *kinds]
         self._process = subprocess.Popen(
             tied_to_us(command), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
         )

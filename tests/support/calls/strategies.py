@@ -28,6 +28,7 @@ REPLIES = (
     "Your seat is 12A in row 4 [interrupted]",  # 19 and
     "Your seat is 12A in row 40 [interrupted]",  # 20 letters and digits are spoken: too few, just enough
     "[background noise] I see",
+    f"Sure.\n[likely cut\u2028off by user]\t{OFFER} \u00a0Is there more?",
 )
 REQUESTS = ("Hi", "I lost my badge.", "..", "Please move my flight, I need it to be earlier.", "[slow] no", "Hi there")
 UNHEARD = ("", "...", " ? ")

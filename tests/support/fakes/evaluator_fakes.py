@@ -19,7 +19,7 @@ from consumers.evaluator.partition import OwnedPartition, Partition
 from consumers.evaluator.recovery import OrderLog, OrderStarts, PlacedStart
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Decision, Outbox, Written
+from consumers.evaluator.writer import Bell, Decision, Outbox, Outlet, Written
 from consumers.runtime.kafka.broker_clock import BrokerClock, Reading
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import Commits
@@ -362,34 +362,48 @@ class FakeSubscription:
 
 
 class FakeWriter:
-    """Writes a decision at a time, when the gate is open."""
+    """Writes a decision of each partition at a time, when the gate is open."""
 
-    def __init__(self, shell: "Shell", number: int, outbox: Outbox) -> None:
-        self.starts = order_starts()
+    def __init__(self, shell: "Shell") -> None:
+        self.id = f"writer-{len(shell.writers)}"
         self.writing_since: float | None = None
-        self.number = number
         self.error: Exception | None = None
-        self.may_write = asyncio.Event()
-        self.may_write.set()
         self.runs = False
         self.stopped = False
+        self.numbers: list[int] = []
         self._shell = shell
-        self._outbox = outbox
+        self._bell = Bell()
+        self._outlets: list[Outlet] = []
+
+    def add(self, outlet: Outlet) -> None:
+        self.numbers.append(outlet.number)
+        self._outlets.append(outlet)
+        outlet.outbox.wakes(self._bell)
+
+    async def start(self) -> None: ...
+
+    async def until_idle(self) -> None:
+        if self.writing_since is not None:
+            await asyncio.Event().wait()
 
     async def run(self) -> None:
         self.runs = True
         try:
             while True:
-                await self._outbox.until_filled()
-                (first, *_) = self._outbox.first()
-                await self._shell.may_write.wait()
-                await self.may_write.wait()
-                if self.error is not None:
-                    raise self.error
-                for record in first.records:
-                    what = record.reason if isinstance(record, QuarantineRecord) else record.conversation_id
-                    self._shell.journal.append(f"write {what} to {self.number}")
-                self._outbox.written(1)
+                await self._bell.filled.wait()
+                decided = {outlet: first for outlet in self._outlets for first in outlet.outbox.first()[:1]}
+                if decided:
+                    self.writing_since = 0.0
+                    await self._shell.may_write.wait()
+                    if self.error is not None:
+                        raise self.error
+                    for outlet, first in decided.items():
+                        for record in first.records:
+                            what = record.reason if isinstance(record, QuarantineRecord) else record.conversation_id
+                            self._shell.journal.append(f"write {what} to {outlet.number}")
+                        outlet.outbox.written(1)
+                    self.writing_since = None
+                self._bell.settle(outlet.outbox for outlet in self._outlets)
         finally:
             self.runs = False
 
@@ -405,6 +419,7 @@ class FakeTakeover:
         self.gate = asyncio.Event()
         self.gate.set()
         self.begun = 0
+        self.kept: list[int] = []
         self.stopped = False
         self.error: Exception | None = None
 
@@ -413,12 +428,19 @@ class FakeTakeover:
     async def stop(self) -> None:
         self.stopped = True
 
-    async def take(self, owned: Sequence[OwnedPartition], _: Any) -> None:
+    async def keep(self, owned: Sequence[OwnedPartition], writer_id: str) -> None:
+        self.kept = [each.partition.number for each in owned]
+        for each in owned:
+            each.writer_id = writer_id
+
+    async def take(self, owned: Sequence[OwnedPartition], _: Any, writer_id: str) -> None:
         self.begun += 1
         await self.gate.wait()
         if self.error is not None:
             raise self.error
         for each in owned:
+            each.writer_id = writer_id
+            each.outlet.starts = order_starts()
             each.partition.start(dict.fromkeys(INPUT_TOPICS, START))
 
 
@@ -432,7 +454,7 @@ class Shell:
         self.may_write = asyncio.Event()
         self.may_write.set()
         monkeypatch.setattr(service, "PartitionEvaluator", self._evaluator)
-        monkeypatch.setattr(service, "PartitionWriter", self._writer)
+        monkeypatch.setattr(service, "Writer", self._writer)
         self.misfit: Exception | None = None
         self.asked_about_topics = 0
         self.registry = CollectorRegistry()
@@ -455,8 +477,8 @@ class Shell:
         self.evaluators.append(StubEvaluator([PublishScore(fact("c-1"))]))
         return self.evaluators[-1]
 
-    def _writer(self, number: int, outbox: Outbox, *_: Any) -> FakeWriter:
-        self.writers.append(FakeWriter(self, number, outbox))
+    def _writer(self, *_: Any) -> FakeWriter:
+        self.writers.append(FakeWriter(self))
         return self.writers[-1]
 
     async def _members(self) -> Sequence[Member]:

@@ -19,7 +19,7 @@ from consumers.evaluator.partition import OwnedPartition, Partition
 from consumers.evaluator.recovery import order_version
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Takeover
-from consumers.evaluator.writer import PartitionWriter
+from consumers.evaluator.writer import Outlet, Writer
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.goals.goal_set import ChoosesGoals
@@ -239,7 +239,7 @@ class Owner:
         self.inputs = [TopicPartition(topic, number) for topic in SOURCE_BY_TOPIC]
         self.registry = CollectorRegistry()
         settings = settings or EvaluatorSettings(group_id="g", closed_overlap_ms=0)
-        instruments = Instruments(self.registry, ["evaluator"])
+        instruments = self.instruments = Instruments(self.registry, ["evaluator"])
         chosen, version = ChosenGoals(goals, settings.goals), order_version(settings)
         self.evaluator = PartitionEvaluator(
             settings.limits, settings.code_version, chosen, writes_transcripts=settings.writes_transcripts
@@ -247,8 +247,9 @@ class Owner:
         self.partition = Partition(
             number, self.evaluator, settings.limits, SOURCE_BY_TOPIC, instruments, goals=chosen, version=version
         )
-        self.writer = PartitionWriter(number, self.partition.outbox, broker.kafka, settings, instruments)
-        self.owned = OwnedPartition(self.partition, self.writer, SOURCE_BY_TOPIC)
+        self.outlet = Outlet(number, self.partition.outbox, broker.kafka, settings)
+        self.writer = Writer(broker.kafka, settings, instruments)
+        self.owned = OwnedPartition(self.partition, self.outlet, SOURCE_BY_TOPIC)
         self.takeover = Takeover(broker.kafka, settings, instruments, SOURCE_BY_TOPIC, version, goals)
         self.consumer = LittleConsumer(broker)
         self.assignment = _Assignment(SOURCE_BY_TOPIC, {}, trusted_clock())
@@ -256,7 +257,8 @@ class Owner:
 
     async def take_over(self) -> None:
         await self.takeover.start()
-        await self.takeover.take([self.owned], self.consumer)
+        await self.writer.start()
+        await self.takeover.take([self.owned], self.consumer, self.writer.id)
         self.consumer.positions = {tp: self.partition.next_offsets[tp.topic] for tp in self.inputs}
 
     def read(self, most: Mapping[str, int] | int) -> None:
@@ -289,8 +291,7 @@ class Owner:
         for _ in range(transactions):
             if not (decisions := outbox.first()):
                 return
-            await self.writer._write(decisions)
-            outbox.written(len(decisions))
+            await self.writer._write({self.outlet: decisions})
 
     def commit(self) -> None:
         self.broker.committed |= self.owned.due_offsets()

@@ -17,6 +17,7 @@ from consumers.engine.limits import Limits
 from consumers.evaluator import partition as partition_module
 from consumers.evaluator.partition import MAX_KINDS, MAX_QUARANTINE_LINES, MisreadRecords, OwnedPartition, Partition
 from consumers.evaluator.recovery import CommitNote, OrderStarts, PlacedStart
+from consumers.evaluator.writer import Trip
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.codec import Misread
@@ -46,6 +47,20 @@ def test_records_are_folded_by_time_and_their_effects_kept_in_order() -> None:
         (InputSource.PIPECAT, 5), (InputSource.AUDIT, 9), (InputSource.PIPECAT, 6),
     ]  # fmt: skip
     assert waiting_in(partition.outbox) == [["c-1"]] * 3
+
+
+def test_a_decision_knows_the_way_of_its_event_and_of_none_if_time_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator = StubEvaluator([PublishScore(fact("c-1"))])
+    partition, _ = partition_of(evaluator)
+    clock_ms = iter((NOW_MS + 20, NOW_MS + 21, NOW_MS + 23))
+    monkeypatch.setattr("consumers.evaluator.partition.wall_clock_ms", lambda: next(clock_ms))
+    runs = [[Record(PIPECAT, 5), Record(PIPECAT, 6, NOW_MS + 2)]]
+    partition.polled(runs)
+    partition.fold(runs, None)
+    evaluator.wakeup_ms = 0
+    partition.advance(NOW_MS + 9)
+    first, second = Trip(NOW_MS, NOW_MS + 20, NOW_MS + 21), Trip(NOW_MS + 2, NOW_MS + 20, NOW_MS + 23)
+    assert [each.trip for each in partition.outbox.first()] == [first, second, None]
 
 
 @pytest.mark.parametrize(
@@ -276,7 +291,7 @@ def test_a_commit_says_where_to_read_the_inputs_and_the_order() -> None:
     evaluator = StubEvaluator()
     each = owned(evaluator)
     placed = [PlacedStart(n, {InputSource.PIPECAT: at}, 40 + n) for n, at in enumerate((5, 6, 7))]
-    each.writer.starts = OrderStarts(placed, 0)
+    each.outlet.starts = OrderStarts(placed, 0)
     fold(each, 5, 6)
     evaluator.watermarks = {InputSource.PIPECAT: 6}
     assert each.due_offsets() == {
@@ -300,10 +315,10 @@ def test_only_what_is_written_is_committed_and_what_came_since_is_not() -> None:
 
 def test_the_note_is_of_the_same_moment_as_the_offsets() -> None:
     each = owned()
-    each.writer.starts = OrderStarts([PlacedStart(1, {InputSource.PIPECAT: 5}, 40)], 0)
+    each.outlet.starts = OrderStarts([PlacedStart(1, {InputSource.PIPECAT: 5}, 40)], 0)
     fold(each, 5)
     assert due(each) == {}
-    each.writer.starts.add(PlacedStart(2, {InputSource.PIPECAT: 6}, 41))
+    each.outlet.starts.add(PlacedStart(2, {InputSource.PIPECAT: 6}, 41))
     fold(each, 6)
     each.partition.outbox.written(1)
     assert each.due_offsets()[TopicPartition(PIPECAT, 0)] == OffsetAndMetadata(6, CommitNote(40, read=6).text())

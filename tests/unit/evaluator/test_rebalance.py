@@ -6,7 +6,9 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
+from consumers.evaluator import service
 from consumers.evaluator.assignment import NotCoPartitionedError
+from consumers.evaluator.writer import FencedError
 from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
 from schemas.topics import INPUT_TOPICS
 from tests.support.fakes.evaluator_fakes import PIPECAT, START, Shell, inputs_of, until_idle
@@ -29,7 +31,7 @@ async def test_a_new_partition_is_read_only_when_it_is_taken_over(shell: Shell) 
     await shell.assigned(0)
     assert shell.consumer.paused == inputs_of(0)
     assert shell.consumer.positions == {}
-    had_begun = shell.writers[0].runs
+    assert shell.writers[0].numbers == []
     assert not shell.role.ready.is_set()
     assert shell.role.problems() == ("evaluator: taking over partitions 0",)
     await shell.folds(4)  # is dropped: it is read again
@@ -38,7 +40,7 @@ async def test_a_new_partition_is_read_only_when_it_is_taken_over(shell: Shell) 
     await until_idle()
     assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START)
     assert shell.consumer.paused == set()
-    assert [had_begun, shell.writers[0].runs] == [False, True]
+    assert (shell.writers[0].runs, shell.writers[0].numbers) == (True, [0])
     assert shell.role.ready.is_set()
     await shell.folds(4)
     assert shell.folded == [[4]]
@@ -54,9 +56,10 @@ async def test_what_stays_ours_goes_on_while_the_new_is_taken_over(shell: Shell)
     await shell.folds(6)
     await shell.folds(4, number=1)
     assert shell.folded == [[4, 5, 6], []]
-    assert len(shell.writers) == 2  # the first partition still has its own
-    assert shell.writers[0].runs
-    assert not shell.writers[0].stopped
+    assert shell.takeover.kept == [0]
+    assert [(writer.runs, writer.stopped, writer.numbers) for writer in shell.writers] == [
+        (False, True, [0]), (True, False, [0]),
+    ]  # fmt: skip
     shell.takeover.gate.set()
     await until_idle()
     await shell.folds(4, number=1)
@@ -68,14 +71,44 @@ async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(shell: S
     shell.may_write.clear()
     await shell.folds(4, number=1)
     lost = shell.role._assignment.owned[1].partition
+    revoking = asyncio.create_task(shell.revoked())
+    await until_idle()
+    shell.may_write.set()
+    await revoking
     await shell.assigned(0)
     assert not lost.is_active
     assert lost.outbox.records == 0
-    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(True, False), (False, True)]
-    shell.may_write.set()
+    assert [(writer.runs, writer.stopped, writer.numbers) for writer in shell.writers] == [
+        (False, True, [0, 1]), (True, False, [0]),
+    ]  # fmt: skip
+    shell.journal.clear()
     await shell.folds(5, number=1)
     await shell.role._commit()
     assert shell.journal == [f"commit {topic}[0]@{START}" for topic in sorted(INPUT_TOPICS)]
+
+
+async def test_if_the_last_write_is_not_known_nothing_is_kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it was made only the order says, which a takeover reads."""
+    for name in ("HAND_OVER_SECONDS", "CLOSE_SECONDS"):
+        monkeypatch.setattr(service, name, 0.01)
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.folds(4)
+    await shell.rebalanced(0)
+    assert (shell.takeover.begun, shell.takeover.kept) == (2, [])
+    assert shell.folded == [[4], []]
+
+
+async def test_what_is_taken_over_for_a_writer_that_was_fenced_off_is_dropped(shell: Shell) -> None:
+    await shell.assigned(0)
+    shell.takeover.gate.clear()
+    await shell.rebalanced(0, 1)
+    shell.writers[1].error = FencedError("0")
+    await shell.folds(4)
+    shell.takeover.gate.set()
+    await until_idle()
+    assert not shell.role._assignment.active
+    assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
 
 
 @pytest.mark.parametrize("generations", [0, 2, 5, -1])
@@ -89,7 +122,7 @@ async def test_a_rebalance_without_us_leaves_us_nothing(shell: Shell, generation
     await shell.folds(4)
     assert shell.folded == [[4], [4]]
     await shell.rebalanced(0)  # and from there on state is kept again
-    assert len(shell.writers) == 2
+    assert (shell.takeover.begun, shell.takeover.kept) == (2, [0])
 
 
 async def test_records_polled_before_a_rebalance_are_not_folded_after_it(shell: Shell) -> None:
@@ -192,10 +225,9 @@ async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
     await shell.revoked()
     shell.takeover.gate.set()
     await shell.assigned(1)
-    assert [(writer.number, writer.runs, writer.stopped) for writer in shell.writers] == [
-        (1, True, False),
-        (0, False, True),
-    ]
+    assert [(writer.runs, writer.stopped, writer.numbers) for writer in shell.writers] == [
+        (False, True, [1]), (False, True, [1]), (True, False, [1]),
+    ]  # fmt: skip
     assert list(shell.role._assignment.owned) == [1]
     assert not shell.subscription.failures
     assert shell.consumer.paused == set()

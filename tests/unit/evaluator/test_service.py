@@ -224,7 +224,7 @@ async def test_a_writer_that_fails_ends_the_role_and_nothing_is_committed(shell:
     assert shell.commits == []
 
 
-async def test_a_fenced_partition_is_dropped_and_never_committed(shell: Shell) -> None:
+async def test_partitions_that_are_fenced_off_are_dropped_and_never_committed(shell: Shell) -> None:
     await shell.assigned(0, 1)
     shell.writers[0].error = FencedError("partition 0")
     await shell.folds(4)
@@ -232,13 +232,13 @@ async def test_a_fenced_partition_is_dropped_and_never_committed(shell: Shell) -
     await shell.folds(4, number=1)
     await shell.role._commit()
     await shell.revoked()
-    assert shell.folded == [[4], [4]]
-    assert shell.commits == [f"commit {PIPECAT}[1]@5"]
+    assert shell.folded == [[4], []]
+    assert shell.commits == []
     assert not shell.subscription.failures
-    assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 1
+    assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
 
 
-async def test_a_commit_overtaken_by_a_fence_leaves_that_partition_out(shell: Shell) -> None:
+async def test_a_commit_overtaken_by_a_fence_is_not_made(shell: Shell) -> None:
     await shell.assigned(0, 1)
     await shell.folds(4)
     await shell.folds(4, number=1)
@@ -246,7 +246,7 @@ async def test_a_commit_overtaken_by_a_fence_leaves_that_partition_out(shell: Sh
     shell.writers[0].error = FencedError("partition 0")
     await shell.folds(5)
     await shell.role._commit_offsets(offsets, 1)
-    assert shell.commits == [f"commit {PIPECAT}[1]@5"]
+    assert shell.commits == []
 
 
 async def test_a_fenced_partition_that_is_given_to_us_again_is_taken_over(shell: Shell) -> None:
@@ -332,9 +332,9 @@ async def test_beside_where_an_open_call_began_stands_what_is_read_and_where_its
         await shell.folds(offset)
         await shell.role._commit()
         noted.append(shell.consumer.noted[TopicPartition(PIPECAT, 0)].metadata)
-        shell.writers[0].starts.add(PlacedStart(1, {InputSource.PIPECAT: 4}, 70))
+        shell.role._assignment.owned[0].outlet.starts.add(PlacedStart(1, {InputSource.PIPECAT: 4}, 70))
     assert shell.commits == [f"commit {PIPECAT}[0]@4"] * 2
-    assert noted == [CommitNote(0, read=5).text(), CommitNote(70, read=6).text()]
+    assert noted == [CommitNote(0, read=5, writer="writer-0").text(), CommitNote(70, read=6, writer="writer-0").text()]
 
 
 async def test_a_commit_overtaken_by_a_rebalance_is_not_made(shell: Shell) -> None:
@@ -385,24 +385,6 @@ async def test_a_broker_that_takes_nothing_does_not_hold_up_a_rebalance(
     assert shell.journal == []  # the next owner decides
 
 
-async def test_a_writer_that_waits_holds_up_no_commit_of_another_partition(shell: Shell) -> None:
-    await shell.assigned(0, 1)
-    shell.writers[0].may_write.clear()
-    await shell.folds(4)
-    await shell.folds(4, number=1)
-    await shell.role._commit()
-    await shell.folds(5)
-    await shell.folds(5, number=1)
-    await shell.role._commit()
-    assert shell.commits == [f"commit {PIPECAT}[1]@5", f"commit {PIPECAT}[1]@6"]
-    shell.writers[0].may_write.set()
-    await until_idle()
-    await shell.role._commit()
-    assert shell.commits[2:] == [f"commit {PIPECAT}[0]@5"]  # the offset noted first; the later one comes next
-    await shell.role._commit()
-    assert shell.commits[3:] == [f"commit {PIPECAT}[0]@6"]
-
-
 async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(shell: Shell) -> None:
     await shell.assigned(0)
     shell.may_write.clear()
@@ -414,20 +396,6 @@ async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(s
     shell.journal.clear()
     await shell.role._commit()
     assert shell.commits == [f"commit {PIPECAT}[0]@4"]  # it begins anew where it was taken over
-
-
-async def test_before_partitions_go_what_is_written_is_committed_though_one_writer_waits(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.1)
-    await shell.assigned(0, 1)
-    shell.writers[0].may_write.clear()
-    await shell.folds(4)
-    await shell.folds(4, number=1)
-    with capture_logs() as logged:
-        await shell.revoked()
-    assert shell.commits == [f"commit {PIPECAT}[1]@5"]
-    assert [line["scores"] for line in logged if line["event"] == "handed_over_unwritten"] == [1]
 
 
 # Reading slows down when writing does.
@@ -445,16 +413,6 @@ async def test_reading_waits_for_a_broker_that_takes_scores_slowly(shell: Shell)
     shell.role._pause_leading_inputs()
     assert shell.role._assignment.unwritten_records == 0
     assert shell.consumer.paused == set()
-
-
-async def test_a_partition_waits_for_its_own_writer_only(shell: Shell) -> None:
-    await shell.assigned(0, 1)
-    shell.writers[0].may_write.clear()
-    await shell.polled(*range(4, 4 + MAX_UNWRITTEN + 1))
-    assert shell.consumer.paused == inputs_of(0)
-    await shell.folds(4, number=1)
-    assert shell.journal == ["write c-1 to 1"]
-    assert shell.consumer.paused == inputs_of(0)
 
 
 async def test_nobody_waits_for_what_is_given_up(shell: Shell) -> None:
@@ -476,20 +434,20 @@ async def test_a_write_that_takes_very_long_asks_whether_the_topics_are_there(
     await shell.assigned(0, 1)
     now_seconds = 1_000.0
     monkeypatch.setattr("time.monotonic", lambda: now_seconds)
-    shell.writers[1].writing_since = now_seconds - SLOW_WRITE_SECONDS
-    shell.role._topic_watch.look(shell.role._assignment.active)
+    shell.writers[0].writing_since = now_seconds - SLOW_WRITE_SECONDS
+    shell.role._topic_watch.look(shell.role._writer)
     await until_idle()
     assert shell.role.problems() == ()
     assert shell.asked_about_topics == 0
     now_seconds += 1
-    assert shell.role.problems() == ("evaluator: writing to Kafka takes very long in partitions 1",)
-    shell.role._topic_watch.look(shell.role._assignment.active)
-    shell.role._topic_watch.look(shell.role._assignment.active)
+    assert shell.role.problems() == ("evaluator: writing to Kafka takes very long",)
+    shell.role._topic_watch.look(shell.role._writer)
+    shell.role._topic_watch.look(shell.role._writer)
     await until_idle()
     assert shell.asked_about_topics == 1
     assert shell.subscription.failures == []  # a broker that is down is waited for
     shell.misfit = TopicsUnfitError("gone")
     now_seconds += SLOW_WRITE_SECONDS + 1
-    shell.role._topic_watch.look(shell.role._assignment.active)
+    shell.role._topic_watch.look(shell.role._writer)
     await until_idle()
     assert shell.subscription.failures == [shell.misfit]

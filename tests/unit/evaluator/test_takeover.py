@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 from consumers.evaluator import recovery as read_back
 from consumers.evaluator.recovery import CommitNote, ReadBackError
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Mark
+from consumers.evaluator.writer import Claims, Mark, Writer
 from schemas.goals.goal_set import GoalSet
 from schemas.topics import INPUT_TOPICS
 from tests.support.fakes.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, goal_set, until_idle
-from tests.unit.evaluator.little_broker import LittleBroker, LittleConsumer, Owner, published
+from tests.unit.evaluator.little_broker import LittleBroker, LittleConsumer, LittleProducer, Owner, published
 
 ORDER = TopicPartition("order", 0)
 GENERATION = 1_000_000
@@ -79,31 +79,96 @@ async def test_first_nobody_else_can_write_then_what_was_written_is_read(handed_
     order = noted(handed_over)
     former = handed_over.epochs["g-0"]
     await took_over(handed_over)
-    assert handed_over.epochs["g-0"] == former + 1
-    assert handed_over.journal == [
-        "mark order[0]", "mark scores[0]", "ends", "committed by g", f"read order[0] from {order}",
+    assert handed_over.epochs["g-0"] == former + 2
+    marks = ["mark order[0]", "mark scores[0]"]
+    assert handed_over.journal[: len(marks) + 3] == [
+        *marks, "committed by g", "ends", f"read order[0] from {order}",
     ]  # fmt: skip
+    fenced_and_claimed = handed_over.journal[len(marks) + 3 :]
+    assert fenced_and_claimed[:4] == marks * 2
+    assert fenced_and_claimed[4].startswith("read order[0] from ")
 
 
-async def test_nothing_is_read_before_the_last_former_owner_is_fenced_off(
+async def test_nothing_is_read_before_every_partition_is_claimed(
     broker: LittleBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = Owner(broker), Owner(broker, number=2)
-    may_fence, fence = asyncio.Event(), other.writer.fence
+    may_claim, claim = asyncio.Event(), Claims.claim
 
-    async def late() -> Mark | None:
-        await may_fence.wait()
-        return await fence()
+    async def late(self: Claims, number: int, writer_id: str) -> Mark:
+        if number == 2:
+            await may_claim.wait()
+        return await claim(self, number, writer_id)
 
-    monkeypatch.setattr(other.writer, "fence", late)
+    monkeypatch.setattr(Claims, "claim", late)
     await one.takeover.start()
-    task = asyncio.create_task(one.takeover.take([one.owned, other.owned], one.consumer))
+    task = asyncio.create_task(one.takeover.take([one.owned, other.owned], one.consumer, one.writer.id))
     await until_idle()
     assert broker.journal == ["mark order[0]", "mark scores[0]"]
-    may_fence.set()
+    may_claim.set()
     await task
-    assert broker.journal[2:6] == ["mark order[2]", "mark scores[2]", "ends", "committed by g"]
+    assert broker.journal[2:5] == ["mark order[2]", "mark scores[2]", "committed by g"]
     assert (one.partition.is_active, other.partition.is_active) == (True, True)
+
+
+async def test_a_former_owner_that_committed_nothing_is_known_by_its_mark(handed_over: LittleBroker) -> None:
+    former = await took_over(handed_over)  # its marks are all that it has written
+    former.read(20)
+    former.read(20)
+    handed_over.put(PIPECAT, STARTED, b"c")
+    former.read(20)
+    await took_over(handed_over)
+    with pytest.raises(ProducerFenced):
+        await former.write()
+    assert "c" not in published(handed_over)
+
+
+async def test_a_former_owner_whose_mark_is_gone_is_known_by_its_commits(handed_over: LittleBroker) -> None:
+    former = await took_over(handed_over)
+    await read_all(former)
+    handed_over.put(PIPECAT, STARTED, b"c")
+    former.read(20)
+    trim(handed_over)
+    await took_over(handed_over)
+    with pytest.raises(ProducerFenced):
+        await former.write()
+    assert "c" not in published(handed_over)
+
+
+async def test_a_transaction_that_a_former_owner_left_open_is_ended_and_what_it_committed_before_is_read(
+    handed_over: LittleBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = await took_over(handed_over)
+    await read_all(former)
+    handed_over.put(PIPECAT, STARTED, b"c")
+    former.read(20)
+    with monkeypatch.context() as dying:
+        dying.setattr(LittleProducer, "commit_transaction", forgotten)
+        await former.write()
+    successor = await took_over(handed_over)
+    assert handed_over.stable_end(ORDER) == handed_over.ends[ORDER]
+    await successor.to_the_end()
+    assert [revisions(handed_over, call) for call in "abc"] == [[1]] * 3
+
+
+async def test_what_is_kept_is_claimed_for_the_next_writer(handed_over: LittleBroker) -> None:
+    owner = await took_over(handed_over)
+    await read_all(owner)
+    handed_over.put(PIPECAT, STARTED, b"c")
+    owner.writer = Writer(handed_over.kafka, EvaluatorSettings(group_id="g"), owner.instruments)
+    await owner.writer.start()
+    await owner.takeover.keep([owner.owned], owner.writer.id)
+    assert owner.owned.writer_id == owner.writer.id
+    owner.read(20)
+    successor = await took_over(handed_over)
+    with pytest.raises(ProducerFenced):
+        await owner.write()
+    await successor.to_the_end()
+    assert revisions(handed_over, "c") == [1]
+
+
+async def forgotten(_: LittleProducer) -> None:
+    """The process dies before the end of its transaction."""
 
 
 async def test_who_was_fenced_off_writes_no_more(handed_over: LittleBroker) -> None:
@@ -154,7 +219,7 @@ async def test_an_owner_that_wrote_nothing_leaves_nothing_to_do(broker: LittleBr
     first = await took_over(broker)
     await read_all(first)
     second = await took_over(broker)
-    assert broker.journal[-1] == f"read order[0] from {noted(broker)}"
+    assert f"read order[0] from {noted(broker)}" in broker.journal
     second.read(1)
     assert (second.partition.is_recovering, second.counted("order_unusable")) == (False, 0)
 
@@ -165,7 +230,7 @@ async def test_an_offset_that_callgauge_did_not_commit_counts_for_nothing_where_
 ) -> None:
     commit(handed_over, 1, text)
     owner = await took_over(handed_over)
-    assert handed_over.journal[-1] == "read order[0] from 0"
+    assert "read order[0] from 0" in handed_over.journal
     assert owner.partition.next_offsets == dict.fromkeys(INPUT_TOPICS, 0)
     await read_all(owner)
     assert owner.partition.open_calls == ("a", "b")
@@ -176,7 +241,7 @@ async def test_of_one_input_without_our_note_the_order_says_where_it_was(handed_
     order = noted(handed_over)
     commit(handed_over, 2, "theirs", PIPECAT)
     owner = await took_over(handed_over)
-    assert handed_over.journal[-1] == f"read order[0] from {order}"
+    assert f"read order[0] from {order}" in handed_over.journal
     assert owner.partition.next_offsets[PIPECAT] == 0
 
 
@@ -221,7 +286,9 @@ async def test_an_earlier_start_of_the_order_counts_where_an_offset_is_not_ours(
     commit(handed_over, 1, CommitNote(end, read=1).text())
     commit(handed_over, 2, "", PIPECAT)
     owner = await took_over(handed_over)
-    assert handed_over.journal[-2:] == [f"read order[0] from {end}", "read order[0] from 0"]
+    assert [each for each in handed_over.journal if each.startswith("read order")][:2] == [
+        f"read order[0] from {end}", "read order[0] from 0",
+    ]  # fmt: skip
     assert owner.partition.next_offsets[PIPECAT] == 0
     await read_all(owner)
     assert revisions(handed_over, "a") == [1]
@@ -361,7 +428,8 @@ async def test_a_call_keeps_its_goals_whatever_became_of_them(broker: LittleBrok
     await with_goals(broker, then)
     owner = await took_over(broker, goals=Goals(now))
     is_known = now == then
-    assert [line for line in broker.journal if "scores" in line][1:] == ([] if is_known else ["read scores[0] from 3"])
+    read = [line for line in broker.journal if line.startswith("read scores")]
+    assert read == ([] if is_known else ["read scores[0] from 3"])
     await owner.to_the_end()
     names = [record["name"] for record in published(broker)["a"]]
     assert (names.count("goals"), names.count("subgoal")) == (1, 1)
@@ -379,7 +447,8 @@ async def test_goals_of_calls_that_closed_are_not_looked_for(broker: LittleBroke
     await (await took_over(broker, goals=Goals(goal_set("As it was.")))).to_the_end()
     commit(broker, 0, json.dumps({"order": 0}))
     owner = await took_over(broker, goals=Goals(None))
-    assert [line for line in broker.journal if line.startswith("read")] == ["read order[0] from 0"]
+    assert "read order[0] from 0" in broker.journal
+    assert not [line for line in broker.journal if line.startswith("read scores")]
     await read_all(owner)
     assert owner.partition.open_calls == ()
 
@@ -453,25 +522,27 @@ async def test_taking_over_without_a_connection_is_refused(broker: LittleBroker)
     """Without commits everything is read again, so their absence must not be a guess."""
     owner = Owner(broker)
     with pytest.raises(RuntimeError, match="before it was started, or after it was stopped"):
-        await owner.takeover.take([owner.owned], owner.consumer)
+        await owner.takeover.take([owner.owned], owner.consumer, owner.writer.id)
     await owner.takeover.start()
     await owner.takeover.stop()
     with pytest.raises(RuntimeError, match="before it was started, or after it was stopped"):
-        await owner.takeover.take([owner.owned], owner.consumer)
+        await owner.takeover.take([owner.owned], owner.consumer, owner.writer.id)
     assert not any(line.startswith("read") for line in broker.journal)
     assert not owner.partition.is_active
 
 
-async def test_a_fence_that_fails_is_not_passed_over(broker: LittleBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = Owner(broker)
+@pytest.mark.parametrize("what", ["claim", "fence"])
+async def test_a_fence_that_fails_is_not_passed_over(
+    handed_over: LittleBroker, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    owner = Owner(handed_over)
 
-    async def fail() -> Mark | None:
+    async def fail(*_: object) -> Mark:
         raise KafkaConnectionError("gone")
 
-    monkeypatch.setattr(owner.writer, "fence", fail)
+    monkeypatch.setattr(Claims, what, fail)
     with pytest.raises(KafkaConnectionError):
         await owner.take_over()
-    assert broker.journal == []
     assert not owner.partition.is_active
 
 
@@ -479,7 +550,7 @@ async def test_without_transactions_the_ends_are_asked_for(handed_over: LittleBr
     order = noted(handed_over)
     settings = EvaluatorSettings(group_id="g", closed_overlap_ms=0, uses_transactions=False)
     owner = await took_over(handed_over, settings=settings)
-    assert handed_over.journal == ["ends", "committed by g", "ends", f"read order[0] from {order}"]
+    assert handed_over.journal == ["committed by g", "ends", f"read order[0] from {order}", "ends", "ends"]
     await read_all(owner)
     assert (owner.partition.open_calls, revisions(handed_over, "a")) == (("a", "b"), [1])
 
@@ -491,7 +562,7 @@ async def test_the_embedded_broker_keeps_nothing_to_ask_for() -> None:
     broker.put(PIPECAT, STARTED, b"b")
     broker.delete_before(PIPECAT, 1)
     owner = await took_over(broker)
-    assert broker.journal == ["ends"]
+    assert broker.journal == []
     assert owner.partition.next_offsets == dict.fromkeys(INPUT_TOPICS, 0) | {PIPECAT: 1}
     owner.read(9)
     await owner.write()

@@ -29,12 +29,16 @@ from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import (
     MAX_TRANSACTION_RECORDS,
     START_EVERY_SECONDS,
+    Bell,
+    Claims,
     Decision,
     FencedError,
     Mark,
     Outbox,
-    PartitionWriter,
+    Outlet,
+    Trip,
     WriteError,
+    Writer,
     Written,
     carry_out,
 )
@@ -43,7 +47,18 @@ from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.codec import Misread
 from schemas.judging import JudgeRequest
-from schemas.order import Closed, GoalsChosen, OrderDecoder, OrderEncoder, OrderStart, Step, order_value, start_in
+from schemas.metrics.process import STEP_METRIC
+from schemas.order import (
+    Closed,
+    GoalsChosen,
+    OrderDecoder,
+    OrderEncoder,
+    OrderStart,
+    Step,
+    order_value,
+    start_in,
+    writer_in,
+)
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import SCORE_RECORD
 from schemas.transcript import Transcript
@@ -78,6 +93,7 @@ class FakeProducer:
         self.may_stop.set()
         self.most_bytes: dict[str, int] = {}
         self.sends_at_most = 10_000
+        self.mark_headers: list[Any] = []
         self.epochs = 1  # how far a start moves the epoch: by one, unless another owner has started meanwhile
         self._txn_manager = SimpleNamespace(producer_id=9, producer_epoch=0)
 
@@ -99,6 +115,7 @@ class FakeProducer:
         metadata = SimpleNamespace(topic=topic, offset=self.offset, timestamp=1_000 + self.offset)
         self.offset += 1
         if value is None:
+            self.mark_headers.append(headers)
             self._do("mark", f"{(key or b'').decode()} in {topic}[{partition}]")
             acknowledged.set_result(metadata)
             return acknowledged
@@ -135,13 +152,16 @@ class Writing:
         self.outbox = Outbox()
         self.producer = FakeProducer()
         self.asked: dict[str, Any] = {}
-        self.is_fenced = False
+        self.is_started = False
         monkeypatch.setattr(KafkaSettings, "producer", self._producer)
         kafka = KafkaSettings(topic_prefix="t.", is_embedded=is_embedded)
         evaluator = EvaluatorSettings(**({"group_id": "g", "write_interval_ms": 0} | settings))
         instruments = Instruments(self.registry, ["evaluator"])
-        self.writer = PartitionWriter(3, self.outbox, kafka, evaluator, instruments)
-        self.writer.starts = OrderStarts([PlacedStart(0, {}, 9)], 0)
+        self.writer = Writer(kafka, evaluator, instruments)
+        self.claims = Claims(kafka, evaluator)
+        self.outlet = Outlet(3, self.outbox, kafka, evaluator)
+        self.outlet.starts = OrderStarts([PlacedStart(0, {}, 9)], 0)
+        self.writer.add(self.outlet)
 
     def _producer(self, role: str, **asked: Any) -> FakeProducer:
         self.asked = {"role": role, **asked}
@@ -152,15 +172,15 @@ class Writing:
         for each in decisions:
             self.outbox.put(decision(*map(fact, each)))
 
-    async def fence(self) -> None:
-        """Fences, so that only later steps go into the journal, or fail."""
-        await self.writer.fence()
+    async def start(self) -> None:
+        """Connects, so that only later steps go into the journal, or fail."""
+        await self.writer.start()
         self.producer.journal.clear()
-        self.is_fenced = True
+        self.is_started = True
 
     async def run(self) -> "asyncio.Task[None]":
-        if not self.is_fenced:
-            await self.fence()
+        if not self.is_started:
+            await self.start()
         running = asyncio.create_task(self.writer.run())
         await until_idle()
         return running
@@ -197,38 +217,80 @@ async def ended(running: "asyncio.Task[None]") -> None:
     await asyncio.wait([running])
 
 
-async def test_the_producer_has_the_groups_and_the_partitions_name(make: Callable[..., Writing]) -> None:
+async def test_a_claim_is_a_transaction_under_the_partitions_name_that_names_the_writer(
+    make: Callable[..., Writing],
+) -> None:
     writing = make(transaction_timeout_ms=5_000)
-    await writing.writer.fence()
-    assert writing.asked == {"role": "evaluator-3", "transactional_id": "g-3", "transaction_timeout_ms": 5_000}
+    assert await writing.claims.claim(3, "w-1") == Mark(order=101, scores=102)
+    assert writing.asked == {"role": "evaluator-claim", "transactional_id": "g-3", "transaction_timeout_ms": 5_000}
     marks = [f"callgauge-owner in {topic}[3]" for topic in ("t.order", "t.scores")]
-    assert writing.producer.journal == ["start", "begin", *marks, "commit"]
-
-
-async def test_the_fence_ends_behind_everything_that_a_former_owner_wrote(writing: Writing) -> None:
-    """A transaction of our own ends there, so a reader past its marks has read everything."""
-    assert await writing.writer.fence() == Mark(order=101, scores=102)
+    assert writing.producer.journal == ["start", "begin", *marks, "commit", "stop"]
+    assert [writer_in(each) for each in writing.producer.mark_headers] == ["w-1", "w-1"]
     assert writing.published == 0, "they are no scores"
 
 
-@pytest.mark.parametrize("settings", [{"is_embedded": True}, {"uses_transactions": False}])
-async def test_without_transactions_there_is_no_mark(make: Callable[..., Writing], settings: dict[str, Any]) -> None:
-    writing = make(**settings)
-    assert await writing.writer.fence() is None
-    assert writing.producer.journal == ["start"]
+async def test_a_fence_is_a_transaction_under_the_writers_name_in_all_of_its_partitions(writing: Writing) -> None:
+    await writing.claims.fence("w-1", [3, 4])
+    assert writing.asked["transactional_id"] == "w-1"
+    marks = [f"callgauge-owner in {topic}[{number}]" for number in (3, 4) for topic in ("t.order", "t.scores")]
+    assert writing.producer.journal == ["start", "begin", *marks, "commit", "stop"]
+    assert [writer_in(each or ()) for each in writing.producer.mark_headers] == [None] * 4
 
 
 @pytest.mark.parametrize("where", ["start", "begin", "mark", "commit"])
-async def test_a_fence_that_fails_leaves_a_producer_that_can_be_stopped(writing: Writing, where: str) -> None:
+async def test_a_claim_that_fails_leaves_no_producer_behind(writing: Writing, where: str) -> None:
     writing.producer.errors[where] = KafkaConnectionError("gone")
     with pytest.raises(KafkaConnectionError):
-        await writing.writer.fence()
-    await writing.writer.stop(1)
+        await writing.claims.claim(3, "w-1")
     assert writing.producer.journal[-1] == "stop"
 
 
+async def test_each_writer_has_an_id_of_its_own_that_the_groups_rights_cover(make: Callable[..., Writing]) -> None:
+    other, one = make(), make(transaction_timeout_ms=5_000)
+    assert one.writer.id != other.writer.id
+    assert one.writer.id.startswith("g-writer-")
+    await one.writer.start()
+    assert one.asked == {"role": "evaluator", "transactional_id": one.writer.id, "transaction_timeout_ms": 5_000}
+
+
+@pytest.mark.parametrize("settings", [{"is_embedded": True}, {"uses_transactions": False}])
+async def test_without_transactions_the_writer_has_no_id(
+    make: Callable[..., Writing], settings: dict[str, Any]
+) -> None:
+    writing = make(**settings)
+    await writing.writer.start()
+    assert writing.asked["transactional_id"] is None
+
+
+async def test_all_partitions_share_a_transaction_and_each_has_its_order(writing: Writing) -> None:
+    other = Outlet(4, Outbox(), KafkaSettings(topic_prefix="t."), EvaluatorSettings(group_id="g"))
+    other.starts = OrderStarts([PlacedStart(0, {}, 9)], 0)
+    writing.writer.add(other)
+    writing.put("a")
+    other.outbox.put(decision(fact("b"), steps=b"2"))
+    running = await writing.run()
+    await asyncio.gather(writing.outbox.until_written(), other.outbox.until_written())
+    assert writing.producer.journal == ["begin", "a", "order", "b", "order", "commit"]
+    assert [(sent.partition, sent.value) for sent in writing.order] == [(3, order_value(b"")), (4, order_value(b"2"))]
+    assert [len(each.starts._starts) for each in (writing.outlet, other)] == [2, 2]
+    await ended(running)
+
+
+async def test_what_does_not_fit_into_a_transaction_comes_first_in_the_next(writing: Writing) -> None:
+    other = Outlet(4, Outbox(), KafkaSettings(topic_prefix="t."), EvaluatorSettings(group_id="g"))
+    writing.writer.add(other)
+    full = decision(*[fact("a")] * MAX_TRANSACTION_RECORDS)
+    for _ in range(2):
+        writing.outbox.put(full)
+    other.outbox.put(decision(fact("b")))
+    running = await writing.run()
+    await asyncio.gather(writing.outbox.until_written(), other.outbox.until_written())
+    assert [what for what in writing.producer.journal if what in {"b", "commit"}] == ["commit", "b", "commit"]
+    await ended(running)
+
+
 async def test_what_gathers_goes_in_one_transaction(writing: Writing) -> None:
-    await writing.fence()
+    await writing.start()
     writing.producer.may_commit.clear()
     writing.put("a")
     running = await writing.run()
@@ -277,7 +339,7 @@ async def test_a_call_is_closed_in_one_transaction_however_much_goes_with_it(wri
 
 
 async def test_nothing_is_written_and_nothing_counted_before_the_commit(writing: Writing) -> None:
-    await writing.fence()
+    await writing.start()
     writing.producer.may_commit.clear()
     writing.put("a", "b")
     running = await writing.run()
@@ -293,11 +355,11 @@ async def test_nothing_is_written_and_nothing_counted_before_the_commit(writing:
 @pytest.mark.parametrize("where", ["begin", "send", "acknowledge", "commit"])
 @pytest.mark.parametrize("error", [ProducerFenced(), OutOfOrderSequenceNumber()])
 async def test_who_is_fenced_off_has_written_nothing(writing: Writing, where: str, error: KafkaError) -> None:
-    await writing.fence()
+    await writing.start()
     writing.producer.errors[where] = error
     writing.put("ab")
     running = await writing.run()
-    with pytest.raises(FencedError, match="partition 3 is written by another evaluator"):
+    with pytest.raises(FencedError, match="another evaluator writes partition 3"):
         await running
     assert writing.outbox.records == 2
     assert writing.published == 0
@@ -306,7 +368,7 @@ async def test_who_is_fenced_off_has_written_nothing(writing: Writing, where: st
 @pytest.mark.parametrize("where", ["begin", "send", "acknowledge", "commit"])
 @pytest.mark.parametrize("error", [MessageSizeTooLargeError("too large"), KafkaTimeoutError()])
 async def test_what_cannot_be_written_ends_the_writing(writing: Writing, where: str, error: KafkaError) -> None:
-    await writing.fence()
+    await writing.start()
     writing.producer.errors[where] = error
     writing.put("ab")
     running = await writing.run()
@@ -405,7 +467,7 @@ async def test_a_storm_of_what_is_too_large_is_one_line(writing: Writing) -> Non
 async def test_a_score_is_never_left_out(writing: Writing, refuses: str) -> None:
     if refuses == "broker":
         writing.producer.most_bytes["t.scores"] = 10
-    await writing.fence()
+    await writing.start()
     writing.producer.sends_at_most = 10_000 if refuses == "broker" else 10
     writing.put("a")
     running = await writing.run()
@@ -423,11 +485,11 @@ async def test_nothing_is_written_when_the_partition_had_another_owner_while_the
 ) -> None:
     """A new producer fences off every holder of the id, also the rightful owner, which has read our order to its end."""
     writing.producer.most_bytes["t.transcripts"] = 1_000
-    await writing.fence()
+    await writing.start()
     writing.producer.epochs = 2
     writing.outbox.put(decision(LARGE_TRANSCRIPT, fact("c-2")))
     running = await writing.run()
-    with pytest.raises(FencedError, match="partition 3 was written by another evaluator in between"):
+    with pytest.raises(FencedError, match="taken over by another evaluator in between"):
         await running
     assert writing.producer.journal[-2:] == ["stop", "start"]
     assert writing.outbox.records == 2
@@ -462,7 +524,7 @@ async def test_without_transactions_what_is_too_large_ends_the_writing(
 
 
 async def test_it_says_since_when_it_writes(writing: Writing) -> None:
-    await writing.fence()
+    await writing.start()
     since = [writing.writer.writing_since]
     writing.producer.may_commit.clear()
     writing.put("a")
@@ -540,7 +602,7 @@ async def test_nothing_is_written_before_the_fence_and_after_the_end(writing: Wr
     writing.put("a")
     with pytest.raises(WriteError, match="not started, or stopped"):
         await writing.writer.run()
-    await writing.fence()
+    await writing.start()
     await writing.writer.stop(1)
     await writing.writer.stop(1)
     with pytest.raises(WriteError, match="not started, or stopped"):
@@ -549,24 +611,24 @@ async def test_nothing_is_written_before_the_fence_and_after_the_end(writing: Wr
 
 
 async def test_the_end_does_not_wait_for_a_broker_for_ever(writing: Writing) -> None:
-    await writing.writer.fence()
+    await writing.writer.start()
     writing.producer.may_stop.clear()
     with capture_logs() as logged:
         async with asyncio.timeout(patient(5)):
             await writing.writer.stop(0.01)
-    assert [(line["event"], line["partition"]) for line in logged] == [("producer_not_stopped", 3)]
+    assert [line["event"] for line in logged] == ["producer_not_stopped"]
 
 
 async def test_a_producer_that_cannot_be_stopped_is_told(writing: Writing) -> None:
-    await writing.writer.fence()
+    await writing.writer.start()
     writing.producer.errors["stop"] = ProducerFenced()
     with capture_logs() as logged:
         await writing.writer.stop(1)
-    assert [(line["event"], line["partition"]) for line in logged] == [("producer_not_stopped", 3)]
+    assert [line["event"] for line in logged] == ["producer_not_stopped"]
 
 
 async def test_what_is_given_up_in_the_middle_of_a_transaction_is_not_written(writing: Writing) -> None:
-    await writing.fence()
+    await writing.start()
     writing.producer.may_commit.clear()
     writing.put("a")
     running = await writing.run()
@@ -615,12 +677,27 @@ async def test_each_transaction_ends_with_one_record_of_its_steps(writing: Writi
     assert writing.published == 2
 
 
+async def test_the_way_of_an_event_is_a_time_for_each_step(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_ms = iter((1_200, 1_207))  # a transaction begins, and is committed
+    monkeypatch.setattr("consumers.evaluator.writer.wall_clock_ms", lambda: next(clock_ms))
+    of_event = steps_of("a")._replace(trip=Trip(produced=1_000, polled=1_030, folded=1_040))
+    by_wrong_clock = of_event._replace(trip=Trip(produced=1_035, polled=1_030, folded=1_040))
+    of_row = of_event._replace(records=(Transcript("a", b"[]"),))  # waits on purpose
+    await writing.written(of_event, by_wrong_clock, of_row, steps_of("b"))  # the last one was decided as time passed
+    steps = {
+        step: writing.registry.get_sample_value(f"{STEP_METRIC}_sum", {"step": step})
+        for step in ("polled", "folded", "written", "committed", "counted")
+    }
+    assert steps == pytest.approx({"polled": 0.03, "folded": 0.02, "written": 0.32, "committed": 0.014, "counted": 0.0})
+    assert writing.registry.get_sample_value(f"{STEP_METRIC}_count", {"step": "polled"}) == 2
+
+
 async def test_the_first_record_says_where_its_steps_begin(writing: Writing) -> None:
     await writing.written(steps_of("a"))
     (first,) = writing.order
-    assert start_in(first.headers) == OrderStart(version="1", positions=BEFORE, time_ms=70)
-    # A successor finds it where the broker says that it is: behind two marks and a score.
-    assert list(writing.writer.starts._starts)[1:] == [PlacedStart(1_103, BEFORE, 103)]
+    assert start_in(first.headers) == OrderStart(version="1", positions=BEFORE, time_ms=70, writer=writing.writer.id)
+    # A successor finds it where the broker says that it is: behind a score.
+    assert list(writing.outlet.starts._starts)[1:] == [PlacedStart(1_101, BEFORE, 101)]
 
 
 async def test_a_start_comes_now_and_then_and_with_each_version(
@@ -635,21 +712,21 @@ async def test_a_start_comes_now_and_then_and_with_each_version(
     await writing.written(steps_of("f"))
     assert [sent.value[1:] for sent in writing.order] == [b"a", b"b", b"cd", b"e", b"f"]
     assert starts_of(writing.order) == ["1", None, "2", "1", "1"]
-    assert len(writing.writer.starts._starts) == 1 + 4
+    assert len(writing.outlet.starts._starts) == 1 + 4
 
 
 async def test_a_start_that_was_not_written_is_written_with_the_next_attempt(writing: Writing) -> None:
     writing.producer.most_bytes["t.transcripts"] = 1_000
     await writing.written(Decision((LARGE_TRANSCRIPT, fact("a")), b"a", "1", BEFORE, 70))
     assert starts_of(writing.order) == ["1", "1"], "of the transaction that was aborted, and of the next"
-    assert [start.offset for start in list(writing.writer.starts._starts)[1:]] == [106]
+    assert [start.offset for start in list(writing.outlet.starts._starts)[1:]] == [104]
 
 
 @pytest.mark.parametrize("refuses", ["broker", "client"])
 async def test_the_order_is_never_left_out(writing: Writing, refuses: str) -> None:
     if refuses == "broker":
         writing.producer.most_bytes["t.order"] = 1_000
-    await writing.fence()
+    await writing.start()
     writing.producer.sends_at_most = 10_000 if refuses == "broker" else 1_000
     writing.outbox.put(decision(fact("a"), steps=bytes(2_000)))
     running = await writing.run()
@@ -662,7 +739,7 @@ async def test_the_embedded_broker_gets_no_order(make: Callable[..., Writing]) -
     writing = make(is_embedded=True)
     await writing.written(steps_of("a"), steps_of("b", record=False))
     assert [sent.topic for sent in writing.producer.sent] == ["t.scores"]
-    assert len(writing.writer.starts._starts) == 1
+    assert len(writing.outlet.starts._starts) == 1
 
 
 # Decisions that wait to be written stay in order and whole, and their waiters wake at the right moment.
@@ -712,12 +789,24 @@ def test_transactions_take_as_many_whole_decisions_of_one_version_as_fit_and_all
     assert outbox.records == 0
 
 
+def belled(*decisions: Decision) -> tuple[Bell, Outbox]:
+    bell, outbox = Bell(), Outbox()
+    for each in decisions:
+        outbox.put(each)
+    outbox.wakes(bell)
+    return bell, outbox
+
+
+def taken(bell: Bell, outbox: Outbox, count: int) -> None:
+    outbox.written(count)
+    bell.settle([outbox])
+
+
 async def test_who_writes_sleeps_until_there_is_a_decision_though_of_steps_alone() -> None:
-    outbox = outbox_of("a")
-    await outbox.until_filled()
-    outbox.written(1)
-    await outbox.until_written()
-    filling = asyncio.create_task(outbox.until_filled())
+    bell, outbox = belled(decision(fact("a")))
+    await bell.until_due(0)
+    taken(bell, outbox, 1)
+    filling = asyncio.create_task(bell.until_due(0))
     await until_idle()
     assert not filling.done()
     outbox.put(decision(steps=b"1"))
@@ -726,31 +815,46 @@ async def test_who_writes_sleeps_until_there_is_a_decision_though_of_steps_alone
 
 
 async def test_a_moment_is_due_at_once_and_what_is_over_waits_for_one_or_for_its_time() -> None:
-    outbox, over = outbox_of(), Transcript("a", b"[]")
+    over = Transcript("a", b"[]")
+    bell, outbox = belled()
     for due in (fact("a"), question("a")):
         outbox.put(decision(over))
-        waiting = asyncio.create_task(outbox.until_due(patient(60)))
+        waiting = asyncio.create_task(bell.until_due(patient(60)))
         await until_idle()
         assert not waiting.done()
         outbox.put(decision(due))
         async with asyncio.timeout(patient(5)):
             await waiting
-        outbox.written(2)
+        taken(bell, outbox, 2)
     outbox.put(decision(over))
-    await outbox.until_due(0)
+    await bell.until_due(0)
 
 
 async def test_what_is_over_does_not_wait_if_it_fills_a_transaction_or_somebody_waits_for_it() -> None:
-    outbox, over = outbox_of(), Transcript("a", b"[]")
+    over = Transcript("a", b"[]")
+    bell, outbox = belled(decision(*[over] * MAX_TRANSACTION_RECORDS))
     async with asyncio.timeout(patient(5)):
-        outbox.put(decision(*[over] * MAX_TRANSACTION_RECORDS))
-        await outbox.until_due(patient(60))
-        outbox.written(1)
+        await bell.until_due(patient(60))
+        taken(bell, outbox, 1)
         outbox.put(decision(over))
         waits = asyncio.create_task(outbox.until_written())
-        await outbox.until_due(patient(60))
-        outbox.written(1)
+        await bell.until_due(patient(60))
+        taken(bell, outbox, 1)
         await waits
+
+
+async def test_one_that_waits_for_a_partition_that_is_not_written_yet_is_heard_when_it_is() -> None:
+    outbox = outbox_of("a")
+    waits = asyncio.create_task(outbox.until_written())
+    await until_idle()
+    bell = Bell()
+    outbox.wakes(bell)
+    assert bell.filled.is_set()
+    assert bell.due.is_set()
+    taken(bell, outbox, 1)
+    await waits
+    assert not bell.filled.is_set()
+    assert not bell.due.is_set()
 
 
 async def test_one_waits_for_what_was_put_before_and_for_nothing_later() -> None:

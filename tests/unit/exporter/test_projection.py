@@ -119,7 +119,7 @@ def progress(result: Result, **fields: Any) -> ProgressScore:
     """After one of two subgoals."""
     curve = dict.fromkeys(["auc", "auc_if_ended_now", "ppt", "success"], result)
     counts = {"turn": 1, "reached": 1, "missing": 0, "subgoals": 2}
-    return ProgressScore(**FIRST | counts | fields, result=result, **curve)
+    return ProgressScore(**FIRST | counts | curve | fields, result=result)
 
 
 def rating(result: Result) -> TextRating:
@@ -453,14 +453,34 @@ def test_what_waits_for_verdicts_is_not_timed() -> None:
 
 
 @pytest.mark.parametrize("final", [0.0, 0.75, 1.0])
-def test_a_call_that_closes_says_how_far_it_got(final: float) -> None:
-    so_far = CallSoFar().after(goals()).after(progress(Scored(value=final)))
+def test_a_call_that_closes_says_how_far_it_got_and_how_soon(final: float) -> None:
+    soon = {"auc": Scored(value=0.9), "ppt": Scored(value=0.4), "auc_if_ended_now": Scored(value=0.1)}
+    so_far = CallSoFar().after(goals()).after(progress(Scored(value=final), **soon))
     assert list(project(closed(CloseReason.ENDED), NOW_MS, so_far))[ALWAYS:] == [
         Counted("callgauge_calls_ended_total", (*WHO, "ended")),
         Observed("callgauge_call_turns", WHERE, 3),
+        Observed("callgauge_call_auc_ratio", ("ava",), 0.9),
+        Observed("callgauge_call_ppt_ratio", ("ava",), 0.4),
         Observed("callgauge_call_progress_ratio", ("ava",), final),
         Observed("callgauge_goal_set_progress_ratio", ("booking", WHERE[1]), final),
     ]
+
+
+def test_speed_that_is_not_known_is_not_observed() -> None:
+    """And that of a turn that does not exist counts for nothing."""
+    known, unknown = progress(Scored(value=0.5), ppt=NOT_KNOWN), progress(NOT_KNOWN, turn=2, auc=Scored(value=0.3))
+    gone = progress(WITHDRAWN, turn=2, revision=2)
+    for records, expected in [
+        ([known], {"callgauge_call_auc_ratio": 0.5, "callgauge_call_progress_ratio": 0.5}),
+        ([known, unknown], {"callgauge_call_auc_ratio": 0.3}),
+        ([known, unknown, gone], {"callgauge_call_auc_ratio": 0.5, "callgauge_call_progress_ratio": 0.5}),
+    ]:
+        so_far = CallSoFar()
+        for record in records:
+            so_far = so_far.after(record)
+        samples = project(closed(CloseReason.ENDED), NOW_MS, so_far)
+        seen = {each.metric: each.value for each in samples if isinstance(each, Observed) and "_ratio" in each.metric}
+        assert seen == expected
 
 
 @pytest.mark.parametrize(

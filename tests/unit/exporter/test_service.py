@@ -19,6 +19,7 @@ from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableEr
 from consumers.runtime.kafka.polling import Commits
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import CloseReason, UnscoredReason
+from schemas.metrics.process import STEP_METRIC
 from schemas.scores.records import ClosedFact, Scored, Unscored
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.patience import patient
@@ -32,6 +33,7 @@ class Record(NamedTuple):
     topic: str = "scores"
     partition: int = 0
     offset: int = 0
+    timestamp: int = 0
 
 
 def exporter(**settings: Any) -> tuple[Exporter, CollectorRegistry]:
@@ -55,6 +57,15 @@ async def test_records_become_metrics() -> None:
     assert sample(registry, "callgauge_calls_active", agent="ava", tenant="unknown", environment="unknown") == 0
     assert sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live") == 1
     assert sample(registry, "callgauge_scores_read_total", kind="closed") == 1
+
+
+async def test_the_last_step_of_an_event_ends_when_its_record_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "wall_clock_ms", lambda: 1_040)
+    role, registry = exporter()
+    written = Record(score("c-1").model_dump_json().encode(), timestamp=1_000)
+    await role._take([written, written._replace(timestamp=1_050)])  # the second one by a clock that is ahead
+    assert sample(registry, f"{STEP_METRIC}_sum", step="counted") == pytest.approx(0.04)
+    assert sample(registry, f"{STEP_METRIC}_count", step="counted") == 2
 
 
 async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_when_it_has_closed() -> None:

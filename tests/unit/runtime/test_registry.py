@@ -5,18 +5,23 @@ from functools import partial
 from itertools import product
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
 from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import MAX_SERIES
 from schemas.metrics.catalogue import LABEL_CAPS, METRICS, metrics_of
+from schemas.metrics.exporter import LATENCY_EDGES_SECONDS
 
 STARTED = "callgauge_calls_started_total"
 TOOLS = "callgauge_tool_calls_total"
 OVERFLOW = "callgauge_label_overflow_total"
 FOLDED = "callgauge_series_folded_total"
 STAGES = "callgauge_stage_latency_seconds"
+
+ENCODERS = (generate_latest, openmetrics)
 
 
 @pytest.fixture
@@ -28,13 +33,17 @@ def value(instruments: Instruments, name: str, **labels: str) -> float | None:
     return instruments.registry.get_sample_value(name, labels)
 
 
+def page(instruments: Instruments, *, is_openmetrics: bool = False) -> str:
+    return instruments.page(ENCODERS[is_openmetrics], is_openmetrics=is_openmetrics).decode()
+
+
 def series(instruments: Instruments, name: str) -> list[str]:
-    text = generate_latest(instruments.registry).decode()
+    text = page(instruments)
     return [line for line in text.splitlines() if re.match(rf"{name}[{{ ]", line)]
 
 
 def test_every_metric_of_the_roles_is_there_with_its_help_and_nothing_else(instruments: Instruments) -> None:
-    text = generate_latest(instruments.registry).decode()
+    text = page(instruments)
     shown = re.findall(r"^# HELP (\S+) (.*)$", text, re.M)
     assert sorted(shown) == sorted((metric.name, metric.help) for metric in METRICS)
     assert "_created" not in text
@@ -42,7 +51,7 @@ def test_every_metric_of_the_roles_is_there_with_its_help_and_nothing_else(instr
 
 def test_a_role_has_its_own_metrics_only() -> None:
     instruments = Instruments(CollectorRegistry(), ["evaluator"])
-    shown = set(re.findall(r"^# TYPE (\S+)", generate_latest(instruments.registry).decode(), re.M))
+    shown = set(re.findall(r"^# TYPE (\S+)", page(instruments), re.M))
     assert shown == {metric.name for metric in metrics_of("evaluator")}
     with pytest.raises(KeyError):
         instruments.inc(STARTED, ("a", "b", "c"))
@@ -101,7 +110,7 @@ def test_a_name_known_in_one_metric_is_known_in_all(instruments: Instruments) ->
 
 def shown(instruments: Instruments) -> int:
     """Series on the page, as Prometheus counts them."""
-    return sum(not line.startswith(b"#") for line in generate_latest(instruments.registry).splitlines())
+    return sum(not line.startswith("#") for line in page(instruments).splitlines())
 
 
 def test_beyond_the_budget_names_become_other_and_are_counted() -> None:
@@ -158,13 +167,56 @@ def test_exemplars_are_shown_where_the_format_has_them(instruments: Instruments)
     labels = ("ava", "acme", "live", "pipecat", "vad")
     instruments.observe("callgauge_turn_response_latency_seconds", labels, 1.2, {"conversation_id": "c-1"})
     instruments.inc("callgauge_dead_air_total", ("ava", "acme", "live"), 1, {"conversation_id": "c-2"})
-    assert "c-1" not in generate_latest(instruments.registry).decode()
-    text = openmetrics(instruments.registry).decode()  # type: ignore[no-untyped-call]  # the library's function has no hints
+    assert "c-1" not in page(instruments)
+    text = page(instruments, is_openmetrics=True)
     assert re.search(r'le="1.2",source="pipecat",tenant="acme"} 1.0 # {conversation_id="c-1"} 1.2 ', text)
     assert re.search(
         r'callgauge_dead_air_total{agent="ava",environment="live",tenant="acme"} 1.0 # {conversation_id="c-2"} 1.0 ',
         text,
     )
+
+
+NAMES = st.text(st.sampled_from('ab"\\\n\x00\u00e9{},= '), max_size=4)
+READINGS = st.one_of(
+    st.floats(0, 1e9), st.integers(0, 9), st.sampled_from((0.0, 0.1, 0.5, 1.5, 15.0, 999_999.5, 1e6, 1e-7))
+)
+
+
+@pytest.mark.parametrize("is_openmetrics", [False, True])
+@given(cases=st.lists(st.tuples(NAMES, READINGS, st.none() | NAMES), max_size=8))
+def test_the_page_is_to_the_byte_what_the_client_library_writes(
+    is_openmetrics: bool, cases: list[tuple[str, float, str | None]]
+) -> None:
+    instruments = Instruments(CollectorRegistry(), ["exporter"])
+    for name, reading, case in cases:
+        exemplar = None if case is None else {"conversation_id": case}
+        instruments.inc(TOOLS, (name, "live", "book", "error"), reading, exemplar)
+        instruments.inc("callgauge_scores_refused_total", (), reading)
+        instruments.observe(STAGES, (name, "live", "pipecat", "tool_run"), reading, exemplar)
+    instruments.read_gauge("callgauge_calls_active", lambda: {(name, "b", "c"): by for name, by, _ in cases})
+    instruments.refresh()
+    assert page(instruments, is_openmetrics=is_openmetrics) == ENCODERS[is_openmetrics](instruments.registry).decode()
+
+
+def test_a_value_counts_up_to_the_edge_that_it_reaches(instruments: Instruments) -> None:
+    for reading in (0.1, 0.11, 99.0):
+        instruments.observe(STAGES, ("ava", "live", "pipecat", "tool_run"), reading)
+    counts = re.findall(rf'{STAGES}_bucket.*le="(\S+?)".* (\S+)', "\n".join(series(instruments, f"{STAGES}_bucket")))
+    assert counts == [("0.1", "1.0"), *((str(edge), "2.0") for edge in LATENCY_EDGES_SECONDS[1:]), ("+Inf", "3.0")]
+
+
+def test_a_counter_never_becomes_smaller(instruments: Instruments) -> None:
+    with pytest.raises(ValueError, match="cannot by -1"):
+        instruments.inc(STARTED, ("ava", "acme", "live"), -1)
+    assert value(instruments, STARTED, agent="ava", tenant="acme", environment="live") == 0
+
+
+def test_what_else_is_registered_is_on_the_page(instruments: Instruments) -> None:
+    ProcessCollector(registry=instruments.registry)
+    text = page(instruments, is_openmetrics=True)
+    assert text.count("# TYPE process_cpu_seconds counter") == 1
+    assert text.count("# EOF") == 1
+    assert text.endswith("# EOF\n")
 
 
 def test_gauges_are_read_when_asked_and_forget_what_is_gone(instruments: Instruments) -> None:

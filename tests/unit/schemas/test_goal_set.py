@@ -167,6 +167,19 @@ def test_every_mistake_is_told_not_just_the_first() -> None:
     ]
 
 
+def test_a_turn_that_no_call_is_judged_by_is_refused_in_our_own_format() -> None:
+    def of_turns(*turns: object) -> dict[str, object]:
+        judged = {"details": "d", "check": {"kind": "judge"}}
+        return {"id": "g", "subgoals": [{**judged, "id": str(n), "turn": turn} for n, turn in enumerate(turns)]}
+
+    assert mistakes(of_turns(None, "all")) == []
+    assert mistakes(of_turns(None, "all", 0)) == [
+        "subgoals[2].turn: no call is judged by it: a subgoal may be reached in any turn; seen 0. Leave it out, or put the check into "
+        "one of kind `within`"
+    ]
+    assert only(SAMPLE).subgoals[0].turn == 2  # agent-inspect's own samples have it for scores of traces
+
+
 CHECK = "subgoals[0].check"
 
 

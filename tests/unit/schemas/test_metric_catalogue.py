@@ -59,7 +59,7 @@ def test_a_label_is_bounded_in_one_way(label: Label) -> None:
 def test_every_word_of_the_closed_sets_is_used() -> None:
     assert " ".join(sorted({label.name for label in ALL_LABELS})) == (
         "agent anchor budget by cause checked_by environment goal_set group kind label limit model name outcome partition "
-        "pipeline progress reason role route source speaker stage state tenant tool topic type version"
+        "pipeline progress reason role route source speaker stage state step tenant tool topic type version"
     )
     assert ", ".join(sorted({metric.unit for metric in METRICS})) == (
         "bytes, calls, dead airs, deliveries, elements, events, fields, files, hits, info, interruptions, messages, money, "
@@ -104,7 +104,7 @@ def test_le_values_are_written_as_the_client_library_writes_them() -> None:
 
 def test_the_limits_alerts_stand_on_are_edges() -> None:
     latency = metric_named("callgauge_turn_response_latency_seconds")
-    assert {0.8, 0.815, 1.5, 3.5, 5.0} <= set(latency.edges)
+    assert {0.2, 0.3, 0.8, 0.815, 1.5, 2.0, 3.0, 3.5, 5.0} <= set(latency.edges)
     assert (latency.edges[0], latency.edges[-1]) == (0.1, 15.0)
     assert {0.25, 10.0} <= set(metric_named("callgauge_event_to_score_seconds").edges)
 
@@ -138,10 +138,11 @@ def test_each_metric_is_on_one_role_or_on_all() -> None:
 
 
 def test_markdown_has_a_row_for_every_metric_and_label() -> None:
-    text = render_markdown()
+    text = render_markdown({METRICS[1].name: "overview: Calls"})
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert [row.split("`")[1] for row in rows if row.startswith(f"| `{PREFIX}")] == [metric.name for metric in METRICS]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {7, 4}  # no cell breaks its row
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {8, 4}  # no cell breaks its row
+    assert [METRICS[1].name in row for row in rows if row.endswith("| overview: Calls |")] == [True]
     assert "| the first 50, then `other` |" in text
     assert "| `by` | who spoke over the other | `user`, `assistant` |" in text
     assert text.endswith("|\n")

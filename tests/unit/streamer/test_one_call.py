@@ -2,13 +2,16 @@
 
 import pytest
 
-from schemas.scores.records import ClosedFact, DeadAirFact, InterruptionFact
+from consumers.engine.limits import GoalRules, Limits
+from schemas.closed_sets import UnscoredReason
+from schemas.goals.goal_set import GoalSet
+from schemas.scores.records import CallValues, ClosedFact, DeadAirFact, InterruptionFact, Scored, TextRating, Unscored
 from schemas.transcript import TRANSCRIPT
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
-from streamer.offline.scoring import RecordedScoring
+from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.one_call import call_lines
 from streamer.recordings.files import SAMPLE
-from streamer.recordings.reader import goals_for
+from streamer.recordings.reader import goals_for, read_recordings
 from streamer.settings.all_settings import Settings
 
 
@@ -33,6 +36,38 @@ def test_a_call_that_is_still_on_is_shown_as_far_as_it_has_come(scoring: Recorde
     kinds = {DeadAirFact: "dead air", InterruptionFact: "interrupted by the"}
     for kind, words in kinds.items():
         assert any(words in line for line in lines) is any(isinstance(record, kind) for record in half)
+
+
+def test_an_expected_tool_call_says_why_it_was_missed() -> None:
+    (sample,) = read_recordings(SAMPLE)
+    expected = [{"tool": "find_booking", "turn": 0}, {"tool": "rebook", "turn": 4}]
+    subgoal = {"id": "any", "details": "d", "check": {"kind": "judge"}}
+    goal_set = GoalSet.model_validate({"id": "g", "subgoals": [subgoal], "expected_tool_calls": expected})
+    scored = RecordedScoring(sample, ScoringPlan(Limits(), GoalRules(), "test"), goal_set)
+    assert list(scored.run(lambda: None)) == []
+    lines = [line for line in call_lines("c", scored.records, None) if "expected tool call" in line]
+    assert lines == [
+        "  expected tool call find_booking in turn 1: not called in that turn, but in turn 2",
+        "  expected tool call rebook in turn 5: made as expected",
+    ]
+
+
+def test_ratings_of_a_call_are_shown_with_what_was_not_judged(scoring: RecordedScoring) -> None:
+    assert "Judged:" not in call_lines("c", scoring.records, None)
+    missing = {"violating_policies": "the agent's instructions are not known"}
+    ratings = {
+        "faithfulness": TextRating(result=Scored(value=1), through_turn=7, rating=3, not_applicable=missing),
+        "conversation_progression": TextRating(result=Unscored(reason=UnscoredReason.UNAVAILABLE), through_turn=6),
+    }
+    records = [
+        record.model_copy(update=ratings) if isinstance(record, CallValues) else record for record in scoring.records
+    ]
+    lines = list(call_lines("c", records, None))
+    assert lines[lines.index("Judged:") :][:3] == [
+        "Judged:",
+        "  faithfulness up to turn 7: 1; not judged: violating policies (the agent's instructions are not known)",
+        "  conversation progression up to turn 6: Unscored: unavailable",
+    ]
 
 
 def test_the_words_are_those_of_the_transcript(scoring: RecordedScoring) -> None:

@@ -7,10 +7,13 @@ import pytest
 
 from consumers.engine.effects import RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.goals.checks import CalledTool
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.engine.goals.questions import MAX_HELD_MS, SteadyWords
+from consumers.engine.goals.questions import MAX_HELD_MS, SteadyWords, in_words
+from consumers.engine.goals.tool_correctness import ToolQuestion
 from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.measures import rows as measures
+from consumers.engine.redaction.redactor import TOO_LONG, CallRedactor, Redactor
 from schemas.closed_sets import JudgeKind, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import PROMPT_VERSIONS, JudgeRequest, prompt_version_of
@@ -321,6 +324,79 @@ def test_expected_tool_calls_are_scored(monkeypatch: pytest.MonkeyPatch) -> None
     assert [(record.status.value, _value(record.tool_correctness)) for record in records if record.tool_correctness] == [
         ("provisional", 1.0), ("provisional", 0.5), ("final", 0.5),
     ]  # fmt: skip
+
+
+def uses(feed: GoalFeed, tool: str, parameters: Json, response: object) -> None:
+    """A turn in which the agent uses a tool."""
+    at_ms = feed.at_ms + 2_150
+    feed.turn("please")
+    feed.send("audit", {"message_type": "tool_call", "value": {"tool": tool, "parameters": parameters}}, at_ms)
+    feed.send("audit", {"message_type": "tool_response", "value": {"tool": tool, "response": response}}, at_ms + 100)
+
+
+def test_an_expected_tool_call_says_why_it_was_missed_and_when_it_was_made_instead() -> None:
+    phone = {"name": "phone", "value": "415-555-0199"}
+    expected: Sequence[Json] = [
+        {"tool": "find", "turn": 0},
+        {"tool": "find", "turn": 1},
+        {"tool": "book", "turn": 1, "expected_parameters": [{"name": "seat", "value": "12A"}, phone]},
+        {"tool": "book", "turn": 1, "expected_output": {"value": {"ok": True}}},
+        {"tool": "pay"},
+        {"tool": "pay", "turn": 9},
+    ]
+    feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected))
+    feed.greet()
+    uses(feed, "find", {"code": "X"}, "found")
+    uses(feed, "book", {"seat": "12B" * 100, "phone": 4155550123}, {"ok": False})
+    feed.end()
+    found = feed.call_values().expected_tool_calls
+    assert found is not None
+    assert [(each.index, each.tool, each.turn, _value(each.result), each.missed) for each in found] == [
+        (0, "find", 1, 1.0, ()),
+        (1, "find", 2, 0.0, ("name",)),
+        (2, "book", 2, 0.0, ("arguments",)),
+        (3, "book", 2, 0.0, ("output",)),
+        (4, "pay", None, "not applicable: the goal set names no turn for it", ()),
+        (5, "pay", 10, "expected_turn_not_reached", ()),
+    ]
+    assert [each.called_in_turns for each in found] == [(), (1,), (), (), (), ()]
+    seat, told_phone = found[2].differences
+    assert (seat.parameter, seat.expected, len(seat.seen or "")) == ("seat", '"12A"', 200)
+    assert (told_phone.parameter, told_phone.expected, told_phone.seen) == ("phone", '"[PHONE]"', '"[PHONE]"')
+    (output,) = found[3].differences
+    assert (output.parameter, output.expected, output.seen) == (None, '{"ok": true}', '{"ok": false}')
+
+
+def test_an_argument_that_a_judge_found_wrong_is_told_with_its_condition() -> None:
+    expected = [{"tool": "book", "turn": 0, "expected_parameters": [{"name": "seat", "check": "It is at a window."}]}]
+    feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected), asks_judge=True)
+    feed.greet()
+    uses(feed, "book", {"seat": "12B"}, "done")
+    feed.turn("thanks")
+    (request,) = feed.requests
+    feed.judge(request, is_completed=False)
+    feed.end()
+    (found,) = feed.call_values().expected_tool_calls or ()
+    assert (found.missed, [each.model_dump() for each in found.differences]) == (
+        ("arguments",),
+        [{"parameter": "seat", "expected": "It is at a window.", "seen": '"12B"'}],
+    )
+
+
+def test_a_goal_set_without_expected_tool_calls_has_no_list_of_them() -> None:
+    feed = GoalFeed(goal_set(SAID))
+    feed.greet()
+    feed.turn("hello")
+    feed.end()
+    assert "expected_tool_calls" not in feed.call_values().model_dump()
+
+
+def test_a_question_about_a_value_is_put_also_beyond_the_bound_of_redaction() -> None:
+    redactor = CallRedactor(Redactor())
+    redactor.left_chars = 0
+    call = CalledTool("book", {"note": "call 415-555-0123"}, None, is_success=True)
+    question = ToolQuestion(1, 0, 0, "note", "It is short.", call.arguments["note"], call)
+    assert in_words(question, redactor).endswith(f"It is: {TOO_LONG}")
 
 
 def test_a_judge_that_gives_up_leaves_the_turn_unscored(feed: GoalFeed) -> None:

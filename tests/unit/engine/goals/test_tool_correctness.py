@@ -128,6 +128,65 @@ def test_calls_count_in_their_own_turn_and_one_may_serve_several() -> None:
     assert tools.at(2) == 0.75
 
 
+def _missed(expected: ExpectedToolCall, *made: CalledTool, no: str = "") -> Any:
+    """What is wrong in the nearest call: names with their values, `...` for an argument that is not there."""
+    tools = ToolCorrectness([expected])
+    tools.look(1, made, lambda question: question.check != no)
+    (found,) = tools.found(1, is_over=False)
+    if found.differences is None:
+        return None
+    return {each.parameter: each.value if each.is_there else ... for each in found.differences}
+
+
+@pytest.mark.parametrize(
+    ("expected", "made", "missed"),
+    [
+        (_expected(), [], None),
+        (_expected(), [_made("other")], None),
+        (_expected(x=1), [_made(x=1)], {}),
+        (_expected(x=1, y=2), [_made(x=2)], {"x": 2, "y": ...}),
+        (_expected(x=1, output=["ok"]), [_made("book", "no", x=1)], {None: "no"}),
+        (_expected(x=1, y=2), [_made(x=3, y=3), _made(x=1, y=4)], {"y": 4}),  # of several the nearest
+        (_expected(x=1, y=2), [_made(x=1, y=4), _made(x=3, y=3), _made(x=5, y=2)], {"y": 4}),  # and of those the first
+        (_expected(x=1, y="?a date"), [_made(x=1, y="soon")], {"y": "soon"}),
+        (_expected(y="?a date"), [_made()], {"y": ...}),
+        (_expected(x=1, y="?a date"), [_made(x=2, y="soon")], {"x": 2}),  # nobody was asked about the date
+    ],
+)
+def test_it_says_what_is_wrong_with_a_call(expected: ExpectedToolCall, made: list[CalledTool], missed: Any) -> None:
+    assert _missed(expected, *made, no="?a date") == missed
+
+
+def test_what_is_known_is_told_as_the_call_goes_on() -> None:
+    tools = ToolCorrectness([_expected("a", 0), _expected("b", 1), _expected("c", None), _expected("d", 7)])
+
+    def told(last_turn: int, *, is_over: bool) -> list[tuple[str, int | None, Any]]:
+        return [(each.tool, each.turn, each.value) for each in tools.found(last_turn, is_over=is_over)]
+
+    assert told(0, is_over=False) == []
+    tools.look(1, [_made("a")], _nobody)
+    assert told(1, is_over=False) == [("a", 1, 1.0)]
+    tools.look(2, [_made("a")], _nobody)
+    assert told(2, is_over=False) == [("a", 1, 1.0), ("b", 2, 0.0)]
+    not_reached = UnscoredReason.EXPECTED_TURN_NOT_REACHED
+    assert told(2, is_over=True) == [("a", 1, 1.0), ("b", 2, 0.0), ("c", None, None), ("d", 8, not_reached)]
+    tools.forget_from(2)
+    assert told(1, is_over=True)[1] == ("b", 2, not_reached)
+
+
+def test_a_call_that_comes_later_clears_what_was_wrong() -> None:
+    tools = ToolCorrectness([_expected(x=1)])
+    steps: list[tuple[list[CalledTool], float, int | None]] = [
+        ([_made(x=2)], 0.0, 1),
+        ([_made(x=2), _made(x=1)], 1.0, 0),
+        ([], 0.0, None),
+    ]
+    for made, value, differences in steps:
+        tools.look(1, made, _nobody)
+        (found,) = tools.found(1, is_over=False)
+        assert (found.value, None if found.differences is None else len(found.differences)) == (value, differences)
+
+
 def test_what_is_expected_in_no_turn_of_the_call_leaves_the_final_score_unknown() -> None:
     tools = ToolCorrectness([_expected("a", 0), _expected("b", 1)])
     tools.look(1, [_made("a")], _nobody)

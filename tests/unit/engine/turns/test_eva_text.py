@@ -124,6 +124,18 @@ def test_labels_are_no_words() -> None:
             "ABCDEFGHIJ KLMNOPQRS TU\u03a3 NEXT", "ABCDEFGHIJ KLMNOPQRS TU\u03a3",
             "ABCDEFGHIJ KLMNOPQRS TU\u03a3", id="a sigma that is the last letter of one text only",
         ),
+        pytest.param(
+            "Sure.\n[likely cut\noff by user]\tOne moment while I look that up", "Sure. One moment while I look",
+            "Sure. [likely cut off by user]", id="line breaks in a label",
+        ),
+        pytest.param(
+            "Sure, one moment while I look that up", "Sure, one [likely\x85interruption] moment while I look",
+            "Sure, one moment while I look", id="an odd blank in a label that is spoken",
+        ),
+        pytest.param(
+            "Sure, [[pause]pause] one moment while I look that up", "Sure, pause] one moment while I look",
+            "Sure, [[pause]pause] one moment while I look", id="what is left of a label in a label",
+        ),
     ],
 )  # fmt: skip
 def test_texts_are_compared_letter_by_letter_as_eva_does(text: str, spoken: str, kept: str) -> None:

@@ -57,7 +57,21 @@ def test_what_a_file_holds_is_said_in_plain_words(check: Command, tmp_path: Path
         "    quick     by code: all of (within 60 s: not (the assistant says /sorry/); within 3 turns: greet is called with "
         "name like /^rod/)",
         "    friendly  by a judge: The assistant is friendly.",
-        "    expected tool call: rebook(fee=0, why as a judge sees it: a reason), turn 2",
+        "    expected tool call: rebook(fee=0, why as a judge sees it: a reason), in turn 3 (index 2)",
+    ]
+
+
+def test_the_turn_of_a_sample_is_said_to_be_for_traces(check: Command, tmp_path: Path) -> None:
+    path = tmp_path / "sample.json"
+    path.write_text(
+        json.dumps({"id": "s", "sub_goals": [{"details": "d", "turn": 1}, {"details": "e", "turn": "all"}]})
+    )
+    code, out, _ = check(path)
+    assert code == 0
+    assert out.splitlines()[2:] == [
+        "    1  by a judge: d",
+        "       turn 1 is for scores of traces; a call may reach it in any turn",
+        "    2  by a judge: e",
     ]
 
 
@@ -102,6 +116,52 @@ def test_a_program_reads_sets_mistakes_and_turns(check: Command, tmp_path: Path)
     assert (code, err) == (1, "")
     assert json.loads(out)["mistakes"] == [
         {"path": str(bad), "line": 1, "text": "subgoals is missing; give at least one, each with id, details and check"}
+    ]
+
+
+EXPECTED_TOOLS = """
+id: page
+subgoals:
+  - {id: found, details: d, check: {kind: tool_result, tool: find_booking, outcome: success}}
+expected_tool_calls:
+  - {tool: find_booking, turn: 1}
+  - {tool: search_flights, turn: 1}
+  - {tool: rebook, turn: 4, expected_parameters: [{name: flight, value: LW1}, {name: seat, value: 9D}], expected_output: {value: ok}}
+  - {tool: rebook, turn: 4, expected_output: {check: It is free.}}
+  - {tool: pay, turn: -1}
+  - {tool: pay, turn: 30}
+"""
+
+
+def test_an_expected_tool_call_has_the_turn_that_people_count_and_the_reason(check: Command, tmp_path: Path) -> None:
+    path = tmp_path / "goals.yaml"
+    path.write_text(EXPECTED_TOOLS)
+    code, out, err = check(path, "--call", "sample")
+    assert (code, err) == (0, "")
+    told = [line.strip() for line in out.splitlines() if "expected tool call" in line]
+    assert told[2:6] == [
+        'expected tool call: rebook(flight="LW1", seat="9D"), output="ok", in turn 5 (index 4)',
+        "expected tool call: rebook(), output as a judge sees it: It is free., in turn 5 (index 4)",
+        "expected tool call: pay(), left out, because it names no turn",
+        "expected tool call: pay(), in turn 31 (index 30)",
+    ]
+    assert told[6:] == [
+        "expected tool call find_booking in turn 2: made as expected",
+        "expected tool call search_flights in turn 2: not called in that turn, but in turn 3",
+        'expected tool call rebook in turn 5: flight is "LW 2217", expected "LW1"; seat is missing, expected "9D"; the output is '
+        '{"status": "success", "seat": "9D", "charge": 0}, expected "ok"',
+        "expected tool call rebook in turn 5: not known (judge_disabled)",
+        "expected tool call pay: left out, because the goal set names no turn for it",
+        "expected tool call pay in turn 31: not known (expected_turn_not_reached)",
+    ]
+    (call,) = json.loads(check(path, "--json", "--call", "sample").out)["calls"]
+    assert [(each["turn"], each["missed"], each["called_in_turns"]) for each in call["expected_tool_calls"]] == [
+        (2, [], []),
+        (2, ["name"], [3]),
+        (5, ["arguments", "output"], []),
+        (5, [], []),
+        (None, [], []),
+        (31, [], []),
     ]
 
 

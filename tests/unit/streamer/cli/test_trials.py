@@ -72,6 +72,36 @@ def test_errors_lead_to_the_calls(callgauge: Command, given: tuple[object, ...])
     assert f"stalled in turn 2: 2 calls: {path}:4, {path}:5" in lines
 
 
+def test_missed_tool_calls_are_counted_with_what_was_missed(
+    callgauge: Command, given: tuple[object, ...], tmp_path: Path
+) -> None:
+    expected = [
+        {"tool": "book", "turn": 1},
+        {"tool": "book", "turn": 0, "expected_output": {"value": {"status": "error"}}},
+        {"tool": "book", "turn": 2},
+        {"tool": "book"},
+    ]
+    sets = write_goals(tmp_path / "tools.json", {**goals("any", SAYS_YES, BOOKS), "expected_tool_calls": expected})
+    path = given[0]
+    (group,) = callgauge("trials", path, "--goals", sets, "--json").sets
+    assert [
+        (each["index"], each["turn"], each["made"], each["missed"], each["why"], each["unknown"])
+        for each in group["expected_tool_calls"]
+    ] == [
+        (1, 1, 0, 5, {"name": 4, "output": 1}, {}),
+        (0, 2, 3, 1, {"name": 1}, {"expected_turn_not_reached": 1}),
+        (2, 3, 1, 1, {"name": 1}, {"expected_turn_not_reached": 3}),
+        (3, None, 0, 0, {}, {"the goal set names no turn for it": 5}),
+    ]
+    assert group["expected_tool_calls"][1]["calls"] == [f"{path}:3"]
+    lines = [line.strip() for line in callgauge("trials", path, "--goals", sets).out.splitlines()]
+    assert [line for line in lines if "tool call" in line] == [
+        f"expected tool call missed in 5 of 5: book in turn 1 (not called 4, another output 1): {path}:1, {path}:2, {path}:3 and 2 more",
+        f"expected tool call missed in 1 of 5: book in turn 2 (not called 1): {path}:3",
+        f"expected tool call missed in 1 of 5: book in turn 3 (not called 1): {path}:4",
+    ]
+
+
 def test_the_result_is_the_same_on_several_cores_and_from_score_records(
     callgauge: Command, given: tuple[object, ...], tmp_path: Path
 ) -> None:

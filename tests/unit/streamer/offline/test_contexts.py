@@ -76,7 +76,23 @@ def test_a_record_without_these_files_has_every_fact_and_does_not_invent_one(tmp
     directory = record(tmp_path, agent=None)
     found = context(directory)
     known = {name: found[name] for name in ALL_FACTS if found[name] is not None}
-    assert known == {"record_id": "7.1", "output_dir": str(directory.resolve())}
+    of_events = {"num_turns": 1, "tools_called": []}
+    assert known == {"record_id": "7.1", "output_dir": str(directory.resolve()), **of_events}
+
+
+def test_events_show_what_no_file_says(tmp_path: Path) -> None:
+    entries = [*used("Find_badge"), *used("close_door"), *used("Find_badge"), {**SAID, "timestamp": "1790000012600"}]
+    directory = record(tmp_path, *entries, agent=None)
+    found = context(directory)
+    assert [found[name] for name in ("num_turns", "tools_called", "duration_seconds", "conversation_finished")] == [
+        2, ["Find_badge", "close_door"], 12.5, None
+    ]  # fmt: skip
+    end = {"type": "connection_state", "timestamp": 1790000020100}
+    for details, is_finished in (({"reason": "goodbye"}, True), ({"reason": "timeout"}, False), ({}, None)):
+        ended = {**end, "data": {"state": "session_ended", "details": details}}
+        (directory / "elevenlabs_events.jsonl").write_text(json.dumps(ended) + "\n")
+        found = context(directory)
+        assert (found["conversation_finished"], found["duration_seconds"]) == (is_finished, 20.0)
 
 
 def test_the_facts_of_the_run_are_in_the_context(tmp_path: Path) -> None:
@@ -105,7 +121,8 @@ def test_a_call_is_finished_by_a_goodbye_alone(tmp_path: Path, result: Any, fini
 
 def test_values_of_another_type_count_as_unknown(tmp_path: Path) -> None:
     found = context(record(tmp_path, result={"num_turns": True, "tools_called": "one", "duration_seconds": "12"}))
-    assert [found[name] for name in ("num_turns", "tools_called", "duration_seconds")] == [None, None, None]
+    # The events say both numbers; a single one shows no duration.
+    assert [found[name] for name in ("num_turns", "tools_called", "duration_seconds")] == [1, [], None]
 
 
 def test_the_agent_of_the_run_is_in_the_context(tmp_path: Path) -> None:
@@ -154,8 +171,10 @@ def test_a_call_without_a_folder_has_the_facts_of_its_events_and_no_others(tmp_p
     path.write_text(json.dumps({"id": "c-1", "audit": [SAID], "control": control}))
     found = context(path)
     assert found.keys() & set(ALL_FACTS) == {
-        "expected_scenario_db", "final_scenario_db", "final_scenario_db_hash", "agent_tools"
-    }  # fmt: skip
+        *("expected_scenario_db", "final_scenario_db", "final_scenario_db_hash", "agent_tools"),
+        *("num_turns", "tools_called", "duration_seconds"),
+    }
+    assert found["duration_seconds"] == 9.0
     assert (found["final_scenario_db"], found["final_scenario_db_hash"]) == ({"doors": 2}, "abc")
 
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.closed_sets import Anchor, UnscoredReason
+from schemas.goals.goal_set import GoalSet
 from schemas.scores.records import (
     AnyScoreRecord,
     CallLabels,
@@ -290,11 +291,46 @@ def test_unknown_is_shown_as_such() -> None:
     assert "0 %" not in text.split("Progress unscored")[1].split("Timeline")[0]
 
 
+def test_what_a_judge_could_not_judge_stands_beside_its_rating() -> None:
+    call = reported(recorded(turns=1))
+    left_out = {"violating_policies": "the agent's instructions are not known"}
+    rating = TextRating(result=Scored(value=1), through_turn=1, rating=3, not_applicable=left_out)
+    records = with_changed(call, CallValues, faithfulness=rating)
+    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
+    assert (
+        "Faithfulness faithfulness 1; not judged: violating policies (the agent's instructions are not known) Details"
+        in text
+    )
+    assert text.count("instructions are not known") == 1  # and no second time among the details
+
+
 def test_progress_and_subgoals() -> None:
     text = words(section(reported(recorded(turns=3), goal_set()), has_index=False))
     assert "Reached 1 of 2" in text
     assert "Reached in turn 1 spoke hello by code" in text
     assert "Not reached used hello by code" in text
+
+
+def test_expected_tool_calls_say_why_they_were_missed() -> None:
+    expected = (
+        {"tool": "hello", "turn": 0},
+        {"tool": "hello", "turn": 1, "expected_parameters": [{"name": "code", "value": 7}]},
+        {"tool": "other", "turn": 0},
+        {"tool": "hello", "turn": 0, "expected_parameters": [{"name": "hello", "value": 7}]},
+        {"tool": "other", "turn": 40},
+    )
+    goals = GoalSet.model_validate({**goal_set().model_dump(), "expected_tool_calls": expected})
+    page = section(reported(recorded(turns=3), goals), has_index=False)
+    text = words(page)
+    text = text[text.index("Expected tool calls") :]
+    assert text[: text.index(" Speech")] == (
+        "Expected tool calls Made in turn 1 hello made as expected "
+        "Missed in turn 2 hello not called in that turn, but in turn 1 "
+        "Missed in turn 1 other not called in that turn "
+        'Missed in turn 1 hello hello is "hello", expected 7 '
+        "Not known other not known (expected_turn_not_reached)"
+    )
+    assert page.count('<a href="#c1-t40">') == 0
 
 
 class LaterTurnValues(TurnValues):

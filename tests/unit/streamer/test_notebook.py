@@ -1,0 +1,232 @@
+"""Scores as functions: the same as the commands print, for paths and for events, with a judge and without."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+
+import callgauge as started
+from consumers.engine.agent_inspect import EvaluationError, InvalidInputValueError
+from schemas.scores.records import SCORE_RECORD
+from streamer.agent_inspect.scoring import NotJudgedError
+from streamer.notebook import ScoredCall, auc, ppt, progress, score, success, tool_correctness
+from streamer.recordings.files import RecordingError
+from tests.support.fakes.scripted_openai import grades, scripted_openai
+from tests.support.pages import ROOT, blocks_of
+from tests.unit.streamer.command_line import Command, Json
+
+T0_MS = 1_790_000_000_000
+
+
+@pytest.fixture(scope="module")
+def sample() -> ScoredCall:
+    (call,) = score("sample")
+    return call
+
+
+def test_a_path_gives_what_the_command_prints(callgauge: Command, sample: ScoredCall) -> None:
+    assert [record.model_dump_json() for record in sample.records] == callgauge("score", "sample").out.splitlines()
+
+
+def test_the_transcript_is_that_of_the_command(callgauge: Command, sample: ScoredCall) -> None:
+    assert sample.transcript is not None
+    printed = json.loads(callgauge("transcript", "sample").out)
+    assert [entry.model_dump(mode="json") for entry in sample.transcript] == printed
+
+
+def test_events_are_scored_as_the_file_that_has_them(tmp_path: Path) -> None:
+    def event(call: str, at_ms: int, **fields: object) -> Json:
+        return {"conversation_id": call, "timestamp": T0_MS + at_ms, **fields}
+
+    events = [
+        event("a", 0, type="call_started", agent="desk"),
+        event("b", 10, stream="audit", message_type="user", value="Hello?"),
+        event("a", 20, stream="audit", message_type="user", value=5),
+        event("a", 9_000, type="call_ended", reason="goodbye"),
+    ]
+    path = tmp_path / "calls.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in events))
+    called = score(iter(events), agent="other")
+    assert called == score(path, agent="other")
+    assert [call.conversation_id for call in called] == ["a", "b"]
+    assert {call.to_dicts("closed")[0]["labels.agent"] for call in called} == {"desk", "other"}
+    (remark,) = called[0].remarks
+    assert remark.startswith("Call a, event 2 of audit.events: ")
+    assert events[0]["conversation_id"] == "a"  # what was given is as it was
+
+
+def test_whole_calls_are_scored_too() -> None:
+    said = {"message_type": "user", "value": "Hello?", "timestamp": str(T0_MS)}
+    (call,) = score([{"id": "c", "audit": [said]}])
+    assert call.conversation_id == "c"
+
+
+def test_goals_are_those_of_the_file_and_a_call_without_any_is_told(tmp_path: Path) -> None:
+    goals = tmp_path / "goals.yaml"
+    goals.write_text(
+        "id: g\nagents: [desk]\nsubgoals: [{id: a, details: d, check: {kind: says, speaker: user, pattern: hi}}]\n"
+    )
+    said = {"stream": "audit", "message_type": "user", "value": "hi", "timestamp": T0_MS + 5}
+    (call,) = score([{"type": "call_started", "timestamp": T0_MS, "agent": "desk"}, said], goals=goals)
+    assert call.to_dicts("subgoal")[0]["subgoal_id"] == "a"
+
+
+def test_what_cannot_be_read_says_where() -> None:
+    with pytest.raises(RecordingError, match="events:2: this is no event of a known type"):
+        score([{"type": "call_started", "timestamp": T0_MS}, {"type": "nonsense", "timestamp": T0_MS}])
+    with pytest.raises(RecordingError, match="no/such/call: there is no recorded call"):
+        score("no/such/call")
+
+
+def test_rows_are_flat_and_unknown_is_not_zero(sample: ScoredCall) -> None:
+    rows = sample.to_dicts()
+    assert len(rows) == len(sample.records)
+    assert not any(isinstance(value, dict) for row in rows for value in row.values())
+    greeting = sample.to_dicts("turn")[0]
+    assert (greeting["turn"], greeting["voice_to_voice_ms"]) == (0, None)
+    assert greeting["voice_to_voice_ms.reason"]
+    assert {row["name"] for row in sample.to_dicts("progress")} == {"progress"}
+
+
+async def test_a_judge_is_asked_from_within_a_running_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a notebook, whose cells run inside one."""
+    goals = tmp_path / "goals.yaml"
+    goals.write_text("id: g\nsubgoals: [{id: kind, details: The assistant is kind., check: {kind: judge}}]\n")
+    (plain,) = score("sample", goals=goals)
+    assert plain.to_dicts("subgoal")[0]["result.reason"] == "judge_disabled"
+    with scripted_openai(lambda _: grades("C")) as endpoint:
+        for name, value in {"base_url": endpoint.url, "api_key": "key"}.items():
+            monkeypatch.setenv(f"CALLGAUGE_JUDGE__{name.upper()}", value)
+        (judged,) = score("sample", goals=goals, judge=True)
+    assert judged.to_dicts("subgoal")[0]["result"] == 1.0
+
+
+def test_the_script_of_the_page_makes_a_table_and_a_chart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], sample: ScoredCall
+) -> None:
+    """With the real pandas where it is installed; otherwise a stand-in takes the rows and the calls."""
+    script = next(block for block in blocks_of("docs/python.md") if "pandas" in block.text)
+    assert len(script.text.splitlines()) <= 15
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    has_pandas = all(map(find_spec, ("pandas", "matplotlib")))
+    pandas = MagicMock(spec_set=["DataFrame"])
+    if not has_pandas:
+        monkeypatch.setitem(sys.modules, "pandas", pandas)
+    exec(compile(script.text, script.name, "exec"), {})  # noqa: S102 - our own page
+    assert "AUC 0.65" in capsys.readouterr().out
+    if has_pandas:
+        assert (tmp_path / "waits.png").stat().st_size > 1_000
+        return
+    pandas.DataFrame.assert_called_once_with(sample.to_dicts("turn"))
+    waits = pandas.DataFrame().set_index().sort_index().__getitem__().dropna() / 1000
+    waits.plot.bar.assert_called_once_with(title="sample-call", ylabel="wait (s)")
+    waits.plot.bar().figure.savefig.assert_called_once_with("waits.png")
+
+
+def _turn(answer: str = "Hi", *steps: Json) -> Json:
+    return {"agent_input": "Hello", "agent_response": {"response": answer}, "steps": list(steps)}
+
+
+def _trace(*turns: Json, of: Json, **config: object) -> Json:
+    return {"agent_trace": {"turns": list(turns)}, "evaluation_data_sample": of, "config": config}
+
+
+def test_traces_have_the_results_of_the_command(callgauge: Command, tmp_path: Path) -> None:
+    step = {"tool": "book", "tool_input_args": [{"name": "n", "value": 2}], "tool_output": "ok"}
+    calls = [
+        {"tool": "book", "expected_parameters": [{"name": "n", "value": 2}], "turn": 0},
+        {"tool": "pay", "turn": 0},
+    ]
+    of = {"sub_goals": [], "expected_tool_calls": calls}
+    trace = _trace(_turn("Booked.", step), of=of)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace))
+    ended = callgauge("score", path, "--format", "agent-inspect", "--scorer", "ToolCorrectnessMetric")
+    assert tool_correctness(trace) == json.loads(ended.out)["metrics"]["ToolCorrectnessMetric"]["score"] == 0.5
+
+
+def test_a_judge_is_asked_as_often_as_agent_inspect_asks() -> None:
+    asked: list[str] = []
+
+    def answers() -> Iterator[str | bool | None]:
+        yield from ("GRADE: C", "GRADE: I", "GRADE: C", True)  # a majority of five: three for it
+        yield from (None, None, "no grade", "GRADE: I")  # in the second turn nothing is left to ask
+
+    given = answers()
+
+    def judge(prompt: str) -> str | bool | None:
+        asked.append(prompt)
+        return next(given)
+
+    trace = _trace(_turn("My card is 4111 1111 1111 1111."), _turn(), of={"sub_goals": [{"details": "greeted"}]}, max_turns=3,
+        optimize_judge_trials=True)  # fmt: skip
+    assert progress(trace, judge) == [1.0, 1.0, 1.0]
+    assert len(asked) == 4
+    assert "greeted" in asked[0]
+    assert "GRADE" in asked[0]
+    assert "4111" not in "".join(asked)
+
+
+def test_functions_take_a_trace_or_its_progress() -> None:
+    trace = _trace(_turn("no"), _turn("yes"), of={"sub_goals": [{"details": "d"}]}, max_turns=4)
+
+    def judge(prompt: str) -> bool:
+        return "yes" in prompt
+
+    curve = progress(trace, judge)
+    assert curve == [0.0, 1.0, 1.0, 1.0]
+    assert (auc(trace, judge), ppt(trace, judge), success(trace, judge)) == (auc(curve), ppt(curve), success(curve))
+
+
+def test_a_static_conversation_has_one_progress() -> None:
+    of = {"sub_goals": [{"details": "a", "turn": 0}, {"details": "b", "turn": 1}]}
+    trace = _trace(_turn("no"), _turn("yes"), of=of)
+    assert progress(trace, lambda prompt: "yes" in prompt) == [0.5]
+    assert success(trace, lambda prompt: "yes" in prompt) == 0
+    assert success(trace, lambda _: True) == 1
+
+
+def test_errors_are_agent_inspect_s_and_nobody_to_ask_is_said() -> None:
+    with pytest.raises(NotJudgedError, match="pass one as `judge`"):
+        progress(_trace(_turn(), of={"sub_goals": [{"details": "d"}]}))
+    with pytest.raises(InvalidInputValueError) as ended:
+        auc([])
+    assert ended.value.internal_code == "050005"
+    with pytest.raises(EvaluationError):
+        auc([1.0])
+    with pytest.raises(ValueError, match="after at least one turn"):
+        success([])
+    with pytest.raises(RecordingError, match='"agent_trace" as an object'):
+        ppt({"evaluation_data_sample": {}})
+
+    def breaks(_: str) -> bool:
+        raise OSError("no line")
+
+    with pytest.raises(OSError, match="no line"):  # an error of the judge is the caller's
+        progress(_trace(_turn(), of={"sub_goals": [{"details": "d"}]}), breaks)
+
+
+def test_the_page_has_every_name() -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    assert {name for name in started.__all__ if f"`{name}(" in page or f"`{name}`" in page} == {*started.__all__} - {
+        "main"
+    }
+
+
+def test_the_command_s_module_has_the_functions_and_loads_them_late() -> None:
+    for name in started.__all__:
+        assert callable(getattr(started, name))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        started.nothing  # noqa: B018
+    late = "import callgauge, sys; assert 'streamer.notebook' not in sys.modules; callgauge.auc; assert 'streamer.notebook' in sys.modules"
+    subprocess.run([sys.executable, "-c", late], cwd=ROOT, check=True)
+
+
+def test_records_can_be_read_again(sample: ScoredCall) -> None:
+    assert all(SCORE_RECORD.validate_json(record.model_dump_json()) == record for record in sample.records)
