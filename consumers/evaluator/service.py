@@ -13,7 +13,7 @@ import structlog
 from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.errors import KafkaError, ProducerFenced, UnknownError
+from aiokafka.errors import KafkaError, ProducerFenced
 from faststream import AckPolicy
 
 from consumers.engine.evaluator import PartitionEvaluator
