@@ -212,9 +212,9 @@ def check_events(content: bytes, content_type: str = "") -> Findings:
     # Recorded events may be from any year, so their distance from now is no fault here.
     limits = Limits(max_event_time_skew_ms=0)
     batches = Batches(Senders({"": SenderSettings()}), limits, Redactor(), wall_clock_ms)
-    for posted in posted_events(content, content_type, {}, most_events=MAX_EVENTS):
+    for posted in filter(None, posted_events(content, content_type, {}, most_events=MAX_EVENTS)):
         given = _named(posted, findings)
-        (outcome,) = batches.checked([given], sender, "check")
+        outcome = batches.checked(given, sender, "check")
         if isinstance(outcome, Refusal):
             findings.refused.append(outcome)
         else:

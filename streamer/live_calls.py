@@ -1,11 +1,9 @@
 """The running calls of the topics as a table."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Any, Final
 
-import typer
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
 from rich.console import RenderableType
@@ -20,7 +18,7 @@ from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS, STALL_SECONDS, on
 from streamer.roles.demo_view import MOST_NEWS, CallTable, News, Totals, screen
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
-from streamer.terminal import FILE_COLUMNS, output_console
+from streamer.terminal import FILE_COLUMNS, output_console, print_document
 
 # Reads `scores` as it grows, for a table of the running calls. It uses no consumer group, so it disturbs no other
 # reader.
@@ -184,7 +182,7 @@ async def watch(settings: Settings, since_ms: int, *, once: bool, as_json: bool)
 
 async def _print_json(watched: WatchedCalls, _place: str) -> None:
     await watched.caught_up.wait()
-    typer.echo(json.dumps(calls_document(watched, wall_clock_ms()), indent=2))
+    print_document(calls_document(watched, wall_clock_ms()), indent=2)
 
 
 async def _print_once(watched: WatchedCalls, place: str) -> None:

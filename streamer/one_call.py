@@ -35,7 +35,6 @@ from schemas.units import to_seconds
 from streamer.cluster.readers import onlooker, records_so_far
 from streamer.facts import is_wanted
 from streamer.report.drawing import duration, expected_call, in_words, not_judged, outcome
-from streamer.terminal import safe
 from streamer.time_bounds import shown_moment
 
 # Finds one call on the topics: its score records and its transcript. It uses no consumer group, so it disturbs no
@@ -258,7 +257,7 @@ def only_call(found: FoundCalls, wanted: str, since: str) -> str:
         return names[0]
     if names:
         more = " or more" if len(names) == MAX_CALLS else ""
-        listed = "".join(f"\n  {safe(name)}" for name in names)
+        listed = "".join(f"\n  {name}" for name in names)
         raise OperatorError(f"{len(names)}{more} calls end with {wanted!r}; give more of the id:{listed}")
     raise OperatorError(
         f"No call with the id {wanted!r} has a score since {since}. Look further back with --since 7d, or check the topic "

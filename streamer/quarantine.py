@@ -16,6 +16,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from pydantic import ValidationError
 from rich.console import Group, RenderableType
 from rich.padding import Padding
+from rich.styled import Styled
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +25,7 @@ from consumers.engine.limits import Limits, needs_of
 from consumers.engine.redaction.redactor import MARGIN_CHARS, Redactor
 from consumers.runtime.kafka.connection import KafkaSettings, explained, partition_counts, require_access
 from consumers.runtime.process import wall_clock_ms
+from consumers.runtime.visible import visible
 from schemas.closed_sets import InputSource, RefusalReason
 from schemas.events.envelope import ID_HEADER, SOURCE_HEADER
 from schemas.quarantine import QuarantineRecord
@@ -36,7 +38,7 @@ from streamer.facts import STOPPED_BY_SIGNAL
 from streamer.report.drawing import counted
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
-from streamer.terminal import output_console, quiet_libraries, safe, say
+from streamer.terminal import output_console, print_line, print_lines, quiet_libraries, say
 from streamer.time_bounds import moment_given, shown_moment
 
 # Reads the `quarantine` topic: refused records and the reasons. It uses no consumer group, so it disturbs no other
@@ -491,17 +493,15 @@ _WIDE_COLUMNS: Final = 150
 
 def shown_bytes(raw: bytes, most: int) -> str:
     """Bytes as text as far as they are UTF-8, at most `most` of them, with how many are left out."""
-    lines = raw[:most].decode("utf-8", "backslashreplace").split("\n")
-    text = "\n".join(safe(line) for line in lines)
+    text = visible(raw[:most].decode("utf-8", "backslashreplace"), "\n")
     return text if len(raw) <= most else f"{text}\n... {len(raw) - most} more bytes"
 
 
 def shown_value(raw: bytes, redactor: Redactor) -> str:
     """The beginning of a record without personal data, as far as it is UTF-8, and how much is left out."""
     text = raw[: MAX_VALUE_BYTES + 2 * MARGIN_CHARS + 1].decode("utf-8", "backslashreplace")
-    lines = redactor.beginning(text, MAX_VALUE_BYTES).split("\n")
     more = f"\n... of {len(raw)} bytes" if len(raw) > MAX_VALUE_BYTES else ""
-    return "\n".join(safe(line) for line in lines) + more
+    return redactor.beginning(text, MAX_VALUE_BYTES) + more
 
 
 def listing(entries: Sequence[QuarantineRecord], width: int) -> RenderableType:
@@ -513,7 +513,7 @@ def listing(entries: Sequence[QuarantineRecord], width: int) -> RenderableType:
         table.add_column(column, overflow="fold", no_wrap=column == "refused (UTC)")
     for entry in entries:
         cells = (str(Coordinates.of(entry)), entry.key, entry.reason.value, _what(entry))
-        table.add_row(shown_moment(entry.quarantined_at_ms), *(Text(safe(cell)) for cell in cells))
+        table.add_row(shown_moment(entry.quarantined_at_ms), *cells)
     return table
 
 
@@ -529,15 +529,15 @@ def summary(found: Entries) -> RenderableType:
 
 def entry_details(entry: QuarantineRecord) -> RenderableType:
     """The five parts of the message."""
-    of = f" of conversation {safe(entry.key)}" if entry.key else ""
+    of = f" of conversation {entry.key}" if entry.key else ""
     return Group(
-        Text(f"{Coordinates.of(entry)}{of}", style="bold"),
+        Styled(f"{Coordinates.of(entry)}{of}", "bold"),
         _rows(
             ("refused", f"{shown_moment(entry.quarantined_at_ms)} UTC, {entry.reason.value}"),
-            ("what", safe(entry.what)),
-            ("details", safe(entry.expected_and_seen)),
-            ("now", safe(entry.what_happens_now)),
-            ("to do", safe(entry.what_to_do)),
+            ("what", entry.what),
+            ("details", entry.expected_and_seen),
+            ("now", entry.what_happens_now),
+            ("to do", entry.what_to_do),
         ),
     )
 
@@ -554,31 +554,31 @@ def record_details(record: Any, judged: Arrival | QuarantineRecord) -> Renderabl
     if isinstance(judged, Arrival):
         verdict = "it would be taken, with this version and these settings"
     else:
-        verdict = safe(f"it would be refused again: {judged.what}, {judged.expected_and_seen}")
+        verdict = f"it would be refused again: {judged.what}, {judged.expected_and_seen}"
     return _rows(
-        ("key", "(none)" if record.key is None else shown_bytes(record.key, _MAX_HEADER_BYTES)),
-        ("headers", "\n".join(headers) or "(none)"),
+        ("key", Text("(none)" if record.key is None else shown_bytes(record.key, _MAX_HEADER_BYTES))),
+        ("headers", Text("\n".join(headers) or "(none)")),
         ("put back", verdict),
         ("value", "(none)" if value is None else f"{len(value)} bytes:"),
     )
 
 
 def _in_two_lines(entry: QuarantineRecord) -> RenderableType:
-    head = Text(f"{shown_moment(entry.quarantined_at_ms)}  {entry.reason.value}  {Coordinates.of(entry)}")
+    head = f"{shown_moment(entry.quarantined_at_ms)}  {entry.reason.value}  {Coordinates.of(entry)}"
     whose = f"conversation {entry.key}: " if entry.key else ""
-    return Group(head, Padding(Text(safe(f"{whose}{_what(entry)}")), (0, 0, 0, 4)))
+    return Group(head, Padding(f"{whose}{_what(entry)}", (0, 0, 0, 4)))
 
 
 def _what(entry: QuarantineRecord) -> str:
     return f"{entry.what}; {entry.expected_and_seen}"
 
 
-def _rows(*rows: tuple[str, str]) -> Table:
+def _rows(*rows: tuple[str, RenderableType]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for name, text in rows:
-        table.add_row(name, Text(text))
+        table.add_row(name, text)
     return table
 
 
@@ -622,7 +622,7 @@ async def show_entry(settings: Settings, place: Coordinates) -> bool:
             say(f"The record itself cannot be shown: {error}.")
             return False
     console.print(record_details(record, judged))
-    typer.echo(shown_value(record.value or b"", redactor))
+    print_lines(shown_value(record.value or b"", redactor))
     return True
 
 
@@ -637,7 +637,7 @@ async def plan_of(settings: Settings, wanted: Wanted) -> tuple[ReplayPlan, int]:
     tell_unreadable(found)
     plan = await planned(settings, found.newest, wanted.places)
     for outcome in plan.left:
-        typer.echo(safe(str(outcome)))
+        print_line(outcome)
     failed = [outcome.place for outcome in plan.left if outcome.is_problem]
     reasons = {Coordinates.of(entry): entry.reason for entry in found.newest}
     if any(reasons.get(place) is RefusalReason.TIME_OUT_OF_BOUNDS for place in failed):
@@ -655,7 +655,7 @@ async def put_back_planned(settings: Settings, plan: ReplayPlan) -> int:
             async for outcome in put_back(records, producer, chosen, wall_clock_ms(), stop):
                 tried += 1
                 done += outcome.appended is not None
-                typer.echo(safe(str(outcome)))
+                print_line(outcome)
             is_stopped = stop.is_set() and tried < len(chosen)
     say(
         f"{counted(done, 'record')} of {len(chosen)} put back. A call that closes meanwhile counts its record as after_close."

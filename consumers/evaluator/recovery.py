@@ -110,8 +110,10 @@ class CommitNote(NamedTuple):
         return json.dumps({"order": self.order, "read": self.read, **writer})
 
     @classmethod
-    def parse(cls, text: str) -> "CommitNote | None":
-        """Reads a note from the broker. Returns None if callgauge did not write it: then the offset is not ours either."""
+    def parse(cls, text: str, offset: int = 0) -> "CommitNote | None":
+        """Reads the note beside an offset. Returns None if callgauge did not write it, or not beside this offset, which is beyond what
+        was folded then: the offset is not ours.
+        """
         try:
             note = json.loads(text) if text and len(text) <= MAX_NOTE_CHARS else None
         except ValueError:
@@ -121,6 +123,9 @@ class CommitNote(NamedTuple):
         order, scores = note.get("order"), note.get("scores")
         if note.get("anew") is True:
             return cls(None, is_anew=True)
+        read = note.get("read", offset)
+        if not isinstance(read, int) or read < offset:
+            return None
         if isinstance(order, int) and order >= 0:
             writer = note.get("writer")
             return cls(order, writer=writer if isinstance(writer, str) else None)

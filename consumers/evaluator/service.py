@@ -13,7 +13,7 @@ import structlog
 from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, ProducerFenced
 from faststream import AckPolicy
 
 from consumers.engine.evaluator import PartitionEvaluator
@@ -28,6 +28,7 @@ from consumers.evaluator.assignment import (
     until_there_is_room,
     without_room,
 )
+from consumers.evaluator.group import GroupWatch
 from consumers.evaluator.lost_records import InputMadeAnewError, LostRecords
 from consumers.evaluator.partition import MisreadRecords, Offsets, OwnedPartition, Partition
 from consumers.evaluator.reading import runs_by_partition
@@ -37,7 +38,7 @@ from consumers.evaluator.takeover import Takeover
 from consumers.evaluator.topics import TopicWatch, require_fit_topics
 from consumers.evaluator.writer import FencedError, Outlet, Writer
 from consumers.runtime.kafka.broker_clock import BrokerClock
-from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.log_ends import LogEnds
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, Placement, Subscription
 from consumers.runtime.process import OperatorError, first_of, tune_collection
@@ -99,6 +100,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._writing: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._without_room: set[int] = set()
+        self._group = GroupWatch(kafka, settings, self._sources)
         self._topic_watch = TopicWatch(kafka, settings, lambda error: self._subscription.fail(error))  # noqa: PLW0108  # made below
         self._ticked_at: float | None = None
         self._is_leaving = False  # once true, polled records are our successor's
@@ -147,7 +149,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._is_leaving = True
             await self._stop_loading()
             self._topic_watch.stop()
-            self._assignment.keep_only(())
+            self._give_up_all()
             await self._stop_writing()
             await asyncio.gather(
                 self._subscription.stop(), self._takeover.stop(), self._log_ends.stop(), *self._closing
@@ -157,6 +159,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """Why the role is not ready, for `/readyz`."""
         if self._is_leaving:
             return ("evaluator: leaving",)
+        if problems := self._group.problems():
+            return problems
         if waiting := self._assignment.waiting:
             return (f"evaluator: taking over partitions {', '.join(map(str, sorted(waiting)))}",)
         if self._topic_watch.is_slow(self._writer):
@@ -182,17 +186,30 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._assignment.keep_only(())
         if self._assignment.owned:
             log.info("partitions_revoked", partitions=sorted(self._assignment.owned))
+        was_put_out = self._group.our_id and not self._subscription.member_id
+        if was_put_out and not self._is_leaving and await self._group.lost_to_twin():
+            self._give_up_all()
+            self._subscription.fail(await self._group.until_alone())
+
+    def _give_up_all(self) -> None:
+        self.ready.clear()
+        self._assignment.keep_only(())
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Keeps the partitions that stay, gives up the others, and starts to take over new ones."""
         self._rebalances += 1
         if self._is_leaving:
             return
+        self._group.our_id = self._subscription.member_id
         try:
             numbers = assigned_numbers(assigned, self._sources)
         except NotCoPartitionedError as error:
+            # Before anything is awaited: the client reads on from what is committed, which would look like an input made anew.
+            self._is_leaving = True
+            self._give_up_all()
             # A topic that is gone looks like this, and is the likelier reason.
-            self._subscription.fail(await self._topic_watch.misfit() or error)
+            misfit = await self._topic_watch.misfit()
+            self._subscription.fail(misfit or NotCoPartitionedError(f"{error}{await self._group.blame()}"))
             return
         assignment = self._assignment
         kept = set(assignment.of_ours(numbers)) if self._was_member_throughout() else set()
@@ -242,6 +259,12 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                     writer.add(assignment.owned[number].outlet)
                 if new:
                     await self._takeover.take(new, consumer, writer.id)
+            except ProducerFenced as error:
+                raise SharedNameError(
+                    f"Taking over partitions {', '.join(map(str, numbers))}: another process took them over at the same moment, so "
+                    f"two processes think that they are theirs. The evaluator begins again. If it goes on like this, check that "
+                    f"each evaluator of the group {self._settings.group_id} has an evaluator_instance of its own, or none."
+                ) from error
             except KafkaError as error:
                 raise self._kafka.unreachable(error) from error
             for owned in new:
@@ -253,6 +276,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             consumer.resume(*assignment.inputs_of(numbers))
         log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(assignment.owned))
         self.ready.set()
+        await self._group.tell_strangers()
 
     async def _write(self, writer: Writer) -> None:
         try:
@@ -304,7 +328,17 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         except KafkaError as error:
             raise self._kafka.unreachable(error) from error
         await self._log_ends.start()
-        await self._subscription.start()
+        try:
+            await self._subscription.start()
+        except KafkaUnreachableError as error:  # also where a stranger shares partitions out in another way than we do
+            blame = await self._group.blame()
+            if blame and isinstance(
+                error.__cause__, UnknownError
+            ):  # how the client reads that our instance name has another owner
+                raise SharedNameError(
+                    f"The group {self._settings.group_id} does not let this process in.{blame}"
+                ) from error
+            raise KafkaUnreachableError(f"{error}{blame}") from error
         asking = self._log_ends.ask_for_ever(lambda: self._assignment.inputs_of(self._assignment.active))
         watching = self._lost_records.watch_for_ever(lambda: self._subscription.consumer)
         return await first_of(self._tick_for_ever(), self._commit_for_ever(), asking, watching)

@@ -45,12 +45,19 @@ class _Inputs:
         self.ends: dict[str, int] = {}
         self._places = {topic: TopicPartition(topic, number) for topic in topics}
         self.committed = {topic: committed[tp].offset for topic, tp in self._places.items()}
-        self.notes = {topic: CommitNote.parse(committed[tp].metadata) for topic, tp in self._places.items()}
+        self.notes = {
+            topic: CommitNote.parse(committed[tp].metadata, committed[tp].offset) for topic, tp in self._places.items()
+        }
 
     def reach(self, firsts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
         """Takes where each input begins and ends."""
         self.firsts = {topic: firsts[tp] for topic, tp in self._places.items()}
         self.ends = {topic: ends[tp] for topic, tp in self._places.items()}
+
+    @property
+    def foreign(self) -> dict[str, int]:
+        """The offsets that somebody else committed, by topic."""
+        return {topic: at for topic, at in self.committed.items() if at >= 0 and self.notes[topic] is None}
 
     @property
     def anew(self) -> set[str]:
@@ -142,8 +149,12 @@ class Takeover:
         logs = {number: OrderLog() for number in numbers}
         starts = await self._order_starts(inputs, consumer)
         readable = await self._ends(numbers, consumer)
+        for number, each_inputs in inputs.items():
+            is_first = claimed[number].order == 1 if claimed else not readable[number].order  # our own claim
+            self._look_at_foreign(each_inputs, is_first=is_first)
         ends = {number: mark.order for number, mark in readable.items()}
         await self._read_orders(logs, starts, ends)
+        await self._read_earlier(inputs, logs, starts, ends, consumer)
         await self._fence_writers(inputs, logs, writer_id)
         # A reader that is past these marks has read everything that the former owners have written.
         marks = await self._claimed(numbers, writer_id) or await self._ends(numbers, consumer)
@@ -245,6 +256,28 @@ class Takeover:
         takes = {number: order.take for number, order in logs.items()}
         await read_back(self._kafka, self._kafka.topic(ORDER_TOPIC), starts, ends, takes)
 
+    async def _read_earlier(
+        self,
+        inputs: Mapping[int, _Inputs],
+        logs: dict[int, OrderLog],
+        starts: Mapping[int, int],
+        ends: Mapping[int, int],
+        consumer: AIOKafkaConsumer,
+    ) -> None:
+        """Reads the whole order where an offset is not ours and there is no start since the notes: only one says from where to read."""
+        topic = self._kafka.topic(ORDER_TOPIC)
+        numbers = [
+            number for number, order in logs.items() if not order.starts and None in inputs[number].notes.values()
+        ]
+        firsts = (
+            await consumer.beginning_offsets([TopicPartition(topic, number) for number in numbers]) if numbers else {}
+        )
+        earlier = {tp.partition: first for tp, first in firsts.items() if first < starts[tp.partition]}
+        logs |= {number: OrderLog() for number in earlier}
+        await self._read_orders(
+            {number: logs[number] for number in earlier}, earlier, {number: ends[number] for number in earlier}
+        )
+
     async def _fence_writers(self, inputs: Mapping[int, _Inputs], logs: Mapping[int, OrderLog], writer_id: str) -> None:
         """Fences off every producer but ours with which a former owner of these partitions may still write."""
         numbers: dict[str, set[int]] = {}
@@ -277,6 +310,24 @@ class Takeover:
             elif order.starts or each.order_start:
                 usable[number] = order
         return usable
+
+    def _look_at_foreign(self, inputs: _Inputs, *, is_first: bool) -> None:
+        """Says which offsets somebody else committed, and forgets them unless this is the first owner of the partition ever."""
+        foreign = inputs.foreign
+        if not foreign:
+            return
+        log.error(
+            "offsets_not_ours",
+            records=[f"{topic}[{inputs.number}]@{offset}" for topic, offset in foreign.items()],
+            seen=f"somebody else has committed offsets for the group {self._settings.group_id}",
+            what_happens_now="No evaluator was here before, so reading begins there."
+            if is_first
+            else "They are not obeyed: these inputs are read from where the last evaluator was, or from their first record, and "
+            "nothing is published twice.",
+            what_to_do="Find the program or the person that uses this group's name, and give it another one.",
+        )
+        if not is_first:
+            inputs.committed |= dict.fromkeys(foreign, -1)
 
     async def _published(
         self, without: Sequence[_Inputs], marks: Mapping[int, Mark], consumer: AIOKafkaConsumer

@@ -13,6 +13,7 @@ from typing import Any, Final, TextIO
 import structlog
 
 from consumers.runtime.settings import LogFormat, LogLevel
+from consumers.runtime.visible import visible
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _KEPT_FIELDS: Final = frozenset({"conversation_id", "timestamp", "level", "logger"})
@@ -66,15 +67,16 @@ def configure_logging(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     foreign: list[structlog.typing.Processor] = [structlog.stdlib.add_logger_name]
+    last = [] if redact is None else [_each_text(lambda name, text: text if name in _KEPT_FIELDS else redact(text))]
     renderer: Any
     if is_json(log_format, output):
         shared.append(structlog.processors.format_exc_info)
         foreign.append(_name_foreign)
         renderer = structlog.processors.JSONRenderer(sort_keys=True)
     else:
+        last.append(_each_text(lambda _, text: visible(text)))
         # The default formatter shows local variables: words of callers have no place in a log.
         renderer = structlog.dev.ConsoleRenderer(colors=output.isatty(), exception_formatter=_traceback(redact))
-    last = [] if redact is None else [_redacted(redact)]
     structlog.configure(
         processors=[*shared, *last, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -94,24 +96,19 @@ def configure_logging(
     root.setLevel(max(logging.WARNING, _LEVELS[level]))
 
 
-def _redacted(redact: Callable[[str], str]) -> structlog.typing.Processor:
+def _each_text(change: Callable[[str, str], str]) -> structlog.typing.Processor:
     def go_over(_logger: Any, _method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        return {
-            name: redact(value) if isinstance(value, str) and name not in _KEPT_FIELDS else value
-            for name, value in line.items()
-        }
+        return {name: change(name, value) if isinstance(value, str) else value for name, value in line.items()}
 
     return go_over
 
 
 def _traceback(redact: Callable[[str], str] | None) -> structlog.typing.ExceptionRenderer:
-    if redact is None:
-        return structlog.dev.plain_traceback
-
     def write(output: TextIO, error: structlog.typing.ExcInfo) -> None:
         whole = StringIO()
         structlog.dev.plain_traceback(whole, error)
-        output.write(redact(whole.getvalue()))
+        text = whole.getvalue()
+        output.write(visible(text if redact is None else redact(text), "\n"))
 
     return write
 

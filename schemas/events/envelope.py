@@ -107,7 +107,7 @@ def read_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope | None:
 
 
 def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", errors="replace")
+    return None if value is None else value.decode("utf-8", errors="backslashreplace")  # two ids stay two
 
 
 def _iso(time_ms: int) -> str | None:

@@ -153,6 +153,12 @@ _TYPES: Final[Mapping[Stream, frozenset[str]]] = {
 """Types by stream; the first stream with a type has it. `error` and `tool_call` are in several: pipecat's come first."""
 
 
+def is_control_event(event: Mapping[str, Any]) -> bool:
+    """Whether it is an event about a call as a whole; its type may be anything that JSON has."""
+    kind = event.get("type")
+    return isinstance(kind, str) and kind in CONTROL_EVENTS
+
+
 def stream_of(event: Mapping[str, Any]) -> Stream | None:
     """The stream of an event that does not name one; None if its type is known nowhere.
 

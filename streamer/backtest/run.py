@@ -16,7 +16,6 @@ from aiokafka.errors import KafkaError
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
@@ -44,7 +43,7 @@ from streamer.roles.evaluator_role import goals_of_now
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.sources.publisher import PublishError
-from streamer.terminal import error_console, output_console, safe, say
+from streamer.terminal import error_console, output_console, print_document, say
 from streamer.time_bounds import moment_ms, shown_moment
 
 # Evaluates past traffic again with today's code and settings, writes to a separate topic, and compares.
@@ -308,23 +307,22 @@ _NOT_THERE: Final = "-"
 def report(plan: BacktestPlan, result: BacktestResult) -> RenderableType:
     """The comparison for people: how many calls and scores differ, by name of score, and examples."""
     comparison = result.comparison
-    parts: list[RenderableType] = [Text(line) for line in _headlines(plan, comparison)]
+    parts: list[RenderableType] = [*_headlines(plan, comparison)]
     if comparison.tallies:
         parts += ["", _scores_table(comparison.tallies)]
     if comparison.examples:
         total = comparison.total()
         differing = total.changed + total.only_then + total.only_now
         shown = f"{len(comparison.examples)} of {differing}" if differing > MAX_EXAMPLES else f"{differing}"
-        parts += ["", Text(f"Differences ({shown}):"), _examples_table(comparison)]
+        parts += ["", f"Differences ({shown}):", _examples_table(comparison)]
     return Group(*parts)
 
 
-def report_json(plan: BacktestPlan, result: BacktestResult) -> str:
-    """The comparison as one line of JSON."""
+def report_document(plan: BacktestPlan, result: BacktestResult) -> dict[str, Any]:
+    """The comparison, for a program."""
     comparison = result.comparison
     total = comparison.total()
-    return json.dumps(
-        {
+    return {
             "run": plan.run_id,
             "since_ms": plan.period.since_ms,
             "until_ms": plan.period.until_ms,
@@ -348,8 +346,7 @@ def report_json(plan: BacktestPlan, result: BacktestResult) -> str:
             "refused_records": result.refused,
             "unreadable_scores": result.unreadable,
             "inputs_cut_at_ms": result.cut,
-        }
-    )  # fmt: skip
+        }  # fmt: skip
 
 
 def remarks(result: BacktestResult, into: str, run_id: str) -> Iterator[str]:
@@ -424,7 +421,7 @@ def _examples_table(comparison: Comparison) -> Table:
         name = f"{subject.name} {subject.place}" if subject.place and subject.name != "dead_air" else subject.name
         turn = _NOT_THERE if subject.turn is None else str(subject.turn)
         cells = (example.conversation_id, turn, name, said_text(example.then), said_text(example.now))
-        table.add_row(*(Text(safe(cell)) for cell in cells))
+        table.add_row(*cells)
     return table
 
 
@@ -504,7 +501,7 @@ def run_backtest(
         say(f"Stopped. What was written until then is in {settings.kafka.topic(plan.into)} under run {plan.run_id}.")
         raise typer.Exit(STOPPED_BY_SIGNAL)
     if as_json:
-        typer.echo(report_json(plan, result))
+        print_document(report_document(plan, result))
     else:
         output_console().print(report(plan, result))
     for remark in remarks(result, settings.kafka.topic(plan.into), plan.run_id):

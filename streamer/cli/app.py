@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 
 from streamer.facts import READER_GONE, installed_version
 
@@ -83,12 +84,12 @@ class _LazyCommands(TyperGroup):
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Reads the options before the command; `--help` and `--version` print here."""
-        with _quiet_without_reader():
+        with _quiet_without_reader(), _told_visibly():
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command; if the reader of its output goes away, as `head` does, it ends without a word."""
-        with _quiet_without_reader():
+        with _quiet_without_reader(), _told_visibly():
             return super().invoke(ctx)
 
 
@@ -113,6 +114,18 @@ def _quiet_without_reader() -> Iterator[None]:
         if not isinstance(ended.__context__, BrokenPipeError):  # rich ends the process with 1 in its handler
             raise
         raise typer.Exit(READER_GONE) from None
+
+
+@contextmanager
+def _told_visibly() -> Iterator[None]:
+    """Errors about the command line repeat names of files, and anybody may have named them."""
+    try:
+        yield
+    except TyperException as error:
+        from consumers.runtime.visible import visible
+
+        vars(error).update({name: visible(text) for name, text in vars(error).items() if isinstance(text, str)})
+        raise
 
 
 def _reader_is_gone() -> bool:

@@ -1,14 +1,13 @@
 """The command `call`: one call from the topics, as text."""
 
 import asyncio
-import json
 from typing import Annotated
 
 import typer
 
 from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, JsonOption, PrefixOption
 from streamer.facts import LEAST_CHARS
-from streamer.terminal import quiet_libraries, safe, say
+from streamer.terminal import print_document, print_line, quiet_libraries, say
 
 app = typer.Typer(add_completion=False)
 
@@ -50,7 +49,7 @@ def call(
         say(f"{found.unreadable} records of a newer version, or of another program, were left out.")
     name = only_call(found, conversation, since)
     if as_json:
-        typer.echo(json.dumps(call_document(name, found.records[name], found.transcripts.get(name)), indent=2))
+        print_document(call_document(name, found.records[name], found.transcripts.get(name)), indent=2)
         return
     for line in call_lines(name, found.records[name], found.transcripts.get(name)):
-        typer.echo(safe(line))
+        print_line(line)

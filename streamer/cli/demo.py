@@ -4,9 +4,9 @@ import asyncio
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
 from streamer.cli.options import ConfigOption, HttpPortOption
+from streamer.terminal import output_console
 
 DEMO_SEED: Final = 47
 """Its first calls are of all four agents, and have latencies, goals, interruptions and dead air in their first minute."""
@@ -42,4 +42,4 @@ def demo(
     from streamer.settings.listing import settings_from
 
     settings = settings_from(config, http_port=http_port)
-    asyncio.run(run_demo(settings, Console(highlight=False), seconds, calls, seed))
+    asyncio.run(run_demo(settings, output_console(), seconds, calls, seed))

@@ -1,14 +1,13 @@
 """The command `doctor`: faults of the settings, the sources, the broker, the topics and the groups, each with a remedy."""
 
 import asyncio
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
-from streamer.terminal import output_console, quiet_libraries
+from streamer.terminal import output_console, print_document, quiet_libraries
 
 app = typer.Typer(add_completion=False)
 
@@ -44,7 +43,7 @@ def doctor(
 
     def tell(finding: Finding) -> None:
         if as_json:
-            typer.echo(json.dumps(asdict(finding)))
+            print_document(asdict(finding))
         else:
             console.print(finding_line(finding))
 

@@ -1,13 +1,12 @@
 """The command `events`: what callgauge makes of events, before they are sent."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from streamer.cli.options import JsonOption
-from streamer.terminal import safe
+from streamer.terminal import print_document, print_line
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -45,10 +44,10 @@ def check(
 
     findings = findings_in(path)
     if as_json:
-        typer.echo(json.dumps(findings_document(findings), indent=2))
+        print_document(findings_document(findings), indent=2)
     else:
         for line in finding_lines(findings):
-            typer.echo(safe(line))
+            print_line(line)
     faults = len(findings.refused) + findings.not_understood.total() + len(findings.in_seconds)
     if faults:
         raise typer.Exit(1)

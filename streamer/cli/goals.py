@@ -1,13 +1,12 @@
 """The command `goals`: the contents of goal files, and every mistake in them."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from streamer.cli.options import JsonOption
-from streamer.terminal import safe, say
+from streamer.terminal import print_document, print_line, say
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -61,16 +60,16 @@ def check(
     mistakes = [*(mistake for file in files for mistake in file.mistakes), *doubles_in(files)]
     if as_json:
         tried = [] if call is None or mistakes else tried_on(call, [each.goals for file in files for each in file.sets])
-        typer.echo(json.dumps(set_document(files, mistakes, tried), indent=2))
+        print_document(set_document(files, mistakes, tried), indent=2)
         if mistakes or not files:
             raise typer.Exit(1)
         return
     for file in files:
         if not file.mistakes:
             for line in set_lines(file):
-                typer.echo(safe(line))
+                print_line(line)
     for mistake in mistakes:
-        say(safe(f"{mistake}."))
+        say(f"{mistake}.")
     if mistakes:
         unused = " A file with a mistake in it is not used at all." if any(file.mistakes for file in files) else ""
         say(f"{counted(len(mistakes), 'mistake')} in {counted(len(files), 'file')}.{unused}")
@@ -81,4 +80,4 @@ def check(
     if call is not None:
         for scoring in tried_on(call, [placed.goals for file in files for placed in file.sets]):
             for line in tried_lines(scoring):
-                typer.echo(safe(line))
+                print_line(line)

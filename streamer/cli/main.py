@@ -19,7 +19,9 @@ def main() -> None:
     try:
         app(prog_name="callgauge")
     except OperatorError as error:
-        sys.stderr.write(f"{error}\n")
+        from streamer.terminal import say
+
+        say(error)
         sys.exit(error.exit_code)
 
 

@@ -1,13 +1,12 @@
 """The command `quarantine`: refused records, the reasons, and putting records back after a fix."""
 
-import json
 from typing import Annotated, Final
 
 import typer
 
 from schemas.closed_sets import RefusalReason
 from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption
-from streamer.terminal import output_console, say
+from streamer.terminal import output_console, print_document, print_line, say
 
 MAX_LISTED: Final = 10_000
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -79,7 +78,7 @@ def list_refused(
     found = finished(quarantined(settings.kafka, wanted, most=limit))
     if as_json:
         for entry in found.newest:
-            typer.echo(json.dumps({"record": str(Coordinates.of(entry)), **entry.model_dump(mode="json")}))
+            print_document({"record": str(Coordinates.of(entry)), **entry.model_dump(mode="json")})
         counts = ", ".join(f"{count} {each.value}" for each, count in found.by_reason.most_common())
         say(f"{counted_entries(found.matching)}{': ' if counts else ''}{counts}.")
     else:
@@ -178,7 +177,7 @@ def replay(
     chosen = plan.chosen
     if dry_run:
         for entry in chosen:
-            typer.echo(Outcome(Coordinates.of(entry)))
+            print_line(Outcome(Coordinates.of(entry)))
     if dry_run or not chosen:
         say(f"{counted(len(chosen), 'record')} to put back; nothing was appended.")
     else:

@@ -1,9 +1,10 @@
 """The command `schema`: the contract as JSON Schema."""
 
-import json
 from typing import Annotated
 
 import typer
+
+from streamer.terminal import print_document, print_lines
 
 app = typer.Typer(add_completion=False)
 
@@ -26,8 +27,8 @@ def schema(
     from schemas.json_schemas import SCHEMA_NAMES, json_schema
 
     if name is None:
-        typer.echo("\n".join(SCHEMA_NAMES))
+        print_lines("\n".join(SCHEMA_NAMES))
     elif name in SCHEMA_NAMES:
-        typer.echo(json.dumps(json_schema(name), indent=2))
+        print_document(json_schema(name), indent=2)
     else:
         raise typer.BadParameter(f"{name!r} is no record type; there are {', '.join(SCHEMA_NAMES)}.")

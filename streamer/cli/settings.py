@@ -1,12 +1,11 @@
 """The command `settings`: every setting, its default, its value, and where the value comes from."""
 
-import json
 from typing import Annotated
 
 import typer
 
 from streamer.cli.options import BootstrapOption, ConfigOption, HttpPortOption, PrefixOption
-from streamer.terminal import output_console
+from streamer.terminal import output_console, print_document, print_lines
 
 app = typer.Typer(add_completion=False)
 
@@ -44,9 +43,9 @@ def settings(
     if changed:
         listed = tuple(each for each in listed if each.is_set)
     if as_toml:
-        typer.echo(settings_file(listed), nl=False)
+        print_lines(settings_file(listed), ends=False)
     elif as_json:
         for each in listed:
-            typer.echo(json.dumps(setting_document(each), ensure_ascii=False))
+            print_document(setting_document(each))
     else:
         output_console().print(settings_table(listed))

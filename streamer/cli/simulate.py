@@ -13,7 +13,7 @@ from consumers.runtime.process import wall_clock_ms
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
 from streamer.facts import MAX_OPEN_CALLS
 from streamer.sources.simulator.profile import AGENTS, PROFILES, Incident, IncidentName, ProfileName, with_incidents
-from streamer.terminal import error_console, say
+from streamer.terminal import error_console, print_line, say
 
 app = typer.Typer(add_completion=False)
 
@@ -83,7 +83,7 @@ def simulate(
 
     if prints:
         for line in event_lines(traffic(calls)):
-            typer.echo(line)
+            print_line(line)
         return
     say(f"Simulating {calls} calls at a time, seed {chosen}, to {settings.bootstrap}.")
     console = error_console()

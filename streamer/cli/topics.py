@@ -1,13 +1,12 @@
 """The command `topics`: the topic table, and the topics of a cluster."""
 
 import asyncio
-import json
 from typing import Annotated, Final
 
 import typer
 
 from streamer.cli.options import BootstrapOption, ConfigOption, JsonOption, PrefixOption
-from streamer.terminal import output_console, say
+from streamer.terminal import output_console, print_document, print_line, say
 
 _WIDE_COLUMNS: Final = 180
 """Width at which no cell of the topic table breaks."""
@@ -28,18 +27,20 @@ def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
         callgauge topics create --partitions 24 --replication-factor 3
         callgauge topics check
     """
+    from rich.text import Text
+
     from schemas.topics import TOPICS
     from streamer.cluster.topic_admin import kept_text, topic_table
 
     if context.invoked_subcommand is not None:
         return
     if as_json:
-        typer.echo(json.dumps([topic._asdict() for topic in TOPICS], indent=2))
+        print_document([topic._asdict() for topic in TOPICS], indent=2)
         return
     console = output_console()
     if console.width < _WIDE_COLUMNS:
         for topic in TOPICS:
-            console.print(f"[bold]{topic.name}[/bold]: {topic.direction}, {topic.what}.")
+            console.print(Text(topic.name, style="bold").append(f": {topic.direction}, {topic.what}.", "not bold"))
             console.print(
                 f"    Key {topic.key}, value {topic.value}, partitions {topic.partitions}, kept {kept_text(topic)}."
             )
@@ -89,7 +90,7 @@ def create(
         )
     )
     for name, is_new in made.items():
-        typer.echo(f"{name}: {'made' if is_new else 'was there'}")
+        print_line(f"{name}: {'made' if is_new else 'was there'}")
     report_faults(asyncio.run(topic_states(settings.kafka)), (), settings.kafka)
 
 
@@ -111,6 +112,8 @@ def check(
     Example:
         callgauge topics check --bootstrap kafka:9092
     """
+    from rich.text import Text
+
     from consumers.engine.limits import needs_of
     from consumers.runtime.kafka.connection import topic_settings
     from schemas.topics import Severity, topic_faults
@@ -126,12 +129,12 @@ def check(
     rows = [(state, faults_of(state, faults)) for state in states]
     if as_json:
         listed = [{"topic": state.name, "partitions": state.partitions, "faults": told} for state, told in rows]
-        typer.echo(json.dumps(listed, indent=2))
+        print_document(listed, indent=2)
     else:
         table = topic_table("topic", "partitions", "state")
         for state, told in rows:
             partitions = "-" if state.partitions is None else str(state.partitions)
-            table.add_row(state.name, partitions, "\n".join(told) or "ok")
+            table.add_row(state.name, partitions, Text("\n".join(told) or "ok"))
         output_console().print(table)
     if hidden := [kafka.topic(name) for name in existing if name not in known]:
         say(f"Retention and cleanup not checked: this user may not DescribeConfigs on {', '.join(hidden)}.")

@@ -17,7 +17,6 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from rich.table import Table
-from rich.text import Text
 
 from consumers.runtime.kafka.connection import (
     RIGHTS_PAGE,
@@ -750,9 +749,9 @@ def finding_line(finding: Finding) -> Table:
     table.add_column(width=max(map(len, Verdict)), no_wrap=True, style=_STYLES[finding.verdict])
     table.add_column(width=_CHECK_CHARS, overflow="fold")
     table.add_column(overflow="fold")
-    text = Text(finding.seen)
+    text = finding.seen
     if finding.what_to_do:
-        text.append(f". {finding.what_to_do}" if not finding.seen.endswith(".") else f" {finding.what_to_do}")
+        text += f". {finding.what_to_do}" if not finding.seen.endswith(".") else f" {finding.what_to_do}"
     table.add_row(finding.verdict.value, finding.check, text)
     return table
 

@@ -32,7 +32,7 @@ from streamer.recordings.eva import with_state
 from streamer.recordings.files import FiledEvents, Place, RecordedCall, RecordedPath, RecordingError, WireLine
 from streamer.recordings.reader import NoCallError, RecordedGoals, read_call, unknown_speech
 from streamer.sources.replay import with_control_events
-from streamer.terminal import error_console, say
+from streamer.terminal import error_console, say, visible_json
 
 # Progress and warnings on standard error while recorded calls are read and results go to standard output.
 
@@ -318,7 +318,7 @@ class PrintedCalls:
     def add(self, output: CallOutput) -> None:
         """Prints the results of one more call."""
         # Writing and counting are one step of the interpreter, so that no signal comes between them.
-        (self._printed if output.is_read else []).extend(map(sys.stdout.write, (output.text,)))
+        (self._printed if output.is_read else []).extend(map(sys.stdout.write, (visible_json(output.text),)))
         for sentence in output.sentences:
             say(sentence)
         if output.is_read:

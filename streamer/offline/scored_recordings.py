@@ -23,7 +23,7 @@ from streamer.report.calls import ReportedCall, heard_in
 from streamer.report.drawing import Redacts
 from streamer.settings.all_settings import Settings
 from streamer.sources.replay import in_time_order
-from streamer.terminal import output_console, safe, say
+from streamer.terminal import output_console, print_line, say
 
 # Scores recorded calls one after the other, or several side by side if a judge is asked: for `score` and `report`.
 
@@ -178,9 +178,9 @@ def print_table(
 
         score_all(scorings, settings, take, progress.event, asks_judge=asks_judge, verdicts=verdicts)
     output_console().print(summary_table(calls))
-    typer.echo()
+    print_line()
     for line in standout_lines(calls):
-        typer.echo(safe(line))
+        print_line(line)
 
 
 def options_in(given: Sequence[str]) -> dict[str, object]:

@@ -14,7 +14,7 @@ from typing import IO, Any, Final, NamedTuple, cast
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.process import OperatorError
-from schemas.events.simulator import CONTROL_EVENTS, STREAMS, Stream, stream_of
+from schemas.events.simulator import STREAMS, Stream, is_control_event, stream_of
 
 # JSON in files of recordings: whole documents, lines, and the errors for other content.
 
@@ -289,7 +289,7 @@ def calls_of_events(path: Path, lines: Iterable[tuple[int, bytes]]) -> Iterator[
         stream = _stream_of(event, where)
         conversation_id = _conversation_id(event.pop("conversation_id", None), path, where)
         call = calls.setdefault(conversation_id, FiledEvents(path, conversation_id))
-        if event.get("type") in CONTROL_EVENTS:
+        if is_control_event(event):
             call.control.append(event)
         else:
             call.streams.setdefault(stream, []).append(event)

@@ -11,7 +11,6 @@ from typing import Final
 
 from markupsafe import Markup
 from rich.table import Table
-from rich.text import Text
 
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import CloseReason, ToolOutcome
@@ -218,7 +217,7 @@ def summary_table(calls: Iterable[CallSummary]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("end", overflow="fold")
     for call in calls:
-        table.add_row(Text(call.name), *map(Text, call.cells))
+        table.add_row(call.name, *call.cells)
     return table
 
 

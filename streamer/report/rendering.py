@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
+from consumers.runtime.visible import visible
 from streamer.report import drawing
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ _TEMPLATES: Final = Path(__file__).with_name("templates")
 _LINE_BREAK: Final = re.compile(r"(?<=[>}])\n\s*|\n\s*(?=[<{])|\n\Z")
 """A line break beside a tag, by which people read templates: the page has none there, for browsers show it as a space."""
 _LINE_END: Final = re.compile(r"\r\n?")
-_UNSHOWABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""Characters that HTML forbids, and halves of surrogate pairs, which no file can hold."""
+_KEPT: Final = "\n\t\xa0\xad\u200c\u200d\u2002\u2003\u2007\u2009\u202f\u3000"
+"""Line breaks, the spaces of typography, and what joins or parts letters in the scripts of Persia and India."""
 _FILTERS: Final = (
     *(drawing.anchor_in_words, drawing.clock, drawing.counted, drawing.duration, drawing.in_words),
     *(drawing.number, drawing.outcome, drawing.percent, drawing.seconds, drawing.seconds_if_known, drawing.title),
@@ -30,13 +31,13 @@ def render(template: str, **values: Any) -> Markup:
 
 
 def showable(text: str) -> str:
-    """The text with lines that end in one way, and a replacement for each character that no page can hold.
+    r"""The text with lines that end in one way, and an escape for each character that a page cannot hold, or that turns it around.
 
     Example:
-        >>> showable("a" + chr(0) + "b") == "a" + chr(0xFFFD) + "b"
-        True
+        >>> showable("a" + chr(0) + "b")
+        'a\\x00b'
     """
-    return _UNSHOWABLE.sub("\ufffd", _LINE_END.sub("\n", text))
+    return visible(_LINE_END.sub("\n", text), _KEPT)
 
 
 @cache

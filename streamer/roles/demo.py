@@ -19,6 +19,7 @@ from typing import Final
 from confluent_kafka import KafkaException, Producer
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.connection import KafkaSettings
@@ -314,7 +315,7 @@ class Demo:
         self._say(f"Over: {began} calls began, {ended} ended, {self._events_published} events were sent.")
         self._console.print(self._totals.by_agent(IN_TROUBLE))
         self._say(f"{IN_TROUBLE}: {TROUBLE}.")
-        self._console.print(NEXT_STEPS.format(place_of_command()), soft_wrap=True, end="")
+        self._console.print(Text(NEXT_STEPS.format(place_of_command())), soft_wrap=True, end="")
 
 
 def place_of_command() -> str:

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from consumers.runtime.visible import visible
 from schemas.closed_sets import Anchor
 from schemas.scores.live_view import CallFold, CallView, GoalsReached, MeasuredLatency
 from schemas.scores.records import (
@@ -231,11 +232,11 @@ def screen(
     table.add_column("call", width=ID_CHARS, no_wrap=True)
     table.add_column("agent", width=_AGENT_CHARS_WIDE if is_wide else _AGENT_CHARS, no_wrap=True, overflow="ellipsis")
     for column, chars in (("time", 5), ("turn", 4), ("goals\nreached", 7), ("latency", 7)):
-        table.add_column(column, justify="right", width=chars, no_wrap=True)
+        table.add_column(Text(column), justify="right", width=chars, no_wrap=True)
     if is_wide:
         table.add_column("anchor", width=max(map(len, Anchor)), no_wrap=True)
     for column in ("cut in\nuser", "cut in\nassistant", "dead\nair", *(("tool\ncalls",) if is_wide else ())):
-        table.add_column(column, justify="right", width=max(map(len, column.splitlines())), no_wrap=True)
+        table.add_column(Text(column), justify="right", width=max(map(len, column.splitlines())), no_wrap=True)
     table.add_column("status")  # the only column without a width: it gives way on a narrow terminal
     # Headline, space, two lines of column names, the line of left-out calls, the cursor's line.
     free = height - 6 - bool(totals)
@@ -260,7 +261,7 @@ def screen(
             _count(row.assistant_interruptions),
             _count(row.dead_airs),
             *((_count(row.tool_calls),) if is_wide else ()),
-            Text(_status(row), no_wrap=True, overflow="ellipsis"),
+            Text(visible(_status(row)), no_wrap=True, overflow="ellipsis"),
         ]
         table.add_row(*cells, style="dim" if row.closed else "")
     more = len(rows) - fitting
@@ -279,7 +280,7 @@ def screen(
 
 
 def _line(text: str, style: str) -> Text:
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+    return Text(visible(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _goals(goals: GoalsReached | None, *, is_stalled: bool) -> Text:

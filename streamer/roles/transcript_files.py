@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import stat
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from consumers.runtime.registry import Instruments
 from schemas.quarantine import UndecodableRecord
 from schemas.topics import TRANSCRIPTS_TOPIC
 from streamer.offline.scoring import RecordedScoring
-from streamer.terminal import say
+from streamer.terminal import print_json, say
 
 # Transcripts as files: one per conversation, always whole, with a safe name for every conversation id.
 #
@@ -272,7 +271,7 @@ def write_transcript(scoring: RecordedScoring, write: Callable[[str, bytes], Non
 
 def print_transcript(_conversation_id: str, value: bytes) -> None:
     """Prints a transcript as a line of JSON."""
-    sys.stdout.write(value.decode() + "\n")
+    print_json(value.decode())
 
 
 class FolderWriter:

@@ -21,7 +21,7 @@ from streamer.settings.all_settings import (
     settings_of,
     variable_of,
 )
-from streamer.terminal import safe, say
+from streamer.terminal import say
 
 # Every setting with its default, its value and the origin of the value: for people, and as a settings file.
 
@@ -180,7 +180,7 @@ def settings_table(listed: tuple[ListedSetting, ...]) -> Table:
     for column in ("value", "from", "default"):
         table.add_column(column, overflow="fold")
     for each in listed:
-        cells = (each.full_name, safe(shown_value(each.value)), safe(each.origin))
+        cells = (each.full_name, shown_value(each.value), each.origin)
         if each.is_set:
             table.add_row(*cells, shown_value(each.default), style="bold")
         else:

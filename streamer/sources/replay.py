@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from schemas.events.simulator import CONTROL_EVENTS, Source
+from schemas.events.simulator import Source, is_control_event
 from schemas.wire import without_infinity
 from streamer.recordings.files import Events, RecordedCall
 
@@ -224,7 +224,7 @@ def with_control_events(
 def event_name(source: Source, event: Mapping[str, Any]) -> str:
     """The event's type in its source's words; `unknown` when the field is missing, empty or no text, as EVA calls it."""
     keys = ("message_type",) if source == "audit" else ("type", "event_type")
-    if event.get("type") in CONTROL_EVENTS:
+    if is_control_event(event):
         keys = ("type",)
     return next((name for key in keys if isinstance(name := event.get(key), str) and name), "unknown")
 

@@ -1,7 +1,6 @@
 """Compares trials: pass@k, agreement of judges, errors."""
 
 import asyncio
-import json
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from consumers.engine.agent_inspect import K_VALUE, NO_OF_TRIALS, pass_at_k, pass_hat_k
 from consumers.runtime.process import OperatorError
@@ -25,7 +23,7 @@ from streamer.offline.scored_recordings import plan_from
 from streamer.recordings.reader import goals_for
 from streamer.report.drawing import counted, in_words, number, percent
 from streamer.settings.all_settings import Settings
-from streamer.terminal import output_console, quiet_libraries, safe, say
+from streamer.terminal import output_console, print_document, print_line, quiet_libraries, say
 from streamer.time_bounds import moment_given
 from streamer.trials.calls import (
     ReadCall,
@@ -308,7 +306,7 @@ def trials_table(groups: Sequence[GoalSetTrials], ks: Sequence[int]) -> Table:
     for head in dict.fromkeys(head for _, values in rows for head in values if head not in left_out):
         table.add_column(head, justify="right", overflow="fold")
     for name, values in rows:
-        table.add_row(Text(name), *(Text(text) for head, text in values.items() if head not in left_out))
+        table.add_row(name, *(text for head, text in values.items() if head not in left_out))
     return table
 
 
@@ -588,13 +586,13 @@ def print_comparison(gathered: Trials, wanted: Sequence[int] | None, *, as_json:
     groups = compared(gathered.found)
     ks = fitting(groups, wanted)
     if as_json:
-        typer.echo(json.dumps(trials_json(groups, ks, gathered.left_out), ensure_ascii=False))
+        print_document(trials_json(groups, ks, gathered.left_out))
     else:
         output_console().print(trials_table(groups, shown(ks, wanted)))
         for line in error_lines(groups):
-            typer.echo(safe(line))
+            print_line(line)
     for sentence in remarks(groups, wanted):
-        say(safe(sentence))
+        say(sentence)
     if gathered.left_out:
         say(f"Left out: {_left_out(gathered)}.")
     return all(k <= len(group.known) for group in groups for k in wanted or ())

@@ -248,6 +248,11 @@ class Subscription:
         return consumer
 
     @property
+    def member_id(self) -> str:
+        """The id that the coordinator of the group gave us; empty while we are no member. A private attribute of the client."""
+        return str(self.consumer._coordinator.member_id)  # noqa: SLF001  # there is no other way to know
+
+    @property
     def generation(self) -> int:
         """Number of the group's latest rebalance in which this member took part; -1 before the first.
 

@@ -18,9 +18,9 @@ from starlette.responses import PlainTextResponse, Response
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, WebhookKind, WebhookOutcome
 from schemas.events.envelope import envelope_headers
-from schemas.wire import MAX_INSTRUCTIONS_CHARS, MAX_NAME_CHARS
+from schemas.wire import MAX_INSTRUCTIONS_CHARS
 from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call, record_in
-from streamer.sources.http.receiving import Bodies, BusyError, GoneError, Sender, Senders, TooSlowError
+from streamer.sources.http.receiving import Bodies, BusyError, GoneError, Sender, Senders, TooSlowError, key_of
 from streamer.sources.publisher import cloudevent_type
 from streamer.sources.replay import AGENT_RECORD, agent_event_name, compact_json
 from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
@@ -69,7 +69,7 @@ def records_of_delivery(content: bytes, sender: Sender) -> Delivery:
     except ValidationError as error:
         where = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
         return Delivery((_unread(_id_in(document), content),), where)
-    if not isinstance(conversation_id, str) or not 0 < len(conversation_id.encode()) <= MAX_NAME_CHARS:
+    if not isinstance(conversation_id, str) or key_of(conversation_id) is None:
         return Delivery((_unread("", content),), "data.conversation_id")
     begin_ms = call.events[0]["timestamp"]
     started = {
@@ -149,7 +149,7 @@ def _unread(conversation_id: str, content: bytes) -> OutgoingRecord:
     """The body as it came, for the quarantine; the beginning of one that is too large for a record."""
     return OutgoingRecord(
         InputSource.ELEVENLABS,
-        conversation_id.encode("utf-8", "replace"),
+        conversation_id.encode(),
         content[:MAX_VALUE_BYTES],
         envelope_headers(
             event_id=f"{conversation_id}/{AGENT_RECORD}",
@@ -163,7 +163,7 @@ def _unread(conversation_id: str, content: bytes) -> OutgoingRecord:
 def _id_in(document: object) -> str:
     data = document.get("data") if isinstance(document, Mapping) else None
     found = data.get("conversation_id") if isinstance(data, Mapping) else None
-    return found if isinstance(found, str) and len(found.encode("utf-8", "replace")) <= MAX_NAME_CHARS else ""
+    return found if isinstance(found, str) and key_of(found) is not None else ""
 
 
 # Verifies the signature of ElevenLabs' webhooks: `t=<unix seconds>,v0=<HMAC-SHA256 of "<t>.<body>" in hex>`. Pure.
@@ -369,7 +369,7 @@ class WebhookRoute:
                 await asyncio.shield(known)
                 return self._answer(kind, WebhookOutcome.REPEATED)
             found = records_of_delivery(content, sender)
-            if not self._senders.owns(sender, found.records[0].key.decode("utf-8", "replace")):
+            if not self._senders.owns(sender, found.records[0].key):
                 return self._answer(kind, WebhookOutcome.FOREIGN)
             await self._write_once(digest, found.records)
         except NotAcknowledgedError:

@@ -3,13 +3,15 @@
 import asyncio
 import base64
 import binascii
+import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 from starlette.requests import Request
@@ -27,7 +29,7 @@ from schemas.events.simulator import STREAMS, Stream, input_source_of, source_of
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
-from streamer.sources.http.receiving import Bodies, BusyError, GoneError, Sender, Senders, TooSlowError
+from streamer.sources.http.receiving import Bodies, BusyError, GoneError, Sender, Senders, TooSlowError, key_of
 from streamer.sources.publisher import cloudevent_type
 from streamer.sources.replay import agent_event_name, event_name, event_time_ms
 from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
@@ -41,10 +43,26 @@ LINES: Final = frozenset({"application/x-ndjson", "application/jsonl", "applicat
 REQUIRED: Final = ("specversion", "id", "source", "type")
 MAX_EVENTS: Final = 10_000
 """Most events of one request."""
+MAX_EVENT_PARTS: Final = 50_000
+"""Most commas and opening brackets of one event: to read and check so many values takes some 40 ms, in which nobody else has a turn."""
+MAX_DEPTH: Final = 1_000
+"""Deepest nesting that is looked at; the reader of JSON takes less."""
+STEPS_A_TURN: Final = 50
+"""Quiet stretches, brackets and commas that are looked at before others may have their turn: 5 ms at most."""
+_QUIET: Final = re.compile(rb'(?:[^"\[\]{},]+|"[^"]*(?:"|\Z)){0,2000}+')
+_QUIET_INSIDE: Final = re.compile(rb'(?:[^"\[\]{}]+|"[^"]*(?:"|\Z)|\[\]|\{\}){0,2000}+')
+"""Quiet stretches: what neither ends nor separates values, at the level of the search and inside of a value."""
+_QUOTED: Final = re.compile(r'"(.*)"', re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_LINE: Final = re.compile(rb"\S[^\n]*")
 
 
 class UnreadableBodyError(ValueError):
     """The body as a whole cannot be read, so no event of it is accepted."""
+
+
+class OverfullError(ValueError):
+    """One event has so many parts that it is not read; the others are."""
 
 
 class Posted(NamedTuple):
@@ -65,8 +83,8 @@ class Posted(NamedTuple):
 
 def posted_events(
     body: bytes, content_type: str, headers: Mapping[str, str], most_events: int = MAX_EVENTS
-) -> list[Posted]:
-    """Reads the events of a request.
+) -> Iterator[Posted | None]:
+    """Reads the events of a request, one by one, after they were counted.
 
     Args:
         body: The body.
@@ -74,54 +92,154 @@ def posted_events(
         headers: All headers by their names in small letters.
         most_events: Most events that it may have.
 
+    Yields:
+        The events; None between steps of a long search, so that others may have their turn.
+
     Raises:
         UnreadableBodyError: It is no JSON, has too many events, or is a CloudEvents batch that is no array.
     """
     kind = content_type.partition(";")[0].strip().lower()
+    is_array = body.lstrip()[:1] == b"["
     if kind == STRUCTURED:
-        return [_structured(1, _document(body))]
-    if kind == BATCH:
-        events = _document(body)
-        if not isinstance(events, list):
+        yield _one(body, _structured)
+    elif kind == BATCH:
+        if not is_array:
             raise UnreadableBodyError(f"{BATCH}: expected a JSON array of CloudEvents")
-        return [_structured(place, each) for place, each in enumerate(_bounded(events, most_events), 1)]
-    if "ce-specversion" in headers or "ce-id" in headers:
+        yield from _elements(body, most_events, _structured)
+    elif "ce-specversion" in headers or "ce-id" in headers:
         attributes = {name[3:]: _decoded(value) for name, value in headers.items() if name.startswith("ce-")}
-        return [Posted(1, _document(body), attributes, _lacking(attributes))]
-    if kind not in LINES and body.lstrip()[:1] == b"[":
-        return [Posted(place, event) for place, event in enumerate(_bounded(_document(body), most_events), 1)]
-    return _bounded(list(_lines(body, may_be_whole=kind not in LINES)), most_events)
+        yield _one(body, lambda place, event: Posted(place, event, attributes, _lacking(attributes)))
+    elif is_array and kind not in LINES:
+        yield from _elements(body, most_events, Posted)
+    elif kind in LINES or not (yield from _is_one_value(body)):
+        yield from _lines(body, most_events)
+    else:
+        yield _one(body, Posted)
 
 
-def _lines(body: bytes, *, may_be_whole: bool) -> Iterator[Posted]:
-    """The events of JSON lines; blank lines have a number and no event. One object may have line breaks inside."""
-    if may_be_whole:
+def _one(body: bytes, posted: Callable[[int, Any], Posted]) -> Posted:
+    try:
+        return _read(1, body, posted)
+    except ValueError as error:
+        raise UnreadableBodyError(
+            f"the body is not JSON ({error}); expected one JSON object, an array of them, or one object a line"
+        ) from None
+
+
+def _lines(body: bytes, most: int) -> Iterator[Posted]:
+    """The events of JSON lines; blank lines have a number and no event."""
+    found = list(islice(_LINE.finditer(body), most + 1))
+    if len(found) > most:
+        raise UnreadableBodyError(f"expected at most {most} events in a request, saw more")
+    number, at = 1, 0
+    for line in found:
+        number, at = number + body.count(b"\n", at, line.start()), line.start()
         try:
-            yield Posted(1, from_json(body, allow_inf_nan=False))
-        except ValueError:
-            if b"\n" not in body.strip():
-                raise UnreadableBodyError("expected one JSON object, an array of them, or one object a line") from None
+            yield _read(number, line.group(), Posted)
+        except ValueError as error:
+            yield Posted(number, None, None, f"the line is not JSON: {error}")
+
+
+def _elements(body: bytes, most: int, posted: Callable[[int, Any], Posted]) -> Iterator[Posted | None]:
+    """The events of a JSON array."""
+    begin, spans, end = body.index(b"[") + 1, list[tuple[int, int]](), None
+    for mark in _outer_marks(body, begin):
+        if mark is None:
+            yield None
+        elif mark.depth < 0 or mark.sign == b",":
+            spans.append((begin, mark.at))
+            begin = mark.at + 1
+            if len(spans) > most:
+                raise UnreadableBodyError(f"expected at most {most} events in a request, saw more")
+            if mark.depth < 0:
+                end = mark
+                break
+    if end is None or end.sign != b"]" or body[begin:].strip():
+        raise UnreadableBodyError("the body is not JSON: expected an array that ends with the body")
+    if len(spans) == 1 and not body[slice(*spans[0])].strip():
+        return
+    for place, (first, last) in enumerate(spans, 1):
+        try:
+            yield _read(place, body[first:last], posted)
+        except ValueError as error:
+            raise UnreadableBodyError(f"the body is not JSON: element {place} of the array: {error}") from None
+
+
+def _is_one_value(body: bytes) -> Generator[None, None, bool]:
+    """Whether a body that may be JSON lines is one value; an object may have line breaks inside."""
+    if b"\n" not in body.strip():
+        return True
+    if body.lstrip()[:1] != b"{":
+        return False
+    for mark in _outer_marks(body, body.index(b"{")):
+        if mark is None:
+            yield None
+        else:
+            whole = body[: mark.at + 1]
+            if _LINE.search(body, mark.at + 1) is not None:
+                return False
+            break
+    else:
+        return False
+    try:
+        _value(whole)
+    except OverfullError:
+        return True
+    except ValueError:
+        return False
+    return True
+
+
+class _Mark(NamedTuple):
+    """A comma or a closing bracket that is inside no value after the beginning of a search; -1 closes what is around it."""
+
+    sign: bytes
+    at: int
+    depth: int
+
+
+def _outer_marks(body: bytes, begin: int) -> Iterator[_Mark | None]:
+    text = body.replace(b"\\\\", b"__").replace(b'\\"', b"__")  # a quote ends a text now
+    depth, at, steps = 0, begin, 0
+    while True:
+        steps += 1
+        if steps % STEPS_A_TURN == 0:
+            yield None
+        if found := (_QUIET_INSIDE if depth else _QUIET).match(text, at):
+            at = found.end()
+        sign = text[at : at + 1]
+        if sign in (b"[", b"{") and depth < MAX_DEPTH:
+            depth += 1
+        elif sign in (b"]", b"}"):
+            depth -= 1
+            if depth <= 0:
+                yield _Mark(sign, at, depth)
+        elif sign == b"," and depth == 0:
+            yield _Mark(sign, at, depth)
+        elif sign and depth < MAX_DEPTH:
+            continue  # the longest quiet stretch that is looked at in one step
         else:
             return
-    for number, line in enumerate(body.split(b"\n"), 1):
-        if line.strip():
-            try:
-                yield Posted(number, from_json(line, allow_inf_nan=False))
-            except ValueError as error:
-                yield Posted(number, None, None, f"the line is not JSON: {error}")
+        at += 1
 
 
-def _document(body: bytes) -> Any:
+def _read(place: int, text: bytes, posted: Callable[[int, Any], Posted]) -> Posted:
     try:
-        return from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise UnreadableBodyError(f"the body is not JSON: {error}") from None
+        return posted(place, _value(text))
+    except OverfullError as error:
+        return Posted(place, None, {}, str(error))
 
 
-def _bounded(events: list[Any], most: int) -> list[Any]:
-    if len(events) > most:
-        raise UnreadableBodyError(f"expected at most {most} events in a request, saw {len(events)}")
-    return events
+def _value(text: bytes) -> Any:
+    """The value that JSON has.
+
+    Raises:
+        OverfullError: It has so many parts that reading it would keep others waiting.
+        ValueError: It is not JSON.
+    """
+    if (parts := text.count(b",") + text.count(b"[") + text.count(b"{")) > MAX_EVENT_PARTS:
+        raise OverfullError(f"expected at most {MAX_EVENT_PARTS} commas and brackets in an event, saw {parts}")
+    return from_json(text, allow_inf_nan=False)
 
 
 def _structured(place: int, document: Any) -> Posted:
@@ -136,7 +254,7 @@ def _structured(place: int, document: Any) -> Posted:
     fault = _lacking(attributes)
     if "data_base64" in document and fault is None:
         try:
-            data = from_json(base64.b64decode(document["data_base64"], validate=True), allow_inf_nan=False)
+            data = _value(base64.b64decode(document["data_base64"], validate=True))
         except (ValueError, TypeError, binascii.Error):
             fault = "data_base64 is not JSON in base64"
     return Posted(place, data, attributes, fault)
@@ -146,12 +264,26 @@ def _lacking(attributes: Mapping[str, str]) -> str | None:
     missing = [name for name in REQUIRED if not attributes.get(name)]
     if missing:
         return f"the CloudEvent lacks {', '.join(missing)}"
+    if broken := [name for name in (*REQUIRED, "subject", "partitionkey") if not _is_whole(attributes.get(name, ""))]:
+        return f"{', '.join(broken)} of the CloudEvent is no text in UTF-8"
     return None if attributes["specversion"] == "1.0" else 'specversion: expected "1.0"'
 
 
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _decoded(value: str) -> str:
-    """A header value without its percent encoding, and without the quotes that a sender may put around it."""
-    return unquote(value.strip().removeprefix('"').removesuffix('"'))
+    """A header value without its percent encoding, and without the quotes that a sender may put around it. Bytes that are no UTF-8
+    are halves of surrogate pairs in it.
+    """
+    if quoted := _QUOTED.fullmatch(value):
+        value = _ESCAPED.sub(r"\1", quoted[1])
+    return unquote_to_bytes(value.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
 
 # Turns posted events into records for the input topics, or into refusals that say which event, and why. Pure but for
@@ -213,19 +345,15 @@ class Batches:
         self._redactor = redactor
         self._clock_ms = clock_ms
 
-    def checked(self, posted: Iterable[Posted], sender: Sender, request_id: str) -> Iterator[Accepted | Refusal]:
-        """Checks events one by one.
+    def checked(self, posted: Posted, sender: Sender, request_id: str) -> Accepted | Refusal:
+        """Checks one event.
 
         Args:
-            posted: The events of one request.
-            sender: The sender, whose tenant the events get.
+            posted: The event.
+            sender: The sender, whose tenant the event gets.
             request_id: Identifies the request: an event without CloudEvents attributes gets an id from it and from its place,
                 so a request that is sent again with the same id is a repeat.
         """
-        for each in posted:
-            yield self._checked(each, sender, request_id)
-
-    def _checked(self, posted: Posted, sender: Sender, request_id: str) -> Accepted | Refusal:
         place, attributes = posted.place, posted.attributes or {}
         if posted.fault is not None:
             fault = self._redactor.beginning(posted.fault, 4 * MAX_SHOWN_CHARS)
@@ -234,16 +362,11 @@ class Batches:
             return _refusal(place, RefusalReason.UNDECODABLE, "it is no event", "expected a JSON object")
         event = dict(posted.event)
         named = event.pop("conversation_id", None)
-        conversation_id = attributes.get("subject") or attributes.get("partitionkey") or named
-        if isinstance(conversation_id, int) and not isinstance(conversation_id, bool):
-            conversation_id = str(conversation_id)
-        if (
-            not isinstance(conversation_id, str)
-            or not 0 < len(conversation_id.encode("utf-8", "replace")) <= MAX_NAME_CHARS
-        ):
+        key = key_of(attributes.get("subject") or attributes.get("partitionkey") or named)
+        if key is None:
             return _refusal(
                 place, RefusalReason.EMPTY_KEY, "it names no conversation",
-                f"expected `conversation_id`, or `subject` of a CloudEvent, of 1 to {MAX_NAME_CHARS} bytes",
+                f"expected `conversation_id`, or `subject` of a CloudEvent, of 1 to {MAX_NAME_CHARS} bytes in UTF-8",
                 "Put the id of the call into every event.",
             )  # fmt: skip
         stream = _stream(event, attributes)
@@ -255,12 +378,12 @@ class Batches:
             )  # fmt: skip
         if (foreign := self._foreign_tenant(event, sender)) is not None:
             return foreign._replace(place=place)
-        if not self._senders.owns(sender, conversation_id):
+        if not self._senders.owns(sender, key):
             return _refusal(
                 place, RefusalReason.INVALID_EVENT, "the conversation is another tenant's",
                 "expected a conversation that this tenant began", "Give each call an id that nobody can guess, for example a UUID.",
             )  # fmt: skip
-        return self._admitted(place, conversation_id, stream, event, attributes, f"{request_id}/{place}", sender)
+        return self._admitted(place, key, stream, event, attributes, f"{request_id}/{place}", sender)
 
     def _foreign_tenant(self, event: dict[str, Any], sender: Sender) -> Refusal | None:
         """Puts the sender's tenant into an event that names the labels of a call; a refusal if it names another one."""
@@ -277,7 +400,7 @@ class Batches:
     def _admitted(
         self,
         place: int,
-        conversation_id: str,
+        key: bytes,
         stream: Stream,
         event: dict[str, Any],
         attributes: Mapping[str, str],
@@ -294,7 +417,7 @@ class Batches:
             event_id=attributes.get("id") or own_id,
             source=attributes.get("source") or (f"{CE_SOURCE}/{sender.tenant}" if sender.tenant else CE_SOURCE),
             event_type=cloudevent_type(source_of(stream), name, is_agent_event=is_agent_event),
-            subject=conversation_id,
+            subject=key.decode(),
             time_ms=event_time_ms(event),
             sequence=int(sequence) if sequence.isascii() and sequence.isdigit() and len(sequence) < 19 else None,
         )  # fmt: skip
@@ -308,7 +431,6 @@ class Batches:
         except (PydanticSerializationError, ValueError) as error:
             return _refusal(place, RefusalReason.UNDECODABLE, "it cannot be written as JSON", type(error).__name__)
         source = input_source_of(stream)
-        key = conversation_id.encode("utf-8", "replace")
         record = _PostedRecord(TOPIC_BY_SOURCE[source], place, now_ms, key, value, headers)
         arrival = admit(source, record, self._limits, self._redactor)
         if isinstance(arrival, QuarantineRecord):
@@ -339,8 +461,10 @@ MAX_SHOWN_REFUSALS: Final = 100
 """Refused events that an answer describes one by one; `refused_events` counts all of them."""
 MAX_SHOWN_MISREADINGS: Final = 20
 """Kinds of events that are not understood which an answer names."""
-EVENTS_A_TURN: Final = 200
-"""Events that are checked before other requests get their turn: some 20 ms."""
+TURN_SECONDS: Final = 0.01
+"""How long a body is read and checked before other requests get their turn; one event may take longer."""
+BYTES_AN_EVENT: Final = MAX_BODY_BYTES // MAX_EVENTS
+"""A refused body is charged to the rate of its sender as one event for so many bytes."""
 RETRY_SECONDS: Final = 5
 """Pause after which a sender should try again when Kafka is away, or there is no room."""
 MAX_REQUEST_ID_CHARS: Final = 200
@@ -387,6 +511,7 @@ class EventsRoute:
             )
         try:
             if not body.is_whole:
+                sender.take(_cost(body.total_bytes))
                 text = (
                     f"Expected a body of at most {MAX_BODY_BYTES} bytes, saw {body.total_bytes}: send smaller batches."
                 )
@@ -397,15 +522,26 @@ class EventsRoute:
 
     async def _taken(self, request: Request, body: bytes, sender: Sender) -> Response:
         began = time.perf_counter()
-        try:
-            posted = posted_events(body, request.headers.get("content-type", ""), dict(request.headers))
-        except UnreadableBodyError as error:
-            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, f"{error}. Nothing was accepted.")
-        if not posted:
-            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, "The body is empty.")
-        sender.take(len(posted))
+        headers = {
+            name.decode("latin-1"): _text(value) for name, value in reversed(request.headers.raw)
+        }  # the first one counts
         request_id = request.headers.get("idempotency-key", "")[:MAX_REQUEST_ID_CHARS] or uuid.uuid4().hex
-        accepted, refused = await self._sorted(posted, sender, request_id)
+        accepted: list[Accepted] = []
+        refused: list[Refusal] = []
+        try:
+            async for posted in _in_turns(posted_events(body, headers.get("content-type", ""), headers)):
+                each = self._batches.checked(posted, sender, request_id)
+                if isinstance(each, Accepted):
+                    accepted.append(each)
+                else:
+                    refused.append(each)
+        except UnreadableBodyError as error:
+            sender.take(_cost(len(body)))
+            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, f"{error}. Nothing was accepted.")
+        # What is refused is charged by its size: it took as long to read, and nothing else would slow its sender down.
+        sender.take(len(accepted) + len(refused) if accepted else max(len(refused), _cost(len(body))))
+        if not accepted and not refused:
+            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, "The body is empty.")
         try:
             await self._writer.write([each.record for each in accepted])
         except NotAcknowledgedError:
@@ -415,20 +551,6 @@ class EventsRoute:
             seconds = time.perf_counter() - began
             self._instruments.observe("callgauge_ingest_acknowledgement_seconds", ("events",), seconds)
         return self._summary(sender.tenant, accepted, refused)
-
-    async def _sorted(
-        self, posted: Sequence[Posted], sender: Sender, request_id: str
-    ) -> tuple[list[Accepted], list[Refusal]]:
-        accepted: list[Accepted] = []
-        refused: list[Refusal] = []
-        for begin in range(0, len(posted), EVENTS_A_TURN):
-            for each in self._batches.checked(posted[begin : begin + EVENTS_A_TURN], sender, request_id):
-                if isinstance(each, Accepted):
-                    accepted.append(each)
-                else:
-                    refused.append(each)
-            await asyncio.sleep(0)
-        return accepted, refused
 
     def _summary(self, tenant: str, accepted: Sequence[Accepted], refused: Sequence[Refusal]) -> Response:
         by_source = Counter(each.record.source for each in accepted)
@@ -456,6 +578,25 @@ class EventsRoute:
     ) -> Response:
         self._instruments.inc("callgauge_ingest_requests_total", (tenant, outcome.value))
         return JSONResponse({"accepted_events": 0, "error": text}, status_code=status, headers=headers)
+
+
+async def _in_turns(events: Iterator[Posted | None]) -> AsyncIterator[Posted]:
+    """The events; the loop has its turn after each `TURN_SECONDS`."""
+    since = time.perf_counter()
+    for each in events:
+        if time.perf_counter() - since > TURN_SECONDS:
+            await asyncio.sleep(0)
+            since = time.perf_counter()
+        if each is not None:
+            yield each
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape").strip()
+
+
+def _cost(total_bytes: int) -> int:
+    return min(MAX_EVENTS, 1 + total_bytes // BYTES_AN_EVENT)
 
 
 def _shown(refusal: Refusal) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect, Request
 
 from consumers.runtime.http import is_token
+from schemas.wire import MAX_NAME_CHARS
 from streamer.settings.all_settings import SenderSettings
 
 # Bodies of requests, read within bounds: of one body, of all bodies in memory at a time, and of time.
@@ -130,6 +131,22 @@ MAX_REMEMBERED_CALLS: Final = 100_000
 """Conversations of which this process remembers the tenant: some hours of a busy installation, 20 MB."""
 
 
+def key_of(conversation_id: object) -> bytes | None:
+    r"""The Kafka key of a conversation: exactly the id that was sent; None if no key is.
+
+    Example:
+        >>> key_of("call 7"), key_of(7), key_of("half a pair: \ud800"), key_of(""), key_of(None)
+        (b'call 7', b'7', None, None, None)
+    """
+    if isinstance(conversation_id, int) and not isinstance(conversation_id, bool):
+        conversation_id = str(conversation_id)
+    try:
+        key = conversation_id.encode() if isinstance(conversation_id, str) else b""
+    except UnicodeEncodeError:
+        return None
+    return key if 0 < len(key) <= MAX_NAME_CHARS else None
+
+
 class Sender:
     """One tenant, or everybody if there are no tenants.
 
@@ -165,7 +182,7 @@ class Senders:
     def __init__(self, settings: Mapping[str, SenderSettings], clock: Callable[[], float] = time.monotonic) -> None:
         self.by_tenant = {tenant: Sender(tenant, each, clock) for tenant, each in settings.items()}
         self._has_tenants = any(self.by_tenant)
-        self._owners: OrderedDict[str, str] = OrderedDict()
+        self._owners: OrderedDict[bytes, str] = OrderedDict()
 
     def with_token(self, token: bytes) -> Sender | None:
         """The sender with this token. Every token is compared, so that time says nothing."""
@@ -175,12 +192,12 @@ class Senders:
                 found = sender
         return found
 
-    def owns(self, sender: Sender, conversation_id: str) -> bool:
-        """Whether a conversation is the sender's. It belongs to the tenant that first sent an event of it."""
+    def owns(self, sender: Sender, key: bytes) -> bool:
+        """Whether a conversation is the sender's, by the key that is written. It belongs to the tenant that first sent an event of it."""
         if not self._has_tenants:
             return True
-        owner = self._owners.setdefault(conversation_id, sender.tenant)
-        self._owners.move_to_end(conversation_id)
+        owner = self._owners.setdefault(key, sender.tenant)
+        self._owners.move_to_end(key)
         if len(self._owners) > MAX_REMEMBERED_CALLS:
             self._owners.popitem(last=False)
         return owner == sender.tenant

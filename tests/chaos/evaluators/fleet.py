@@ -238,10 +238,12 @@ class Fleet:
         """Members that run and to which nothing is being done."""
         return [member for member in self.members if member.is_running]
 
-    def join(self, *, is_newer: bool = False) -> Evaluator:
-        """One more, of a newer version if asked for."""
+    def join(self, *, is_newer: bool = False, instance: str = "") -> Evaluator:
+        """One more, of a newer version if asked for, or with an instance name."""
         self._started += 1
         door, environment = None, dict(self._environment)
+        if instance:
+            environment["CALLGAUGE_EVALUATOR_INSTANCE"] = instance
         if self._doors:
             door = list(self._doors)[self._started % len(self._doors)]
             environment["CALLGAUGE_BOOTSTRAP"] = self._doors[door]

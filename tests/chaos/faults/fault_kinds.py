@@ -9,11 +9,13 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import Final
 
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 from aiokafka.errors import KafkaError
+from confluent_kafka import Consumer
 
 from schemas.topics import INPUT_TOPICS
 from tests.chaos.cluster.administration import asked, committed
@@ -84,6 +86,11 @@ OLDER_SECONDS: Final = SESSION_SECONDS + 2
 """So that evaluators of this version have the partitions of a killed newer one, before it comes back."""
 ENOUGH_CLOSED: Final = 2
 """Calls that a newer version closes each time before it goes."""
+TWINS_SECONDS: Final = 15.0
+TWIN_IN_LOG: Final = "evaluator_instance"
+"""Who lost its name says so, and who is not let in with it."""
+STRANGER_SECONDS: Final = 10.0
+STRANGER_IN_LOG: Final = "a stranger"
 CLOCK_STEP_SECONDS: Final = 600.0
 CLOCK_WRONG_SECONDS: Final = 20.0
 
@@ -167,6 +174,55 @@ def newer(scene: Scene) -> str | None:
         lambda: None if stage.of_later_generations else "versions have changed, and no call was published once again"
     )
     return f"{name} for {NEWER_SECONDS:.0f} s and until it has closed calls, {OLDER_SECONDS:.0f} s not, and again"
+
+
+def twins(scene: Scene) -> str | None:
+    """Two evaluators join with one instance name, and leave: one of them stands aside while the other is there."""
+    fleet = scene.stage.fleet
+    if "twins" in scene.busy or len(fleet.members) >= scene.least_evaluators + MORE_EVALUATORS:
+        return None
+    both = [fleet.join(instance=f"twin of {len(scene.proofs)}") for _ in range(2)]
+
+    def leave(each: Evaluator) -> None:
+        if each.is_running:
+            each.terminate(for_good=True)
+        elif not each.is_gone:  # another fault has it: the next process in its place goes
+            scene.stage.after(LOOK_AGAIN_SECONDS, lambda: leave(each))
+
+    def end() -> None:
+        for each in both:
+            leave(each)
+
+    scene.during("twins", TWINS_SECONDS, end, lambda: bool(fleet.logs_with(TWIN_IN_LOG)))
+    scene.proofs.append(lambda: None if fleet.logs_with(TWIN_IN_LOG) else f"no evaluator says {TWIN_IN_LOG}")
+    return f"evaluators {both[0].number} and {both[1].number} for {TWINS_SECONDS:.0f} s"
+
+
+def stranger(scene: Scene) -> str | None:
+    """A program that is no evaluator joins the group, is given partitions of one input, commits its end, and leaves: nothing is skipped."""
+    if "the group" in scene.busy or not _answers_and_is_quiet(scene):
+        return None
+    stage = scene.stage
+    topic = stage.prefix + scene.rng.choice(INPUT_TOPICS[:3])
+    program = Thread(target=_read_as_stranger, args=(stage.cluster.bootstrap, stage.group, topic), daemon=True)
+    program.start()
+    scene.during("the group", STRANGER_SECONDS, program.join)
+    scene.proofs.append(lambda: None if stage.fleet.logs_with(STRANGER_IN_LOG) else "no evaluator names the stranger")
+    return f"reads {topic} for {STRANGER_SECONDS:.0f} s"
+
+
+def _read_as_stranger(bootstrap: str, group: str, topic: str) -> None:
+    until = time.monotonic() + STRANGER_SECONDS
+    reader = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "client.id": STRANGER_IN_LOG, "partition.assignment.strategy": "range",
+         "auto.offset.reset": "earliest", "auto.commit.interval.ms": 500, "session.timeout.ms": int(SESSION_SECONDS * 1_000)}
+    )  # fmt: skip
+    try:
+        reader.subscribe([topic])
+        while time.monotonic() < until:
+            reader.poll(0.2)
+    finally:
+        reader.close()
 
 
 def clock_forward(scene: Scene) -> str | None:
@@ -443,6 +499,8 @@ HARM: Final[Mapping[Fault, Harm]] = {
     Fault.NEWER: newer,
     Fault.CLOCK_FORWARD: clock_forward,
     Fault.CLOCK_BACK: clock_back,
+    Fault.TWINS: twins,
+    Fault.STRANGER: stranger,
     Fault.SLOW: slow,
     Fault.HOLE: hole,
     Fault.ONE_WAY: one_way,

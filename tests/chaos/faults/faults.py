@@ -15,6 +15,8 @@ class Fault(StrEnum):
     JOIN = "join"
     LEAVE = "leave"
     NEWER = "newer version"
+    TWINS = "twins"
+    STRANGER = "stranger in the group"
     CLOCK_FORWARD = "clock steps forward"
     CLOCK_BACK = "clock steps back"
     SLOW = "slow network"

@@ -14,6 +14,7 @@ from consumers.engine.effects import Count, Effect, OpenCall, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.evaluator import service
+from consumers.evaluator.group import Member
 from consumers.evaluator.partition import OwnedPartition, Partition
 from consumers.evaluator.recovery import OrderLog, OrderStarts, PlacedStart
 from consumers.evaluator.service import Evaluator
@@ -334,6 +335,7 @@ class FakeSubscription:
     def __init__(self, journal: list[str]) -> None:
         self.consumer = FakeConsumer(journal)
         self.generation = 0
+        self.member_id = "ev-1-a"
         self.failures: list[Exception] = []
         self.stopped = False
         self.stalls: Sequence[str] = ()
@@ -468,6 +470,8 @@ class Shell:
         monkeypatch.setattr(self.role, "_subscription", self.subscription)
         monkeypatch.setattr(self.role, "_takeover", self.takeover)
         monkeypatch.setattr(self.role._topic_watch, "misfit", self._misfit)
+        self.members: list[Member] = []
+        monkeypatch.setattr(self.role._group, "_members", self._members)
 
     def _evaluator(self, *_: Any, **__: Any) -> StubEvaluator:
         self.evaluators.append(StubEvaluator([PublishScore(fact("c-1"))]))
@@ -476,6 +480,9 @@ class Shell:
     def _writer(self, *_: Any) -> FakeWriter:
         self.writers.append(FakeWriter(self))
         return self.writers[-1]
+
+    async def _members(self) -> Sequence[Member]:
+        return list(self.members)
 
     async def _misfit(self) -> Exception | None:
         self.asked_about_topics += 1

@@ -241,6 +241,12 @@ def test_starts_are_bounded_and_of_many_none_is_named_too_late() -> None:
 # The note.
 
 
+@given(st.integers(0, 2**40), st.integers(0, 2**40))
+def test_a_note_stands_beside_an_offset_that_was_folded(offset: int, read: int) -> None:
+    note = CommitNote.parse(CommitNote(7, read=read).text(), offset)
+    assert (note is None) == (offset > read)
+
+
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
 def test_a_note_is_read_back_as_it_was_written(order: int, read: int) -> None:
     text = CommitNote(order, read=read).text()

@@ -245,12 +245,76 @@ async def test_of_one_input_without_our_note_the_order_says_where_it_was(handed_
     assert owner.partition.next_offsets[PIPECAT] == 0
 
 
+async def test_an_offset_beyond_what_its_note_says_is_not_ours(handed_over: LittleBroker) -> None:
+    """Somebody moved the group and kept the notes."""
+    (note,) = {handed_over.committed[TopicPartition(PIPECAT, 0)].metadata}
+    for topic in INPUT_TOPICS:
+        commit(handed_over, 2, note, topic)
+    with capture_logs() as logged:
+        owner = await took_over(handed_over)
+    assert owner.partition.next_offsets == dict.fromkeys(INPUT_TOPICS, 0)
+    assert [line["event"] for line in logged] == ["offsets_not_ours"]
+    await read_all(owner)
+    assert [revisions(handed_over, call) for call in "ab"] == [[1], [1]]
+
+
+async def test_what_somebody_else_committed_past_is_read_although_the_last_owner_decided_nothing(
+    broker: LittleBroker,
+) -> None:
+    """Its notes say from where to read the order, and there is no start behind: an earlier one counts, or the first record."""
+    await read_all(await took_over(broker))
+    for _ in range(3):
+        broker.put(PIPECAT, STARTED, b"a")
+    broker.put(AUDIT, SAID, b"a")
+    commit(broker, 3, "", PIPECAT)
+    with capture_logs() as logged:
+        owner = await took_over(broker)
+    (line,) = logged
+    assert (line["event"], line["records"], line["log_level"]) == ("offsets_not_ours", [f"{PIPECAT}[0]@3"], "error")
+    assert "not obeyed" in line["what_happens_now"]
+    await read_all(owner)
+    assert owner.partition.next_offsets[PIPECAT] == 3
+    assert [record["labels"]["agent"] for record in published(broker)["a"] if record["name"] == "call_started"] == [
+        "desk"
+    ]
+    assert owner.counted("input_records_lost") == 0
+
+
+async def test_an_earlier_start_of_the_order_counts_where_an_offset_is_not_ours(handed_over: LittleBroker) -> None:
+    """The owners after the one that folded two calls decided nothing, and noted the end of the order."""
+    end = handed_over.ends[ORDER]
+    commit(handed_over, 1, CommitNote(end, read=1).text())
+    commit(handed_over, 2, "", PIPECAT)
+    owner = await took_over(handed_over)
+    assert [each for each in handed_over.journal if each.startswith("read order")][:2] == [
+        f"read order[0] from {end}", "read order[0] from 0",
+    ]  # fmt: skip
+    assert owner.partition.next_offsets[PIPECAT] == 0
+    await read_all(owner)
+    assert revisions(handed_over, "a") == [1]
+
+
+@pytest.mark.parametrize("has_order", [True, False])
+async def test_without_an_order_too_no_foreign_offset_is_obeyed(handed_over: LittleBroker, has_order: bool) -> None:
+    if not has_order:
+        trim(handed_over)
+    commit(handed_over, 2, "")
+    owner = await took_over(handed_over)
+    assert owner.partition.next_offsets == dict.fromkeys(INPUT_TOPICS, 0)
+    await read_all(owner)
+    assert owner.partition.next_offsets[PIPECAT] == 2
+    assert not any(record["name"] == "closed" for records in published(handed_over).values() for record in records)
+
+
 async def test_a_foreign_offset_is_obeyed_where_nobody_of_ours_was(broker: LittleBroker) -> None:
     for call in "ab":
         broker.put(PIPECAT, STARTED, call.encode())
     commit(broker, 1, "", PIPECAT)
-    owner = await took_over(broker)
+    with capture_logs() as logged:
+        owner = await took_over(broker)
     assert (owner.partition.next_offsets[PIPECAT], owner.partition.is_recovering) == (1, False)
+    assert [(line["event"], line["records"]) for line in logged] == [("offsets_not_ours", [f"{PIPECAT}[0]@1"])]
+    assert "begins there" in logged[0]["what_happens_now"]
 
 
 # Orders that cannot be used.

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from aiokafka.structs import ConsumerRecord
-from rich.console import Console
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
@@ -27,7 +26,8 @@ from streamer.backtest import past as backtest_past
 from streamer.backtest import rerun as backtest_rerun
 from streamer.backtest.past import BacktestError, Logged, PastCalls, Period, by_broker_time, in_logged_order
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Rerun, Subject, last_words, number_in
-from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_json, topic_to_write
+from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_document, topic_to_write
+from streamer.terminal import Screen
 from tests.support.fakes.engine_feed import T0_MS, Feed
 from tests.support.fakes.evaluator_fakes import partition_of
 
@@ -651,7 +651,7 @@ def plan(*, obeys_facts: bool = True) -> BacktestPlan:
 
 
 def shown(result: BacktestResult) -> str:
-    console = Console(width=160, record=True, file=None, quiet=True)
+    console = Screen(width=160, record=True, file=None, quiet=True)
     console.print(report(plan(), result))
     with console.capture() as capture:
         console.quiet = False
@@ -671,7 +671,7 @@ def test_a_report_says_what_differs() -> None:
     assert told[0].startswith("audit.events[0] has nothing before 2026")
     assert any(line.startswith("2 calls left out: `order` does not have") for line in told)
     assert told[-1] == "12 records written to x.scores.backtest, each with the header callgauge_run=ab12."
-    as_json = json.loads(report_json(plan(), result))
+    as_json = report_document(plan(), result)
     assert (as_json["calls"]["changed"], as_json["calls"]["without_beginning"]) == (1, 2)
     assert as_json["scores_by_name"][LATENCY] == {
         "equal": 1, "changed": 1, "mean_absolute_difference": 40.5, "only_then": 0, "only_now": 0,

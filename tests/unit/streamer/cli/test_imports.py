@@ -16,7 +16,8 @@ LIBRARIES = (
     *("prometheus_client", "pydantic", "starlette", "stdnum", "structlog", "uvicorn", "whisper_normalizer", "yaml"),
 )
 FOR_ALL_COMMANDS = {
-    *("consumers.runtime", "consumers.runtime.process", "streamer.facts", "streamer.terminal"),
+    *("consumers.runtime", "consumers.runtime.process", "consumers.runtime.visible"),
+    *("streamer.facts", "streamer.terminal"),
     *("streamer.cli", "streamer.cli.app", "streamer.cli.main", "streamer.cli.options"),
 }
 FOR_ONE_COMMAND = {

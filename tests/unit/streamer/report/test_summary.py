@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from schemas.scores.records import CallLabels, Scored, StallFact, SubgoalScore, TurnStatus
 from streamer.report.calls import ReportedCall
 from streamer.report.page import standout_lines, summary_of, summary_table
 from streamer.report.sections import standouts
+from streamer.terminal import Screen
 from tests.support.calls.report_calls import Marks, goal_set, recorded, reported
 
 PLAIN = Marks("\x00")
@@ -20,7 +20,7 @@ def call_of(**more: Any) -> ReportedCall:
 
 def test_a_call_is_one_row_with_what_is_known() -> None:
     summary = summary_of(call_of(conversation_id="call-7"))
-    console = Console(width=200, color_system=None)
+    console = Screen(width=200, color_system=None)
     with console.capture() as captured:
         console.print(summary_table([summary]))
     heads, row = (line.split("  ") for line in captured.get().splitlines())

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from schemas.closed_sets import Anchor, CloseReason, ToolOutcome, UnscoredReason
 from schemas.scores.live_view import CallView, GoalsReached, MeasuredLatency
@@ -39,6 +38,7 @@ from streamer.roles.demo_view import (
     plain_line,
     screen,
 )
+from streamer.terminal import Screen
 
 NOW_MS = 1_790_000_000_000
 
@@ -203,7 +203,7 @@ def test_the_table_is_bounded_and_ended_calls_make_room_first() -> None:
 
 
 def shown(rows: list[CallView], width: int = 120, height: int = 20) -> list[str]:
-    console = Console(width=width, height=height, color_system=None)
+    console = Screen(width=width, height=height, color_system=None)
     headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4).text()
     with console.capture() as captured:
         console.print(screen(headline, rows, NOW_MS + 65_000, width=width, height=height))
@@ -267,7 +267,7 @@ def full_screen(calls: int, height: int, width: int = 120, lines: int = 30) -> l
     for number in range(calls):
         table.fold(started(f"call{number:02}", caused_at_ms=NOW_MS + number))
     news = [NewsLine(number, f"news {number:02}", "red") for number in range(lines)]
-    console = Console(width=width, height=height, color_system=None)
+    console = Screen(width=width, height=height, color_system=None)
     headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4).text()
     with console.capture() as captured:
         console.print(
@@ -348,7 +348,7 @@ def test_totals_count_each_thing_once() -> None:
 def test_totals_by_agent_have_a_row_for_each_and_are_bounded() -> None:
     agents = [started(labels=CallLabels(agent=f"bot-{number:03}")) for number in range(MAX_AGENTS + 5)]
     totals = totals_of(*agents, latency(1, 500, labels=CallLabels(agent="bot-001")), latency(1, 500))
-    console = Console(width=80, color_system=None)
+    console = Screen(width=80, color_system=None)
     with console.capture() as captured:
         console.print(totals.by_agent("bot-001"))
     rows = [line.split() for line in captured.get().splitlines()]

@@ -1,0 +1,88 @@
+"""Others in the evaluators' group: a program that commits offsets moves no call, and a second evaluator of the same name fights nobody."""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
+from tests.integration.processes import started, wait_for
+from tests.integration.test_two_versions import ENDED, SAID, Topics
+
+WAIT_SECONDS = 40
+ROLE = ("run", "--roles", "evaluator")
+pytestmark = [pytest.mark.kafka, pytest.mark.service(partitions=1, limits__closing_grace_ms="300")]
+
+
+def call_started(agent: str) -> dict[str, Any]:
+    return {"type": "call_started", "agent": agent}
+
+
+def agents(records: list[dict[str, Any]]) -> dict[str, str]:
+    """By closed call, the agent that its final records name."""
+    return {each["conversation_id"]: each["labels"]["agent"] for each in records if each["kind"] == "closed"}
+
+
+async def test_what_a_foreign_consumer_committed_past_is_read(environment: dict[str, str], tmp_path: Path) -> None:
+    topics, prefix = Topics(environment), environment["CALLGAUGE_TOPIC_PREFIX"]
+    with started(tmp_path / "first.log", *ROLE, **environment) as running:
+        running.printed("evaluator_ready", WAIT_SECONDS)
+        await asyncio.sleep(2)  # it has committed, and decided nothing
+        running.signalled(signal.SIGTERM)
+    await topics.write("pipecat.events", "a", call_started("desk") | {"timestamp": time.time_ns() // 1_000_000})
+    foreign = AIOKafkaConsumer(
+        f"{prefix}pipecat.events", bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], client_id="a-console-consumer",
+        group_id=environment["CALLGAUGE_EVALUATOR_GROUP"], auto_offset_reset="earliest", enable_auto_commit=False,
+        partition_assignment_strategy=[RangePartitionAssignor],
+    )  # fmt: skip
+    async with foreign:
+        await asyncio.wait_for(foreign.getone(), WAIT_SECONDS)
+        await foreign.commit()
+        with started(tmp_path / "torn.log", *ROLE, **environment) as running:
+            torn = await asyncio.to_thread(running.printed, "a-console-consumer", WAIT_SECONDS)
+        assert "on 127.0.0.1" in torn
+    with started(tmp_path / "next.log", *ROLE, **environment) as running:
+        said = await asyncio.to_thread(running.printed, "offsets_not_ours", 2 * WAIT_SECONDS)
+        assert f"{prefix}pipecat.events[0]@1" in said
+        await topics.send("a", *SAID, ENDED)
+        assert await topics.closed("a") == {"a": "ended"}
+    assert agents(await topics.scores()) == {"a": "desk"}
+
+
+async def test_of_two_evaluators_with_one_name_one_stands_aside(environment: dict[str, str], tmp_path: Path) -> None:
+    topics = Topics(environment)
+    named = {**environment, "CALLGAUGE_EVALUATOR_INSTANCE": "ev-1"}
+    with started(tmp_path / "older.log", *ROLE, **named) as older:
+        older.printed("evaluator_ready", WAIT_SECONDS)
+        await topics.send("open", call_started("desk"), *SAID)
+        with started(tmp_path / "newer.log", *ROLE, **named) as newer:
+            said = await asyncio.to_thread(older.printed, "evaluator_instance_is_shared", WAIT_SECONDS)
+            assert "ev-1" in said
+            await asyncio.to_thread(newer.printed, "evaluator_ready", WAIT_SECONDS)
+            await topics.send("done", call_started("desk"), *SAID, ENDED)
+            assert await topics.closed("done") == {"done": "ended"}
+            assert older.is_running
+            assert newer.is_running
+            assert newer.signalled(signal.SIGTERM)[0] == 0
+        # A member with a name does not leave the group by itself: its session has to end first.
+        wait_for("the older one to begin again", lambda: older.text.count("evaluator_ready") == 2, WAIT_SECONDS)
+        await topics.send("open", ENDED)
+        assert await topics.closed("open", "done") == {"open": "ended", "done": "ended"}
+    records = await topics.scores()
+    assert agents(records) == {"open": "desk", "done": "desk"}
+    assert sum(each["kind"] == "closed" for each in records) == 2
+
+
+async def test_who_stands_aside_ends_at_once_when_it_is_asked_to(environment: dict[str, str], tmp_path: Path) -> None:
+    named = {**environment, "CALLGAUGE_EVALUATOR_INSTANCE": "ev-1"}
+    with started(tmp_path / "older.log", *ROLE, **named) as older:
+        older.printed("evaluator_ready", WAIT_SECONDS)
+        with started(tmp_path / "newer.log", *ROLE, **named):
+            older.printed("evaluator_instance_is_shared", WAIT_SECONDS)
+            code, seconds = older.signalled(signal.SIGTERM)
+    assert code == 0
+    assert seconds < 5

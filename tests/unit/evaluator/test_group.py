@@ -1,0 +1,231 @@
+"""Others in the group: who is no evaluator is named, and of two evaluators with one name one stands aside."""
+
+import asyncio
+import socket
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
+from aiokafka.errors import KafkaError
+from structlog.testing import capture_logs
+
+from consumers.evaluator import group, service
+from consumers.evaluator.assignment import NotCoPartitionedError
+from consumers.evaluator.group import GroupWatch, Member, TwinError, named
+from consumers.evaluator.service import SharedNameError
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
+from schemas.topics import INPUT_TOPICS
+from tests.support.fakes.evaluator_fakes import PIPECAT, Shell, inputs_of, until_idle
+
+TOPICS = frozenset(INPUT_TOPICS)
+OURS = Member("ev-1-a", "callgauge-evaluator", "/10.0.0.1", TOPICS)
+TWIN = Member("ev-1-b", "callgauge-evaluator", "/10.0.0.2", TOPICS)
+STRANGER = Member("rdkafka-1", "rdkafka", "/10.0.0.9", frozenset({PIPECAT}))
+
+
+@pytest.fixture
+async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.setattr(group, "ASK_AGAIN_SECONDS", 0)
+    return Shell(monkeypatch, group_instance_id="ev-1")
+
+
+async def put_out(shell: Shell) -> "asyncio.Task[None]":
+    """The coordinator does not know us any more, so the client is about to join again."""
+    await shell.assigned(0)
+    shell.subscription.member_id = ""
+    revoking = asyncio.create_task(shell.revoked())
+    await until_idle()
+    return revoking
+
+
+# Strangers.
+
+
+async def test_a_stranger_is_named_after_each_rebalance(shell: Shell) -> None:
+    shell.members = [OURS, STRANGER]
+    with capture_logs() as logged:
+        await shell.assigned(0)
+    (line,) = [line for line in logged if line["event"] == "group_has_strangers"]
+    assert line["seen"] == "client 'rdkafka' on 10.0.0.9"
+    assert line["log_level"] == "error"
+    assert shell.role.ready.is_set()
+
+
+@pytest.mark.parametrize("client", ["callgauge-evaluator", "mine-evaluator"])
+async def test_evaluators_are_no_strangers(shell: Shell, client: str) -> None:
+    shell.members = [OURS, OURS._replace(id="other", client=client), OURS._replace(id="in a rebalance", topics=None)]
+    with capture_logs() as logged:
+        await shell.assigned(0)
+    assert "group_has_strangers" not in {line["event"] for line in logged}
+
+
+async def test_who_tears_an_assignment_apart_is_named_with_the_remedy(shell: Shell) -> None:
+    shell.members = [OURS, STRANGER]
+    await shell.role.on_partitions_assigned(inputs_of(0) - {TopicPartition(PIPECAT, 0)})
+    (failure,) = shell.subscription.failures
+    assert "client 'rdkafka' on 10.0.0.9. Stop these programs" in str(failure)
+    assert "evaluator_instance" not in str(failure), "our own name is ours"
+
+
+async def test_who_keeps_us_out_of_the_group_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.members = [STRANGER]
+
+    async def refused() -> None:
+        raise KafkaUnreachableError("InconsistentGroupProtocolError.")
+
+    async def fit(*_: object) -> int:
+        return 1
+
+    monkeypatch.setattr(service, "require_fit_topics", fit)
+    monkeypatch.setattr(shell.role._log_ends, "start", fit)
+    monkeypatch.setattr(shell.subscription, "start", refused, raising=False)
+    with pytest.raises(
+        KafkaUnreachableError, match=r"InconsistentGroupProtocolError\. Members .*'rdkafka' on 10.0.0.9\. Stop these"
+    ):
+        await shell.role.run(asyncio.Event())
+
+
+async def test_who_is_refused_for_its_name_does_not_say_that_no_broker_answers(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.members = [TWIN]
+
+    async def refused() -> None:
+        raise KafkaUnreachableError("Kafka: no broker answers") from KafkaError("UnknownError()")
+
+    async def fit(*_: object) -> int:
+        return 1
+
+    monkeypatch.setattr(service, "require_fit_topics", fit)
+    monkeypatch.setattr(shell.role._log_ends, "start", fit)
+    monkeypatch.setattr(shell.subscription, "start", refused, raising=False)
+    with pytest.raises(
+        SharedNameError, match=r"does not let this process in\. The evaluator_instance 'ev-1' .* on 10.0.0.2"
+    ):
+        await shell.role.run(asyncio.Event())
+
+
+async def test_an_error_names_the_process_that_has_our_name(shell: Shell) -> None:
+    shell.members = [TWIN]
+    said = await shell.role._group.blame()
+    assert said.startswith(
+        f" The evaluator_instance 'ev-1' of this process on {socket.gethostname()} is also that of {TWIN}"
+    )
+    shell.members = []
+    assert await shell.role._group.blame() == ""
+
+
+async def test_while_it_asks_who_tore_the_assignment_apart_nothing_is_folded(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client reads on from the committed offsets: a record that comes again would look like an input that was made anew."""
+    answered = asyncio.Event()
+
+    async def late() -> list[Member]:
+        await answered.wait()
+        return [STRANGER]
+
+    await shell.assigned(0)
+    await shell.folds(4, 5)
+    monkeypatch.setattr(shell.role._group, "_members", late)
+    await shell.revoked()
+    assigning = asyncio.create_task(shell.role.on_partitions_assigned(inputs_of(0) - {TopicPartition(PIPECAT, 0)}))
+    await until_idle()
+    assert shell.role._assignment.owned == {}
+    await shell.folds(4)
+    assert shell.folded == [[4, 5]]
+    assert shell.subscription.failures == []
+    answered.set()
+    await assigning
+    (failure,) = shell.subscription.failures
+    assert isinstance(failure, NotCoPartitionedError)
+
+
+def test_a_message_names_some() -> None:
+    assert named([STRANGER] * 7).count("rdkafka") == group.MAX_NAMED
+    assert named([STRANGER] * 7).endswith(" and 2 more")
+    assert named([]) == ""
+
+
+# Twins.
+
+
+async def test_who_lost_its_name_to_another_process_stands_aside_until_that_is_gone(shell: Shell) -> None:
+    shell.members = [TWIN]
+    with capture_logs() as logged:
+        revoking = await put_out(shell)
+    (line,) = [line for line in logged if line["event"] == "evaluator_instance_is_shared"]
+    assert "10.0.0.2" in line["seen"]
+    assert socket.gethostname() in line["seen"]
+    assert (line["evaluator_instance"], "setting evaluator_instance" in line["what_to_do"]) == ("ev-1", True)
+    assert not revoking.done(), "it does not join again"
+    assert (shell.role._assignment.owned, shell.role.ready.is_set(), shell.writers[0].stopped) == ({}, False, True)
+    assert shell.role.problems() == (f"evaluator: the evaluator_instance 'ev-1' is also that of {TWIN}",)
+    assert shell.subscription.failures == []
+    shell.members = []
+    await revoking
+    (failure,) = shell.subscription.failures
+    assert isinstance(failure, TwinError)
+    assert shell.role.problems() != (f"evaluator: the evaluator_instance 'ev-1' is also that of {TWIN}",)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [[], [OURS], [Member("ev-10-b", "callgauge-evaluator", "/10.0.0.2", TOPICS)], [STRANGER]],
+    ids=["nobody: the session was silent for too long", "what we were", "a longer name", "a stranger"],
+)
+async def test_who_was_put_out_for_another_reason_joins_again(shell: Shell, members: list[Member]) -> None:
+    shell.members = members
+    await (await put_out(shell))
+    assert shell.subscription.failures == []
+    assert 0 in shell.role._assignment.owned
+
+
+async def test_a_rebalance_and_a_first_join_ask_nothing(shell: Shell) -> None:
+    shell.subscription.member_id = ""
+    shell.members = [TWIN]  # a restart: what we were before is still a member
+    await shell.revoked()
+    shell.subscription.member_id = "ev-1-a"
+    await shell.rebalanced(0)
+    await shell.rebalanced(0)
+    assert shell.subscription.failures == []
+    assert shell.role.ready.is_set()
+
+
+async def test_without_a_name_there_is_no_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell(monkeypatch)
+    shell.members = [Member("None-b", "callgauge-evaluator", "/10.0.0.2", TOPICS)]
+    await (await put_out(shell))
+    assert shell.subscription.failures == []
+
+
+# What the broker says.
+
+
+class Admin:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.closed = False
+
+    async def start(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def describe_consumer_groups(self, _: list[str]) -> list[object]:
+        metadata = ConsumerProtocolMemberMetadata(0, [PIPECAT], b"").encode()
+        members = [("rdkafka-1", "rdkafka", "/10.0.0.9", metadata, b""), ("odd", "x", "/h", b"", b"")]
+        return [type("Answer", (), {"groups": [(0, "g", "Stable", "consumer", "range", members)]})()]
+
+
+async def test_members_are_read_from_the_answer_of_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, admin = GroupWatch(KafkaSettings(), EvaluatorSettings(), INPUT_TOPICS), Admin()
+    monkeypatch.setattr(KafkaSettings, "admin", lambda *_: admin)
+    assert await watch.strangers() == [STRANGER, Member("odd", "x", "/h", None)]
+    assert admin.closed
+    monkeypatch.setattr(KafkaSettings, "admin", lambda *_: Admin(KafkaUnreachableError("away")))
+    assert await watch.strangers() == []
+    assert await GroupWatch(KafkaSettings(is_embedded=True), EvaluatorSettings(), INPUT_TOPICS).strangers() == []

@@ -1,0 +1,206 @@
+"""`POST /events` and any JSON of any shape: an answer with the line, a turn for others in between, and a charge for its sender."""
+
+import json
+import time
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.engine.admission import Arrival, admit
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.limits import Limits
+from schemas.closed_sets import InputSource
+from schemas.events.examples import EXAMPLES
+from schemas.events.simulator import STREAMS
+from schemas.topics import TOPIC_BY_SOURCE
+from streamer.settings.all_settings import IngestSettings, SenderSettings
+from streamer.sources.http import posted as events
+from streamer.sources.http.posted import MAX_EVENT_PARTS, MAX_EVENTS, UnreadableBodyError, posted_events
+from tests.support.patience import patient
+from tests.unit.streamer.sources.http.receiver import Receiver
+from tests.unit.streamer.sources.http.test_posted import NOW_MS, read, started
+
+NDJSON, JSON = "application/x-ndjson", "application/json"
+ANY_TYPE: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    1e308,
+    10**400,
+    "",
+    "x",
+    "\ud800",
+    [],
+    ["x"],
+    [[]],
+    {},
+    {"a": 1},
+    {"type": ["x"]},
+)
+
+
+def places(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, inner in value.items():
+        yield (*path, name)
+        if isinstance(inner, dict):
+            yield from places(inner, (*path, name))
+
+
+def changed(event: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    name, *rest = path
+    return {**event, name: changed(event[name], tuple(rest), value) if rest else value}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+async def test_a_field_of_any_type_costs_its_own_event_at_most(name: str, receiver: Receiver) -> None:
+    """Each field of each event with each type of JSON, also the stream and the id: over HTTP, and then as Kafka has it."""
+    event = {"conversation_id": "c", **EXAMPLES[name], "timestamp": NOW_MS}
+    named = [event, *({**event, "stream": stream} for stream in STREAMS), {**event, "stream": "pipecat", "extra": 1}]
+    strange = [changed(each, path, value) for each in named for path in places(each) for value in ANY_TYPE]
+    lines = [started(conversation_id="first"), *strange, started(conversation_id="last")]
+    body = "\n".join(map(json.dumps, lines)).encode()
+    assert len(lines) < MAX_EVENTS
+    response = await receiver.post("/events", body, authorization="Bearer token-of-everybody", content_type=NDJSON)
+    assert response.status_code == 207
+    answer = response.json()
+    assert answer["accepted_events"] + answer["refused_events"] == len(lines)
+    keys = [record.key for record in receiver.writer.records]
+    assert (keys[0], keys[-1]) == (b"first", b"last")
+    evaluator = PartitionEvaluator(Limits(), "test")
+    for offset, record in enumerate(receiver.writer.records):
+        arrival = admit(record.source, _AsKafkaHasIt(record, offset), Limits())
+        assert isinstance(arrival, Arrival)
+        evaluator.receive(arrival)
+    evaluator.advance(10**15)
+    assert evaluator.open_calls == ()
+
+
+class _AsKafkaHasIt:
+    def __init__(self, record: Any, offset: int) -> None:
+        self.topic, self.partition, self.offset = TOPIC_BY_SOURCE[InputSource(record.source)], 0, offset
+        self.timestamp, self.key, self.value, self.headers = NOW_MS, record.key, record.value, record.headers
+
+
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('\\"[]{},\n')),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+indents = st.sampled_from([None, 0, 2])
+
+
+@given(st.lists(any_json, max_size=5), indents)
+def test_an_array_is_read_element_by_element(values: list[Any], indent: int | None) -> None:
+    body = json.dumps(values, indent=indent, ensure_ascii=indent is None).encode()
+    assert [(each.place, each.event) for each in read(body, JSON, {})] == list(enumerate(values, 1))
+
+
+@given(st.lists(any_json, min_size=2, max_size=5))
+def test_lines_are_read_line_by_line(values: list[Any]) -> None:
+    body = "\n\n".join(map(json.dumps, values)).encode()
+    expected = list(zip(range(1, 100, 2), values, strict=False))
+    assert [(each.place, each.event) for each in read(body, NDJSON, {})] == expected
+    if not isinstance(values[0], list):
+        assert [(each.place, each.event) for each in read(body, JSON, {})] == expected
+
+
+@given(st.dictionaries(st.text(), any_json), indents)
+def test_one_object_is_read_over_lines(value: dict[str, Any], indent: int | None) -> None:
+    assert [each.event for each in read(json.dumps(value, indent=indent).encode(), JSON, {})] == [value]
+
+
+SIZE = events.MAX_BODY_BYTES
+HOSTILE = {
+    "lines without JSON": (b"x\n", b"", b"", NDJSON),
+    "lines of numbers": (b"1\n", b"", b"", NDJSON),
+    "blank lines": (b"\n", b"", b"", NDJSON),
+    "small objects": (b"{}\n", b"", b"", JSON),
+    "array of lists": (b"[],", b"[", b"[]]", JSON),
+    "array of objects": (b"{},", b"[", b"{}]", JSON),
+    "array of texts": (b'"",', b"[", b'""]', JSON),
+    "array in an array": (b"[],", b"[[", b"[]]]", JSON),
+    "nested lists in an array": (b"[[0]],", b"[[", b"[]]]", JSON),
+    "one object": (b"[],", b'{"a":[', b"[]]}", JSON),
+    "one object over lines": (b"[],", b'{"a":\n[', b"[]]}", JSON),
+    "escaped quotes": (b'\\"', b'["', b"", JSON),
+    "escaped quotes over lines": (b'\\"', b'{\n"', b"", JSON),
+    "quotes": (b'"', b"[", b"", JSON),
+    "deep": (b"[", b"", b"", JSON),
+    "deep objects": (b'{"a":', b"\n", b"", JSON),
+    "closed": (b"]", b"[", b"", JSON),
+    "cloudevent": (b"[],", b'{"data":[', b"[]]}", "application/cloudevents+json"),
+    "cloudevents": (b"[],", b'[{"data":[', b"[]]}]", "application/cloudevents-batch+json"),
+}
+
+
+def hostile(name: str, size: int) -> tuple[bytes, str]:
+    unit, begin, end, content_type = HOSTILE[name]
+    return begin + unit * ((size - len(begin) - len(end)) // len(unit)) + end, content_type
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_body_is_read_in_short_steps(name: str) -> None:
+    body, content_type = hostile(name, SIZE)
+    longest, since = 0.0, time.thread_time()  # of this thread: what else the machine does is no matter here
+    try:
+        for _ in posted_events(body, content_type, {}):
+            longest, since = max(longest, time.thread_time() - since), time.thread_time()
+    except UnreadableBodyError:
+        pass
+    assert max(longest, time.thread_time() - since) < patient(0.05)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_body_takes_four_times_its_size_at_most(name: str) -> None:
+    body, content_type = hostile(name, 600_000)
+    tracemalloc.start()
+    try:
+        read(body, content_type, {})
+    except UnreadableBodyError:
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 4 * len(body)
+
+
+async def test_an_event_of_too_many_parts_is_refused_by_its_line(receiver: Receiver) -> None:
+    full = started(x=[0] * MAX_EVENT_PARTS)
+    for body, content_type in (
+        (json.dumps([started(), full, started()]), JSON),
+        ("\n".join(map(json.dumps, (started(), full, started()))), NDJSON),
+    ):
+        response = await receiver.events(body.encode(), content_type=content_type)
+        assert response.status_code == 207
+        (refused,) = response.json()["refused"]
+        assert refused["line"] == 2
+        assert f"at most {MAX_EVENT_PARTS} commas and brackets" in refused["expected_and_seen"]
+    for body in (json.dumps(full), json.dumps(full, indent=1)):
+        response = await receiver.events(body.encode())
+        assert (response.status_code, response.json()["refused"][0]["line"]) == (422, 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"x\n" * (MAX_EVENTS + 1), 400),
+        (b"[" * 20_000, 422),
+        (b"\n" * 20_000, 400),
+        (b"[" + b" " * SIZE + b"]", 413),
+        (json.dumps(started(x=[0] * MAX_EVENT_PARTS)).encode(), 422),
+    ],
+)
+async def test_a_refused_body_is_charged_to_its_sender(body: bytes, status: int) -> None:
+    settings = SenderSettings.model_validate({"token": "of-acme", "events_per_second": 2})
+    receiver = Receiver(
+        IngestSettings(), {"acme": settings, "globex": SenderSettings.model_validate({"token": "of-globex"})}
+    )
+    assert (await receiver.events(body, "of-acme", content_type=NDJSON)).status_code == status
+    assert (await receiver.events([started()], "of-acme")).status_code == 429
+    assert (await receiver.events([started(conversation_id="c2")], "of-globex")).status_code == 202
