@@ -6,7 +6,7 @@ import socket
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
-from aiokafka.errors import UnknownError
+from aiokafka.errors import KafkaError
 from structlog.testing import capture_logs
 
 from consumers.evaluator import group, service
@@ -92,7 +92,7 @@ async def test_who_is_refused_for_its_name_does_not_say_that_no_broker_answers(
     shell.members = [TWIN]
 
     async def refused() -> None:
-        raise KafkaUnreachableError("Kafka: no broker answers") from UnknownError()
+        raise KafkaUnreachableError("Kafka: no broker answers") from KafkaError("UnknownError()")
 
     async def fit(*_: object) -> int:
         return 1
