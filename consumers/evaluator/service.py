@@ -332,9 +332,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._subscription.start()
         except KafkaUnreachableError as error:  # also where a stranger shares partitions out in another way than we do
             blame = await self._group.blame()
-            if blame and isinstance(
-                error.__cause__, UnknownError
-            ):  # how the client reads that our instance name has another owner
+            # So the client reports that our instance name has another owner, as it knows no such refusal.
+            if blame and "UnknownError" in str(error.__cause__):
                 raise SharedNameError(
                     f"The group {self._settings.group_id} does not let this process in.{blame}"
                 ) from error
