@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
@@ -115,8 +115,9 @@ def live_screen(watched: WatchedCalls, place: str, now_ms: int, *, width: int, h
 
 def plain_table(watched: WatchedCalls, place: str, now_ms: int) -> RenderableType:
     """Every call as it is now, without news and legend, for a file or a pipe."""
-    headline = f"{_headline(watched, place, now_ms)}\n{watched.totals.text()}"
-    return screen(headline, watched.table.rows(now_ms), now_ms, width=FILE_COLUMNS, height=EVERY_ROW)
+    headline = _headline(watched, place, now_ms)
+    rows = watched.table.rows(now_ms)
+    return Group(headline, screen(watched.totals.text(), rows, now_ms, width=FILE_COLUMNS, height=EVERY_ROW))
 
 
 def calls_document(watched: WatchedCalls, now_ms: int) -> dict[str, Any]:

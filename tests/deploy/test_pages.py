@@ -172,7 +172,7 @@ def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
 
 def test_the_expected_tool_calls_come_out_as_the_page_says(tmp_path: Path) -> None:
     example = re.search(
-        r"^```yaml\n(expected_tool_calls:\n.*?)^```\n\nOn the sample call:\n\n```\n(.*?)^```$", GOALS_PAGE, re.M | re.S
+        r"^```yaml\n(expected_tool_calls:\n.*?)^```\n\nOn the sample call:\n\n(.*?)\n\n", GOALS_PAGE, re.M | re.S
     )
     assert example is not None
     file = tmp_path / "goals.yaml"
@@ -180,7 +180,7 @@ def test_the_expected_tool_calls_come_out_as_the_page_says(tmp_path: Path) -> No
     ended = ran_here("goals", "check", str(file), "--call", "sample")
     assert ended.code == 0, ended.err
     found = [line.strip() for line in ended.out.splitlines() if line.startswith("  expected tool call ")]
-    assert found == example[2].splitlines()
+    assert found == [line.strip() for line in example[2].splitlines()]
 
 
 def test_the_sets_can_be_read_and_the_table_has_every_field(tmp_path: Path) -> None:
