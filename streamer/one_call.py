@@ -219,7 +219,7 @@ def _goals(newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
 
 
 def _ratings(newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
-    """What judges of texts found in the call as a whole, and what they could not judge."""
+    """Yields the ratings of the whole call by text judges, each with the dimensions that they could not judge."""
     whole = next((record for record in newest if isinstance(record, CallValues)), None)
     rated = (
         {} if whole is None else {name: getattr(whole, name) for name in ("faithfulness", "conversation_progression")}

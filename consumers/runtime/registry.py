@@ -313,7 +313,7 @@ class _Gauges:
 
 
 class _Others(Collector):
-    """What else is in a registry, such as the library's figures of the process."""
+    """Collects the other collectors of a registry, such as the library's of the process."""
 
     def __init__(self, registry: CollectorRegistry, but: Collector) -> None:
         self._registry = registry

@@ -140,7 +140,7 @@ def whole_context(recorded: RecordedCall, call: Call, state: RecordedState) -> M
 
 
 def _of_events(recorded: RecordedCall, call: Call) -> dict[str, Any]:
-    """What EVA's runner counts while it plays a call, counted in the events; None for each that they do not show."""
+    """Counts in the events the same things as EVA's runner does while it plays a call; None for each that they do not show."""
     has_audit = recorded.audit is not None
     read = [(kind, payload) for _, kind, payload in call.history.timeline]
     tools = (use.name for kind, use in read if kind == ElementKind.TOOL_CALL and isinstance(use, ToolUse))

@@ -148,7 +148,7 @@ class Following:
 
 
 class _Moment(NamedTuple):
-    """What there is at one moment: seconds of the clock and of the processor, events folded, and the times of the way so far."""
+    """The readings at one moment: seconds of the clock and of the processor, events folded, and the times of each step so far."""
 
     at: float
     evaluator: float

@@ -10,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
+from tests.chaos.cluster.administration import committed
 from tests.integration.processes import started, wait_for
 from tests.integration.test_two_versions import ENDED, SAID, Topics
 
@@ -31,7 +32,8 @@ async def test_what_a_foreign_consumer_committed_past_is_read(environment: dict[
     topics, prefix = Topics(environment), environment["CALLGAUGE_TOPIC_PREFIX"]
     with started(tmp_path / "first.log", *ROLE, **environment) as running:
         running.printed("evaluator_ready", WAIT_SECONDS)
-        await asyncio.sleep(2)  # it has committed, and decided nothing
+        bootstrap, group = environment["CALLGAUGE_BOOTSTRAP"], environment["CALLGAUGE_EVALUATOR_GROUP"]
+        await asyncio.to_thread(wait_for, "its commit", lambda: bool(committed(bootstrap, group, {0})), WAIT_SECONDS)
         running.signalled(signal.SIGTERM)
     await topics.write("pipecat.events", "a", call_started("desk") | {"timestamp": time.time_ns() // 1_000_000})
     foreign = AIOKafkaConsumer(

@@ -88,7 +88,7 @@ ENOUGH_CLOSED: Final = 2
 """Calls that a newer version closes each time before it goes."""
 TWINS_SECONDS: Final = 15.0
 TWIN_IN_LOG: Final = "evaluator_instance"
-"""Who lost its name says so, and who is not let in with it."""
+"""An evaluator logs it when it loses its name, and when it is refused because of it."""
 STRANGER_SECONDS: Final = 10.0
 STRANGER_IN_LOG: Final = "a stranger"
 CLOCK_STEP_SECONDS: Final = 600.0
