@@ -54,6 +54,8 @@ def simulate(
     The agents do well and meet the objectives. With the profile `awkward` most calls are difficult: interruptions, empty
     sessions, late, missing and repeated events, slow tools. The same seed makes the same calls. Ctrl-C ends it.
 
+    Calls name the goal set of their agent, which `run` brings; a set of yours with that id or for that agent counts instead.
+
     With --print you see what good events look like, without a broker: each line is an event as POST /events takes it.
 
     Examples:
@@ -78,7 +80,7 @@ def simulate(
     def traffic(limit: int | None = None) -> Iterable[PlayedCall]:
         return simulated_traffic(
             chosen, concurrent_calls=calls, start_ms=wall_clock_ms(), limit=limit, tenant=tenant,
-            environment=environment, profile_of=with_incidents(PROFILES[profile], troubles),
+            environment=environment, profile_of=with_incidents(PROFILES[profile], troubles), names_goals=True,
         )  # fmt: skip
 
     if prints:

@@ -203,7 +203,8 @@ def with_control_events(
     environment: str | None = None,
     goals: str | None = None,
 ) -> RecordedCall:
-    """Adds `call_started` at the time of the call's first event and `call_ended` at its last, where it has none yet.
+    """Adds `call_started` at the time of the call's first event and `call_ended` at its last, where it has none yet; and the
+    goals to a `call_started` that names none.
 
     A call without a single readable time gets none: there is nothing to say when it was.
     """
@@ -218,7 +219,12 @@ def with_control_events(
     ended |= _without_nulls({"reason": call.conversation_ended_reason})
     first = () if "call_started" in present else (started,)
     last = () if "call_ended" in present else (ended,)
-    return replace(call, control=(*first, *call.control, *last))
+    named = {} if goals is None else {"goals": goals}
+    control = (
+        {**each, **named} if each.get("type") == "call_started" and each.get("goals") is None else each
+        for each in call.control
+    )
+    return replace(call, control=(*first, *control, *last))
 
 
 def event_name(source: Source, event: Mapping[str, Any]) -> str:

@@ -618,6 +618,7 @@ def simulate_call(
     environment: str | None = "simulated",
     profile_of: ProfileOf = ALWAYS_AWKWARD,
     agents: Collection[str] = AGENTS,
+    names_goals: bool = False,
 ) -> SimulatedCall:
     """Simulates one call.
 
@@ -629,6 +630,7 @@ def simulate_call(
         environment: Named in `call_started`, when given.
         profile_of: How well the agent of the call does.
         agents: The agents that callers may reach.
+        names_goals: Whether `call_started` names the goal set of the agent.
     """
     rng = random.Random(f"call {seed}")  # noqa: S311 - play, not secrets
     drawn_kind = kind or _draw_kind(rng)
@@ -683,7 +685,7 @@ def simulate_call(
         audit=_stream(streams, "audit"),
         pipecat=_stream(streams, "pipecat"),
         elevenlabs=_stream(streams, "elevenlabs"),
-        control=_control(plan, streams, updates, tenant, environment),
+        control=_control(plan, streams, updates, tenant, environment, plan.agent if names_goals else None),
     )
     return SimulatedCall(call, Delivery(delays_ms, frozenset(repeated)), frozenset(features))
 
@@ -714,8 +716,9 @@ def _control(
     updates: Sequence[Emission],
     tenant: str | None,
     environment: str | None,
+    goals: str | None,
 ) -> tuple[dict[str, Any], ...]:
-    facts = {"agent": plan.agent, "tenant": tenant, "environment": environment}
+    facts = {"agent": plan.agent, "tenant": tenant, "environment": environment, "goals": goals}
     pipeline_type = "cascade" if plan.kind == "phone" else plan.kind
     started = {"type": "call_started", "timestamp": plan.start_ms, "pipeline_type": pipeline_type}
     started |= {key: value for key, value in facts.items() if value is not None}
@@ -736,6 +739,7 @@ def simulated_traffic(
     environment: str | None = "simulated",
     profile_of: ProfileOf = ALWAYS_AWKWARD,
     agents: Collection[str] = AGENTS,
+    names_goals: bool = False,
 ) -> Iterator[PlayedCall]:
     """Calls on a number of lines; each line calls again seconds after it hung up. Calls are made lazily, one by one.
 
@@ -749,6 +753,7 @@ def simulated_traffic(
         environment: Environment in every `call_started`, if given.
         profile_of: How well the agents do.
         agents: The agents that callers may reach.
+        names_goals: Whether each `call_started` names the goal set of its agent.
 
     Yields:
         Calls in the order in which they start.
@@ -762,7 +767,7 @@ def simulated_traffic(
         begin_ms = lines_free_ms[0]
         simulated = simulate_call(
             rng.getrandbits(40), start_ms=begin_ms, kind=kind, tenant=tenant, environment=environment,
-            profile_of=profile_of, agents=agents,
+            profile_of=profile_of, agents=agents, names_goals=names_goals,
         )  # fmt: skip
         events = tuple(simulated.wire_events())
         heapq.heapreplace(lines_free_ms, events[-1].arrival_ms + rng.randint(_PAUSE_MIN_MS, _PAUSE_MAX_MS))

@@ -17,10 +17,10 @@ from consumers.judge.settings import JudgeSettings
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.records import ClosedFact, DeadAirFact, InterruptionFact, SubgoalScore, VoiceToVoiceLatency
 from streamer.cli.demo import DEMO_SEED
-from streamer.goals.files import goal_files_of, read_goal_file
+from streamer.goals.files import SIMULATED_GOALS, goal_files_of, read_goal_file
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import read_recorded_goals
-from streamer.roles.demo import GOALS_FOLDER, HEAD_START_MS, IN_TROUBLE, _with_goals
+from streamer.roles.demo import HEAD_START_MS, IN_TROUBLE, _with_goals
 from streamer.roles.demo_view import VERY_SLOW_MS
 from streamer.settings.all_settings import GoalSettings, Settings
 from streamer.sources.replay import RECORD_TYPES, WireEvent
@@ -346,14 +346,14 @@ CALLS_LOOKED_AT = 200
 
 
 def sets_in(folder: str) -> dict[str, GoalSet]:
-    files = [read_goal_file(path) for path in goal_files_of(GOALS_FOLDER / folder)]
+    files = [read_goal_file(path) for path in goal_files_of(SIMULATED_GOALS / folder)]
     assert [str(mistake) for file in files for mistake in file.mistakes] == []
     return {placed.goals.id: placed.goals for file in files for placed in file.sets}
 
 
 def scored(simulated: SimulatedCall, seed: int | None = None) -> RecordedScoring:
     plan = ScoringPlan(Limits(), GoalRules(), "test", seed)
-    scoring = RecordedScoring(simulated.call, plan, read_recorded_goals(GOALS_FOLDER).of(simulated.call))
+    scoring = RecordedScoring(simulated.call, plan, read_recorded_goals(SIMULATED_GOALS).of(simulated.call))
     assert list(scoring.run(lambda: None)) == [], "code checks all of it"
     return scoring
 
@@ -423,5 +423,5 @@ def test_the_judge_is_switched_on_by_a_key(api_key: str | None, enabled: bool, f
     judge = JudgeSettings(api_key=None if api_key is None else SecretStr(api_key), enabled=enabled)
     given = Settings(judge=judge, goals=GoalSettings(reads_topic=True, trials=3))
     goals = _with_goals(given).goals
-    assert (goals.folder, goals.reads_topic, goals.trials) == (GOALS_FOLDER / folder, False, 3)
+    assert (goals.folder, goals.reads_topic, goals.trials) == (SIMULATED_GOALS / folder, False, 3)
     assert _with_goals(given).goal_rules(["evaluator", "judge"]).asks_judge is (folder == "judged")
