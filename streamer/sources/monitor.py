@@ -439,7 +439,7 @@ class MonitorRole:
         try:
             async with httpx2.AsyncClient() as client:
                 await first_of(
-                    _wait(stop), _wait(self._writer.broken), self._look(LiveCalls(self._settings, client), stop)
+                    stop.wait(), self._writer.broken.wait(), self._look(LiveCalls(self._settings, client), stop)
                 )
             if self._writer.broken.is_set():
                 raise self._writer.failure()
@@ -497,7 +497,3 @@ class MonitorRole:
         if not done.cancelled() and (error := done.exception()) is not None:
             log.error("monitor_failed", conversation=conversation_id, exc_info=error,
                       what_happens_now="The call is not followed any more; others are.")  # fmt: skip
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()

@@ -28,7 +28,7 @@ from schemas.events.simulator import STREAMS, Stream, source_of, stream_of, stre
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
-from streamer.sources.http.receiving import Bodies, BusyError, GoneError, Sender, Senders, TooSlowError, key_of
+from streamer.sources.http.receiving import Bodies, Sender, Senders, UnreadBodyError, key_of
 from streamer.sources.replay import agent_event_name, event_name, event_time_ms
 from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
 
@@ -468,6 +468,12 @@ BYTES_AN_EVENT: Final = MAX_BODY_BYTES // MAX_EVENTS
 RETRY_SECONDS: Final = 5
 """Pause after which a sender should try again when Kafka is away, or there is no room."""
 MAX_REQUEST_ID_CHARS: Final = 200
+_UNREAD: Final[Mapping[str, tuple[str, dict[str, str]]]] = {
+    "busy": ("Too many requests at a time; nothing was accepted.", {"retry-after": str(RETRY_SECONDS)}),
+    "too_slow": ("The body did not arrive in time; nothing was accepted.", {"connection": "close"}),
+    "gone": ("The body has no end.", {"connection": "close"}),
+}
+"""The text and the headers of the answer to a body that was not read to its end."""
 
 
 class EventsRoute:
@@ -498,27 +504,15 @@ class EventsRoute:
             text = "Expected a body without Content-Encoding; nothing was accepted."
             return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 415, text)
         try:
-            body = await self._bodies.read(request, lambda _: MAX_BODY_BYTES)
-        except BusyError:
-            text = "Too many requests at a time; nothing was accepted."
-            return self._refused(sender.tenant, IngestOutcome.BUSY, 503, text, _retry(RETRY_SECONDS))
-        except TooSlowError:
-            text = "The body did not arrive in time; nothing was accepted."
-            return self._refused(sender.tenant, IngestOutcome.TOO_SLOW, 408, text, {"connection": "close"})
-        except GoneError:
-            return self._refused(
-                sender.tenant, IngestOutcome.GONE, 400, "The body has no end.", {"connection": "close"}
-            )
-        try:
-            if not body.is_whole:
-                sender.take(_cost(body.total_bytes))
-                text = (
-                    f"Expected a body of at most {MAX_BODY_BYTES} bytes, saw {body.total_bytes}: send smaller batches."
-                )
-                return self._refused(sender.tenant, IngestOutcome.TOO_LARGE, 413, text)
-            return await self._taken(request, body.content, sender)
-        finally:
-            body.release()
+            async with self._bodies.read(request, lambda _: MAX_BODY_BYTES) as body:
+                if body.is_whole:
+                    return await self._taken(request, body.content, sender)
+        except UnreadBodyError as error:
+            text, headers = _UNREAD[error.reason]
+            return self._refused(sender.tenant, IngestOutcome(error.reason), error.status, text, headers)
+        sender.take(_cost(body.total_bytes))
+        text = f"Expected a body of at most {MAX_BODY_BYTES} bytes, saw {body.total_bytes}: send smaller batches."
+        return self._refused(sender.tenant, IngestOutcome.TOO_LARGE, 413, text)
 
     async def _taken(self, request: Request, body: bytes, sender: Sender) -> Response:
         began = time.perf_counter()
