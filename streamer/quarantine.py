@@ -32,7 +32,7 @@ from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import SCORE_RECORD, ClosedFact
 from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
 from schemas.wire import MAX_NAME_CHARS
-from streamer.cluster.facts import PUT_BACK_NEEDS, administration, group_facts
+from streamer.cluster.facts import PUT_BACK_NEEDS, group_facts
 from streamer.cluster.readers import Coordinates, RecordGoneError, RecordReader, onlooker, record_reader, records_so_far
 from streamer.facts import STOPPED_BY_SIGNAL
 from streamer.report.drawing import counted
@@ -466,7 +466,7 @@ async def _call_states(settings: Settings, entries: Sequence[QuarantineRecord]) 
     calls: dict[int, set[str]] = defaultdict(set)
     for entry in entries:
         calls[entry.partition].add(entry.key)
-    async with administration(kafka) as admin:
+    async with kafka.administration("quarantine") as admin:
         committed = (await group_facts(admin, settings.evaluator_group)).committed
     return CallStates(committed, await closed_calls(kafka, calls, _closed_since_ms(settings, entries)))
 

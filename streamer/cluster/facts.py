@@ -4,8 +4,7 @@ import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,12 +17,11 @@ from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
     IncompatibleBrokerVersion,
-    KafkaError,
     NotCoordinatorForGroupError,
     for_code,
 )
 
-from consumers.runtime.kafka.connection import CONNECT_SECONDS, READ, WRITE, KafkaSettings, Needs
+from consumers.runtime.kafka.connection import CONNECT_SECONDS, READ, WRITE, Needs
 from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import InputSource
 from schemas.topics import (
@@ -104,23 +102,6 @@ class ClockFacts:
 
     least_ms: int
     most_ms: int
-
-
-@asynccontextmanager
-async def administration(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    """A client that is connected.
-
-    Raises:
-        KafkaUnreachableError: No broker answers, at the start or later, or it refuses.
-    """
-    admin = kafka.admin("doctor")
-    try:
-        await admin.start()
-        yield admin
-    except (KafkaError, TimeoutError) as error:
-        raise kafka.unreachable(error) from error
-    finally:
-        await admin.close()
 
 
 async def cluster_facts(admin: AIOKafkaAdminClient) -> ClusterFacts:

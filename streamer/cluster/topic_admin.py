@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import typer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
+from aiokafka.errors import TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
 from rich.table import Table
 
 from consumers.runtime.kafka.connection import REQUEST_TIMEOUT_MS, KafkaSettings, TopicsRequest
@@ -65,7 +65,7 @@ async def create_topics(
             it exist.
     """
     count = _count_for(await topic_states(kafka), kafka, partitions)
-    async with _admin(kafka) as admin:
+    async with kafka.administration("topics") as admin:
         made: dict[str, bool] = {}
         scores = [topic for topic in TOPICS if topic.name == SCORES_TOPIC]
         copies = [topic._replace(name=scores_copy) for topic in scores if scores_copy is not None]
@@ -172,18 +172,6 @@ async def _led_topics(admin: AIOKafkaAdminClient) -> set[str]:
         for entry in await admin.describe_topics()
         if not entry["error_code"] and all(each["leader"] >= 0 for each in entry["partitions"])
     }
-
-
-@contextlib.asynccontextmanager
-async def _admin(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = kafka.admin("topics")
-    try:
-        await admin.start()
-        yield admin
-    except (TimeoutError, KafkaError) as error:
-        raise kafka.unreachable(error) from error
-    finally:
-        await admin.close()
 
 
 # The work of the command `topics`: the topic table, and the faults of topics.

@@ -50,7 +50,6 @@ from streamer.cluster.facts import (
     ClusterFacts,
     GroupFacts,
     LogBounds,
-    administration,
     clock_facts,
     cluster_facts,
     files_group,
@@ -777,7 +776,7 @@ async def examine(settings: Settings) -> AsyncGenerator[Finding, None]:
         yield finding
     kafka = settings.kafka
     try:
-        async with administration(kafka) as admin:
+        async with kafka.administration("doctor") as admin:
             cluster = await cluster_facts(admin)
             yield broker_finding(cluster)
             for finding in topic_findings(cluster, kafka):

@@ -1,7 +1,6 @@
 """Where an evaluator gets goal sets from: a folder that is watched, or a compacted topic."""
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,7 @@ from aiokafka.errors import KafkaError
 
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
 from consumers.runtime.logs import about_record
-from consumers.runtime.process import finish_unless
+from consumers.runtime.process import finish_unless, pause_unless
 from schemas.goals.goal_set import GoalSet, read_goals
 from schemas.quarantine import UndecodableRecord
 from schemas.topics import GOALS_TOPIC
@@ -82,8 +81,7 @@ class GoalsTopic:
                 except (KafkaError, KafkaUnreachableError, TopicsUnfitError, TimeoutError) as error:
                     self._tell(str(error))
                     self.tried.set()
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
+                    await pause_unless(stop, RETRY_SECONDS)
         finally:
             self.tried.set()  # nobody has to wait any longer
 
@@ -336,10 +334,8 @@ class GoalSources:
 
     async def _watch(self, folder: GoalFolder, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), self._poll_seconds)
-                return
             await asyncio.to_thread(folder.reload)
+            await pause_unless(stop, self._poll_seconds)
 
     def _tell_unknown(self, goals_id: str) -> None:
         """A call named a set that nobody knows: once for each name."""
