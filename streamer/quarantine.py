@@ -7,7 +7,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Final, NoReturn, TypeVar
 
 import typer
@@ -192,8 +191,6 @@ def _closed(value: bytes) -> ClosedFact | None:
 REPLAY_OF_HEADER: Final = "callgauge_replay_of"
 """Names the record that was refused first, through any number of replays."""
 CE_SOURCE: Final = "callgauge.quarantine"
-IN_FLIGHT: Final = 100
-"""Records on their way at a time: an interrupted replay may leave so many unreported."""
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -228,11 +225,15 @@ class Outcome:
 
 
 class CannotReplayError(Exception):
-    """This record cannot be put back; the text says why, as a sentence without a full stop."""
+    """This record cannot be put back; the text says why, as a sentence without a full stop.
 
+    Attributes:
+        is_needed: False if it would be folded twice: in its old place, and as a new record.
+    """
 
-class ReplayNotNeededError(CannotReplayError):
-    """This record would be folded twice: in its old place, and as a new record."""
+    def __init__(self, text: str, *, is_needed: bool = True) -> None:
+        super().__init__(text)
+        self.is_needed = is_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +306,9 @@ class RefusedRecords:
         # Committed offsets only grow, so a record before them now will not be read again.
         begin = self.calls.committed.get(TopicPartition(record.topic, record.partition), 0)
         if record.offset >= begin:
-            raise ReplayNotNeededError(
-                f"an evaluator that starts reads from @{begin} on, so one with the fix takes it where it stands"
+            raise CannotReplayError(
+                f"an evaluator that starts reads from @{begin} on, so one with the fix takes it where it stands",
+                is_needed=False,
             )
         return record, replay_headers(record, arrival)
 
@@ -358,59 +360,35 @@ async def put_back(
         producer: A started one.
         entries: Entries to put back; those of one partition in the order of their offsets.
         now_ms: Broker time of the new records.
-        stop: Ends it, after the records that are on their way.
+        stop: Ends it before the next record.
     """
-    left = iter(entries)
-    is_well = True
-    while is_well and not stop.is_set() and (batch := list(islice(left, IN_FLIGHT))):
-        sent: list[tuple[Coordinates, asyncio.Future[Any] | Outcome]] = []
-        for entry in batch:
-            place = Coordinates.of(entry)
-            try:
-                sent.append((place, await _send(records, producer, entry, now_ms)))
-            except CannotReplayError as error:
-                sent.append((place, left_out(place, error)))
-            except (KafkaError, TimeoutError) as error:
-                is_well = False
-                sent.append((place, _failed(place, error, records.kafka)))
-                break
-        for place, result in sent:
-            if isinstance(result, Outcome):
-                yield result
-                continue
-            try:
-                metadata = await result
-            except KafkaError as error:
-                is_well = False
-                yield _failed(place, error, records.kafka)
-            else:
-                yield Outcome(place, appended=Coordinates(metadata.topic, metadata.partition, metadata.offset))
-
-
-async def _send(
-    records: RefusedRecords, producer: AIOKafkaProducer, entry: QuarantineRecord, now_ms: int
-) -> "asyncio.Future[Any]":
-    """The acknowledgement to wait for."""
-    record, headers = await records.ready(entry, now_ms)
-    try:
-        future: asyncio.Future[Any] = await producer.send(
-            record.topic, record.value, key=record.key, partition=record.partition, headers=headers
-        )
-    except MessageSizeTooLargeError as error:
-        size = len(record.value or b"")
-        raise CannotReplayError(
-            f"its {size} bytes are more than a producer of callgauge sends: fix it and send it where it came from"
-        ) from error
-    return future
+    for entry in entries:
+        if stop.is_set():
+            return
+        place = Coordinates.of(entry)
+        try:
+            record, headers = await records.ready(entry, now_ms)
+            written = await producer.send_and_wait(
+                record.topic, record.value, key=record.key, partition=record.partition, headers=headers
+            )
+        except CannotReplayError as error:
+            yield left_out(place, error)
+        except MessageSizeTooLargeError:
+            size = len(record.value or b"")
+            text = (
+                f"its {size} bytes are more than a producer of callgauge sends: fix it and send it where it came from"
+            )
+            yield Outcome(place, reason=text)
+        except (KafkaError, TimeoutError) as error:
+            yield Outcome(place, reason=f"the broker {explained(error, records.kafka.security).seen}")
+            return
+        else:
+            yield Outcome(place, appended=Coordinates(written.topic, written.partition, written.offset))
 
 
 def left_out(place: Coordinates, error: CannotReplayError) -> Outcome:
     """A record that is not put back, and why."""
-    return Outcome(place, reason=str(error), is_needed=not isinstance(error, ReplayNotNeededError))
-
-
-def _failed(place: Coordinates, error: Exception, kafka: KafkaSettings) -> Outcome:
-    return Outcome(place, reason=f"the broker {explained(error, kafka.security).seen}")
+    return Outcome(place, reason=str(error), is_needed=error.is_needed)
 
 
 # Decides which refused records can be put back, before the first one is.

@@ -3,11 +3,9 @@
 import asyncio
 import secrets
 from collections.abc import Iterable
-from contextlib import nullcontext
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, TextColumn
 
 from consumers.runtime.process import wall_clock_ms
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
@@ -88,14 +86,10 @@ def simulate(
             print_line(line)
         return
     say(f"Simulating {calls} calls at a time, seed {chosen}, to {settings.bootstrap}.")
-    console = error_console()
-    columns = TextColumn("{task.description}")
-    with Progress(columns, console=console) if console.is_terminal else nullcontext() as shown:
-        task = shown.add_task("") if shown else None
+    with error_console().status("") as shown:
 
         def show(progress: PlayProgress) -> None:
-            if shown is not None and task is not None:
-                shown.update(task, description=traffic_text(progress))
+            shown.update(traffic_text(progress))
 
         _, progress = asyncio.run(
             publish_calls(settings, "callgauge.simulator", traffic, 1.0, show=show, seconds=seconds)
