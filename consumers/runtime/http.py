@@ -27,7 +27,8 @@ from consumers.runtime.settings import HttpSettings
 
 # Bounds for the connections of our HTTP server, so that slow or silent clients keep no other client out.
 #
-# uvicorn waits for a request without a limit. Here every connection has a deadline at every moment: for its next
+# uvicorn waits for a request without a limit: its timeouts begin after an answer, and its `limit_concurrency` refuses probes
+# like everybody else. Here every connection has a deadline at every moment: for its next
 # complete request, or for sending its answer. When too many connections are open, the oldest one is closed, so there
 # is always room for the next probe.
 

@@ -111,7 +111,7 @@ def start_findings(settings: Settings) -> Iterator[Finding]:
 def _goal_sets(settings: Settings) -> tuple[list[GoalSet], Finding]:
     folder = settings.goals.folder
     if folder is None:
-        source = "the topic goals is read" if settings.goals.reads_topic else "none, so no call has progress"
+        source = "the topic goals is read" if settings.goals.reads_topic else "none, so only simulated calls and the sample have progress"
         return [], Finding("goals", Verdict.OK, source)
     try:
         files = [read_goal_file(path) for path in goal_files_of(folder)]

@@ -497,6 +497,8 @@ def _plain(variable: str) -> str:
     return re.sub("_+", "_", variable.removeprefix(ENV_PREFIX))
 
 
+# pydantic-settings reads the environment. Its own TOML source says neither where a value is from nor which name was meant.
+#
 # Settings of every command: defaults, then a TOML file, then the environment, then the command line; the later wins.
 #
 # All mistakes are found before anything is started and reported together, each with its name and a valid example.

@@ -178,3 +178,19 @@ async def test_one_call_by_two_partitioners_is_seen(environment: dict[str, str])
     assert (torn["verdict"], hashes["verdict"]) == ("wrong", "warning")
     assert "of 20 keys are on more than one partition number" in torn["seen"]
     assert f"{prefix}pipecat.events by CRC32 (librdkafka's default); {prefix}audit.events by murmur2" in hashes["seen"]
+
+
+async def test_a_producer_of_half_an_hour_ago_is_seen_behind_thousands_of_newer_records(
+    environment: dict[str, str],
+) -> None:
+    topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
+    wrong = line(type="speech_event", data={"kind": "bot_stopped", "timestamp": 1.0})
+    async with AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], linger_ms=20) as producer:
+        for number in range(12_000):
+            await producer.send(topic, wrong if number < 2_000 else line(), key=b"c", partition=number % 2)
+    found = await asyncio.to_thread(findings, environment, 0)
+    (told,) = found["records"]
+    assert "are not understood: speech_event of kind 'bot_stopped'" in told["seen"]
+    seen, of = (int(word) for word in told["seen"].split() if word.isdigit())
+    assert 0.1 < seen / of < 0.25, "a sixth of them"
+    assert of <= 1_000
