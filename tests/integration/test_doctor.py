@@ -187,7 +187,9 @@ async def test_a_producer_of_half_an_hour_ago_is_seen_behind_thousands_of_newer_
     wrong = line(type="speech_event", data={"kind": "bot_stopped", "timestamp": 1.0})
     async with AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], linger_ms=20) as producer:
         for number in range(12_000):
-            await producer.send(topic, wrong if number < 2_000 else line(), key=b"c", partition=number % 2)
+            await producer.send(
+                topic, wrong if number < 2_000 else line(), key=b"%d" % (number % 2), partition=number % 2
+            )
     found = await asyncio.to_thread(findings, environment, 0)
     (told,) = found["records"]
     assert "are not understood: speech_event of kind 'bot_stopped'" in told["seen"]
