@@ -167,21 +167,18 @@ async def log_bounds(
     return {tp: LogBounds(starts[tp], ends[tp]) for tp in partitions}
 
 
-async def clock_facts(
-    consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition], seconds: float = WATCH_SECONDS
-) -> ClockFacts | None:
+async def clock_facts(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> ClockFacts | None:
     """Compares the clocks by a record that a producer writes meanwhile; None if no record arrives.
 
     Args:
         consumer: A started consumer without a group; its assignment changes.
         partitions: Partitions to read. Records without the broker's time are skipped.
-        seconds: How long to wait.
     """
     consumer.assign(partitions)
     since_ms = wall_clock_ms()
     for tp, end in (await consumer.end_offsets(partitions)).items():
         consumer.seek(tp, end)
-    until = time.monotonic() + seconds
+    until = time.monotonic() + WATCH_SECONDS
     while (left := until - time.monotonic()) > 0:
         for records in (await consumer.getmany(timeout_ms=max(1, int(left * 1_000)))).values():
             for record in records:

@@ -111,7 +111,11 @@ def start_findings(settings: Settings) -> Iterator[Finding]:
 def _goal_sets(settings: Settings) -> tuple[list[GoalSet], Finding]:
     folder = settings.goals.folder
     if folder is None:
-        source = "the topic goals is read" if settings.goals.reads_topic else "none, so only simulated calls and the sample have progress"
+        source = (
+            "the topic goals is read"
+            if settings.goals.reads_topic
+            else "none, so only simulated calls and the sample have progress"
+        )
         return [], Finding("goals", Verdict.OK, source)
     try:
         files = [read_goal_file(path) for path in goal_files_of(folder)]
@@ -414,7 +418,7 @@ def sampled_offsets(begin: int, end: int, most: int) -> list[range]:
 
 
 async def sampled_keys(consumer: AIOKafkaConsumer, partitions: Mapping[str, int], look: Callable[[Any], None]) -> Keys:
-    """The keys of records spread over the last hour; of a partition without one, of its newest records.
+    """The keys of records spread over the last hour; of a topic that has none since then, of its newest records.
 
     Args:
         consumer: A started one in no group; it is given other partitions.
@@ -429,10 +433,11 @@ async def sampled_keys(consumer: AIOKafkaConsumer, partitions: Mapping[str, int]
     bounds = await log_bounds(consumer, inputs)
     recent = await consumer.offsets_for_times(dict.fromkeys(inputs, recent_since_ms()))
     pieces: dict[TopicPartition, list[range]] = {}
-    for tp, (start, end) in ((tp, (each.start, each.end)) for tp, each in bounds.items()):
+    active = {tp.topic for tp, at in recent.items() if at is not None}
+    for tp, each in bounds.items():
         share = max(LEAST_SAMPLED_RECORDS, SAMPLED_RECORDS // partitions[tp.topic])
-        begin = max(start, end - share) if recent[tp] is None else max(start, recent[tp].offset)
-        pieces[tp] = sampled_offsets(begin, end, share)
+        newest = each.end if tp.topic in active else each.end - share
+        pieces[tp] = sampled_offsets(max(each.start, recent[tp].offset if recent[tp] else newest), each.end, share)
     found: dict[str, dict[bytes, set[int]]] = {topic: defaultdict(set) for topic in partitions}
     until = time.monotonic() + SAMPLE_SECONDS
     for place in range(SAMPLES):

@@ -199,7 +199,6 @@ def with_control_events(
     call: RecordedCall,
     *,
     agent: str | None = None,
-    tenant: str | None = None,
     environment: str | None = None,
     goals: str | None = None,
 ) -> RecordedCall:
@@ -212,8 +211,7 @@ def with_control_events(
     if not times_ms:
         return call
     present = {event.get("type") for event in call.control}
-    labels = {"agent": agent, "tenant": tenant, "environment": environment}
-    facts = {"pipeline_type": call.pipeline_type, **labels, "goals": goals}
+    facts = {"pipeline_type": call.pipeline_type, "agent": agent, "environment": environment, "goals": goals}
     started: dict[str, Any] = {"type": "call_started", "timestamp": times_ms[0], **_without_nulls(facts)}
     ended: dict[str, Any] = {"type": "call_ended", "timestamp": times_ms[-1]}
     ended |= _without_nulls({"reason": call.conversation_ended_reason})

@@ -127,18 +127,17 @@ class Sender:
         settings: Its rights and limits.
     """
 
-    def __init__(self, tenant: str, settings: SenderSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, tenant: str, settings: SenderSettings) -> None:
         """Starts with a full allowance; the tenant is empty for everybody."""
         self.tenant = tenant
         self.settings = settings
-        self._clock = clock
         self._most = settings.events_per_second * BURST_SECONDS
         self._left = self._most
-        self._at = clock()
+        self._at = time.monotonic()
 
     def wait_seconds(self) -> float:
         """How long the sender has to wait before it may send again; 0 if it may send now."""
-        now = self._clock()
+        now = time.monotonic()
         self._left = min(self._most, self._left + (now - self._at) * self.settings.events_per_second)
         self._at = now
         return 0.0 if self._left > 0 else 1 - self._left / self.settings.events_per_second
@@ -151,8 +150,8 @@ class Sender:
 class Senders:
     """All senders, and the owners of the newest conversations."""
 
-    def __init__(self, settings: Mapping[str, SenderSettings], clock: Callable[[], float] = time.monotonic) -> None:
-        self.by_tenant = {tenant: Sender(tenant, each, clock) for tenant, each in settings.items()}
+    def __init__(self, settings: Mapping[str, SenderSettings]) -> None:
+        self.by_tenant = {tenant: Sender(tenant, each) for tenant, each in settings.items()}
         self._has_tenants = any(self.by_tenant)
         self._owners: OrderedDict[bytes, str] = OrderedDict()
 
