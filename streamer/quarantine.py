@@ -3,9 +3,8 @@
 import asyncio
 import heapq
 import sys
-import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -400,43 +399,13 @@ class ReplayPlan:
 
     Attributes:
         chosen: Entries to put back, in their order in the topic.
-        left: Entries that stay where they are, with the reason.
+        failed: Number of records that should be put back and cannot be.
         calls: State of the calls at the time of the plan. It stays valid: closed calls stay closed, committed offsets only grow.
     """
 
     chosen: Sequence[QuarantineRecord]
-    left: Sequence[Outcome]
+    failed: int
     calls: CallStates
-
-
-async def planned(
-    settings: Settings, entries: Iterable[QuarantineRecord], named: Collection[Coordinates]
-) -> ReplayPlan:
-    """Checks each record as a replay would; appends nothing.
-
-    Args:
-        settings: The settings of the evaluator.
-        entries: Entries of the quarantine topic.
-        named: Records requested by coordinates; those without an entry are left out.
-
-    Raises:
-        KafkaUnreachableError: No broker answers, or a right is missing.
-    """
-    ordered = sorted(entries, key=Coordinates.of)
-    missing = sorted(set(named) - {Coordinates.of(entry) for entry in ordered})
-    left = [Outcome(place, reason="it is not in quarantine") for place in missing]
-    chosen: list[QuarantineRecord] = []
-    calls = await _call_states(settings, ordered) if ordered else CallStates()
-    async with record_reader(settings.kafka) as reader:
-        records = RefusedRecords(settings.kafka, settings.limits, reader, calls, Redactor(settings.redaction))
-        for entry in ordered:
-            try:
-                await records.ready(entry, time.time_ns() // 1_000_000)
-            except CannotReplayError as error:
-                left.append(left_out(Coordinates.of(entry), error))
-            else:
-                chosen.append(entry)
-    return ReplayPlan(chosen, left, calls)
 
 
 async def _call_states(settings: Settings, entries: Sequence[QuarantineRecord]) -> CallStates:
@@ -604,8 +573,13 @@ async def show_entry(settings: Settings, place: Coordinates) -> bool:
     return True
 
 
-async def plan_of(settings: Settings, wanted: Wanted) -> tuple[ReplayPlan, int]:
-    """The plan, and the number of records that cannot be put back; prints each record that stays."""
+async def plan_of(settings: Settings, wanted: Wanted) -> ReplayPlan:
+    """Checks each record as a replay would, appends nothing, and prints each record that stays where it is.
+
+    Raises:
+        BadParameter: Too many match.
+        KafkaUnreachableError: No broker answers, or a right is missing.
+    """
     await require_access(settings.kafka, PUT_BACK_NEEDS)
     found = await quarantined(settings.kafka, wanted, most=MAX_REPLAYED + 1)
     if len(found.newest) > MAX_REPLAYED:
@@ -613,14 +587,27 @@ async def plan_of(settings: Settings, wanted: Wanted) -> tuple[ReplayPlan, int]:
             f"more than {MAX_REPLAYED} records match: narrow them with --since, --until, --topic or --reason."
         )
     tell_unreadable(found)
-    plan = await planned(settings, found.newest, wanted.places)
-    for outcome in plan.left:
+    entries = sorted(found.newest, key=Coordinates.of)
+    missing = sorted(set(wanted.places) - {Coordinates.of(entry) for entry in entries})
+    left = [Outcome(place, reason="it is not in quarantine") for place in missing]
+    chosen: list[QuarantineRecord] = []
+    is_untimely = False
+    calls = await _call_states(settings, entries) if entries else CallStates()
+    async with record_reader(settings.kafka) as reader:
+        records = RefusedRecords(settings.kafka, settings.limits, reader, calls, Redactor(settings.redaction))
+        for entry in entries:
+            try:
+                await records.ready(entry, wall_clock_ms())
+            except CannotReplayError as error:
+                left.append(left_out(Coordinates.of(entry), error))
+                is_untimely |= error.is_needed and entry.reason is RefusalReason.TIME_OUT_OF_BOUNDS
+            else:
+                chosen.append(entry)
+    for outcome in left:
         print_line(outcome)
-    failed = [outcome.place for outcome in plan.left if outcome.is_problem]
-    reasons = {Coordinates.of(entry): entry.reason for entry in found.newest}
-    if any(reasons.get(place) is RefusalReason.TIME_OUT_OF_BOUNDS for place in failed):
+    if is_untimely:
         say(UNTIMELY)
-    return plan, len(failed)
+    return ReplayPlan(chosen, sum(outcome.is_problem for outcome in left), calls)
 
 
 async def put_back_planned(settings: Settings, plan: ReplayPlan) -> int:
