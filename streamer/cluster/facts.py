@@ -244,6 +244,7 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
         JUDGE_REQUESTS_TOPIC: {READ},
         JUDGE_VERDICTS_TOPIC: {WRITE},
     },
+    "history": {SCORES_TOPIC: {READ}},
     "monitor": {TOPIC_BY_SOURCE[source]: {WRITE} for source in (InputSource.AUDIT, InputSource.ELEVENLABS)},
     "ingest": {TOPIC_BY_SOURCE[source]: {WRITE} for source in _TRAFFIC_SOURCES},
 }
@@ -283,6 +284,8 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
         if settings.transcripts.folder is not None:
             operations[TRANSCRIPTS_TOPIC].add(READ)
             groups.append(files_group(settings.evaluator_group))
+    if "history" in roles and settings.history.words:
+        operations[TRANSCRIPTS_TOPIC].add(READ)
     return Needs(
         operations={topic: frozenset(needed) for topic, needed in operations.items()},
         groups=tuple(groups),

@@ -36,6 +36,7 @@ from pydantic_settings import SettingsError as UnreadableSettingError
 
 from consumers.engine.limits import GoalRules, Limits
 from consumers.exporter.settings import OtlpSettings
+from consumers.history.settings import HistorySettings
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
 from consumers.runtime.process import OperatorError
@@ -624,6 +625,7 @@ class Settings(SecretSettings, BaseSettings):
     transcripts: TranscriptSettings = Field(
         TranscriptSettings(), description="whether calls that close get a transcript, and where it goes"
     )
+    history: HistorySettings = Field(HistorySettings(), description="past calls: where they are kept, and for how long")
     otlp: OtlpSettings = Field(OtlpSettings(), description="final scores as OpenTelemetry log events")
     security: SecuritySettings = Field(
         SecuritySettings(),
@@ -724,6 +726,7 @@ _EXAMPLE_OF_BLOCK: Final = {
     "ingest": "CALLGAUGE_INGEST__ELEVENLABS_SECRET_FILE=/run/secrets/elevenlabs-webhook",
     "redaction": "CALLGAUGE_REDACTION__PHONE_REGIONS=US,GB",
     "transcripts": "CALLGAUGE_TRANSCRIPTS__FOLDER=transcripts",
+    "history": "CALLGAUGE_HISTORY__FOLDER=history",
     "otlp": "CALLGAUGE_OTLP__ENDPOINT=http://collector:4318/v1/logs",
     "security": "CALLGAUGE_SECURITY__PROTOCOL=SSL",
 }
