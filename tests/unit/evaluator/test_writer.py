@@ -742,6 +742,14 @@ async def test_the_embedded_broker_gets_no_order(make: Callable[..., Writing]) -
     assert len(writing.outlet.starts._starts) == 1
 
 
+async def test_steps_that_decided_nothing_end_no_writer_on_the_embedded_broker(make: Callable[..., Writing]) -> None:
+    """They have no record there, and the evaluator has them written whenever it stops."""
+    writing = make(is_embedded=True)
+    async with asyncio.timeout(patient(5)):
+        await writing.written(steps_of("b", record=False))
+    assert writing.producer.sent == []
+
+
 # Decisions that wait to be written stay in order and whole, and their waiters wake at the right moment.
 
 
