@@ -74,8 +74,6 @@ def _place(call: Call) -> _Place:
 class Wakeups:
     """The next wake-up of each open call, which its `wakeup_ms` has too."""
 
-    __slots__ = ("_heap",)
-
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
 

@@ -78,17 +78,6 @@ class Revisions:
         least_revision: Revision with which the next new subject begins.
     """
 
-    __slots__ = (
-        "_code_version",
-        "_conversation_id",
-        "counts",
-        "labels",
-        "least_revision",
-        "offsets",
-        "published",
-        "redactor",
-    )
-
     def __init__(self, conversation_id: str, code_version: str, redactor: Redactor | None = None) -> None:
         self._conversation_id = conversation_id
         self._code_version = code_version
@@ -175,8 +164,6 @@ MAX_KEPT: Final = 16
 
 class LabelHistory:
     """The newest changes of the labels of one call."""
-
-    __slots__ = ("_by_ms",)
 
     def __init__(self) -> None:
         self._by_ms: list[tuple[int, CallLabels]] = []

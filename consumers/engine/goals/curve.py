@@ -128,8 +128,6 @@ class ProgressCurve:
     that code checks needs no verdicts: code says where it is reached, and can withdraw that.
     """
 
-    __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_undecided", "_verdicts")
-
     def __init__(self, subgoals: int, max_turns: int = DEFAULT_MAX_TURNS) -> None:
         """Starts without turns.
 

@@ -538,19 +538,6 @@ class JudgedScores:
         wakeup_ms: Broker time of the next deadline of a verdict, question or stall; None without any.
     """
 
-    __slots__ = (
-        "_chosen",
-        "_conversation_id",
-        "_early_verdicts",
-        "_goals",
-        "_parts",
-        "_revisions",
-        "_texts",
-        "is_any",
-        "seen_turn",
-        "wakeup_ms",
-    )
-
     def __init__(self, conversation_id: str, chosen: ChosenGoals, revisions: Revisions, ratings: Ratings) -> None:
         self._conversation_id = conversation_id
         self._chosen = chosen

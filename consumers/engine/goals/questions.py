@@ -249,18 +249,6 @@ class Voting:
         votes_invalid: Invalid answers so far, including those that were asked again.
     """
 
-    __slots__ = (
-        "_majority",
-        "_pending",
-        "_retries_left",
-        "_stops_early",
-        "_trials_left",
-        "failure",
-        "votes_complete",
-        "votes_incomplete",
-        "votes_invalid",
-    )
-
     def __init__(self, trials: int, *, stops_early: bool, retry_waves: int = 5) -> None:
         """Starts with nothing asked.
 
@@ -480,8 +468,6 @@ class SteadyWords:
     Attributes:
         ask_at_ms: Broker time from when held questions may be asked; None when no question is held.
     """
-
-    __slots__ = ("_first_ms", "_for_ms", "_steady_at_ms", "ask_at_ms")
 
     def __init__(self, rules: GoalRules) -> None:
         """Starts without a turn."""

@@ -108,12 +108,6 @@ class Ratings:
         changed_turns: Turns whose ratings changed; the publisher clears it.
     """
 
-    __slots__ = (
-        "_of_call",
-        "_of_turns",
-        "changed_turns",
-    )
-
     def __init__(self) -> None:
         self.changed_turns: set[int] = set()
         self._of_turns: dict[tuple[JudgeKind, int], Outcome] = {}

@@ -80,8 +80,6 @@ class ToolCorrectness:
     ones.
     """
 
-    __slots__ = ("_differences", "_expected", "_findings", "_questions")
-
     def __init__(self, expected: Sequence[ExpectedToolCall]) -> None:
         """Starts with nothing compared."""
         self._expected = tuple(expected)

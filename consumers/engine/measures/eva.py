@@ -324,14 +324,6 @@ class SuppliedFacts:
         latencies_ms: The producer's own latencies in the order of the turns; empty before any event names them.
     """
 
-    __slots__ = (
-        "expected_state",
-        "final_state",
-        "final_state_hash",
-        "latencies_ms",
-        "tools",
-    )
-
     def __init__(self) -> None:
         self.tools: Sequence[AgentTool] | None = None
         self.expected_state: Mapping[str, Any] | None = None
@@ -499,13 +491,6 @@ class EvaScores:
     Attributes:
         supplied: Facts that the producer supplied, for metrics of the final state and of tools.
     """
-
-    __slots__ = (
-        "_final",
-        "_ratings",
-        "_settled",
-        "supplied",
-    )
 
     def __init__(self, ratings: Ratings) -> None:
         self.supplied = SuppliedFacts()

@@ -631,13 +631,6 @@ class ChangeCause(StrEnum):
 class SettledTurns:
     """Keeps the score of each turn as settled, and the cause of its first change."""
 
-    __slots__ = (
-        "_causes",
-        "_changed",
-        "_settled",
-        "_then",
-    )
-
     def __init__(self) -> None:
         self._then: dict[int, bytes] = {}
         self._causes: dict[int, ChangeCause] = {}

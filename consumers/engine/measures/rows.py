@@ -160,18 +160,6 @@ class TurnRecords:
         unscored: By value, the number of turns of the closed call without it, by reason.
     """
 
-    __slots__ = (
-        "_counted",
-        "_eva",
-        "_ratings",
-        "_revisions",
-        "_seen",
-        "_stages",
-        "_transcripts",
-        "latencies",
-        "unscored",
-    )
-
     def __init__(
         self,
         revisions: Revisions,
@@ -423,23 +411,6 @@ class Measures:
         stages: Latencies of the stages of each answer.
         eva: EVA's metrics.
     """
-
-    __slots__ = (
-        "_age_at_due_ms",
-        "_call_due_ms",
-        "_dirty",
-        "_every_ms",
-        "_is_compared_out",
-        "_known",
-        "_ratings",
-        "_revisions",
-        "_transcripts",
-        "_turn",
-        "_turns",
-        "_work",
-        "eva",
-        "stages",
-    )
 
     def __init__(self, revisions: Revisions, limits: Limits, ratings: Ratings) -> None:
         self.stages = StageLatencies(limits)

@@ -322,11 +322,6 @@ class TurnWindows:
     Epoch seconds.
     """
 
-    __slots__ = (
-        "_begins_s",
-        "_order",
-    )
-
     def __init__(self) -> None:
         self._begins_s: dict[int, float] = {}
         self._order: list[tuple[float, int]] = []
@@ -410,13 +405,6 @@ class StageValues:
     They are stored as columns: a call has hundreds of them, and most are read once.
     """
 
-    __slots__ = (
-        "_begins_s",
-        "_codes",
-        "_models",
-        "_seconds",
-    )
-
     def __init__(self) -> None:
         self._begins_s = array("d")
         self._codes = array("H")
@@ -446,14 +434,6 @@ class StageValues:
 
     def _says(self, place: int) -> tuple[int, float, str]:
         return self._codes[place], self._seconds[place], self._models[place]
-
-    def slice(self, from_s: float, until_s: float) -> tuple[int, float, float]:
-        """A key of the values in a window, for comparison: their number, and the starts of the first and the last. Values are
-        never removed.
-        """
-        begins_s = self._begins_s
-        first, last = bisect_left(begins_s, from_s), bisect_left(begins_s, until_s)
-        return (last - first, begins_s[first], begins_s[last - 1]) if first < last else (0, from_s, from_s)
 
     def reports(self, from_s: float, until_s: float, silent_from_s: float | None = None) -> Reports:
         """The reports of the values that began in the window of a turn.
@@ -628,20 +608,6 @@ class StageLatencies:
     Attributes:
         unknown_keys: Reported names that no table has.
     """
-
-    __slots__ = (
-        "_convai",
-        "_counts",
-        "_has_windows",
-        "_is_full",
-        "_max_values",
-        "_of_the_run_s",
-        "_stale",
-        "_used",
-        "_values",
-        "_windows",
-        "unknown_keys",
-    )
 
     def __init__(self, limits: Limits) -> None:
         self.unknown_keys: set[str] = set()

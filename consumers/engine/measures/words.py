@@ -85,14 +85,6 @@ class WordErrors:
         comparing: Compares the two texts of a turn; they come without labels, and neither is empty.
     """
 
-    __slots__ = (
-        "_compared",
-        "_comparing",
-        "_language",
-        "_pairs",
-        "_sums",
-    )
-
     def __init__(self, language: str = "en", comparing: Comparison | None = None) -> None:
         self._language = language
         self._comparing = comparing or compare
@@ -377,14 +369,6 @@ class TranscriptErrors:
     Args:
         language: The spoken language, as a two-letter code.
     """
-
-    __slots__ = (
-        "_changed_at_close",
-        "_chars",
-        "_of_assistant",
-        "_of_user",
-        "_waiting",
-    )
 
     def __init__(self, language: str = "en") -> None:
         self._of_user = WordErrors(language, _compared)

@@ -43,30 +43,6 @@ class DeadAirWatch:
         wakeup_at_ms: When a silence may become dead air; None without one.
     """
 
-    __slots__ = (
-        "_allowance_ms",
-        "_answered",
-        "_counted_since_ms",
-        "_due_at_ms",
-        "_found",
-        "_functions_gave_way",
-        "_heard_by",
-        "_is_line_down",
-        "_last_start_ms",
-        "_latest_ms",
-        "_place",
-        "_running_tools",
-        "_since_ms",
-        "_threshold_ms",
-        "_tool_called_ms",
-        "_turn",
-        "_user_end_ms",
-        "_waiting",
-        "_words_until_ms",
-        "count",
-        "wakeup_at_ms",
-    )
-
     def __init__(self, threshold_ms: int, allowance_ms: int) -> None:
         self._threshold_ms = threshold_ms
         self._allowance_ms = allowance_ms

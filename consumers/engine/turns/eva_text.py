@@ -4,6 +4,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
@@ -50,17 +51,15 @@ CHARS_LIKE_AN_ELEMENT = 64
 """Characters whose splitting and joining costs about as much as folding one element again."""
 
 
+@dataclass(slots=True, eq=False)
 class RawFrame:
     """One kept frame of a group that holds phrases; `is_dropped` by P3."""
 
-    __slots__ = ("index", "is_dropped", "is_phrase", "stamp", "text")
-
-    def __init__(self, stamp: float, text: str, index: int, *, is_phrase: bool) -> None:
-        self.stamp = stamp
-        self.text = text
-        self.index = index
-        self.is_phrase = is_phrase
-        self.is_dropped = False
+    stamp: float
+    text: str
+    index: int
+    is_phrase: bool
+    is_dropped: bool = False
 
 
 class TextGroup:

@@ -62,18 +62,6 @@ class TurnMoments:
         ever_settled: Turns that were settled once, whatever their status now.
     """
 
-    __slots__ = (
-        "_current",
-        "_highest",
-        "_left_at_ms",
-        "_reopened",
-        "_revisions",
-        "_tools",
-        "_unended",
-        "_views",
-        "ever_settled",
-    )
-
     def __init__(self, revisions: Revisions) -> None:
         self._revisions = revisions
         self._views: dict[int, TurnView] = {}
@@ -284,8 +272,6 @@ class FunctionCalls:
     """Follows the function calls of one call. A requested tool is not in use yet: it may wait for another, and never run. A
     cancelled tool runs no more and has no answer.
     """
-
-    __slots__ = ("_gave_way_at", "_heard", "_tools")
 
     def __init__(self) -> None:
         self._tools = ReportedTools(InputSource.PIPECAT)

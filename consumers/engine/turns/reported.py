@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
@@ -255,14 +256,6 @@ class AgentRecords:
         is_any: Whether one has come.
     """
 
-    __slots__ = (
-        "_count",
-        "_newest",
-        "_work",
-        "current",
-        "is_any",
-    )
-
     def __init__(self) -> None:
         self.current: AgentRecord | None = None
         self.is_any = False
@@ -339,30 +332,24 @@ def _changed(before: Mapping[int, RecordedTurn], after: Mapping[int, RecordedTur
 # Uses of tools as an ElevenLabs agent or pipecat reports them: with the id of the call, in any order, repeatedly.
 
 
+@dataclass(slots=True)
 class _Tool:
     """One use of a tool, as far as its events have come: `call` and `reply` are its keys on the timeline."""
 
-    __slots__ = (
-        "arguments", "call", "called_ms", "is_exact", "is_withheld", "replied_ms", "reply", "result", "result_is_error", "took_ms",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.is_exact = True
-        self.took_ms: int | None = None
-        self.call: int | None = None
-        self.called_ms = 0
-        self.arguments: object = None
-        self.reply: int | None = None
-        self.replied_ms = 0
-        self.result: object = None
-        self.is_withheld = False
-        self.result_is_error = False
+    call: int | None = None
+    called_ms: int = 0
+    arguments: object = None
+    reply: int | None = None
+    replied_ms: int = 0
+    result: object = None
+    result_is_error: bool = False
+    is_exact: bool = True
+    is_withheld: bool = False
+    took_ms: int | None = None
 
 
 class ReportedTools:
     """The tools of one call that `source` reports. Of repeated reports the earlier time and the fuller value count."""
-
-    __slots__ = ("_source", "_tools")
 
     def __init__(self, source: InputSource) -> None:
         self._source = source
