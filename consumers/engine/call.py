@@ -209,11 +209,6 @@ class Call:
         self._last_effects: list[Effect] = []
         self._closes_as: tuple[CloseReason, int]  # once it is closing
 
-    @property
-    def replayed_elements(self) -> int:
-        """Elements folded again because of late events."""
-        return self._replays.elements
-
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
         """Folds one record; returns its outcome, a label of the events counter."""
         outcome = self._fold(arrival, out)
@@ -430,7 +425,8 @@ class Call:
 
     def _on_marker(self, event: TurnMarker, _time_ms: int, _out: list[Effect]) -> None:
         self.history.text_stream.marker(event.type, event.timestamp)
-        self.live.bot_marked()
+        if self.live.bot is not None:
+            self.live.bot.marked()
 
     def _on_user_speaking(self, event: UserSpeaking, _time_ms: int, _out: list[Effect]) -> None:
         self.live.moment(MOMENT_BY_LINE[event.type], event.timestamp / 1000)
@@ -448,10 +444,10 @@ class Call:
 
     def _on_function_call(self, event: FunctionCallRecord, time_ms: int, _out: list[Effect]) -> None:
         self.live.function_call(event.data, time_ms)
-        self._measures.observe(InputSource.PIPECAT, event, time_ms)
+        self._measures.stages.observe(InputSource.PIPECAT, event, time_ms)
 
     def _on_measurement(self, event: ObserverRecord | PipecatMetric, time_ms: int, _out: list[Effect]) -> None:
-        self._measures.observe(InputSource.PIPECAT, event, time_ms)
+        self._measures.stages.observe(InputSource.PIPECAT, event, time_ms)
 
     def _on_dropped(self, event: EventsDropped, _time_ms: int, out: list[Effect]) -> None:
         dropped = event.dropped()
@@ -484,11 +480,12 @@ class Call:
 
     def _on_fallback(self, _event: AuditFallback, time_ms: int, _out: list[Effect]) -> None:
         self.history.audit(ElementKind.FALLBACK, time_ms, None)
-        self.live.fell_back(time_ms)
+        if self.live.bot is not None:
+            self.live.bot.fell_back(time_ms)
 
     def _on_llm_call(self, event: AuditLlmCall, time_ms: int, _out: list[Effect]) -> None:
         self.history.audit(None, time_ms, None)
-        self._measures.observe(InputSource.AUDIT, event, time_ms)
+        self._measures.stages.observe(InputSource.AUDIT, event, time_ms)
 
     def _on_tool_call(self, event: AuditToolCall, time_ms: int, _out: list[Effect]) -> None:
         use = ToolUse(event.value.tool, event.value.parameters)

@@ -290,7 +290,7 @@ class AgentEvents:
         return False
 
     def _on_record(self, record: ConversationRecord, live: LiveCall, end: CallEnd) -> bool:
-        live.fold_agent_record(record)
+        live.records.fold(record)
         if record.is_final:
             end.recorded(live.broker_moment)
         return record.is_final

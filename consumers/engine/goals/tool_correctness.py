@@ -87,13 +87,8 @@ class ToolCorrectness:
         self._differences: dict[int, tuple[Difference, ...]] = {}
         self._questions: dict[int, tuple[ToolQuestion, ...]] = {}
 
-    def look(self, turn: int, made: Sequence[CalledTool], answers: Answers) -> bool:
-        """Looks for the calls expected in this turn among those made in it; again when either changes.
-
-        Returns:
-            Whether a finding changed.
-        """
-        before = dict(self._findings)
+    def look(self, turn: int, made: Sequence[CalledTool], answers: Answers) -> None:
+        """Looks for the calls expected in this turn among those made in it; again when either changes."""
         for place, expected in enumerate(self._expected):
             if _turn_of(expected) == turn:
                 search = _Search(turn, place, answers)
@@ -102,7 +97,6 @@ class ToolCorrectness:
                 self._differences.pop(place, None)
                 if search.nearest is not None:
                     self._differences[place] = search.nearest
-        return self._findings != before
 
     def forget_from(self, first_gone: int) -> None:
         """Forgets this turn and all after it."""

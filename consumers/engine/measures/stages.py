@@ -712,7 +712,7 @@ class StageLatencies:
         if turn is None or turn.view is None:
             return TurnMetrics({}, {})
         seconds = convai_seconds(self._reports(turn), turn.view.heard_ms)
-        recorded = None if record is None else record.usage(number)
+        recorded = None if record is None else record.recorded(number).usage
         return TurnMetrics(seconds, recorded or self._usage(number))
 
     def _usage(self, turn: int) -> Mapping[str, TokenUsage]:

@@ -5,7 +5,7 @@ from enum import IntEnum
 from itertools import chain
 from math import inf
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from consumers.engine.turns.timeline import (
     AGENT_RANK,
@@ -53,16 +53,6 @@ class TextPiece:
         self.length += len(self.glue) + len(frame)
 
 
-class PieceEdits(Protocol):
-    """Applies new and removed pieces to the timeline of the bot."""
-
-    def place_text(self, piece: TextPiece, time_ms: int) -> None:
-        """Adds the piece at this time, and sets its key."""
-
-    def displace_text(self, piece: TextPiece) -> None:
-        """Removes the piece."""
-
-
 class SpokenText:
     """The texts of one call's pipecat stream, in stream order. Replies of the model count only while no text went to synthesis."""
 
@@ -77,7 +67,7 @@ class SpokenText:
         """Ends the open piece: another turn may begin."""
         self._open = None
 
-    def speech(self, edits: PieceEdits, time_ms: int, frame: str) -> bool:
+    def speech(self, edits: "BotHistory", time_ms: int, frame: str) -> bool:
         """Adds a `tts_text` frame; returns whether it begins a piece."""
         if not self._has_speech:
             self._has_speech = True
@@ -94,7 +84,7 @@ class SpokenText:
         edits.place_text(TextPiece(" ", frame, is_phrase=True), time_ms)
         return True
 
-    def reply(self, edits: PieceEdits, time_ms: int, frame: str) -> bool:
+    def reply(self, edits: "BotHistory", time_ms: int, frame: str) -> bool:
         """Adds an `llm_response`, whole or a token with its own blanks; returns whether it begins a piece."""
         if self._has_speech:
             return False
@@ -103,7 +93,7 @@ class SpokenText:
             self._replies.append(self._open)
         return is_new
 
-    def _word(self, edits: PieceEdits, time_ms: int, frame: str, glue: str) -> bool:
+    def _word(self, edits: "BotHistory", time_ms: int, frame: str, glue: str) -> bool:
         has_paused = abs(time_ms - self._last_ms) > MAX_PAUSE_MS
         self._last_ms = time_ms
         if self._open is not None and not has_paused:

@@ -425,11 +425,6 @@ class SpokenText:
         return " ".join(text.split()[:kept])
 
 
-def spoken_prefix(text: str, segments: Iterable[str]) -> str | None:
-    """The part of `text` that the segments spoke; see `SpokenText.prefix`."""
-    return SpokenText(segments).prefix(text)
-
-
 def _common_length(wanted: str, segment: str) -> int:
     length = 0
     for ours, theirs in zip(wanted, segment, strict=False):

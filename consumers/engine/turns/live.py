@@ -1,6 +1,6 @@
 """The call as it is now: its turn, and the moments that are published at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import inf
 from typing import Final, NamedTuple
@@ -15,8 +15,8 @@ from consumers.engine.turns.heard import (
     HeardByTheBot,
     HeardByTheCaller,
     HeardTurns,
-    views_by_the_bot,
-    views_by_the_caller,
+    view_of_bot_turn,
+    view_of_eva_turn,
 )
 from consumers.engine.turns.reported import AgentRecord, AgentRecords, ReportedTools
 from consumers.engine.turns.timeline import (
@@ -32,7 +32,6 @@ from consumers.engine.turns.timeline import (
     voice_to_voice_ms,
 )
 from schemas.closed_sets import InputSource, PipelineType, ToolOutcome
-from schemas.events.elevenlabs import ConversationRecord
 from schemas.events.pipecat import FunctionCall, Message, message_began_ms
 from schemas.scores.records import (
     WITHDRAWN,
@@ -60,6 +59,8 @@ class TurnMoments:
 
     Attributes:
         ever_settled: Turns that were settled once, whatever their status now.
+        highest_turn: Largest turn number seen; 0 before the first turn.
+        tools: The uses of tools as last seen.
     """
 
     def __init__(self, revisions: Revisions) -> None:
@@ -70,8 +71,8 @@ class TurnMoments:
         self._reopened: set[int] = set()  # settled once, and not now
         self._unended: dict[int, int] = {}
         self._current = 0
-        self._highest = 0
-        self._tools = ToolUses()
+        self.highest_turn = 0
+        self.tools = ToolUses()
 
     @property
     def turns(self) -> set[int]:
@@ -81,16 +82,6 @@ class TurnMoments:
     def view(self, turn: int) -> TurnView | None:
         """The turn as last seen; None when it does not exist."""
         return self._views.get(turn)
-
-    @property
-    def tools(self) -> ToolUses:
-        """The uses of tools as last seen."""
-        return self._tools
-
-    @property
-    def highest_turn(self) -> int:
-        """Largest turn number seen; 0 before the first turn."""
-        return self._highest
 
     @property
     def unsettled_since_ms(self) -> int | None:
@@ -130,11 +121,11 @@ class TurnMoments:
             if view == old and not has_moved:
                 continue
             self._views[turn] = view
-            self._highest = max(self._highest, turn)
+            self.highest_turn = max(self.highest_turn, turn)
             self._move(turn, cause)
             if view != old:
                 records += self._turn_records(turn, view, old, cause)
-        changed = self._tools.follow(last_tool)
+        changed = self.tools.follow(last_tool)
         if changed:
             records += [self._tool_record(key, changed[key], cause) for key in sorted(changed)]
         return [record for record in records if record is not None], {turn for turn, _ in changed}
@@ -161,8 +152,8 @@ class TurnMoments:
         self._views = dict(views)
         records: list[AnyScoreRecord | None] = []
         records += [self._latency(turn, views[turn], TurnStatus.FINAL, cause) for turn in sorted(views) if turn >= 1]
-        self._tools.follow(last_tool)
-        records += [self._tool_record((use.turn, use.index), use, cause, is_over=True) for use in self._tools]
+        self.tools.follow(last_tool)
+        records += [self._tool_record((use.turn, use.index), use, cause, is_over=True) for use in self.tools]
         return [record for record in records if record is not None]
 
     def status(self, turn: int) -> TurnStatus:
@@ -216,10 +207,9 @@ class TurnMoments:
         )
 
     def _withdrawn_latency(self, turn: int, cause: Cause) -> VoiceToVoiceLatency | None:
-        return self._revisions.make(
-            VoiceToVoiceLatency, (LATENCY, turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
-            result=WITHDRAWN, anchor=None, source=None,
-        )  # fmt: skip
+        return self._revisions.withdraw(
+            VoiceToVoiceLatency, (LATENCY, turn, 0), cause, result=WITHDRAWN, anchor=None, source=None
+        )
 
     def _interruption(self, name: str, turn: int, cause: Cause, *, is_withdrawn: bool) -> InterruptionFact | None:
         return self._revisions.make(
@@ -233,14 +223,11 @@ class TurnMoments:
         self._left_at_ms.pop(turn, None)
         self._unended.pop(turn, None)
         self._reopen(turn)
-        if turn == self._highest:
-            self._highest = max(self._views, default=0)
-        published = self._revisions.published
-        records: list[AnyScoreRecord | None] = []
-        if (LATENCY, turn, 0) in published:
-            records.append(self._withdrawn_latency(turn, cause))
-        names = [name for name in _INTERRUPTIONS if (name, turn, 0) in published]
-        return records + [self._interruption(name, turn, cause, is_withdrawn=True) for name in names]
+        if turn == self.highest_turn:
+            self.highest_turn = max(self._views, default=0)
+        names = [name for name in _INTERRUPTIONS if (name, turn, 0) in self._revisions.published]
+        interruptions = [self._interruption(name, turn, cause, is_withdrawn=True) for name in names]
+        return [self._withdrawn_latency(turn, cause), *interruptions]
 
     def _tool_record(
         self, key: UseKey, use: PairedUse | None, cause: Cause, *, is_over: bool = False
@@ -249,12 +236,10 @@ class TurnMoments:
         turn, index = key
         subject = ("tool_call", turn, index)
         if use is None or (use.outcome is None and not is_over):
-            if subject not in self._revisions.published:
-                return None
-            return self._revisions.make(
-                ToolUseFact, subject, TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
-                tool="", outcome=ToolOutcome.UNANSWERED, duration_ms=None, is_withdrawn=True,
-            )  # fmt: skip
+            unanswered = ToolOutcome.UNANSWERED
+            return self._revisions.withdraw(
+                ToolUseFact, subject, cause, tool="", outcome=unanswered, duration_ms=None, is_withdrawn=True
+            )
         status = TurnStatus.FINAL if is_over else self.status(turn)
         outcome = use.outcome or ToolOutcome.UNANSWERED
         return self._revisions.make(
@@ -483,11 +468,6 @@ class LiveCall:
             if self.bot.machine.is_mute:  # its words are the answer
                 self.someone_speaks(time_ms)
 
-    def fell_back(self, time_ms: int) -> None:
-        """Folds a step of the agent's turn-end timer."""
-        if self.bot is not None:
-            self.bot.fell_back(time_ms)
-
     def message(self, time_ms: int, text: str, message: Message, *, is_user: bool) -> None:
         """Folds pipecat's own record of an utterance, for calls whose audit log lacks it."""
         if self.bot is None:
@@ -526,11 +506,6 @@ class LiveCall:
         """Folds pipecat's report of a tool's progress."""
         self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self.bot)
 
-    def bot_marked(self) -> None:
-        """Folds one of EVA's turn markers: a border of texts."""
-        if self.bot is not None:
-            self.bot.marked()
-
     def bot_text(self, stamp: float, frame: str, *, is_reply: bool = False) -> None:
         """Folds text that the bot hands to speech synthesis, or a reply of its model: its speech, if it does not report that."""
         bot = self.bot
@@ -542,10 +517,6 @@ class LiveCall:
             self.someone_speaks(time_ms)
         elif bot.machine.has_bot_events and not is_reply:
             self.dead_air.words_came(time_ms, len(frame), self.broker_moment, self._heard_by)
-
-    def fold_agent_record(self, record: ConversationRecord) -> None:
-        """Folds a conversation record of an ElevenLabs agent's provider; of several the most complete counts."""
-        self.records.fold(record)
 
     def refresh(self, cause: Cause, out: list[Effect]) -> LiveChanges:
         """Publishes the changed moments, and settles the turns that every stream has passed."""
@@ -608,8 +579,10 @@ class LiveCall:
     def _views(self, numbers: set[int] | None, end_s: float | None = None) -> dict[int, TurnView]:
         """Views of the existing turns among `numbers`, or of all; EVA's open sound ends at `end_s`."""
         if self.bot is None:
-            return views_by_the_caller(self.history, numbers, end_s)
-        views, record = views_by_the_bot(self.bot.machine, numbers), self.record
+            of_caller = self.history.machine.turns
+            return {turn: view_of_eva_turn(of_caller[turn], end_s) for turn in _among(of_caller, numbers)}
+        machine, record = self.bot.machine, self.record
+        views = {turn: view_of_bot_turn(machine, turn) for turn in _among(machine.turns, numbers)}
         return views if record is None else {turn: record.revised(turn, view) for turn, view in views.items()}
 
     def _publish(self, records: Sequence[AnyScoreRecord], out: list[Effect]) -> None:
@@ -643,3 +616,8 @@ class LiveCall:
             if record is not None:
                 self.announce(known_at_ms, out)
                 out.append(PublishScore(record))
+
+
+def _among(turns: Mapping[int, object], numbers: Iterable[int] | None) -> Iterable[int]:
+    """The numbers of existing turns among `numbers`, or of all."""
+    return turns if numbers is None else [number for number in numbers if number in turns]

@@ -52,6 +52,9 @@ class RecordedTurn(NamedTuple):
         return self[2:]
 
 
+_NOTHING: Final = RecordedTurn("", frozenset(), None, {})
+
+
 class AgentRecord:
     """One record, matched with the turns of a call.
 
@@ -94,27 +97,17 @@ class AgentRecord:
         """Drops the matches: the live turns are others now."""
         self._places = {}
 
-    def latency_ms(self, turn: int) -> float | None:
-        """ElevenLabs' latency of a live turn in ms; None without one."""
+    def recorded(self, turn: int) -> RecordedTurn:
+        """The values that the record has for a live turn; none without a match."""
         place = self._places.get(turn)
-        return None if place is None else self._turns[place].latency_ms
+        return _NOTHING if place is None else self._turns[place]
 
     def revised(self, turn: int, view: TurnView) -> TurnView:
         """The view of a live turn with the record's latency in place of an estimate."""
-        recorded_ms = self.latency_ms(turn)
+        recorded_ms = self.recorded(turn).latency_ms
         if recorded_ms is None or view.anchor is not Anchor.ESTIMATED:
             return view
         return view._replace(recorded_ms=recorded_ms, anchor=Anchor.RECORD)
-
-    def metrics(self, turn: int) -> Mapping[str, float]:
-        """Seconds of a live turn's metrics by ElevenLabs' name; empty without any."""
-        place = self._places.get(turn)
-        return {} if place is None else self._turns[place].metrics
-
-    def usage(self, turn: int) -> Mapping[str, TokenUsage]:
-        """Tokens and their prices of a live turn by model; empty without any."""
-        place = self._places.get(turn)
-        return {} if place is None else self._turns[place].usage
 
     def _found(self, machine: BotTurnMachine) -> dict[int, int]:
         by_id = self._place_by_id
@@ -245,7 +238,6 @@ record, one by one, take two fifths of it.
 """
 
 _LIMIT: Final = "callgauge_limits_hit_total"
-_NOTHING: Final = RecordedTurn("", frozenset(), None, {})
 
 
 class AgentRecords:
