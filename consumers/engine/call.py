@@ -32,7 +32,7 @@ from consumers.engine.transcripts import CallTranscript, RecordedTranscript, tra
 from consumers.engine.turns.bot import MOMENT_BY_KIND, MOMENT_BY_LINE, SpeechMoment
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.live import INPUT_RANK, NO_CHANGES, LiveCall
-from consumers.engine.turns.timeline import ElementKind, ToolUse
+from consumers.engine.turns.timeline import ElementKind, SilenceKind, ToolUse
 from schemas.closed_sets import CloseReason, InputSource
 from schemas.events.audit import (
     AuditAssistant,
@@ -405,7 +405,7 @@ class Call:
     def _plan_close(self, reason: CloseReason) -> None:
         at = self.live.broker_moment
         if self.end.announce(at, reason):
-            self.live.dead_air.line_went_down(at)
+            self.live.dead_air.note(SilenceKind.LINE_DOWN, 0, at)
 
     # One handler for each type of event, by the table below. EVA's history comes first: the live call reads its machine.
 

@@ -37,7 +37,6 @@ class Eviction:
     """
 
     def __init__(self) -> None:
-        """Starts without open calls."""
         self._places: list[_Place] = []
 
     def add(self, call: Call, calls: Mapping[str, Call]) -> None:

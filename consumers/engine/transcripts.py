@@ -31,6 +31,7 @@ from schemas.transcript import (
     TranscriptTurn,
     request_id,
 )
+from schemas.units import MS_PER_SECOND
 
 # Puts the measured values of a turn on the transcript entry where ElevenLabs has them.
 
@@ -207,7 +208,6 @@ MAX_TRANSCRIPT_BYTES: Final = 1_000_000
 LEAST_ENTRY_BYTES: Final = 100
 LEAST_USE_BYTES: Final = 100
 """Lower bounds of the bytes of an entry, and of a tool call in it, beside their texts."""
-MS_PER_SECOND: Final = 1_000
 
 
 Entries = Iterator[TranscriptTurn | None]

@@ -32,6 +32,7 @@ from schemas.goals.checks import (
 )
 from schemas.goals.goal_set import GoalSet
 from schemas.goals.patterns import compiled, is_found
+from schemas.units import MS_PER_SECOND
 
 # The facts of one turn that checks by code read, and whether the leaves of a check hold in it.
 
@@ -239,8 +240,6 @@ def _text(value: object) -> str:
 # the first turn that ends later is where the time is over. Checks inside a `within` are under its limit too, so of
 # two limits the stricter one holds. - A turn without times may be in time or not. A leaf about arguments or an answer
 # that a producer withholds may hold or not. If that decides, the check stays open, even when the call is over.
-
-MS_PER_SECOND: Final = 1_000
 
 
 class CheckState(StrEnum):

@@ -11,13 +11,14 @@ from consumers.engine.goals.questions import Answer, AskingBudget, OpenQuestions
 from consumers.engine.limits import GoalRules
 from consumers.engine.records import Revisions, hash_of
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
-from consumers.engine.turns.heard import MS_PER_SECOND, HeardTurn, Purpose
+from consumers.engine.turns.heard import HeardTurn, Purpose
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from consumers.engine.turns.timeline import PairedUse, outcome_of
 from schemas.closed_sets import JudgeKind, PipelineType, ToolOutcome, UnscoredReason
 from schemas.events.audit import CallStarted
 from schemas.judging import PROMPT_VERSIONS, AgentBrief, JudgeRequest, JudgeVerdict, NotRateable, Rated, TranscriptItem
 from schemas.scores.records import NotApplicable, Result, Scored, Unscored
+from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_INSTRUCTIONS_CHARS, MAX_TEXT_CHARS
 
 # The turns of a conversation as goals are judged on them: words, tools, and times.

@@ -81,7 +81,6 @@ class ToolCorrectness:
     """
 
     def __init__(self, expected: Sequence[ExpectedToolCall]) -> None:
-        """Starts with nothing compared."""
         self._expected = tuple(expected)
         self._findings: dict[int, Finding] = {}
         self._differences: dict[int, tuple[Difference, ...]] = {}

@@ -16,7 +16,7 @@ from consumers.engine.effects import Count
 from consumers.engine.records import MetricResult, scored, skipped
 from consumers.engine.turns.heard import HeardTurn
 from consumers.engine.turns.live import LiveCall
-from consumers.engine.turns.timeline import EVA_DIGITS, ToolEntry, TurnView, voice_to_voice_ms
+from consumers.engine.turns.timeline import EVA_DIGITS, MS_DIGITS, ToolEntry, TurnView, voice_to_voice_ms
 from schemas.closed_sets import Anchor, PipelineType, UnscoredReason
 from schemas.metric_context import MetricContext
 from schemas.scores.records import NotApplicable, Result, Scored, Unscored
@@ -38,7 +38,6 @@ YIELD_LIMIT_MS: Final = 2000.0
 TOUCHING_S: Final = 0.001
 """Longest overlap of two sounds, in seconds, that is no interruption."""
 SCORE_DIGITS: Final = 4
-MS_DIGITS: Final = 3
 
 Segments = Sequence[tuple[float, float]]
 """(start, end) of each stretch of sound, in epoch seconds."""

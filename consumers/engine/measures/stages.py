@@ -4,6 +4,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeGuard
@@ -36,6 +37,7 @@ from schemas.scores.latency_stages import (
     StageSource,
     service_kind,
 )
+from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_NAME_CHARS, MAX_TIME_MS
 
 # Reads stage latencies and token counts from events, by the tables of `schemas.scores.latency_stages`.
@@ -171,15 +173,7 @@ def _service_usage(data: Any, at_s: float, findings: Findings) -> None:
         findings.used_tokens("service_usage llm", at_s, 0, data.get("model"), data)
 
 
-def _user_bot_latency(data: Any, at_s: float, findings: Findings) -> None:
-    _whole(data, Stage.VOICE_TO_VOICE, at_s, findings)
-
-
-def _first_bot_speech(data: Any, at_s: float, findings: Findings) -> None:
-    _whole(data, Stage.FIRST_SPEECH, at_s, findings)
-
-
-def _whole(data: Any, stage: Stage, at_s: float, findings: Findings) -> None:
+def _whole(stage: Stage, data: Any, at_s: float, findings: Findings) -> None:
     seconds = data.get("latency_seconds") if isinstance(data, Mapping) else data
     findings.took(stage, stage, StageSource.PIPECAT, seconds, end_s=at_s)
 
@@ -267,8 +261,8 @@ _RECORD_READERS: Mapping[str, Callable[[Any, float, Findings], None]] = {
     "service_latency": _service_latency,
     "service_usage": _service_usage,
     "latency_breakdown": _breakdown,
-    "user_bot_latency": _user_bot_latency,
-    "first_bot_speech_latency": _first_bot_speech,
+    "user_bot_latency": partial(_whole, Stage.VOICE_TO_VOICE),
+    "first_bot_speech_latency": partial(_whole, Stage.FIRST_SPEECH),
 }
 
 
@@ -504,7 +498,6 @@ DISAGREEMENT_MS = 200
 DISAGREEMENT_SHARE = 0.2
 """And share of the larger number. Beyond both they disagree: a clock is skewed, or one of them measures something else."""
 
-MS_PER_SECOND = 1000
 SECOND_DIGITS = 6
 _FROM_A_RECORD = frozenset({StageSource.ELEVENLABS, StageSource.RUN})
 _SPEECH = SOURCES.index(StageSource.SPEECH)

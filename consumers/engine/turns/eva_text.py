@@ -392,7 +392,6 @@ class SpokenText:
     """
 
     def __init__(self, segments: Iterable[str]) -> None:
-        """Reads the segments, in their order."""
         spoken = [segment for segment in map(normalised, segments) if segment]
         self._joined = "".join(spoken)
         self._sorted = sorted(set(spoken))

@@ -26,6 +26,7 @@ from consumers.engine.turns.timeline import (
     key_time_ms,
 )
 from schemas.closed_sets import Anchor
+from schemas.units import MS_PER_SECOND
 
 # The words of a turn by source, and one table that chooses the sources for each purpose.
 #
@@ -176,7 +177,6 @@ WORDS_BY_PURPOSE: Final[Mapping[Purpose, _Order]] = {
 # places that know both the machines and this shape. Everything that measures, judges or shows a turn reads it and no
 # machine.
 
-MS_PER_SECOND = 1_000
 Times = tuple[float, ...]
 """Epoch seconds, in the order of filing."""
 Segments = tuple[tuple[float, float], ...]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import inf
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from consumers.engine.effects import Effect, PublishScore
 from consumers.engine.limits import Limits
@@ -23,6 +23,7 @@ from consumers.engine.turns.timeline import (
     BrokerMoment,
     HeardBy,
     PairedUse,
+    SilenceKind,
     ToolEntry,
     ToolUse,
     ToolUses,
@@ -45,6 +46,7 @@ from schemas.scores.records import (
     TurnStatus,
     VoiceToVoiceLatency,
 )
+from schemas.units import MS_PER_SECOND
 
 # Publishes the moments of a call's turns: compares turns with the published values and makes records of latencies,
 # interruptions and tools.
@@ -250,8 +252,6 @@ class TurnMoments:
 
 # Tools of a call from pipecat's `FunctionCallObserver`; they count where no other source has tools.
 
-_MS_PER_SECOND: Final = 1_000
-
 
 class FunctionCalls:
     """Follows the function calls of one call. A requested tool is not in use yet: it may wait for another, and never run. A
@@ -271,16 +271,16 @@ class FunctionCalls:
         is_over = call.is_over
         if call_id is None or name is None or not (is_over or call.is_in_progress):
             return
-        at_ms = logged_ms if call.timestamp is None else int(call.timestamp * _MS_PER_SECOND)
+        at_ms = logged_ms if call.timestamp is None else int(call.timestamp * MS_PER_SECOND)
         if (call_id, is_over) not in self._heard:
             self._heard.add((call_id, is_over))
-            dead_air.function_settled(at_ms, at) if is_over else dead_air.function_called(at_ms, at)
+            dead_air.note(SilenceKind.FUNCTION_SETTLED if is_over else SilenceKind.FUNCTION_CALLED, at_ms, at)
         if bot is None or self._gave_way_at is not None:
             return
         if not is_over:
             self._tools.called(bot, call_id, name, at_ms, call.arguments)
         elif call.in_progress_at is not None:
-            self._tools.called(bot, call_id, name, int(call.in_progress_at * _MS_PER_SECOND), None)
+            self._tools.called(bot, call_id, name, int(call.in_progress_at * MS_PER_SECOND), None)
         if call.has_answered:
             result = call.result if call.error is None else {"status": "error", "message": call.error}
             self._tools.answered(
@@ -297,7 +297,7 @@ class FunctionCalls:
             self._tools.withdraw(bot)
         if self._gave_way_at is None or at < self._gave_way_at:
             self._gave_way_at = at
-            dead_air.functions_give_way(at)
+            dead_air.note(SilenceKind.FUNCTIONS_GAVE_WAY, 0, at)
 
 
 # The live call: turns as heard now, and their latencies, interruptions, tools and silences as records to publish.
@@ -428,9 +428,9 @@ class LiveCall:
             self.someone_speaks(int(started_s * 1000))
         self.dead_air.is_heard(HeardBy.BOT if machine.has_user_events else HeardBy.TRANSCRIPT, self.broker_moment)
         if is_unseen and not is_found:
-            self.dead_air.someone_spoke(at_ms, self.broker_moment, self._heard_by)
+            self.dead_air.note(SilenceKind.SOMEONE_SPOKE, at_ms, self.broker_moment, self._heard_by)
         elif moment in _USER_STARTS:
-            self.dead_air.user_started(at_ms, self.broker_moment, self._heard_by)
+            self.dead_air.note(SilenceKind.USER_STARTED, at_ms, self.broker_moment, self._heard_by)
         elif moment is SpeechMoment.BOT_STARTED:
             self.someone_speaks(at_ms)
         if machine.bot_turn is None and (
@@ -499,8 +499,8 @@ class LiveCall:
         at = self.broker_moment
         self._function_calls.give_way(at, self.dead_air, self.bot)
         if is_exact:
-            used = self.dead_air.tool_called if moment is SpeechMoment.TOOL_CALL else self.dead_air.tool_answered
-            used(time_ms, at)
+            is_call = moment is SpeechMoment.TOOL_CALL
+            self.dead_air.note(SilenceKind.TOOL_CALLED if is_call else SilenceKind.TOOL_ANSWERED, time_ms, at)
 
     def function_call(self, call: FunctionCall, time_ms: int) -> None:
         """Folds pipecat's report of a tool's progress."""
@@ -600,7 +600,7 @@ class LiveCall:
 
     def someone_speaks(self, start_ms: int) -> None:
         """Ends the silence."""
-        self.dead_air.speech_started(start_ms, self.broker_moment, self._heard_by)
+        self.dead_air.note(SilenceKind.SPEECH_STARTED, start_ms, self.broker_moment, self._heard_by)
 
     def _declare_dead_air(self, out: list[Effect]) -> None:
         found, self._found = self._found, []

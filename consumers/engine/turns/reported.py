@@ -9,10 +9,11 @@ from pydantic_core import from_json
 
 from consumers.engine.effects import Count, Effect
 from consumers.engine.turns.bot import BotHistory, BotTurnMachine, SpeechMoment, TokenUsage
-from consumers.engine.turns.timeline import ToolUse, TurnView
+from consumers.engine.turns.timeline import MS_DIGITS, ToolUse, TurnView
 from schemas.closed_sets import Anchor, InputSource
 from schemas.events.elevenlabs import LATENCY_METRIC, ConversationRecord, RecordEntry
 from schemas.scores.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, SEVERAL, Several
+from schemas.units import MS_PER_SECOND
 from schemas.wire import without_infinity
 
 # Matches the turns of an ElevenLabs conversation record with the turns heard live.
@@ -21,8 +22,6 @@ from schemas.wire import without_infinity
 # match live events by id. Without ids, turns match by place if both sides have as many, otherwise by the caller's
 # words.
 
-MS_PER_SECOND: Final = 1_000
-MS_DIGITS: Final = 3
 MAX_AMOUNT: Final = 1e12
 """Largest number of tokens, or price, of a turn."""
 _PIECE_CHARS: Final = 64

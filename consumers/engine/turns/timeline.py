@@ -226,7 +226,21 @@ class HeardBy(IntEnum):
 
 
 class SilenceKind(IntEnum):
-    """Kinds of moments that begin, explain or end a silence."""
+    """Kinds of moments that begin, explain or end a silence.
+
+    Attributes:
+        USER_ENDED: Begins a silence.
+        SPEECH_STARTED: Ends the silence; it was dead air if it had lasted by the call's own clock.
+        TOOL_CALLED: Pauses the silence while a tool runs; it was dead air if it had already lasted too long.
+        TOOL_ANSWERED: Begins the silence again at the answer of a tool.
+        LINE_DOWN: Ends the watch: the call is over, and the caller waits for no answer.
+        FUNCTION_CALLED: Pipecat reports a running tool; it counts until pipecat's tools give way.
+        FUNCTION_SETTLED: Pipecat reports the end of that tool.
+        USER_STARTED: As SPEECH_STARTED; but words that may have been heard before it leave the silence unproved.
+        SOMEONE_SPOKE: Ends the silence without a result: somebody was speaking at this time, and it is not known since when.
+        WORDS_CAME: Puts the decision off while words that went to speech synthesis may be heard.
+        FUNCTIONS_GAVE_WAY: Drops pipecat's tools from this moment on; `FunctionCalls` has the rule.
+    """
 
     USER_ENDED = 0
     SPEECH_STARTED = 1
