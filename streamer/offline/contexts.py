@@ -10,7 +10,7 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.call import Call
 from consumers.engine.evaluator import NO_LIMITS, folded
 from consumers.engine.limits import Limits
-from consumers.engine.measures.eva import GOODBYE, facts_of, metrics_of, state_hash
+from consumers.engine.measures.eva import GOODBYE, metrics_of, state_hash
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.timeline import ElementKind, ToolUse
 from schemas.closed_sets import InputSource
@@ -253,5 +253,5 @@ def eva_metrics_of(
     state = state_of_record(recorded.directory)
     call, refused = folded_recording(recorded, arrival_seed, on_event)
     context = whole_context(recorded, call, state)
-    results = metrics_of(context, facts_of(call.history, state.stage_mean_ms, state.mean_tokens))
+    results = metrics_of(context, call.history, state.stage_mean_ms, state.mean_tokens)
     return CallMetrics(recorded.conversation_id, {name: results[name].to_dict() for name in sorted(results)}, refused)
