@@ -95,7 +95,7 @@ MUTANTS: Final = (
     Mutant("the order does not say that revisions go on from another number", PARTITION,
            "self._order.renumber(step)", "pass", f"{UNIT}test_owners.py"),
     Mutant("a partition that stays ours reads on behind what waited", ASSIGNMENT,
-           "each.partition.read_again()", "pass", f"{UNIT}test_assignment.py"),
+           "each.read_again()", "pass", f"{UNIT}test_assignment.py"),
     Mutant("time passes while what a former owner folded is folded", ASSIGNMENT,
            "if known_ms is not None and not was_recovering:", "if known_ms is not None:", f"{UNIT}test_assignment.py"),
     Mutant("an input that lags does not hold the time back", READING,
