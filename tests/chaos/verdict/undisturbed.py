@@ -78,8 +78,8 @@ def undisturbed(inputs: Inputs, limits: Limits, rules: GoalRules | None = None) 
     questions: list[JudgeRequest] = []
     for effect in effects:
         match effect:
-            case PublishScore(record):
-                records.append(record)
+            case PublishScore(score):
+                records.append(score)
             case RequestVerdict(question):
                 questions.append(question)
             case CloseCall(conversation_id, closing, transcript):
