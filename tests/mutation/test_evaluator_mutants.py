@@ -39,95 +39,182 @@ class Mutant(NamedTuple):
     first: str
 
 
-WRITER: Final = "consumers/evaluator/writer.py"
-TAKEOVER: Final = "consumers/evaluator/takeover.py"
-RECOVERY: Final = "consumers/evaluator/recovery.py"
-PARTITION: Final = "consumers/evaluator/partition.py"
-ASSIGNMENT: Final = "consumers/evaluator/assignment.py"
-READING: Final = "consumers/evaluator/reading.py"
-ORDER: Final = "schemas/order.py"
-ENGINE: Final = "consumers/engine/evaluator.py"
-CALL: Final = "consumers/engine/call.py"
-RECORDS: Final = "consumers/engine/records.py"
+def _mutant(block: str) -> Mutant:
+    fault, where, *lines = block.splitlines()
+    module, first = where.strip().split(", first ")
+    old, new = ("\n".join(line[2:] for line in lines if line.startswith(sign)) for sign in ("- ", "+ "))
+    return Mutant(fault, module, old, new, first)
 
-UNIT: Final = "tests/unit/evaluator/"
-PROPERTIES: Final = "tests/properties/"
 
-MUTANTS: Final = (
-    Mutant("a call closes without its fact", WRITER,
-           "records += closing\n", "records += closing[:-1]\n", f"{PROPERTIES}test_recovery.py"),
-    Mutant("the order does not say that a call closed", WRITER,
-           "order.close(conversation_id)", "pass", f"{UNIT}test_owners.py"),
-    Mutant("the last steps of a transaction are not in the order", WRITER,
-           'b"".join(decision.steps for decision in decisions)', 'b"".join(decision.steps for decision in decisions[:-1])',
-           f"{UNIT}test_writer.py"),
-    Mutant("a decision counts as written one transaction too early", WRITER,
-           "self._done += count", "self._done += count + 1", f"{UNIT}test_writer.py"),
-    Mutant("decisions of two versions share a record of the order", WRITER,
-           "if decisions and decision.version != decisions[0].version:", "if False:", f"{UNIT}test_writer.py"),
-    Mutant("a producer that was fenced off in between goes on", WRITER,
-           "if self._epoch() != (former[0], former[1] + 1):", "if self._epoch()[0] != former[0]:", f"{UNIT}test_writer.py"),
-    Mutant("the writer that a note names is not fenced off", TAKEOVER,
-           "(order.writers | inputs[number].writers)", "order.writers", f"{UNIT}test_takeover.py"),
-    Mutant("the order is read to the first mark only", TAKEOVER,
-           "rests, {number: mark.order for number, mark in marks.items()}", "rests, ends", f"{UNIT}test_takeover.py"),
-    Mutant("of several notes the latest place in the order counts", TAKEOVER,
-           "return min(orders, default=0)", "return max(orders, default=0)", f"{UNIT}test_takeover.py"),
-    Mutant("offsets that somebody else committed are obeyed", TAKEOVER,
-           "inputs.committed |= dict.fromkeys(foreign, -1)", "pass", f"{UNIT}test_takeover.py"),
-    Mutant("a start may be forgotten that open calls need", RECOVERY,
-           "position <= watermarks.get(source, position)", "position <= watermarks.get(source, position) + 1",
-           f"{UNIT}test_recovery.py"),
-    Mutant("a successor does not know which calls are closed", RECOVERY,
-           "self._evaluator.has_closed(conversation_id)", "pass", f"{PROPERTIES}test_recovery.py"),
-    Mutant("after a loss nothing is published again", RECOVERY,
-           "if self.lost or version != self._version", "if version != self._version", f"{UNIT}test_replay.py"),
-    Mutant("what is published again counts again", RECOVERY,
-           '"revision": least_revision, "is_first": False, **counted', '"revision": least_revision, **counted',
-           f"{UNIT}test_owners.py"),
-    Mutant("a note beside a later offset counts as ours", RECOVERY,
-           "read < offset", "read < 0", f"{UNIT}test_recovery.py"),
-    Mutant("the offset is committed as if no call were open", PARTITION,
-           "min(offset, watermarks.get(self._source_by_topic[topic], offset))", "offset", f"{UNIT}test_partition.py"),
-    Mutant("steps without a decision are never written", PARTITION,
-           "if not self.is_recovering and len(self._order):\n            self._put(())", "if False:\n            self._put(())",
-           f"{UNIT}test_partition.py"),
-    Mutant("the order does not say that revisions go on from another number", PARTITION,
-           "self._order.renumber(step)", "pass", f"{UNIT}test_owners.py"),
-    Mutant("a partition that stays ours reads on behind what waited", ASSIGNMENT,
-           "each.read_again()", "pass", f"{UNIT}test_assignment.py"),
-    Mutant("time passes while what a former owner folded is folded", ASSIGNMENT,
-           "if known_ms is not None and not was_recovering:", "if known_ms is not None:", f"{UNIT}test_assignment.py"),
-    Mutant("an input that lags does not hold the time back", READING,
-           "return min(times_ms) if", "return max(times_ms) if", f"{UNIT}test_reading.py"),
-    Mutant("a producer's clock that steps back stops the merge", READING,
-           "max, initial=ahead.latest_ms", "max, initial=0", f"{UNIT}test_reading.py"),
-    Mutant("an owner that goes back is not noticed", ORDER,
-           "if position < self.positions[source]:", "if False:", "tests/unit/schemas/test_order.py"),
-    Mutant("time goes back in the order", ORDER,
-           "self.time_ms = max(self.time_ms, now_ms)\n        self._steps", "self.time_ms = now_ms\n        self._steps",
-           "tests/unit/schemas/test_order.py"),
-    Mutant("a closed call opens again", ENGINE,
-           "if conversation_id in self._closed or isinstance(", "if isinstance(", "tests/unit/engine/test_evaluator.py"),
-    Mutant("a record that is read again counts again", ENGINE,
-           "if arrival.offset <= self._last_offsets", "if arrival.offset < self._last_offsets",
-           "tests/unit/engine/test_evaluator.py"),
-    Mutant("a call ends before an input that lags is read", ENGINE,
-           "self._now_ms < call.end.due_ms <= broker_ms", "call.end.due_ms <= broker_ms < self._now_ms",
-           "tests/unit/engine/test_waiting_arrivals.py"),
-    Mutant("a record that waits does not hold the committed offset back", CALL,
-           "self.first_offsets.setdefault(source, arrival.offset)\n        broker_ms", "broker_ms",
-           "tests/unit/engine/test_waiting_arrivals.py"),
-    Mutant("a scored call has no end of its last silence", CALL,
-           "if not self.is_over:\n            self.live.reached(now_ms, out)", "if False:\n            pass",
-           "tests/unit/engine/test_call.py"),
-    Mutant("a revision is left out", RECORDS,
-           "else last.revision + 1", "else last.revision + 2", "tests/unit/engine/test_records.py"),
-    Mutant("a value that comes back counts as the first one", RECORDS,
-           "had_value=had_value or has_value", "had_value=has_value", "tests/unit/engine/test_records.py"),
-    Mutant("after a loss values count once more", RECORDS,
-           "not had_value and self.counts", "not had_value", "tests/unit/engine/test_records.py"),
-)  # fmt: skip
+_TABLE: Final = """\
+a call closes without its fact
+  consumers/evaluator/writer.py, first tests/properties/test_recovery.py
+- records += closing
++ records += closing[:-1]
+
+the order does not say that a call closed
+  consumers/evaluator/writer.py, first tests/unit/evaluator/test_owners.py
+- order.close(conversation_id)
++ pass
+
+the last steps of a transaction are not in the order
+  consumers/evaluator/writer.py, first tests/unit/evaluator/test_writer.py
+- b"".join(decision.steps for decision in decisions)
++ b"".join(decision.steps for decision in decisions[:-1])
+
+a decision counts as written one transaction too early
+  consumers/evaluator/writer.py, first tests/unit/evaluator/test_writer.py
+- self._done += count
++ self._done += count + 1
+
+decisions of two versions share a record of the order
+  consumers/evaluator/writer.py, first tests/unit/evaluator/test_writer.py
+- if decisions and decision.version != decisions[0].version:
++ if False:
+
+a producer that was fenced off in between goes on
+  consumers/evaluator/writer.py, first tests/unit/evaluator/test_writer.py
+- if self._epoch() != (former[0], former[1] + 1):
++ if self._epoch()[0] != former[0]:
+
+the writer that a note names is not fenced off
+  consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
+- (order.writers | inputs[number].writers)
++ order.writers
+
+the order is read to the first mark only
+  consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
+- rests, {number: mark.order for number, mark in marks.items()}
++ rests, ends
+
+an order is used of which records are gone
+  consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
+- if noted is None or (noted and not starts[number] == noted <= marks[number].order):
++ if noted is None:
+
+offsets that somebody else committed are obeyed
+  consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
+- inputs.committed |= dict.fromkeys(foreign, -1)
++ pass
+
+a start may be forgotten that open calls need
+  consumers/evaluator/recovery.py, first tests/unit/evaluator/test_recovery.py
+- position <= watermarks.get(source, position)
++ position <= watermarks.get(source, position) + 1
+
+a successor does not know which calls are closed
+  consumers/evaluator/recovery.py, first tests/properties/test_recovery.py
+- self._evaluator.has_closed(conversation_id)
++ pass
+
+after a loss nothing is published again
+  consumers/evaluator/recovery.py, first tests/unit/evaluator/test_replay.py
+- if self.lost or version != self._version
++ if version != self._version
+
+what is published again counts again
+  consumers/evaluator/recovery.py, first tests/unit/evaluator/test_owners.py
+- "revision": least_revision, "is_first": False, **counted
++ "revision": least_revision, **counted
+
+a note beside a later offset counts as ours
+  consumers/evaluator/recovery.py, first tests/unit/evaluator/test_recovery.py
+- read < offset
++ read < 0
+
+the offset is committed as if no call were open
+  consumers/evaluator/partition.py, first tests/unit/evaluator/test_partition.py
+- min(offset, watermarks.get(self._source_by_topic[topic], offset))
++ offset
+
+steps without a decision are never written
+  consumers/evaluator/partition.py, first tests/unit/evaluator/test_partition.py
+- if not self.is_recovering and len(self._order):
+-             self._put(())
++ if False:
++             self._put(())
+
+the order does not say that revisions go on from another number
+  consumers/evaluator/partition.py, first tests/unit/evaluator/test_owners.py
+- self._order.renumber(step)
++ pass
+
+a partition that stays ours reads on behind what waited
+  consumers/evaluator/assignment.py, first tests/unit/evaluator/test_assignment.py
+- each.read_again()
++ pass
+
+time passes while what a former owner folded is folded
+  consumers/evaluator/assignment.py, first tests/unit/evaluator/test_assignment.py
+- if known_ms is not None and not was_recovering:
++ if known_ms is not None:
+
+an input that lags does not hold the time back
+  consumers/evaluator/reading.py, first tests/unit/evaluator/test_reading.py
+- return min(times_ms) if
++ return max(times_ms) if
+
+a producer's clock that steps back stops the merge
+  consumers/evaluator/reading.py, first tests/unit/evaluator/test_reading.py
+- max, initial=ahead.latest_ms
++ max, initial=0
+
+an owner that goes back is not noticed
+  schemas/order.py, first tests/unit/schemas/test_order.py
+- if position < self.positions[source]:
++ if False:
+
+time goes back in the order
+  schemas/order.py, first tests/unit/schemas/test_order.py
+- self.time_ms = max(self.time_ms, now_ms)
+-         self._steps
++ self.time_ms = now_ms
++         self._steps
+
+a closed call opens again
+  consumers/engine/evaluator.py, first tests/unit/engine/test_evaluator.py
+- if conversation_id in self._closed or isinstance(
++ if isinstance(
+
+a record that is read again counts again
+  consumers/engine/evaluator.py, first tests/unit/engine/test_evaluator.py
+- if arrival.offset <= self._last_offsets
++ if arrival.offset < self._last_offsets
+
+a call ends before an input that lags is read
+  consumers/engine/evaluator.py, first tests/unit/engine/test_waiting_arrivals.py
+- self._now_ms < call.end.due_ms <= broker_ms
++ call.end.due_ms <= broker_ms < self._now_ms
+
+a record that waits does not hold the committed offset back
+  consumers/engine/call.py, first tests/unit/engine/test_waiting_arrivals.py
+- self.first_offsets.setdefault(source, arrival.offset)
+-         broker_ms
++ broker_ms
+
+a scored call has no end of its last silence
+  consumers/engine/call.py, first tests/unit/engine/test_call.py
+- if not self.is_over:
+-             self.live.reached(now_ms, out)
++ if False:
++             pass
+
+a revision is left out
+  consumers/engine/records.py, first tests/unit/engine/test_records.py
+- else last.revision + 1
++ else last.revision + 2
+
+a value that comes back counts as the first one
+  consumers/engine/records.py, first tests/unit/engine/test_records.py
+- had_value=had_value or has_value
++ had_value=has_value
+
+after a loss values count once more
+  consumers/engine/records.py, first tests/unit/engine/test_records.py
+- not had_value and self.counts
++ not had_value
+"""
+MUTANTS: Final = tuple(map(_mutant, _TABLE.split("\n\n")))
 
 
 @pytest.fixture(scope="module")

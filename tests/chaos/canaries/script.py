@@ -26,7 +26,7 @@ ALONE: Final = {**LIMITS, "CALLGAUGE_EVALUATOR_INSTANCE": "the only one"}
 JUDGED: Final = {
     **ALONE,
     "CALLGAUGE_GOALS__ASKS_JUDGE": "true",
-    "CALLGAUGE_GOALS__TEXT_JUDGES": '["conciseness"]',
+    "CALLGAUGE_GOALS__TEXT_JUDGES": "conciseness",
     "CALLGAUGE_GOALS__VERDICT_DEADLINE_MS": "5000",
 }
 """The same, of one that puts questions to a judge who never answers."""

@@ -144,7 +144,8 @@ def limits_of(environment: Mapping[str, str]) -> Limits:
 def rules_of(environment: Mapping[str, str]) -> GoalRules:
     """Their rules of judging."""
     given = _given(environment, "CALLGAUGE_GOALS__")
-    return GoalRules.model_validate({name: from_json(value) for name, value in given.items()})
+    text_judges = given.pop("text_judges", "")
+    return GoalRules.model_validate({**given, "text_judges": text_judges.split(",") if text_judges else ()})
 
 
 def _given(environment: Mapping[str, str], prefix: str) -> dict[str, str]:
