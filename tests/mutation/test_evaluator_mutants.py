@@ -245,11 +245,12 @@ def test_no_mutant_survives(mutant: Mutant, tree: Path, record_property: Callabl
         done = run_of(tree, mutant.first, *LAWS)
     finally:
         path.write_text(text)
+    killers = [line.split(" - ")[0] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     assert done.returncode == TESTS_FAILED, (
         f"{mutant.fault}: no test noticed it, or none could run:\n{done.stdout[-3000:]}"
     )
-    killer = next(line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))).split(" - ")[0]
-    record_property("mutant", f"{mutant.module}: {mutant.fault}: {killer}")
+    assert killers, f"{mutant.fault}: a test hangs, and fails only when that lasts too long:\n{done.stderr[-3000:]}"
+    record_property("mutant", f"{mutant.module}: {mutant.fault}: {killers[0]}")
 
 
 def run_of(tree: Path, *tests: str) -> subprocess.CompletedProcess[str]:

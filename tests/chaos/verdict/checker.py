@@ -6,7 +6,7 @@ has and the topic has not; and a refused record that is not in quarantine. *Dupl
 read twice, one that says nothing new, a second `closed` or final record of a call, or what counters count: a second record that
 claims to be the first of its subject with a value, or the first of its turn to know a value. *Wrong*: a newest revision that says
 something else than the undisturbed run's, that the undisturbed run does not have, or that is no record of the contract; a revision
-that does not follow the one before it, a status that goes back, offsets that do; and any record of a call after its end.
+that does not follow the one before it, what is final and is not any more, offsets that go back; and any record of a call after its end.
 
 Revisions of a subject are 1, 2, 3 and so on in the order of the log. When another version of the code takes a call over, they go on
 with the first of a later generation, which may say what the one before it said.
@@ -60,8 +60,6 @@ _AT_THE_END: Final = {"closed"}
 """Of these not even the offsets may differ."""
 
 _HASH: Final = "input_hash"
-_STATUSES: Final = tuple(TurnStatus)
-"""In the order in which they come."""
 
 
 @dataclass(slots=True)
@@ -208,7 +206,7 @@ class _Read:
         self._ids: set[str] = set()
         self._once: Counter[tuple[Subject, str]] = Counter()
         self._over: set[str] = set()
-        self._statuses: dict[Subject, int] = {}
+        self._final: set[Subject] = set()
         self._offsets: dict[tuple[str, str], int] = {}
 
     def take(self, record: AnyScoreRecord, *, is_newer_version: bool) -> None:
@@ -253,12 +251,14 @@ class _Read:
             self._findings.note("wrong", subject[1], what)
 
     def _require_progress(self, subject: Subject, record: AnyScoreRecord) -> None:
-        """No status of a subject goes back, and no offset of its call, except where values are published once again."""
-        rank, before = _STATUSES.index(record.status), self._statuses.get(subject, 0)
-        if rank < before and not is_withdrawn(record):
-            what = f"{_named(subject)}: revision {record.revision} is {record.status} after {_STATUSES[before]}"
+        """What is final stays final, and no offset of a call goes back, except where values are published once again. Other statuses
+        do go back: a late event opens a turn again.
+        """
+        if record.status is TurnStatus.FINAL:
+            self._final.add(subject)
+        elif subject in self._final:
+            what = f"{_named(subject)}: revision {record.revision} is {record.status} after a final one"
             self._findings.note("wrong", record.name, what)
-        self._statuses[subject] = rank
         for topic, offset in record.offsets.items():
             place = record.conversation_id, topic
             if offset < self._offsets.get(place, offset):
