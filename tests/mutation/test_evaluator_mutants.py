@@ -145,7 +145,7 @@ a partition that stays ours reads on behind what waited
 + pass
 
 time passes while what a former owner folded is folded
-  consumers/evaluator/assignment.py, first tests/unit/evaluator/test_assignment.py
+  consumers/evaluator/assignment.py, first tests/unit/evaluator/test_recovering.py
 - if known_ms is not None and not was_recovering:
 + if known_ms is not None:
 
@@ -192,8 +192,8 @@ a record that waits does not hold the committed offset back
 -         broker_ms
 + broker_ms
 
-a scored call has no end of its last silence
-  consumers/engine/call.py, first tests/unit/engine/test_call.py
+a silence that lasts until the call is over is not found
+  consumers/engine/call.py, first tests/unit/engine/turns/test_dead_air.py
 - if not self.is_over:
 -             self.live.reached(now_ms, out)
 + if False:
