@@ -234,7 +234,7 @@ READ_IN_MANY_ORDERS = (
 
 def _silences(call: RecordedCall, seed: int | None) -> list[tuple[int | None, int]]:
     scoring = RecordedScoring(with_control_events(call), ScoringPlan(Limits(), GoalRules(), "test", seed), None)
-    deque(scoring.run(lambda: None), maxlen=0)
+    deque(scoring.run(), maxlen=0)
     return [(fact.turn, fact.silent_since_ms) for fact in scoring.records if isinstance(fact, DeadAirFact)]
 
 

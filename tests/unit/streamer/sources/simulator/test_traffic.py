@@ -183,7 +183,7 @@ def sets_in(folder: str) -> dict[str, GoalSet]:
 def scored(simulated: SimulatedCall, seed: int | None = None) -> RecordedScoring:
     plan = ScoringPlan(Limits(), GoalRules(), "test", seed)
     scoring = RecordedScoring(simulated.call, plan, read_recorded_goals(SIMULATED_GOALS).of(simulated.call))
-    assert list(scoring.run(lambda: None)) == [], "code checks all of it"
+    assert list(scoring.run()) == [], "code checks all of it"
     return scoring
 
 
