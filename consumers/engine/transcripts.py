@@ -26,7 +26,7 @@ from schemas.transcript import (
     TokenCount,
     ToolCall,
     ToolDetails,
-    ToolResult,
+    TranscriptToolResult,
     TranscriptTurn,
     request_id,
 )
@@ -317,7 +317,7 @@ class TranscriptWriter:
         self._cut_off = cut_off_turns(turns)
         self._first_ms = live.first_ms
         self._calls: list[ToolCall] = []
-        self._results: list[ToolResult] = []
+        self._results: list[TranscriptToolResult] = []
         self._original: str | None = None
         entries = sorted(self._entries(turns), key=attrgetter("at_ms"))
         self._numbers = EntryNumbers({(entry.turn, entry.kind) for entry in entries}, metrics_of)
@@ -464,8 +464,8 @@ class TranscriptWriter:
             role="agent", agent_metadata=self._metadata, tool_results=results, time_in_call_secs=after_secs
         )
 
-    def _result(self, use: PairedUse, chars: int) -> ToolResult:
-        return ToolResult(
+    def _result(self, use: PairedUse, chars: int) -> TranscriptToolResult:
+        return TranscriptToolResult(
             request_id=request_id(self._conversation_id, use.turn, use.index),
             tool_name=use.tool,
             result_value=self._texts.answer(use.answer, chars),
@@ -649,8 +649,8 @@ class RecordedTranscript:
             tool_details=details,
         )
 
-    def _result(self, place: int, number: int, result: RecordedToolResult) -> ToolResult:
-        return ToolResult(
+    def _result(self, place: int, number: int, result: RecordedToolResult) -> TranscriptToolResult:
+        return TranscriptToolResult(
             request_id=self._ids[place, RecordedToolResult, number],
             tool_name=result.tool_name,
             result_value=self._redacted["result_value", number],
