@@ -425,9 +425,9 @@ class Outlet:
         starts: The starts in its order.
     """
 
-    def __init__(self, number: int, outbox: Outbox, kafka: KafkaSettings, settings: EvaluatorSettings) -> None:
+    def __init__(self, number: int, kafka: KafkaSettings, settings: EvaluatorSettings) -> None:
         self.number = number
-        self.outbox = outbox
+        self.outbox = Outbox()
         self.starts = OrderStarts((), settings.closed_overlap_ms)
         self._addresses = Addresses(number, kafka)
         self._has_order = not kafka.is_embedded

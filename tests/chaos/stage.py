@@ -338,11 +338,11 @@ class Stage:
             self.of_later_generations += _OF_A_LATER_GENERATION.search(each.value) is not None
             if b'"name":"closed"' in each.value:
                 self._closed.add(each.key)
-                self._closed_on.add((each.partition, each.key))
+                self._closed_on.add((each, each.key))
                 self.newer_closings += is_newer(each.value)
-                self._unclosed.discard((each.partition, each.key))
+                self._unclosed.discard((each, each.key))
             elif b'"status":"final"' not in each.value:
-                self._unclosed.add((each.partition, each.key))
+                self._unclosed.add((each, each.key))
 
     def _everything_is_closed(self) -> bool:
         report = self.load.report

@@ -24,7 +24,7 @@ from consumers.runtime.registry import Instruments
 from tests.chaos.cluster import cluster as clusters
 from tests.support.brokers import kafka_broker
 from tests.support.brokers.topic_changes import admin_of, create_topics
-from tests.support.fakes.evaluator_fakes import PIPECAT, StubEvaluator, owned_of, partition_of
+from tests.support.fakes.evaluator_fakes import PIPECAT, StubEvaluator, partition_of
 from tests.support.patience import patient
 from tests.support.required_tools import MISSING
 
@@ -50,7 +50,7 @@ class LossyReading:
         partition, _ = partition_of(self.evaluator)
         partition.next_offsets = {topic: 0}
         self.assignment = Assignment([topic], {}, BrokerClock(instruments))
-        self.assignment.owned = {0: owned_of(partition)}
+        self.assignment.owned = {0: partition}
         self.lost_records = LostRecords(self.assignment.gaps, lambda: self.assignment.active, instruments)
 
     async def to(self, last: bytes) -> None:
@@ -138,7 +138,7 @@ class Reading:
         self.log_ends = LogEnds(kafka, [A.topic], clock.steady_ms)
         self.partition, _ = partition_of(StubEvaluator())
         self.assignment = Assignment([A.topic], self.log_ends.ends, clock)
-        self.assignment.owned = {0: owned_of(self.partition)}
+        self.assignment.owned = {0: self.partition}
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Reads and looks, as often as it takes."""

@@ -60,7 +60,7 @@ def judged(traces: Traces) -> Findings:
 def _judged_partition(task: tuple[Traces, int, frozenset[Coordinates]]) -> Findings:
     traces, number, quarantined = task
     kept = DeletedRecords(traces.kept)
-    deletions = [each for each in traces.deletions if each.partition == number]
+    deletions = [each for each in traces.deletions if each == number]
     inputs: dict[InputSource, list[InputRecord]] = {}
     lost_keys: set[bytes] = set()
     for source, name in TOPIC_BY_SOURCE.items():

@@ -149,7 +149,6 @@ class Writing:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_embedded: bool = False, **settings: Any) -> None:
         self.registry = CollectorRegistry()
-        self.outbox = Outbox()
         self.producer = FakeProducer()
         self.asked: dict[str, Any] = {}
         self.is_started = False
@@ -159,7 +158,8 @@ class Writing:
         instruments = Instruments(self.registry, ["evaluator"])
         self.writer = Writer(kafka, evaluator, instruments)
         self.claims = Claims(kafka, evaluator)
-        self.outlet = Outlet(3, self.outbox, kafka, evaluator)
+        self.outlet = Outlet(3, kafka, evaluator)
+        self.outbox = self.outlet.outbox
         self.outlet.starts = OrderStarts([PlacedStart(0, {}, 9)], 0)
         self.writer.add(self.outlet)
 
@@ -263,7 +263,7 @@ async def test_without_transactions_the_writer_has_no_id(
 
 
 async def test_all_partitions_share_a_transaction_and_each_has_its_order(writing: Writing) -> None:
-    other = Outlet(4, Outbox(), KafkaSettings(topic_prefix="t."), EvaluatorSettings(group_id="g"))
+    other = Outlet(4, KafkaSettings(topic_prefix="t."), EvaluatorSettings(group_id="g"))
     other.starts = OrderStarts([PlacedStart(0, {}, 9)], 0)
     writing.writer.add(other)
     writing.put("a")
@@ -277,7 +277,7 @@ async def test_all_partitions_share_a_transaction_and_each_has_its_order(writing
 
 
 async def test_what_does_not_fit_into_a_transaction_comes_first_in_the_next(writing: Writing) -> None:
-    other = Outlet(4, Outbox(), KafkaSettings(topic_prefix="t."), EvaluatorSettings(group_id="g"))
+    other = Outlet(4, KafkaSettings(topic_prefix="t."), EvaluatorSettings(group_id="g"))
     writing.writer.add(other)
     full = decision(*[fact("a")] * MAX_TRANSACTION_RECORDS)
     for _ in range(2):
