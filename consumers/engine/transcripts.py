@@ -27,7 +27,7 @@ from schemas.transcript import (
     TokenCount,
     ToolCall,
     ToolDetails,
-    ToolResult,
+    TranscriptToolResult,
     TranscriptTurn,
     request_id,
 )
@@ -397,8 +397,8 @@ class CallTranscript:
             tool_details=ToolDetails(parameters=parameters),
         )
 
-    def _result(self, use: PairedUse, chars: int) -> ToolResult:
-        return ToolResult(
+    def _result(self, use: PairedUse, chars: int) -> TranscriptToolResult:
+        return TranscriptToolResult(
             request_id=request_id(self._conversation_id, use.turn, use.index),
             tool_name=use.tool,
             result_value=self._texts.answer(use.answer, chars),
@@ -580,14 +580,14 @@ class RecordedTranscript:
             tool_details=details,
         )
 
-    def _result(self, identity: str, result: RecordedToolResult) -> Generator[None, None, ToolResult]:
+    def _result(self, identity: str, result: RecordedToolResult) -> Generator[None, None, TranscriptToolResult]:
         value = self._texts.answer(result.result_value, length(result.result_value))
         yield
         updates = None
         if isinstance(result.dynamic_variable_updates, list):
             updates = self._texts.value(result.dynamic_variable_updates)
             yield
-        return ToolResult(
+        return TranscriptToolResult(
             request_id=identity,
             tool_name=result.tool_name,
             result_value=value,

@@ -47,14 +47,12 @@ GROUPS: Final = {
         "events": "Checks events of a bot without sending them.",
         "quarantine": "Shows refused records, and puts them back after a fix.",
         "schema": "Prints the JSON Schema of a record type.",
+        "deploy-files": "Writes alert rules, dashboards, runbooks and the chart.",
     },
 }
 """Commands by their purpose, each with the first sentence of its help. The list fits a terminal of 24 rows and 80 columns."""
 COMMANDS: Final = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-_HEAD: Final = """\
-Usage: callgauge COMMAND [OPTIONS]    evaluates voice-agent calls while they run
-       callgauge COMMAND --help       explains a command; --version, -h
-"""
+_HEAD: Final = "Usage: callgauge COMMAND [OPTIONS]; COMMAND --help explains it (--version, -h)\n"
 _NO_COMMAND: Final = 2
 _GROUP_CHARS: Final = max(map(len, GROUPS))
 _NAME_CHARS: Final = max(map(len, COMMANDS))
@@ -75,7 +73,7 @@ class _LazyCommands(TyperGroup):
         for group, commands in GROUPS.items():
             for place, (name, summary) in enumerate(commands.items()):
                 heading = "" if place else group
-                formatter.write(f"{heading:<{_GROUP_CHARS}}  {name:<{_NAME_CHARS}}  {summary}\n")
+                formatter.write(f"{heading:<{_GROUP_CHARS}} {name:<{_NAME_CHARS}}  {summary}\n")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Finds the command that the arguments begin with, and imports it."""
@@ -137,7 +135,7 @@ def _reader_is_gone() -> bool:
 
 def loaded(name: str) -> Any:
     """Imports a command; the docstrings of it and of its subcommands become their help texts."""
-    command: Any = typer.main.get_command(import_module(f"streamer.cli.{name}").app)
+    command: Any = typer.main.get_command(import_module(f"streamer.cli.{name.replace('-', '_')}").app)
     for each in (command, *getattr(command, "commands", {}).values()):
         each.help = help_text(each.help)
     return command
