@@ -11,6 +11,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python docs/generate_pages.py` finds its neighbours
 
+from consumers.history.rows import CALL_COLUMNS
 from docs.event_tables import event_lines
 from docs.metric_uses import uses
 from docs.score_examples import record_lines, whole_record_lines
@@ -19,8 +20,18 @@ from streamer.settings.all_settings import Settings, given_values, settings_of
 from streamer.settings.listing import ListedSetting, listed_settings, settings_file, shown_value
 
 _ROOT: Final = Path(__file__).parents[1]
+
+
+def _history_columns() -> Iterator[str]:
+    yield "| column | kind | meaning |"
+    yield "|---|---|---|"
+    for column in CALL_COLUMNS:
+        yield f"| `{column.name}` | {column.kind} | {column.meaning} |"
+
+
 _PARTS: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
     "events.md": {"events": event_lines},
+    "history.md": {"columns": _history_columns},
     "scores.md": {"whole record": whole_record_lines, "records": record_lines},
 }
 """Generated parts by the page and their names."""

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator
 from pydantic_settings import NoDecode
 
 from consumers.judge.limits import Allowance, Prices
-from consumers.runtime.settings import HeaderSecret, HeaderSecretFile, or_of_its_file
+from consumers.runtime.settings import HeaderSecret, HeaderSecretFile, SecretSettings, names_of
 from schemas.closed_sets import TEXT_JUDGES, JudgeKind
 
 _Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -15,7 +15,7 @@ AnswerForm = Literal["structured", "grade"]
 """The forms in which a model is asked to answer."""
 
 
-class JudgeSettings(BaseModel):
+class JudgeSettings(SecretSettings):
     """Settings of answering questions. Money is in the currency of the prices, whose defaults are those of the default model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -73,7 +73,7 @@ class JudgeSettings(BaseModel):
     sample_ratio: float = Field(
         1.0, ge=0, le=1, description="share of the calls that are judged, 0 to 1; a call is judged throughout or never"
     )
-    text_judges: Annotated[frozenset[JudgeKind], NoDecode] = Field(
+    text_judges: Annotated[frozenset[JudgeKind], NoDecode, names_of(TEXT_JUDGES)] = Field(
         frozenset(),
         examples=["conciseness,speakability"],
         description=f"EVA's metrics that may be judged, separated by commas: {', '.join(TEXT_JUDGES)}",
@@ -91,27 +91,6 @@ class JudgeSettings(BaseModel):
     @classmethod
     def _default_is_none(cls, value: object) -> object:
         return None if value == "default" else value
-
-    @field_validator("api_key")
-    @classmethod
-    def _key_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        return or_of_its_file(value, info)
-
-    @field_validator("text_judges", mode="before")
-    @classmethod
-    def _are_metrics(cls, value: object) -> object:
-        """A text with commas, as the environment gives it, or the names one by one."""
-        if isinstance(value, str):
-            value = [name.strip() for name in value.split(",") if name.strip()]
-        if isinstance(value, list) and (unknown := [name for name in value if name not in TEXT_JUDGES]):
-            raise ValueError(f"{unknown[0]!r} is none of {', '.join(TEXT_JUDGES)}")
-        return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _settles_the_key(cls, given: object) -> object:
-        """Lets the key's validator run when only its file is given."""
-        return {"api_key": None, **given} if isinstance(given, dict) else given
 
     @property
     def is_on(self) -> bool:

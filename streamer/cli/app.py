@@ -27,6 +27,7 @@ GROUPS: Final = {
         "ingest": "Receives events over HTTP: webhooks and POST /events.",
         "top": "Shows the running calls of your topics as a table.",
         "call": "Shows one call from the topics: turns, goals, transcript.",
+        "history": "Finds past calls by what happened in them.",
         "tail": "Sends a run of EVA to the topics while EVA writes it.",
         "simulate": "Sends simulated calls to the topics in real time.",
     },
@@ -71,7 +72,6 @@ class _LazyCommands(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Writes the list of commands: a line each, by purpose, so that it fits a terminal of 24 rows."""
         formatter.write(_HEAD)
-        formatter.write("\n")
         for group, commands in GROUPS.items():
             for place, (name, summary) in enumerate(commands.items()):
                 heading = "" if place else group

@@ -41,6 +41,13 @@ def test_silence_is_known_when_threshold_and_delivery_time_have_passed(feed: Fee
     assert fact.threshold_ms == 3_000
 
 
+def test_a_silence_is_found_although_time_leaps_beyond_the_end_of_the_call(feed: Feed) -> None:
+    feed.user_audio(1_000, 2_000)
+    feed.advance(10 * 3_600_000)
+    assert _dead_airs(feed) == [(0, 2_000)]
+    assert feed.records("closed")
+
+
 @pytest.mark.parametrize(("started_ms", "agent"), [(5_499, "desk"), (5_501, "unknown")])
 def test_dead_air_that_is_found_late_has_the_labels_of_its_time(feed: Feed, started_ms: int, agent: str) -> None:
     feed.user_audio(1_000, 2_000)
@@ -227,7 +234,7 @@ READ_IN_MANY_ORDERS = (
 
 def _silences(call: RecordedCall, seed: int | None) -> list[tuple[int | None, int]]:
     scoring = RecordedScoring(with_control_events(call), ScoringPlan(Limits(), GoalRules(), "test", seed), None)
-    deque(scoring.run(lambda: None), maxlen=0)
+    deque(scoring.run(), maxlen=0)
     return [(fact.turn, fact.silent_since_ms) for fact in scoring.records if isinstance(fact, DeadAirFact)]
 
 

@@ -34,7 +34,7 @@ COMMANDS = [
     *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
     *("quarantine", "quarantine list", "quarantine show", "quarantine replay", "doctor"),
     *("goals", "goals check", "score", "report", "transcript", "ingest", "events", "events check", "tail"),
-    *("settings", "call", "top", "trials"),
+    *("settings", "call", "top", "trials", "history", "history find"),
 ]
 ROOT = Path(__file__).parents[4]
 NOBODY = "127.0.0.1:1"

@@ -35,7 +35,7 @@ def message(text: str, at_ms: int) -> Json:
 def shown(*, audit: list[Json], pipecat: list[Json]) -> tuple[list[str], list[str]]:
     """The words of a phone call: in the report, and in its transcript."""
     recorded = RecordedCall("c", "cascade", None, tuple(audit), tuple(pipecat), None)
-    call, refused = folded_recording(recorded, None, None)
+    call, refused = folded_recording(recorded)
     assert not refused
     report = [item.text for turn in heard_in(call, ()).turns for item in turn.items if isinstance(item, Said)]
     transcript = CallTranscript("c", call.live, "desk", Redactor(), None)

@@ -81,6 +81,7 @@ def test_every_mistake_shows_a_value_that_works() -> None:
         "CALLGAUGE_MAX_SERIES": "10", "CALLGAUGE_GOALS__TRIALS": "4", "CALLGAUGE_TRANSCRIPTS__GZIP": "perhaps",
         "CALLGAUGE_REDACTION__DETECTORS": "mail", "CALLGAUGE_INGEST__PORT": "-1",
         "CALLGAUGE_MONITOR__POLL_SECONDS": "0", "CALLGAUGE_OTLP__ENDPOINT": "collector", "CALLGAUGE_CONSOLE_URL": "console",
+            "CALLGAUGE_HISTORY__RETENTION_DAYS": "0",
     }  # fmt: skip
     not_shown = {"http_token", "http_token_file"}  # no secret is shown, and its file is not here
     shown = set(Settings.model_fields) - not_shown
@@ -348,7 +349,7 @@ def told_of(**environment: str) -> list[str]:
         ("CALLGAUGE_LIMITS_IDLE_MS", "CALLGAUGE_LIMITS__IDLE_MS"),
         ("CALLGAUGE_LIMIT__IDLE_MS", "CALLGAUGE_LIMITS__IDLE_MS"),
         ("CALLGAUGE_IDLE_MS", "CALLGAUGE_LIMITS__IDLE_MS"),
-        ("CALLGAUGE_FOLDER", "CALLGAUGE_GOALS__FOLDER or CALLGAUGE_TRANSCRIPTS__FOLDER"),
+        ("CALLGAUGE_FOLDER", "CALLGAUGE_GOALS__FOLDER or CALLGAUGE_HISTORY__FOLDER or CALLGAUGE_TRANSCRIPTS__FOLDER"),
         ("CALLGAUGE_HTTP__PORT", "CALLGAUGE_HTTP_PORT"),
         ("CALLGAUGE_INGEST_PORT", "CALLGAUGE_INGEST__PORT"),
         ("CALLGAUGE_CONFG", "CALLGAUGE_CONFIG"),
