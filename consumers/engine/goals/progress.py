@@ -422,8 +422,8 @@ class GoalProgress:
         )  # fmt: skip
 
     def _withdrawn(self, turn: int, cause: Cause) -> ProgressScore | None:
-        return self._revisions.make(
-            ProgressScore, ("progress", turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
+        return self._revisions.withdraw(
+            ProgressScore, ("progress", turn, 0), cause,
             result=WITHDRAWN, auc=WITHDRAWN, auc_if_ended_now=WITHDRAWN, ppt=WITHDRAWN, success=WITHDRAWN,
             reached=0, missing=0, subgoals=len(self.goal_set.subgoals),
         )  # fmt: skip
