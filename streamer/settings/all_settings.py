@@ -705,7 +705,7 @@ def settings_of(given: Given) -> Settings:
     try:
         return Gathered(**given.options)
     except UnreadableSettingError as error:
-        example = next((text for block, text in _EXAMPLE_OF_BLOCK.items() if f'"{block}"' in str(error)), "")
+        example = next((_example_of((block,)) for block in BLOCKS if f'"{block}"' in str(error)), "")
         raise SettingsError([f"{error}: expected JSON. Set its parts one by one, for example {example}"]) from None
     except ValidationError as error:
         mistakes = _mistakes(error.errors(include_url=False), given)
@@ -718,18 +718,15 @@ def setting_names() -> tuple[Names, ...]:
     return alone + tuple((block, name) for block, model in BLOCKS.items() for name in model.model_fields)
 
 
-_EXAMPLE_OF_BLOCK: Final = {
-    "limits": "CALLGAUGE_LIMITS__IDLE_MS=300000",
-    "goals": "CALLGAUGE_GOALS__FOLDER=goals",
-    "judge": "CALLGAUGE_JUDGE__MODEL=gpt-4.1",
-    "monitor": "CALLGAUGE_MONITOR__API_KEY_FILE=/run/secrets/elevenlabs-api-key",
-    "ingest": "CALLGAUGE_INGEST__ELEVENLABS_SECRET_FILE=/run/secrets/elevenlabs-webhook",
-    "redaction": "CALLGAUGE_REDACTION__PHONE_REGIONS=US,GB",
-    "transcripts": "CALLGAUGE_TRANSCRIPTS__FOLDER=transcripts",
-    "history": "CALLGAUGE_HISTORY__FOLDER=history",
-    "otlp": "CALLGAUGE_OTLP__ENDPOINT=http://collector:4318/v1/logs",
-    "security": "CALLGAUGE_SECURITY__PROTOCOL=SSL",
-}
+def _example_of(names: Names) -> str:
+    """A variable with a value that works; of a block, that of its first setting that has a short example."""
+    if names[0] in BLOCKS and len(names) == 1:
+        fields = BLOCKS[names[0]].model_fields
+        short = (name for name, field in fields.items() if field.examples and " " not in str(field.examples[0]))
+        names = names[0], next(short, next(iter(fields)))
+    field = _fields_beside(names)[names[-1]]
+    value = field.examples[0] if field.examples else field.get_default(call_default_factory=True)
+    return f"{variable_of(names)}={value}"
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -768,13 +765,11 @@ def _mistake(names: tuple[str, ...], value: object, text: str, given: Given, *, 
     field = _fields_beside(names).get(names[-1])
     if field is None:
         return f"{where}: {text}"
-    if (example := _EXAMPLE_OF_BLOCK.get(names[-1])) is None:
+    if len(names) > 1 or names[0] not in BLOCKS:
         where += f" is {_seen(value, field)}"
-        default = field.get_default(call_default_factory=True)
-        example = f"{variable_of(names)}={field.examples[0] if field.examples else default}"
     meaning = (field.description or "").rstrip(".")
     told = f"{where}: {text} ({meaning})."
-    return f"{told} For example {example}" if shows_example and not is_secret(field.annotation) else told
+    return f"{told} For example {_example_of(names)}" if shows_example and not is_secret(field.annotation) else told
 
 
 def _expected(detail: Mapping[str, Any]) -> str:
