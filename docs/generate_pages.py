@@ -15,6 +15,7 @@ from consumers.history.rows import CALL_COLUMNS
 from docs.event_tables import event_lines
 from docs.metric_uses import uses
 from docs.score_examples import record_lines, whole_record_lines
+from docs.topic_pages import asyncapi, topic_lines
 from schemas.metrics.catalogue import render_markdown
 from streamer.settings.all_settings import Settings, given_values, settings_of
 from streamer.settings.listing import ListedSetting, listed_settings, settings_file, shown_value
@@ -32,6 +33,7 @@ def _history_columns() -> Iterator[str]:
 _PARTS: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
     "events.md": {"events": event_lines},
     "history.md": {"columns": _history_columns},
+    "topics.md": {"topics": topic_lines},
     "scores.md": {"whole record": whole_record_lines, "records": record_lines},
 }
 """Generated parts by the page and their names."""
@@ -72,6 +74,7 @@ def pages() -> Mapping[Path, str]:
     return {
         _ROOT / "docs" / "settings.md": _SETTINGS_HEAD + "\n".join(_settings(listed)) + "\n",
         _ROOT / "docs" / "metrics.md": _METRICS_HEAD + render_markdown(uses()),
+        _ROOT / "docs" / "asyncapi.yaml": asyncapi(),
         _ROOT / "deploy" / "callgauge.example.toml": settings_file(listed),
         **{_ROOT / "docs" / page: _with_parts(_ROOT / "docs" / page, parts) for page, parts in _PARTS.items()},
     }

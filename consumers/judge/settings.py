@@ -1,15 +1,36 @@
 """Settings of the judge role: the endpoint, the rates and the budgets."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from consumers.judge.limits import Allowance, Prices
-from consumers.runtime.settings import HeaderSecret, HeaderSecretFile, SecretSettings, names_of
+from consumers.runtime.settings import (
+    MAX_HEADER_SECRET_CHARS,
+    HeaderSecret,
+    HeaderSecretFile,
+    SecretSettings,
+    names_of,
+)
 from schemas.closed_sets import TEXT_JUDGES, JudgeKind
 
 _Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+KEY_PLACE: Final = "{api_key}"
+"""What stands for the key in a header, so that the key itself can stay in its file."""
+
+
+def _fits_a_header_line(value: SecretStr) -> SecretStr:
+    text = value.get_secret_value()
+    if not (text.isascii() and text.isprintable() and 0 < len(text) <= MAX_HEADER_SECRET_CHARS):
+        raise ValueError(f"expected 1 to {MAX_HEADER_SECRET_CHARS} printable ASCII characters: it is one header line")
+    return value
+
+
+_HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
+_HeaderText = Annotated[SecretStr, AfterValidator(_fits_a_header_line)]
+_QueryText = Annotated[str, Field(min_length=1, max_length=200)]
 
 AnswerForm = Literal["structured", "grade"]
 """The forms in which a model is asked to answer."""
@@ -32,6 +53,14 @@ class JudgeSettings(SecretSettings):
     )
     api_key: HeaderSecret | None = Field(
         None, examples=["..."], description="the endpoint's key; without one nobody is asked"
+    )
+    headers: Annotated[dict[_HeaderName, _HeaderText], Field(max_length=20)] = Field(
+        {},
+        description="headers of each request besides the client's own, for example of a gateway; in a value, {api_key} stands for "
+        "the key",
+    )
+    query: Annotated[dict[_QueryText, _QueryText], Field(max_length=20)] = Field(
+        {}, description="parameters behind the address of each request, as Azure's api-version"
     )
     model: str = Field("gpt-4.1", min_length=1, max_length=256, description="name of the model")
     temperature: float | None = Field(

@@ -61,12 +61,14 @@ class ClusterFacts:
     Attributes:
         brokers: Number of brokers that answer.
         version: Protocol version of the brokers, for example `3.9-IV0`; None if unknown.
+        max_transaction_ms: How long they let a transaction take; None if unknown.
         topics: The partitions of every topic that this user may see, by full name.
     """
 
     brokers: int
     version: str | None
     topics: Mapping[str, tuple[PartitionState, ...]]
+    max_transaction_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,11 @@ async def cluster_facts(admin: AIOKafkaAdminClient) -> ClusterFacts:
         for entry in await admin.describe_topics()
         if not entry["error_code"]
     }
-    return ClusterFacts(len(brokers), await _version(admin, brokers[0]) if brokers else None, topics)
+    settings = await _settings(admin, brokers[0]) if brokers else {}
+    # Brokers before 4.0 name the protocol they speak among their settings; later ones do not.
+    version = settings.get("inter.broker.protocol.version") or ("4.0 or newer" if settings else None)
+    max_transaction = settings.get("transaction.max.timeout.ms") or ""
+    return ClusterFacts(len(brokers), version, topics, int(max_transaction) if max_transaction.isdigit() else None)
 
 
 async def group_facts(admin: AIOKafkaAdminClient, group_id: str) -> GroupFacts:
@@ -202,17 +208,14 @@ def _read_in(note: str) -> int:
     return read if isinstance(read, int) else 0
 
 
-async def _version(admin: AIOKafkaAdminClient, broker: int) -> str | None:
-    """Brokers before 4.0 name the protocol they speak among their settings; later ones do not."""
+async def _settings(admin: AIOKafkaAdminClient, broker: int) -> Mapping[str, str | None]:
+    """The settings of a broker; none if it is too old for the question, or this user may not see them."""
     try:
         answers: list[Any] = await admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, str(broker))])
     except IncompatibleBrokerVersion:
-        return None
+        return {}
     code, _, _, _, entries = answers[0].resources[0]
-    settings = {entry[0]: entry[1] for entry in entries}
-    if code or not settings:
-        return None
-    return settings.get("inter.broker.protocol.version") or "4.0 or newer"
+    return {} if code else {entry[0]: entry[1] for entry in entries}
 
 
 async def _coordinator(admin: AIOKafkaAdminClient, group_id: str) -> int:

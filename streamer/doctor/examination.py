@@ -856,7 +856,7 @@ def finding_line(finding: Finding) -> Table:
     table.add_column(overflow="fold")
     text = finding.seen
     if finding.what_to_do:
-        text += f". {finding.what_to_do}" if not finding.seen.endswith(".") else f" {finding.what_to_do}"
+        text += f". {finding.what_to_do}" if not finding.seen.endswith((".", "?")) else f" {finding.what_to_do}"
     table.add_row(finding.verdict.value, finding.check, text)
     return table
 

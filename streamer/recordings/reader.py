@@ -13,8 +13,6 @@ from streamer.recordings.elevenlabs import agent_call, other_webhook, record_in
 from streamer.recordings.files import (
     AUDIT_FILE,
     MAX_DIRECTORY_DEPTH,
-    MAX_DOCUMENT_BYTES,
-    MAX_LINE_BYTES,
     MAX_SHOWN_CHARS,
     METRICS_FILE,
     PIPECAT_FILES,
@@ -53,21 +51,6 @@ from streamer.terminal import say
 # Nothing is repaired and no line is skipped: without a broken line a recording would be a different call, so the line
 # raises `RecordingError` with its file and number. Measurements that EVA stores beside the events go to the places
 # where a running bot would send them.
-
-__all__ = [
-    "MAX_DOCUMENT_BYTES",
-    "MAX_LINE_BYTES",
-    "Events",
-    "NoCallError",
-    "RecordedCall",
-    "RecordingError",
-    "pipeline_type_of_run",
-    "read_call",
-    "read_document",
-    "read_recordings",
-    "run_configs",
-    "unknown_speech",
-]
 
 _RUN_CONFIG_FILE = "config.json"
 

@@ -29,7 +29,7 @@ from schemas.scores.records import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC, TOPICS
 from streamer.cluster.readers import onlooker
 from streamer.goals.files import SIMULATED_GOALS
-from streamer.roles.demo_view import MOST_NEWS, CallTable, Headline, News, Totals, plain_line, screen
+from streamer.roles.demo_view import MOST_NEWS, CallTable, Headline, News, Totals, in_order, plain_line, screen
 from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after, stop_on_signals
@@ -303,8 +303,8 @@ class Demo:
         def render() -> RenderableType:
             now_ms = wall_clock_ms()
             return screen(
-                self._headline().text(), self._table.rows(now_ms), now_ms, width=console.width, height=console.height,
-                totals=self._totals.text(), news=self._news.newest(MOST_NEWS),
+                self._headline().text(), in_order(self._table.rows(now_ms), now_ms), now_ms, width=console.width,
+                height=console.height, totals=self._totals.text(), news=self._news.newest(MOST_NEWS),
             )  # fmt: skip
 
         with Live(console=console, auto_refresh=False, transient=False) as live:

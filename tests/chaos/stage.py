@@ -26,7 +26,7 @@ from tests.chaos.load.poison import Kind
 from tests.chaos.verdict.checker import Findings
 from tests.chaos.verdict.deleted_records import DeletedRecords, Deletion
 from tests.chaos.verdict.topic_reader import Follower, ReadRecord
-from tests.chaos.verdict.verdict import Traces, judged, limits_of
+from tests.chaos.verdict.verdict import Traces, judged, limits_of, rules_of
 from tests.support.brokers.topic_changes import add_partitions
 from tests.support.patience import patient
 
@@ -296,9 +296,9 @@ class Stage:
     def judged(self) -> Findings:
         """The checker's findings about the topics as they are now."""
         self.note(f"judging {len(self._closed):,} closed calls, {self.scores:,} records of scores")
-        limits = limits_of(self.environment)
+        settings = limits_of(self.environment), rules_of(self.environment)
         place = (self.cluster.bootstrap, self.prefix, self.partitions)
-        return judged(Traces(*place, limits, self._folder / "deleted", tuple(self.deletions)))
+        return judged(Traces(*place, *settings, self._folder / "deleted", tuple(self.deletions)))
 
     def note(self, what: str) -> None:
         """One line of the report, with its time."""
@@ -338,11 +338,11 @@ class Stage:
             self.of_later_generations += _OF_A_LATER_GENERATION.search(each.value) is not None
             if b'"name":"closed"' in each.value:
                 self._closed.add(each.key)
-                self._closed_on.add((each, each.key))
+                self._closed_on.add((each.partition, each.key))
                 self.newer_closings += is_newer(each.value)
-                self._unclosed.discard((each, each.key))
+                self._unclosed.discard((each.partition, each.key))
             elif b'"status":"final"' not in each.value:
-                self._unclosed.add((each, each.key))
+                self._unclosed.add((each.partition, each.key))
 
     def _everything_is_closed(self) -> bool:
         report = self.load.report

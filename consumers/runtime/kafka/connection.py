@@ -22,7 +22,7 @@ from consumers.runtime.kafka.batches import read_tolerantly
 from consumers.runtime.kafka.security import SecuritySettings
 from consumers.runtime.kafka.token_file import TokenError
 from consumers.runtime.process import OperatorError, pause_unless
-from schemas.topics import MAX_BATCH_BYTES
+from schemas.topics import MAX_BATCH_BYTES, MAX_TRANSACTION_MS
 
 if TYPE_CHECKING:
     from faststream.kafka import KafkaBroker
@@ -189,6 +189,11 @@ def _refused(error: BaseException, security: SecuritySettings) -> Explanation:
             what = f"the transactional id {named}" if named else "the transactional id"
         case errors.ClusterAuthorizationFailedError():
             what = "the cluster as a whole in this way"
+        case errors.InvalidTransactionTimeout():
+            return Explanation(
+                f"does not let a transaction take as long as ours: its transaction.max.timeout.ms is below {MAX_TRANSACTION_MS}",
+                f"Set transaction.max.timeout.ms={MAX_TRANSACTION_MS} on every broker, or more; Kafka's default is 900000.",
+            )
         case _:
             return Explanation(f"answers with {_text(error)}", "Look into the broker's log for more.")
     return Explanation(f"does not let {security.who} use {what}", f"Give it the right; {RIGHTS_PAGE}")
@@ -456,7 +461,7 @@ class KafkaSettings(BaseModel):
         )
 
     def producer(
-        self, role: str, transactional_id: str | None = None, transaction_timeout_ms: int = 60_000
+        self, role: str, transactional_id: str | None = None, transaction_timeout_ms: int = MAX_TRANSACTION_MS
     ) -> AIOKafkaProducer:
         """Returns a producer whose retries neither double nor reorder records; its `start` connects.
 

@@ -91,5 +91,5 @@ def gone(deletions: Sequence[Deletion], refused: Collection[Coordinates]) -> fro
     return frozenset(
         (topic, partition, offset)
         for topic, partition, offset in refused
-        if any(each == partition and each.has(topic, offset) for each in deletions)
+        if any(each.partition == partition and each.has(topic, offset) for each in deletions)
     )

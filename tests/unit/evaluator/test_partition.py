@@ -239,6 +239,16 @@ def test_every_step_is_noted_in_its_order() -> None:
     assert waiting_in(partition.outbox) == [[RefusalReason.EMPTY_KEY], ["c-1"], ["c-0", "c-2"]]
 
 
+def test_steps_that_decided_nothing_are_written_when_the_partition_is_given_up() -> None:
+    """Or the successor would fold their records as new ones, and count them again."""
+    partition, _ = partition_of(Scripted((), ()))
+    partition.fold([[Record(PIPECAT, 3), Record(PIPECAT, 4)]], None)
+    assert not partition.outbox.is_filled
+    for _ in range(2):
+        partition.write_steps()
+    assert steps_in(partition) == [[Fold(InputSource.PIPECAT, 3), Fold(InputSource.PIPECAT, 4)]]
+
+
 def test_a_decision_has_all_steps_since_the_one_before() -> None:
     evaluator = Scripted((), (Count("callgauge_late_events_total", ("audit",)),), (SCORE,), (), (SCORE, SCORE), ())
     partition, _ = partition_of(evaluator, offsets={PIPECAT: 7})

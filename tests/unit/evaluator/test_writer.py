@@ -490,7 +490,8 @@ async def test_nothing_is_written_when_the_partition_had_another_owner_while_the
     writing.outbox.put(decision(LARGE_TRANSCRIPT, fact("c-2")))
     running = await writing.run()
     with pytest.raises(FencedError, match="taken over by another evaluator in between"):
-        await running
+        async with asyncio.timeout(patient(5)):
+            await running
     assert writing.producer.journal[-2:] == ["stop", "start"]
     assert writing.outbox.records == 2
     assert writing.published == 0

@@ -15,12 +15,12 @@ from consumers.engine.limits import GoalRules, Limits
 from consumers.judge.settings import JudgeSettings
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.records import ClosedFact, DeadAirFact, InterruptionFact, SubgoalScore, VoiceToVoiceLatency
+from schemas.scores.trouble import VERY_SLOW_MS
 from streamer.cli.demo import DEMO_SEED
 from streamer.goals.files import SIMULATED_GOALS, goal_files_of, read_goal_file
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import read_recorded_goals
 from streamer.roles.demo import HEAD_START_MS, IN_TROUBLE, _with_goals
-from streamer.roles.demo_view import VERY_SLOW_MS
 from streamer.settings.all_settings import GoalSettings, Settings
 from streamer.sources.replay import RECORD_TYPES, WireEvent
 from streamer.sources.simulator.plan import SIMULATED_KINDS, CallKind
@@ -183,7 +183,7 @@ def sets_in(folder: str) -> dict[str, GoalSet]:
 def scored(simulated: SimulatedCall, seed: int | None = None) -> RecordedScoring:
     plan = ScoringPlan(Limits(), GoalRules(), "test", seed)
     scoring = RecordedScoring(simulated.call, plan, read_recorded_goals(SIMULATED_GOALS).of(simulated.call))
-    assert list(scoring.run(lambda: None)) == [], "code checks all of it"
+    assert list(scoring.run()) == [], "code checks all of it"
     return scoring
 
 
