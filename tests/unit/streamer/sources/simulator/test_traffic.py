@@ -15,12 +15,12 @@ from consumers.engine.limits import GoalRules, Limits
 from consumers.judge.settings import JudgeSettings
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.records import ClosedFact, DeadAirFact, InterruptionFact, SubgoalScore, VoiceToVoiceLatency
+from schemas.scores.trouble import VERY_SLOW_MS
 from streamer.cli.demo import DEMO_SEED
 from streamer.goals.files import SIMULATED_GOALS, goal_files_of, read_goal_file
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import read_recorded_goals
 from streamer.roles.demo import HEAD_START_MS, IN_TROUBLE, _with_goals
-from streamer.roles.demo_view import VERY_SLOW_MS
 from streamer.settings.all_settings import GoalSettings, Settings
 from streamer.sources.replay import RECORD_TYPES, WireEvent
 from streamer.sources.simulator.plan import SIMULATED_KINDS, CallKind
