@@ -59,7 +59,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         self._instruments = instruments
         self._active = ActiveCalls(settings.max_active_calls, settings.forget_after_ms)
         self._records = 0
-        self._refusals = Refusals("score", "callgauge_scores_refused_total", instruments)
+        self._refusals = Refusals("exporter", "callgauge_scores_refused_total", instruments)
         self._next: dict[TopicPartition, int] = {}  # the offset after the last counted record, where we are to count
         self._committed: dict[TopicPartition, int] = {}
         self._committing = asyncio.Lock()  # an older position must not be committed after a newer one

@@ -89,7 +89,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._owning: asyncio.Task[None] | None = None
         self._has_taken_over = False  # not while the group shares out partitions: ours may be another judge's by now
         self._is_leaving = False
-        self._refusals = Refusals("question", "callgauge_judge_questions_refused_total", instruments)
+        self._refusals = Refusals("judge", "callgauge_judge_questions_refused_total", instruments)
         self._subscription = Subscription(
             kafka,
             "judge",

@@ -269,8 +269,14 @@ def metrics_of(
     return results
 
 
-# EVA's composites of a call's experience (EVA-X): the mean of its known parts, and whether all are good enough.
+# EVA's composites of a call's accuracy (EVA-A) and experience (EVA-X): the mean of the known parts, and whether all are good enough.
 
+ACCURACY_THRESHOLDS: Final[Mapping[str, float]] = {
+    "task_completion": 1.0,
+    "faithfulness": 0.5,
+    "agent_speech_fidelity": 0.95,
+}
+"""Least normalised score that is good enough, by part of EVA-A."""
 EXPERIENCE_THRESHOLDS: Final[Mapping[str, float]] = {
     "conversation_progression": 0.5,
     "turn_taking": 0.8,
@@ -280,15 +286,15 @@ EXPERIENCE_THRESHOLDS: Final[Mapping[str, float]] = {
 TOLERANCE: Final = 1e-9
 
 
-def eva_x_mean(normalized: Mapping[str, float | None]) -> float | None:
-    """The mean of the known parts of EVA-X; None when none is known."""
-    known = [value for name in EXPERIENCE_THRESHOLDS if (value := normalized.get(name)) is not None]
+def composite_mean(parts: Mapping[str, float | None]) -> float | None:
+    """The mean of the known parts; None when none is known."""
+    known = [value for value in parts.values() if value is not None]
     return fmean(known) if known else None
 
 
-def eva_x_pass(normalized: Mapping[str, float | None]) -> bool | None:
-    """Whether every part of EVA-X is good enough; None while one of them is unknown."""
-    values = [(normalized.get(name), least) for name, least in EXPERIENCE_THRESHOLDS.items()]
+def composite_pass(parts: Mapping[str, float | None], thresholds: Mapping[str, float]) -> bool | None:
+    """Whether every part is good enough; None while one of them is unknown."""
+    values = [(parts.get(name), least) for name, least in thresholds.items()]
     if any(value is None for value, _ in values):
         return None
     return all(value is not None and value >= least - TOLERANCE for value, least in values)
@@ -462,6 +468,8 @@ def _state(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
 # call; at the close every value is EVA's own. A settled turn whose final value differs is counted with the cause.
 
 TURN: Final = "turn_taking"
+_NO_ACCURACY: Final = NotApplicable(reason="neither the task's completion nor faithfulness is known")
+_NO_SOUND: Final = NotApplicable(reason="agent speech fidelity is judged from sound, which callgauge does not hear")
 _NOT_JUDGED: Final = NotApplicable(reason="conciseness and conversation progression are not both judged")
 _OF_SOUND: Final = ("eva_turn_taking", "eva_response_speed")
 _RATING_DIGITS: Final = 3
@@ -561,8 +569,13 @@ class EvaScores:
         }
         timing = metrics["eva_turn_taking"][0].result
         mean = timing.value if isinstance(timing, Scored) else None
+        accuracy = self._accuracy(metrics["eva_task_completion"][0].result)
+        metrics["eva_a_mean"] = (_mean_of(accuracy, _NO_ACCURACY), None)
+        metrics["eva_a_pass"] = (FinalScore(_NO_SOUND), None)
         metrics["eva_x_mean"] = (self._experience_mean(mean), None)
-        metrics["eva_x_pass"] = (self._experience_pass(mean), None)
+        is_passed = composite_pass(self._experience(mean), EXPERIENCE_THRESHOLDS)
+        passed = FinalScore(_NOT_JUDGED) if is_passed is None else FinalScore(Scored(value=is_passed), float(is_passed))
+        metrics["eva_x_pass"] = (passed, None)
         return metrics
 
     def closing_counts(self) -> list[Count]:
@@ -579,14 +592,17 @@ class EvaScores:
         return found
 
     def _experience_mean(self, timing: float | None) -> FinalScore:
-        parts = self._experience(timing)
-        mean = eva_x_mean(parts)
-        result: Result = Unscored(reason=UnscoredReason.NO_TURN_JUDGED) if mean is None else Scored(value=mean)
-        return FinalScore(result, mean, {name: value for name, value in parts.items() if value is not None})
+        return _mean_of(self._experience(timing), Unscored(reason=UnscoredReason.NO_TURN_JUDGED))
 
-    def _experience_pass(self, timing: float | None) -> FinalScore:
-        is_passed = eva_x_pass(self._experience(timing))
-        return FinalScore(_NOT_JUDGED) if is_passed is None else FinalScore(Scored(value=is_passed), float(is_passed))
+    def _accuracy(self, completion: Result) -> dict[str, float | None]:
+        """The known parts of EVA-A."""
+        parts: dict[str, float | None] = dict.fromkeys(ACCURACY_THRESHOLDS)
+        if isinstance(completion, Scored):
+            parts["task_completion"] = float(completion.value)
+        faithfulness = self._ratings.of_call().get(JudgeKind.FAITHFULNESS)
+        if faithfulness is not None and isinstance(faithfulness[0], Rated):
+            parts[JudgeKind.FAITHFULNESS.value] = faithfulness[0].normalised
+        return parts
 
     def _experience(self, timing: float | None) -> dict[str, float | None]:
         """The known parts of EVA-X."""
@@ -598,6 +614,12 @@ class EvaScores:
         known = self._ratings.known_of_turns(JudgeKind.CONCISENESS)
         parts[JudgeKind.CONCISENESS.value] = round(fmean(known), _RATING_DIGITS) if known else None
         return parts
+
+
+def _mean_of(parts: Mapping[str, float | None], unknown: Result) -> FinalScore:
+    mean = composite_mean(parts)
+    known = {name: value for name, value in parts.items() if value is not None}
+    return FinalScore(unknown if mean is None else Scored(value=mean), mean, known)
 
 
 def taking_inputs(value: TurnValue | None) -> tuple[Any, ...] | None:

@@ -389,9 +389,8 @@ MAX_REFUSED_LINES: Final = 10
 class Refusals:
     """Counts refused records and logs those of a poll with their places."""
 
-    def __init__(self, what: str, metric: str, instruments: Instruments) -> None:
-        """Names the refused: `score_refused` and `more_scores_refused` are the lines of a `score`."""
-        self._line, self._last_line = f"{what}_refused", f"more_{what}s_refused"
+    def __init__(self, role: str, metric: str, instruments: Instruments) -> None:
+        self._role = role
         self._metric = metric
         self._instruments = instruments
         self._of_this_poll = 0
@@ -401,12 +400,12 @@ class Refusals:
         self._instruments.inc(self._metric)
         self._of_this_poll += 1
         if self._of_this_poll <= MAX_REFUSED_LINES:
-            log.warning(self._line, **about_record(record), reason=reason)
+            log.warning("record_refused", role=self._role, **about_record(record), reason=reason)
 
     def end_poll(self) -> None:
         """Logs how many have no line of their own."""
         if self._of_this_poll > MAX_REFUSED_LINES:
-            log.warning(self._last_line, records=self._of_this_poll - MAX_REFUSED_LINES)
+            log.warning("more_records_refused", role=self._role, records=self._of_this_poll - MAX_REFUSED_LINES)
         self._of_this_poll = 0
 
 

@@ -150,7 +150,7 @@ async def test_of_a_log_of_schema_1_what_both_versions_have_is_counted() -> None
     refused = sample(registry, "callgauge_scores_refused_total")
     assert refused is not None
     assert sum(b'"name": "%s"' % name in value for name in names for value in values) <= refused < len(values)
-    reasons = {line["reason"] for line in lines if line["event"] == "score_refused"}
+    reasons = {line["reason"] for line in lines if line["event"] == "record_refused"}
     assert [reason.split(",")[0] for reason in reasons] == ["it is of schema version 1"]
 
 
@@ -160,7 +160,7 @@ async def test_what_the_client_cannot_decode_is_counted_and_passed() -> None:
         await take(role, [stand_in("scores", 3, 8), Record(score("c-1").model_dump_json().encode(), offset=9)])
     assert sample(registry, "callgauge_scores_refused_total") == 1
     assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
-    assert [line["reason"] for line in lines if line["event"] == "score_refused"] == [
+    assert [line["reason"] for line in lines if line["event"] == "record_refused"] == [
         "scores[0]@3 to @8: the batch cannot be unpacked, expected what zstd writes, saw less"
     ]
     assert role._next == {TopicPartition("scores", 0): 10}
@@ -187,7 +187,7 @@ async def test_what_is_refused_is_told_with_its_place_and_not_without_end() -> N
         await take(role, junk)
         await take(role, junk[:1])
     assert [line["event"] for line in lines] == [
-        *["score_refused"] * MAX_REFUSED_LINES, "more_scores_refused", "score_refused",
+        *["record_refused"] * MAX_REFUSED_LINES, "more_records_refused", "record_refused",
     ]  # fmt: skip
     place = {"conversation_id": "c-7", "topic": "scores", "partition": 2, "offset": 1}
     assert place.items() <= lines[1].items()

@@ -570,12 +570,12 @@ async def test_what_is_no_question_is_told_and_counted_and_not_without_end(house
     await house.assigned(P0)
     with capture_logs() as lines:
         await house.take(*(Record(b"{}", offset) for offset in range(MAX_REFUSED_LINES + 5)))
-    refused = [line for line in lines if line["event"] == "question_refused"]
+    refused = [line for line in lines if line["event"] == "record_refused"]
     assert len(refused) == MAX_REFUSED_LINES
     assert {"conversation_id": "c-1", "topic": "judge.requests", "partition": 0, "offset": 0}.items() <= refused[
         0
     ].items()
-    assert [line["records"] for line in lines if line["event"] == "more_questions_refused"] == [5]
+    assert [line["records"] for line in lines if line["event"] == "more_records_refused"] == [5]
     value = house.instruments.registry.get_sample_value("callgauge_judge_questions_refused_total")
     assert value == MAX_REFUSED_LINES + 5
     assert await house.committed() == {0: MAX_REFUSED_LINES + 5}
@@ -585,7 +585,7 @@ async def test_questions_that_the_client_cannot_decode_are_passed(house: House) 
     await house.assigned(P0)
     with capture_logs() as lines:
         await house.take(stand_in("judge.requests", 0, 6), record_of(question(), 7))
-    assert [line["reason"][:26] for line in lines if line["event"] == "question_refused"] == [
+    assert [line["reason"][:26] for line in lines if line["event"] == "record_refused"] == [
         "judge.requests[0]@0 to @6:"
     ]
     await house.until_written(1)
