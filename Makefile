@@ -27,7 +27,7 @@ PYTEST := $(BIN)/python -m pytest
 LINTED := $(BIN)/python -m tests.tidy.linters $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-pythons test-long laws durations check audit lock bench pressure conformance drills chaos kafka clean
+.PHONY: help setup demo test test-fast test-pythons test-long laws durations check audit lock bench pressure conformance drills chaos kafka release cut clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -94,6 +94,13 @@ chaos: $(READY) ## kill, freeze and restart everything under load, then check ev
 
 kafka: $(READY) ## a real Kafka broker until Ctrl-C (PORT=9092 chooses the port)
 	@$(BIN)/python -m tests.support.brokers.kafka_broker $(PORT)
+
+# Before it, audit the lock files: a release with a known weakness is none.
+release: $(READY) ## build dist/ from the last commit: wheel, archives, chart, image, SBOM, notes, checksums
+	@$(BIN)/python deploy/make_release.py
+
+cut: $(READY) ## give what is unreleased in CHANGELOG.md to a new version (VERSION=0.2.0)
+	@$(BIN)/python deploy/make_release.py cut $(or $(VERSION),'')
 
 clean: ## remove .venv and everything that was made here
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

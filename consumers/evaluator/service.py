@@ -14,7 +14,6 @@ from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError, ProducerFenced
-from faststream import AckPolicy
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
@@ -115,7 +114,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._take,
             group_id=settings.group_id,
             max_records=settings.max_batch_records,
-            ack_policy=AckPolicy.MANUAL,
             listener=self,
             poll_interval_ms=settings.poll_interval_ms,
             options={

@@ -4,8 +4,7 @@ import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,12 +17,11 @@ from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
     IncompatibleBrokerVersion,
-    KafkaError,
     NotCoordinatorForGroupError,
     for_code,
 )
 
-from consumers.runtime.kafka.connection import CONNECT_SECONDS, READ, WRITE, KafkaSettings, Needs
+from consumers.runtime.kafka.connection import CONNECT_SECONDS, READ, WRITE, Needs
 from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import InputSource
 from schemas.topics import (
@@ -108,23 +106,6 @@ class ClockFacts:
     most_ms: int
 
 
-@asynccontextmanager
-async def administration(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    """A client that is connected.
-
-    Raises:
-        KafkaUnreachableError: No broker answers, at the start or later, or it refuses.
-    """
-    admin = kafka.admin("doctor")
-    try:
-        await admin.start()
-        yield admin
-    except (KafkaError, TimeoutError) as error:
-        raise kafka.unreachable(error) from error
-    finally:
-        await admin.close()
-
-
 async def cluster_facts(admin: AIOKafkaAdminClient) -> ClusterFacts:
     """The brokers and all topics; asking for topics by name could make them."""
     cluster = await admin.describe_cluster()
@@ -192,21 +173,18 @@ async def log_bounds(
     return {tp: LogBounds(starts[tp], ends[tp]) for tp in partitions}
 
 
-async def clock_facts(
-    consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition], seconds: float = WATCH_SECONDS
-) -> ClockFacts | None:
+async def clock_facts(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> ClockFacts | None:
     """Compares the clocks by a record that a producer writes meanwhile; None if no record arrives.
 
     Args:
         consumer: A started consumer without a group; its assignment changes.
         partitions: Partitions to read. Records without the broker's time are skipped.
-        seconds: How long to wait.
     """
     consumer.assign(partitions)
     since_ms = wall_clock_ms()
     for tp, end in (await consumer.end_offsets(partitions)).items():
         consumer.seek(tp, end)
-    until = time.monotonic() + seconds
+    until = time.monotonic() + WATCH_SECONDS
     while (left := until - time.monotonic()) > 0:
         for records in (await consumer.getmany(timeout_ms=max(1, int(left * 1_000)))).values():
             for record in records:
@@ -269,6 +247,7 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
         JUDGE_REQUESTS_TOPIC: {READ},
         JUDGE_VERDICTS_TOPIC: {WRITE},
     },
+    "history": {SCORES_TOPIC: {READ}},
     "monitor": {TOPIC_BY_SOURCE[source]: {WRITE} for source in (InputSource.AUDIT, InputSource.ELEVENLABS)},
     "ingest": {TOPIC_BY_SOURCE[source]: {WRITE} for source in _TRAFFIC_SOURCES},
 }
@@ -308,6 +287,8 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
         if settings.transcripts.folder is not None:
             operations[TRANSCRIPTS_TOPIC].add(READ)
             groups.append(files_group(settings.evaluator_group))
+    if "history" in roles and settings.history.words:
+        operations[TRANSCRIPTS_TOPIC].add(READ)
     return Needs(
         operations={topic: frozenset(needed) for topic, needed in operations.items()},
         groups=tuple(groups),

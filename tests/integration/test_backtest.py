@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.scores.records import ClosedFact, DeadAirFact, ProgressScore
-from streamer.roles.demo import GOALS_FOLDER
+from streamer.goals.files import SIMULATED_GOALS
 from tests.integration.metrics_page import total
 from tests.integration.processes import ended, ran, started, wait_for
 from tests.integration.score_log import records_on, written_scores
@@ -18,7 +18,7 @@ SETTINGS = {
     "limits__closing_grace_ms": "500",
     "limits__idle_ms": "6000",
     "limits__dead_air_ms": "1200",
-    "goals__folder": str(GOALS_FOLDER),
+    "goals__folder": str(SIMULATED_GOALS),
 }
 
 pytestmark = pytest.mark.service(partitions=2, **SETTINGS)

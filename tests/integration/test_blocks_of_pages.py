@@ -44,8 +44,7 @@ NOT_RUN: Final = {
     "README.md: make test": "this is a part of it",
     "README.md: pip install ./streamer/pipecat_observer": "tests/integration/test_pipecat_versions.py runs it in each version of pipecat",
     "README.md: from pipecat_callgauge import CallgaugeObserver": "needs a bot: tests/integration/test_pipecat_readme.py",
-    "docs/otlp.md: uv tool install 'callgauge[otlp]'": "installs a release; tests/integration/test_otlp.py has the rest",
-    "docs/python.md: import pandas as pd": "needs pandas and a library of charts: tests/unit/streamer/test_notebook.py",
+    "docs/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'": "names a place of the reader's; tests/integration/test_otlp.py has the rest",
     "docs/python.md: from openai import OpenAI": "needs a key: tests/unit/streamer/test_notebook.py asks other judges",
     "docs/sources/agent-inspect.md: callgauge score traces.jsonl --format agent-inspect --judge ":
         "needs a judge with a key: tests/unit/streamer/agent_inspect",

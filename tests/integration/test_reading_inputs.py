@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic, RecordsToDelete
-from faststream import AckPolicy
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
@@ -238,7 +237,7 @@ async def _polling(bootstrap: str, prefix: str, interval_ms: int) -> AsyncIterat
     reading = _Polls()
     made = Subscription(
         KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=prefix), "reader", [PACED_TOPIC], reading.take,
-        group_id=prefix + "reader", max_records=50, ack_policy=AckPolicy.MANUAL, poll_interval_ms=interval_ms,
+        group_id=prefix + "reader", max_records=50, poll_interval_ms=interval_ms,
         options={"auto_offset_reset": "earliest", "max_partition_fetch_bytes": ANSWER_BYTES},
     )  # fmt: skip
     await made.start()

@@ -5,7 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
@@ -232,49 +232,34 @@ STAGES: Final = ("llm_latency", "stt_latency", "tts_latency")
 """Stages of an answer whose mean latency is in a run's result."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallFacts:
-    """Inputs of EVA's metrics besides the context of the call.
-
-    Attributes:
-        caller_line: The end of the simulated caller's stream.
-        pre_tool_speech_rate: Share of tool groups that the assistant announced; None without tools.
-        stage_mean_ms: Mean latency of each known stage.
-        mean_tokens: Mean number of tokens of the model's steps, by EVA's names, as far as known.
-    """
-
-    caller_line: CallerLine
-    pre_tool_speech_rate: float | None = None
-    stage_mean_ms: Mapping[str, float] = field(default_factory=dict)
-    mean_tokens: Mapping[str, float] = field(default_factory=dict)
-
-
-def facts_of(
+def metrics_of(
+    context: MetricContext,
     history: EvaHistory,
     stage_mean_ms: Mapping[str, float] | None = None,
     mean_tokens: Mapping[str, float] | None = None,
-) -> CallFacts:
-    """The facts from the merged history of a call, together with the given ones."""
-    rate = pre_tool_speech_rate(history.timeline)
-    return CallFacts(history.caller_line, rate, stage_mean_ms or {}, mean_tokens or {})
-
-
-def metrics_of(context: MetricContext, facts: CallFacts) -> dict[str, MetricResult]:
+) -> dict[str, MetricResult]:
     """EVA's metrics by name.
 
     Metrics of the call alone are always there. The one of a valid end needs a simulated caller, and those of the final state need
     both the final and the expected state.
+
+    Args:
+        context: EVA's context of the call.
+        history: Its merged history.
+        stage_mean_ms: Mean latency of each known stage.
+        mean_tokens: Mean number of tokens of the model's steps, by EVA's names, as far as known.
     """
+    line, rate = history.caller_line, pre_tool_speech_rate(history.timeline)
     results = {
         "conversation_completed_on_time": conversation_completed_on_time(context),
         "conversation_correctly_finished": conversation_correctly_finished(context),
-        "response_speed": response_speed(context, facts.stage_mean_ms),
+        "response_speed": response_speed(context, stage_mean_ms),
         "stt_wer": stt_wer(context, context.language or DEFAULT_LANGUAGE),
         "tool_call_validity": tool_call_validity(context),
-        "turn_taking": turn_taking(context, facts.pre_tool_speech_rate, mean_tokens=facts.mean_tokens),
+        "turn_taking": turn_taking(context, rate, mean_tokens=mean_tokens),
     }
-    if facts.caller_line.has_events:
-        results["conversation_valid_end"] = conversation_valid_end(context, facts.caller_line)
+    if line.has_events:
+        results["conversation_valid_end"] = conversation_valid_end(context, line)
     expected, final = context.expected_scenario_db, context.final_scenario_db
     if expected is not None and final is not None:
         results["authentication_success"] = authentication_success(
@@ -323,14 +308,6 @@ class SuppliedFacts:
         final_state_hash: Hash of the final state from the same event; takes precedence over the state.
         latencies_ms: The producer's own latencies in the order of the turns; empty before any event names them.
     """
-
-    __slots__ = (
-        "expected_state",
-        "final_state",
-        "final_state_hash",
-        "latencies_ms",
-        "tools",
-    )
 
     def __init__(self) -> None:
         self.tools: Sequence[AgentTool] | None = None
@@ -499,13 +476,6 @@ class EvaScores:
     Attributes:
         supplied: Facts that the producer supplied, for metrics of the final state and of tools.
     """
-
-    __slots__ = (
-        "_final",
-        "_ratings",
-        "_settled",
-        "supplied",
-    )
 
     def __init__(self, ratings: Ratings) -> None:
         self.supplied = SuppliedFacts()

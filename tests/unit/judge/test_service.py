@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 from consumers.judge import progress, service
 from consumers.judge.ask import Judge
 from consumers.judge.progress import VerdictWriteError
-from consumers.judge.service import MAX_REFUSED_LINES, JudgeWorker, reply_partition_in
+from consumers.judge.service import JudgeWorker, reply_partition_in
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.polling import Commits
+from consumers.runtime.kafka.polling import MAX_REFUSED_LINES, Commits
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
 from schemas.quarantine import UndecodableRecord
@@ -188,6 +188,7 @@ class House:
         monkeypatch.setattr(KafkaSettings, "producer", lambda _, __, given, ___: FakeProducer(self.cluster, given))
         kafka = KafkaSettings(is_embedded=is_embedded)
         self.worker = JudgeWorker(kafka, judge_settings(), self.instruments, group_id="judges")
+        self.made = self.worker._subscription
         monkeypatch.setattr(self.worker, "_subscription", self.subscription)
         monkeypatch.setattr(self.worker, "_reply_partitions", 4)
 
@@ -199,7 +200,9 @@ class House:
         await self.worker.on_partitions_revoked(set(partitions))
 
     async def take(self, *records: Record | UndecodableRecord) -> None:
-        await self.worker._take(records)
+        await self.made._take(records)
+        if self.made._failure.done():
+            await self.made.failure()
 
     async def asking(self) -> JudgeRequest:
         """The first record of P0 is a question, and the endpoint thinks about it until the test opens its gate."""

@@ -7,7 +7,7 @@ import pytest
 
 from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
-from consumers.engine.turns.timeline import BrokerMoment, HeardBy
+from consumers.engine.turns.timeline import BrokerMoment, HeardBy, SilenceKind
 from schemas.scores.records import DeadAirFact
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.files import RecordedCall
@@ -165,7 +165,7 @@ def test_an_end_that_comes_after_the_answer_is_no_silence(feed: Feed) -> None:
 def test_the_rules_without_a_call() -> None:
     watch = DeadAirWatch(3_000, 500)
     assert watch.reached(10**12) == []
-    watch.speech_started(0, BrokerMoment(50_000, 0))
+    watch.note(SilenceKind.SPEECH_STARTED, 0, BrokerMoment(50_000, 0))
     watch.user_ended(1_000, 1_000, BrokerMoment(51_000, 0), 4)  # the broker's clock is not the call's
     assert watch.wakeup_at_ms == 54_500
     assert watch.reached(54_499) == []
@@ -234,7 +234,7 @@ READ_IN_MANY_ORDERS = (
 
 def _silences(call: RecordedCall, seed: int | None) -> list[tuple[int | None, int]]:
     scoring = RecordedScoring(with_control_events(call), ScoringPlan(Limits(), GoalRules(), "test", seed), None)
-    deque(scoring.run(lambda: None), maxlen=0)
+    deque(scoring.run(), maxlen=0)
     return [(fact.turn, fact.silent_since_ms) for fact in scoring.records if isinstance(fact, DeadAirFact)]
 
 
