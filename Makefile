@@ -95,8 +95,8 @@ chaos: $(READY) ## kill, freeze and restart everything under load, then check ev
 kafka: $(READY) ## a real Kafka broker until Ctrl-C (PORT=9092 chooses the port)
 	@$(BIN)/python -m tests.support.brokers.kafka_broker $(PORT)
 
-# Before it, audit the lock files: a release with a known weakness is none.
-release: $(READY) ## build dist/ from the last commit: wheel, archives, chart, image, SBOM, notes, checksums
+# A release with a known weakness is none.
+release: audit $(READY) ## build dist/ from the last commit: wheel, archives, chart, image, SBOM, notes, checksums
 	@$(BIN)/python deploy/make_release.py
 
 cut: $(READY) ## give what is unreleased in CHANGELOG.md to a new version (VERSION=0.2.0)
