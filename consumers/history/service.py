@@ -207,9 +207,15 @@ class HistoryRole:
         if refused:
             self._instruments.inc("callgauge_history_records_total", ("refused",), len(refused))
         for record, reason in refused[:MAX_REFUSED_LINES]:
-            log.warning("score_refused", **about_record(record), reason=reason, what_happens_now="History lacks it.")
+            log.warning(
+                "record_refused",
+                role="history",
+                **about_record(record),
+                reason=reason,
+                what_happens_now="History lacks it.",
+            )
         if len(refused) > MAX_REFUSED_LINES:
-            log.warning("more_scores_refused", records=len(refused) - MAX_REFUSED_LINES)
+            log.warning("more_records_refused", role="history", records=len(refused) - MAX_REFUSED_LINES)
 
     def _tell(self, fault: str, what_to_do: str) -> None:
         """Logs a fault once for as long as it lasts."""
