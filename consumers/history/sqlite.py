@@ -123,6 +123,9 @@ class _Day:
                 and not self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'dictionary'").fetchone()
             ):
                 self._create(b"".join(examples)[-MAX_DICTIONARY_BYTES:], positions or {})
+            self.columns = {str(row[1]) for row in self.connection.execute("PRAGMA table_info(call)")}
+            if writes:
+                self._add_columns()
             (self._dictionary,) = self.connection.execute("SELECT value FROM dictionary").fetchone()
             self.has_words = (
                 self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone() is not None
@@ -144,6 +147,13 @@ class _Day:
                 )
             self.connection.execute("INSERT INTO dictionary VALUES (?)", [dictionary])
             self.connection.executemany(_UPSERT_POSITION, [(*place, offset) for place, offset in positions.items()])
+
+    def _add_columns(self) -> None:
+        """Adds the columns that this version has and the one that made the file did not have."""
+        for column in CALL_COLUMNS:
+            if column.name not in self.columns:
+                self.connection.execute(f"ALTER TABLE call ADD COLUMN {column.name} {_SQL_KIND[column.kind]}")
+                self.columns.add(column.name)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -398,6 +408,9 @@ class SqliteHistory:
 
     @staticmethod
     def _find_in(day: _Day, question: Question) -> list[dict[str, Value]]:
+        """In the file of an earlier version, a column that it does not have is unknown for every call."""
+        if any(each.column not in day.columns for each in question.conditions):
+            return []
         where = ["started_ms >= ?", "started_ms < ?"]
         values: list[Any] = [question.since_ms, question.until_ms]
         for column, comparison, value in question.conditions:
@@ -409,9 +422,11 @@ class SqliteHistory:
             where.append("words MATCH ?")
             # Each word quoted, so that none is an operator; FTS5 takes a NUL for the end.
             values.append(" ".join('"' + word.replace('"', '""').replace("\0", " ") + '"' for word in question.words))
-        order = f"{question.order_by} IS NULL, {question.order_by} DESC"
+        by = question.order_by if question.order_by in day.columns else "NULL"
+        order = f"{by} IS NULL, {by} DESC"
         limit = question.most if not question.words or day.has_words else -1
-        columns = ", ".join(f"call.{name}" for name in COLUMN_NAMES)  # all names in the statement are ours
+        # All names in the statement are ours.
+        columns = ", ".join(f"call.{name}" if name in day.columns else "NULL" for name in COLUMN_NAMES)
         rows = day.connection.execute(
             f"SELECT call.id, {columns} FROM {source} WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ?",  # noqa: S608
             [*values, limit],

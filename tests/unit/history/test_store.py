@@ -239,6 +239,24 @@ def test_without_words_there_are_none(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_file_of_an_earlier_version_lacks_a_column_until_it_is_written_again(store: SqliteHistory) -> None:
+    store.write(batch(call("c")))
+    store.close()
+    (file,) = store.folder.glob("calls-*.sqlite")
+    earlier = sqlite3.connect(file)
+    earlier.execute("ALTER TABLE call DROP COLUMN longest_wait_ms")
+    earlier.close()
+    reader = SqliteHistory(store.folder)
+    assert [row["longest_wait_ms"] for row in reader.find(EVER)] == [None]
+    assert found(reader, "longest_wait_ms > 0") == []
+    reader.close()
+    writer = SqliteHistory(store.folder, writes=True)
+    writer.write(batch(call("d"), 2))
+    assert found(writer, "longest_wait_ms > 0") == ["d"]
+    assert found(writer)[-1] == "c"
+    writer.close()
+
+
 # Questions.
 
 
