@@ -41,8 +41,8 @@ class TurnOutcome(StrEnum):
 
     - `answered`: the assistant answered, and the caller let it finish
     - `interrupted`: the assistant answered, and the caller spoke over it
-    - `unanswered`: no answer, although the call went on or the caller waited in dead air
-    - `abandoned`: no answer, and the call ended before the wait became dead air: the caller hung up, or said goodbye
+    - `unanswered`: no answer, although the call went on
+    - `abandoned`: no answer, and the call ended: the caller hung up, or said goodbye
     - `failed`: no answer, and the agent reported an error in the turn
     """
 
@@ -162,6 +162,8 @@ EvaMetricName = Literal[
     "eva_conversation_valid_end",
     "eva_authentication_success",
     "eva_task_completion",
+    "eva_a_mean",
+    "eva_a_pass",
     "eva_x_mean",
     "eva_x_pass",
 ]
