@@ -634,6 +634,7 @@ def latency(call: ReportedCall) -> Markup:
         scale=scale,
         waits=waits[:MOST_ROWS],
         bars=bars,
+        fillers={row.turn: row.after_tools_ms for row in call.rows},
         stages=[stage for stage in Stage if stage in known],
         stage_rows=[(record.turn, {each.stage: each for each in record.stages}) for record in measured[:MOST_ROWS]],
     )
