@@ -23,6 +23,7 @@ from streamer.terminal import output_console, print_document, print_line, quiet_
 from streamer.time_bounds import moment_given
 from streamer.trials.calls import CallFold, SubgoalOutcome, Trial, Trials, holds_scores, read_score_file
 from streamer.trials.past import read_past_trials
+from streamer.trials.versus import Versus, versus_json, versus_lines, versus_table
 
 # Compares repeated calls of one goal set: success, progress, pass@k, pass^k, agreement of the judge, and errors.
 # Pure.
@@ -527,6 +528,44 @@ def print_comparison(gathered: Trials, wanted: Sequence[int] | None, *, as_json:
     if gathered.left_out:
         say(f"Left out: {_left_out(gathered)}.")
     return all(k <= len(group.known) for group in groups for k in wanted or ())
+
+
+def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> None:
+    """Prints the comparison of two lots of trials.
+
+    Raises:
+        OperatorError: There is no trial by one of the names.
+    """
+    if not gathered.found:
+        raise OperatorError(_nothing(gathered))
+    versus = Versus(*(_lot(gathered.found, name) for name in names))
+    if as_json:
+        print_document({**versus_json(versus, names), "left_out": dict(gathered.left_out)})
+    else:
+        output_console().print(versus_table(versus))
+        for line in versus_lines(versus, names):
+            print_line(line)
+    if gathered.left_out:
+        say(f"Left out: {_left_out(gathered)}.")
+
+
+def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
+    if Path(name).exists():  # a file, or a folder of records; behind its name is the place in it
+        path = str(Path(name))
+        lot = [
+            each
+            for each in trials
+            if each.place == path or each.place.startswith((f"{path}:", f"{path} (", f"{path}/"))
+        ]
+    else:
+        lot = [each for each in trials if each.goal_set.id == name or each.version.startswith(name)]
+    if not lot:
+        groups = ", ".join(f"{each.goal_set.id} {each.version[:VERSION_CHARS]}" for each in compared(trials))
+        raise OperatorError(
+            f"--compare {name}: expected a path with calls that have goals, the name of a goal set or the beginning of a version; seen "
+            f"no such trial among {groups}. Nothing was compared. Name one of these."
+        )
+    return lot
 
 
 def _nothing(gathered: Trials) -> str:
