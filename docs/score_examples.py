@@ -6,6 +6,7 @@ its callers.
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -13,8 +14,7 @@ from consumers.engine.limits import GoalRules, Limits
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.live_view import is_withdrawn
 from schemas.scores.records import AnyScoreRecord, CallRecord
-from streamer.offline.call_work import scoring_of
-from streamer.offline.scoring import ScoringPlan
+from streamer.offline.scoring import ScoringPlan, scoring_of
 from streamer.recordings.files import SAMPLE, RecordedCall
 from streamer.recordings.reader import goals_for, read_recordings
 from streamer.sources.simulator.profile import HEALTHY, Incident, with_incidents
@@ -73,7 +73,7 @@ def example_records() -> tuple[AnyScoreRecord, ...]:
     """Everything that the evaluator would write of the three calls, call by call."""
     (sample,) = read_recordings(SAMPLE)
     sets = goals_for([SAMPLE], None)
-    scoring, _ = scoring_of(sample, _PLAN, sets, None)
+    scoring = scoring_of(sample, replace(_PLAN, sets=sets))
     profile = with_incidents(HEALTHY, [Incident("talks_over")])
     simulated = simulate_call(SIMULATED_SEED, start_ms=SIMULATED_START_MS, kind="phone", profile_of=profile)
     return (
@@ -84,9 +84,9 @@ def example_records() -> tuple[AnyScoreRecord, ...]:
 
 
 def _records(call: RecordedCall, goal_set: GoalSet | None) -> list[AnyScoreRecord]:
-    scoring, _ = scoring_of(call, _PLAN, None, None)
+    scoring = scoring_of(call, _PLAN)
     scoring.goal_set = goal_set
-    for _ in scoring.run(lambda: None):
+    for _ in scoring.run():
         raise AssertionError("a judge was asked")
     return scoring.final_records()
 

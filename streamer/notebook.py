@@ -28,9 +28,7 @@ from schemas.scores.records import AnyScoreRecord
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from streamer.agent_inspect.scoring import NotJudgedError, TraceQuestions
 from streamer.agent_inspect.traces import Samples, TraceDocument, document_in
-from streamer.offline.call_work import about_refused, scoring_of
-from streamer.offline.scored_recordings import plan_from, score_all
-from streamer.offline.scoring import RecordedScoring
+from streamer.offline.scoring import RecordedScoring, plan_from, score_judged, scored, scoring_of
 from streamer.recordings.files import RecordedCall, places_in_lines
 from streamer.recordings.reader import goals_for, read_call, read_recordings
 from streamer.settings.listing import settings_from
@@ -131,32 +129,20 @@ def score(
         path = _EVENTS
         calls = _calls_of(recording)
     settings = settings_from(None if config is None else Path(config))
-    plan = plan_from(settings, asks_judge=judge, writes_transcripts=True)
     sets = goals_for([path], None if goals is None else Path(goals))
-    remarks: list[list[str]] = []
-    scored: list[ScoredCall] = []
+    plan = plan_from(settings, sets, agent, asks_judge=judge, writes_transcripts=True)
+    if not judge:
+        return [_call(scored(call, plan)) for call in calls]
+    found: list[ScoredCall] = []
+    scorings = (scoring_of(call, plan) for call in calls)
+    with ThreadPoolExecutor(1) as thread:  # because the thread of a notebook has an event loop that runs
+        thread.submit(score_judged, scorings, settings, lambda scoring: found.append(_call(scoring))).result()
+    return found
 
-    def scorings() -> Iterator[RecordedScoring]:
-        for call in calls:
-            scoring, sentences = scoring_of(call, plan, sets, agent)
-            remarks.append(sentences)
-            yield scoring
 
-    def take(scoring: RecordedScoring) -> None:
-        name = scoring.call.conversation_id
-        told = [*remarks[len(scored)], *about_refused(name, scoring.refused)]
-        entries = None if scoring.transcript is None else tuple(TRANSCRIPT.validate_json(scoring.transcript))
-        scored.append(ScoredCall(name, tuple(scoring.final_records()), entries, tuple(told)))
-
-    def work() -> None:
-        score_all(scorings(), settings, take, lambda: None, asks_judge=judge)
-
-    if judge:  # in a thread of its own, because the thread of a notebook has an event loop that runs
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(work).result()
-    else:
-        work()
-    return scored
+def _call(scoring: RecordedScoring) -> ScoredCall:
+    entries = None if scoring.transcript is None else tuple(TRANSCRIPT.validate_json(scoring.transcript))
+    return ScoredCall(scoring.call.conversation_id, tuple(scoring.final_records()), entries, scoring.remarks)
 
 
 def _calls_of(events: Iterable[Mapping[str, Any]]) -> Iterator[RecordedCall]:

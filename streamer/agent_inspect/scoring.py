@@ -1,9 +1,7 @@
 """Scores finished traces with agent-inspect's scorers, and asks the judge what they need."""
 
-import asyncio
 import json
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -47,19 +45,24 @@ from consumers.engine.goals.tool_correctness import ToolQuestion
 from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.prompts import question_of
 from consumers.judge.settings import AnswerForm
-from consumers.runtime.logs import configure_logging
-from consumers.runtime.process import first_of
 from schemas.closed_sets import JudgeKind, UnjudgedReason
-from schemas.judging import MAX_RETRY_WAVES, MAX_TRIALS, Judged, JudgeRequest, TranscriptItem, Unjudged, prompt_version
+from schemas.judging import (
+    MAX_RETRY_WAVES,
+    MAX_TRIALS,
+    Judged,
+    JudgeRequest,
+    JudgeVerdict,
+    TranscriptItem,
+    Unjudged,
+    prompt_version,
+)
 from schemas.wire import MAX_TEXT_CHARS
-from streamer.agent_inspect.traces import KEEPS_PROMPTS, TraceDocument, TraceFiles, read_samples
+from streamer.agent_inspect.traces import KEEPS_PROMPTS, PlacedTrace, TraceDocument, TraceFiles, read_samples
 from streamer.facts import Scorer
-from streamer.offline.call_work import CallOutput
-from streamer.offline.judge_in_process import JudgeInProcess
-from streamer.offline.kept_verdicts import keeping
+from streamer.offline.call_work import Done, Reading
+from streamer.offline.judge_in_process import JudgeInProcess, side_by_side
 from streamer.recordings.files import RecordingError
 from streamer.settings.all_settings import Settings
-from streamer.terminal import say
 
 # Makes the questions to the judge about a trace: with callgauge's own prompt or the user's template, and without
 # personal data.
@@ -381,21 +384,14 @@ class TracePlan:
     options: Mapping[str, object] = field(default_factory=dict)
 
 
-def score_traces(
-    files: TraceFiles,
-    samples_path: Path | None,
-    plan: TracePlan,
-    show: Callable[[CallOutput], None],
-    on_question: Callable[[], None],
-) -> None:
-    """Scores all traces and shows each in its order.
+def score_traces(files: TraceFiles, samples_path: Path | None, plan: TracePlan, reading: Reading) -> None:
+    """Scores all traces and prints each in its order.
 
     Args:
         files: The traces.
         samples_path: Samples for traces without their own; None for none.
         plan: How they are scored.
-        show: Called with each trace's line.
-        on_question: Called after each question to the judge.
+        reading: Gets each trace's line, and counts the questions to the judge.
 
     Raises:
         RecordingError: The samples cannot be read.
@@ -403,84 +399,28 @@ def score_traces(
         NoJudgeError: A judge is asked, and a setting of it is missing.
         JudgeFailedError: The judge answers nothing.
     """
+    settings = plan.settings
     samples = read_samples(samples_path)
-    options = {**plan.settings.goals.agent_inspect_options, **plan.options}
-    redactor = Redactor(plan.settings.redaction)
-    # Log lines of the judge are no results.
-    configure_logging(plan.settings.log_format, "warning", redact=redactor.redact)
+    options = {**settings.goals.agent_inspect_options, **plan.options}
+    redactor = Redactor(settings.redaction)
+    # The completions of its judge are a part of agent-inspect's results.
+    judge_settings = settings.judge.model_copy(update={"keeps_raw_answers": True})
 
-    def documents() -> Iterator[TraceDocument | RecordingError]:
-        for placed in files:
-            if isinstance(placed, RecordingError):
-                yield placed
-                continue
-            try:
-                yield placed.read(samples, options)
-            except RecordingError as error:
-                yield error
-
-    asyncio.run(_Run(plan, redactor, show, on_question).all(documents()))
-
-
-class _Run:
-    def __init__(
-        self,
-        plan: TracePlan,
-        redactor: Redactor,
-        show: Callable[[CallOutput], None],
-        on_question: Callable[[], None],
-    ) -> None:
-        # The completions of its judge are a part of agent-inspect's results.
-        self._judge_settings = plan.settings.judge.model_copy(update={"keeps_raw_answers": True})
-        self._plan = plan
-        self._redactor = redactor
-        self._show = show
-        self._on_question = on_question
-        self._judge: JudgeInProcess | None = None
-
-    async def all(self, documents: Iterator[TraceDocument | RecordingError]) -> None:
-        if not self._plan.asks_judge:
-            await self._side_by_side(documents)
-            return
-        with keeping(self._plan.verdicts, self._judge_settings) as kept:
-            judge = self._judge = JudgeInProcess(self._judge_settings, redactor=self._redactor, kept=kept)
-
-            async def work() -> None:
-                try:
-                    await self._side_by_side(documents)
-                finally:
-                    await judge.finish()
-
-            await first_of(work(), judge.run())
-            say(judge.summary())
-
-    async def _side_by_side(self, documents: Iterator[TraceDocument | RecordingError]) -> None:
-        # Each trace asks one question at a time, so fewer would leave places of the judge empty.
-        at_a_time = self._judge_settings.max_concurrent_requests
-        begun: deque[asyncio.Task[CallOutput]] = deque()
+    async def scored(placed: PlacedTrace | RecordingError, judge: JudgeInProcess | None) -> Done[str]:
         try:
-            for document in documents:
-                begun.append(asyncio.create_task(self._scored(document)))
-                if len(begun) == at_a_time:
-                    self._show(await begun.popleft())
-            while begun:
-                self._show(await begun[0])
-                begun.popleft()
-        finally:
-            for task in begun:
-                task.cancel()
-            await asyncio.gather(*begun, return_exceptions=True)
-
-    async def _scored(self, document: TraceDocument | RecordingError) -> CallOutput:
-        if isinstance(document, RecordingError):
-            return CallOutput("", (str(document),), is_read=False)
+            if isinstance(placed, RecordingError):
+                raise placed
+            document = placed.read(samples, options)
+        except RecordingError as error:
+            return Done(None, (str(error),), is_read=False)
         if document.known:
             return _output(document, known_metrics_of(document), ())
-        scorers = self._plan.scorers or default_scorers(document)
-        patience_ms = self._plan.settings.goals.verdict_deadline_ms
-        questions = TraceQuestions(document, self._plan.agent, patience_ms, self._redactor)
-        form = self._judge_settings.answer_form
-        asking = metrics_of(document, scorers, lambda ballot: questions.prompt(ballot, form))
+        questions = TraceQuestions(document, plan.agent, settings.goals.verdict_deadline_ms, redactor)
+        asking = metrics_of(
+            document,
+            plan.scorers or default_scorers(document),
+            lambda ballot: questions.prompt(ballot, judge_settings.answer_form),
+        )
         unjudged: list[str] = []
         proceed: Callable[[], Ballot] = partial(next, asking)
         while True:
@@ -489,30 +429,39 @@ class _Run:
             except StopIteration as ended:
                 return _output(document, ended.value, unjudged)
             try:
-                proceed = partial(asking.send, await self._vote(questions, ballot))
+                vote = _vote(await _verdict(judge, questions.request(ballot)))
+                reading.event()
+                proceed = partial(asking.send, vote)
             except NotJudgedError as error:
                 proceed = partial(asking.throw, error)
                 unjudged.append(error.reason)
 
-    async def _vote(self, questions: TraceQuestions, ballot: Ballot) -> Vote:
-        request = questions.request(ballot)
-        if self._judge is None:
-            raise NotJudgedError(UnjudgedReason.JUDGE_DISABLED)
-        verdict = await self._judge.answer_whatever_the_rate(request)
-        self._on_question()
-        completions = tuple(answer.raw for answer in verdict.answers if answer.raw)
-        match verdict.result:
-            case Judged(is_completed=is_completed):
-                return Vote(is_completed, completions)
-            case Unjudged(reason=reason) if reason not in _VOTE_FAILED:
-                raise NotJudgedError(reason)
-        return Vote(None, completions)
+    def show(done: Done[str]) -> None:
+        reading.add(done, done.result or "")
+
+    side_by_side(iter(files), scored, show, settings, judge_settings if plan.asks_judge else None, plan.verdicts)
 
 
-def _output(document: TraceDocument, metrics: dict[str, Json], unjudged: Sequence[str]) -> CallOutput:
+async def _verdict(judge: JudgeInProcess | None, request: JudgeRequest) -> JudgeVerdict:
+    if judge is None:
+        raise NotJudgedError(UnjudgedReason.JUDGE_DISABLED)
+    return await judge.answer_whatever_the_rate(request)
+
+
+def _vote(verdict: JudgeVerdict) -> Vote:
+    completions = tuple(answer.raw for answer in verdict.answers if answer.raw)
+    match verdict.result:
+        case Judged(is_completed=is_completed):
+            return Vote(is_completed, completions)
+        case Unjudged(reason=reason) if reason not in _VOTE_FAILED:
+            raise NotJudgedError(reason)
+    return Vote(None, completions)
+
+
+def _output(document: TraceDocument, metrics: dict[str, Json], unjudged: Sequence[str]) -> Done[str]:
     told = (
         f"Trace {document.trace_id}: the judge gave no verdict ({', '.join(dict.fromkeys(unjudged))}), so scorers that need "
         "it have none."
     )
     line = json.dumps({"id": document.trace_id, "metrics": metrics}, default=str) + "\n"
-    return CallOutput(line, (told,) if unjudged else ())
+    return Done(line, (told,) if unjudged else ())

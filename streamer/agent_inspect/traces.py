@@ -82,6 +82,11 @@ def option_in(text: str) -> tuple[str, Any]:
         raise ValueError(f"expected a number, true, false or null for {name}; seen {value!r}") from error
 
 
+def options_in(given: Iterable[str]) -> dict[str, Any]:
+    """Options by name. Raises as `option_in`."""
+    return dict(map(option_in, given))
+
+
 def config_in(value: object, where: str) -> Mapping[str, Any]:
     """Reads the options of a trace.
 

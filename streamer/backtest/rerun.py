@@ -1,7 +1,8 @@
 """Evaluates past calls of one partition number again, step by step, and compares. Pure: time is the time of the log."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -74,7 +75,7 @@ def last_words(records: Iterable[AnyScoreRecord]) -> LastWords:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the compared scores of one name.
+    """Counts of compared things: calls, or the scores of one name.
 
     Attributes:
         equal: Equal in both.
@@ -91,9 +92,14 @@ class Tally:
     _differences: int = 0
 
     @property
-    def is_same(self) -> bool:
-        """Whether nothing differs."""
-        return not (self.changed or self.only_then or self.only_now)
+    def counts(self) -> dict[str, int]:
+        """The four counts by name."""
+        return {name: getattr(self, name) for name in ("equal", "changed", "only_then", "only_now")}
+
+    @property
+    def differing(self) -> int:
+        """How many are not equal."""
+        return self.changed + self.only_then + self.only_now
 
     @property
     def mean_difference(self) -> float | None:
@@ -123,50 +129,40 @@ class Comparison:
     """All calls compared so far.
 
     Attributes:
-        equal_calls: Calls of which every score is equal.
-        changed_calls: Calls on both sides with at least one different score.
-        only_then: Calls with scores in the log and none in the new evaluation.
-        only_now: The other way round.
+        calls: A call is equal if every score of it is.
         tallies: By name of score.
         examples: The first differences, at most `MAX_EXAMPLES`.
     """
 
-    equal_calls: int = 0
-    changed_calls: int = 0
-    only_then: int = 0
-    only_now: int = 0
-    tallies: dict[str, Tally] = field(default_factory=dict)
+    calls: Tally = field(default_factory=Tally)
+    tallies: defaultdict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     examples: list[Difference] = field(default_factory=list)
 
     def add(self, conversation_id: str, then: LastWords | None, now: LastWords | None) -> None:
         """One more call; None where it does not exist."""
         before, after = then or {}, now or {}
+        # The call's own records last, as they are written.
+        subjects = sorted(
+            {**before, **after}, key=lambda each: (each.turn is None, each.turn or 0, each.name, each.place)
+        )
         is_equal = True
-        for subject in _in_order({**before, **after}):
+        for subject in subjects:
             is_equal &= self._compare(conversation_id, subject, before.get(subject), after.get(subject))
         if then is None:
-            self.only_now += now is not None
+            self.calls.only_now += now is not None
         elif now is None:
-            self.only_then += 1
+            self.calls.only_then += 1
         elif is_equal:
-            self.equal_calls += 1
+            self.calls.equal += 1
         else:
-            self.changed_calls += 1
+            self.calls.changed += 1
 
     def total(self) -> Tally:
         """The sum over all names, without a mean: milliseconds and counts do not add up."""
-        tallies = self.tallies.values()
-        return Tally(
-            sum(tally.equal for tally in tallies),
-            sum(tally.changed for tally in tallies),
-            sum(tally.only_then for tally in tallies),
-            sum(tally.only_now for tally in tallies),
-        )
+        return Tally(*map(sum, zip(*(tally.counts.values() for tally in self.tallies.values()), strict=True)))
 
     def _compare(self, conversation_id: str, subject: Subject, then: Said | None, now: Said | None) -> bool:
-        tally = self.tallies.get(subject.name)
-        if tally is None:
-            tally = self.tallies[subject.name] = Tally()
+        tally = self.tallies[subject.name]
         if then == now:
             tally.equal += 1
             return True
@@ -177,7 +173,7 @@ class Comparison:
         else:
             tally.changed_by(then, now)
             differing = {name for name in {**then, **now} if then.get(name) != now.get(name)}
-            then, now = _only(then, differing), _only(now, differing)
+            then, now = ({name: value for name, value in said.items() if name in differing} for said in (then, now))
         if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(Difference(conversation_id, subject, then, now))
         return False
@@ -188,17 +184,6 @@ def number_in(said: Said) -> float | None:
     result = said.get("result")
     number = result.get("value") if isinstance(result, Mapping) else said.get("duration_ms")
     return float(number) if isinstance(number, int | float) else None
-
-
-def _only(said: Said, names: set[str]) -> Said:
-    return {name: value for name, value in said.items() if name in names}
-
-
-def _in_order(words: LastWords) -> Iterator[Subject]:
-    """The call's own records last, as they are written."""
-    return iter(
-        sorted(words, key=lambda subject: (subject.turn is None, subject.turn or 0, subject.name, subject.place))
-    )
 
 
 # Evaluates past calls of one partition number again, step by step. Pure: time is the time of the log.
@@ -225,8 +210,8 @@ class Rerun:
         goals: Where calls get their goals that do not obey the log, and how goals are judged. No judge is asked: verdicts
             are those of the log.
         redactor: Goes over texts. With other rules than then questions are others, and their verdicts are not in the log.
-        refused: Records of the calls that today's code or settings refuse.
-        without_beginning: Calls of the log that are not evaluated, because the steps or the inputs do not have their beginning.
+        counts: `refused_records` are records of the calls that today's code or settings refuse; `without_beginning` are calls of the
+            log that are not evaluated, because the steps or the inputs do not have their beginning.
     """
 
     limits: Limits
@@ -238,8 +223,7 @@ class Rerun:
     left_out: frozenset[str] = frozenset()
     goals: ChosenGoals = field(default_factory=ChosenGoals)
     redactor: Redactor = field(default_factory=Redactor)
-    refused: int = 0
-    without_beginning: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     _evaluator: PartitionEvaluator = field(init=False)
     _awaited: set[str] = field(default_factory=set)
     _open: set[str] = field(default_factory=set)
@@ -285,7 +269,7 @@ class Rerun:
                         self._goal_sets[conversation_id] = record.goal_set
             case Closed(conversation_id) if conversation_id in self._awaited:
                 self._awaited.discard(conversation_id)
-                self.without_beginning += 1
+                self.counts["without_beginning"] += 1
             case _:
                 pass
         return []
@@ -297,10 +281,9 @@ class Rerun:
         while (wakeup_ms := self._evaluator.next_wakeup()) is not None and wakeup_ms <= end_ms:
             effects += self._evaluator.advance(wakeup_ms)
         written = self._written(effects)
-        self.without_beginning += len(self._awaited)
-        for conversation_id in sorted(
-            self._open.difference(self._evaluator.open_calls)
-        ):  # not one record of it is taken
+        self.counts["without_beginning"] += len(self._awaited)
+        never_taken = self._open.difference(self._evaluator.open_calls)
+        for conversation_id in sorted(never_taken):
             self._compare(conversation_id, ())
         return written
 
@@ -313,7 +296,7 @@ class Rerun:
             return []
         arrival = admit(source, record, self.limits, self.redactor)
         if not isinstance(arrival, Arrival):
-            self.refused += 1
+            self.counts["refused_records"] += 1
             return []
         effects = [*self._evaluator.receive_again(arrival, opening)]
         while self._evaluator.closing_calls:

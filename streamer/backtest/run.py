@@ -4,8 +4,9 @@ import asyncio
 import json
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Self
@@ -31,7 +32,6 @@ from consumers.runtime.kafka.connection import (
 )
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import finish_unless, wall_clock_ms
-from schemas.goals.goal_set import ChoosesGoals
 from schemas.order import OrderError
 from schemas.scores.records import SCHEMA_VERSION, AnyScoreRecord
 from schemas.topics import INPUT_TOPICS, ORDER_TOPIC, SCORES_TOPIC, TOPICS
@@ -39,6 +39,7 @@ from streamer.backtest.past import FETCH_WAIT_MS, BacktestError, PastInputs, Per
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, Said, Tally
 from streamer.cluster.readers import onlooker
 from streamer.facts import STOPPED_BY_SIGNAL, installed_version
+from streamer.report.drawing import counted
 from streamer.roles.evaluator_role import goals_of_now
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
@@ -86,23 +87,13 @@ class BacktestResult:
     Attributes:
         comparison: The final scores of the log against the new ones.
         written: Records put on the topic.
-        refused: Input records of the calls that are refused today.
-        open_calls: Calls that have not ended yet.
-        without_beginning: Calls left out because `order` or the inputs do not have their beginning.
-        closed_twice: Calls left out because their id was used again after they had closed.
-        older: Calls left out because their records have an older schema version.
-        unreadable: Records of `scores` that this version cannot read.
+        counts: What was left out, under the names of the report for programs.
         cut: Time in ms of the oldest record of each input partition whose older records are deleted.
     """
 
     comparison: Comparison = field(default_factory=Comparison)
     written: int = 0
-    refused: int = 0
-    open_calls: int = 0
-    without_beginning: int = 0
-    closed_twice: int = 0
-    older: int = 0
-    unreadable: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     cut: dict[str, int] = field(default_factory=dict)
 
 
@@ -144,7 +135,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
     result = BacktestResult()
     rules = settings.goal_rules(("evaluator", "judge"))
     async with (
-        _goals(settings, plan) as goals,
+        nullcontext() if plan.obeys_facts else goals_of_now(kafka, settings) as goals,
         past_inputs(kafka) as inputs,
         onlooker(kafka, "backtest-scores", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS) as ledger,
         _Writer(kafka, plan) as writer,
@@ -169,22 +160,16 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
             )
             order = ledger if plan.obeys_facts else None
             await _evaluate(rerun, inputs, number, order, writer, plan, partial(show, number, count))
-            result.refused += rerun.refused
-            result.open_calls += rerun.open_calls
-            result.without_beginning += rerun.without_beginning
-            result.closed_twice += len(past.closed_twice)
-            result.older += len(past.older)
-            result.unreadable += past.unreadable
+            result.counts += rerun.counts
+            result.counts["not_over"] += rerun.open_calls
+            result.counts["closed_twice"] += len(past.closed_twice)
+            result.counts["of_older_schema"] += len(past.older)
+            result.counts["unreadable_scores"] += past.unreadable
         await writer.flush()
         result.written = writer.written
         result.cut = inputs.cut
     show(count, count, 0.0)
     return result
-
-
-def _goals(settings: Settings, plan: BacktestPlan) -> AbstractAsyncContextManager[ChoosesGoals | None]:
-    """The source of goals, unless those of the log count."""
-    return nullcontext() if plan.obeys_facts else goals_of_now(settings.kafka, settings)
 
 
 async def _evaluate(
@@ -311,8 +296,7 @@ def report(plan: BacktestPlan, result: BacktestResult) -> RenderableType:
     if comparison.tallies:
         parts += ["", _scores_table(comparison.tallies)]
     if comparison.examples:
-        total = comparison.total()
-        differing = total.changed + total.only_then + total.only_now
+        differing = comparison.total().differing
         shown = f"{len(comparison.examples)} of {differing}" if differing > MAX_EXAMPLES else f"{differing}"
         parts += ["", f"Differences ({shown}):", _examples_table(comparison)]
     return Group(*parts)
@@ -320,33 +304,36 @@ def report(plan: BacktestPlan, result: BacktestResult) -> RenderableType:
 
 def report_document(plan: BacktestPlan, result: BacktestResult) -> dict[str, Any]:
     """The comparison, for a program."""
-    comparison = result.comparison
-    total = comparison.total()
+    comparison, counts = result.comparison, result.counts
     return {
-            "run": plan.run_id,
-            "since_ms": plan.period.since_ms,
-            "until_ms": plan.period.until_ms,
-            "obeys_facts": plan.obeys_facts,
-            "into": plan.into,
-            "records_written": result.written,
-            "calls": {
-                "equal": comparison.equal_calls,
-                "changed": comparison.changed_calls,
-                "only_then": comparison.only_then,
-                "only_now": comparison.only_now,
-                "not_over": result.open_calls,
-                "without_beginning": result.without_beginning,
-                "closed_twice": result.closed_twice,
-                "of_older_schema": result.older,
-            },
-            "scores": {"equal": total.equal, "changed": total.changed, "only_then": total.only_then,
-                       "only_now": total.only_now},
-            "scores_by_name": {name: _tally_json(tally) for name, tally in sorted(comparison.tallies.items())},
-            "examples": [_example_json(example) for example in comparison.examples],
-            "refused_records": result.refused,
-            "unreadable_scores": result.unreadable,
-            "inputs_cut_at_ms": result.cut,
-        }  # fmt: skip
+        "run": plan.run_id,
+        "since_ms": plan.period.since_ms,
+        "until_ms": plan.period.until_ms,
+        "obeys_facts": plan.obeys_facts,
+        "into": plan.into,
+        "records_written": result.written,
+        "calls": comparison.calls.counts | {name: counts[name] for name in _LEFT_OUT_CALLS},
+        "scores": comparison.total().counts,
+        "scores_by_name": {name: _tally_json(tally) for name, tally in sorted(comparison.tallies.items())},
+        "examples": [_example_json(example) for example in comparison.examples],
+        "refused_records": counts["refused_records"],
+        "unreadable_scores": counts["unreadable_scores"],
+        "inputs_cut_at_ms": result.cut,
+    }
+
+
+_LEFT_OUT_CALLS: Final = ("not_over", "without_beginning", "closed_twice", "of_older_schema")
+_REMARKS: Final = {
+    "only_then": "{calls} of then: the inputs have no record of it any more, or it is refused today.",
+    "refused_records": "{count} records of these calls are refused with today's code and settings.",
+    "not_over": "{calls} not over yet, so not compared.",
+    "without_beginning": "{calls} left out: `order` does not have the beginning, or the inputs do not have it any more. "
+    "Take a later --since, or --without-facts, which goes by broker time.",
+    "closed_twice": "{calls} left out: the conversation id was used again after the call had closed.",
+    "of_older_schema": "{calls} left out: scores of a schema version before {schema} were written of them, and a "
+    "back-test compares only with scores of its own.",
+    "unreadable_scores": "{count} records of scores could not be read: not ours, or of a newer version.",
+}
 
 
 def remarks(result: BacktestResult, into: str, run_id: str) -> Iterator[str]:
@@ -356,45 +343,27 @@ def remarks(result: BacktestResult, into: str, run_id: str) -> Iterator[str]:
             f"{partition} has nothing before {shown_moment(oldest_ms)} UTC, and more was wanted: calls that began earlier "
             "are left out or incomplete, and differences of incomplete ones say nothing of today's code. Take a later --since."
         )
-    if result.comparison.only_then:
-        yield f"{_calls(result.comparison.only_then)} of then: the inputs have no record of it any more, or it is refused today."
-    if result.refused:
-        yield f"{result.refused} records of these calls are refused with today's code and settings."
-    if result.open_calls:
-        yield f"{_calls(result.open_calls)} not over yet, so not compared."
-    if result.without_beginning:
-        yield (
-            f"{_calls(result.without_beginning)} left out: `order` does not have the beginning, or the inputs do not have it any more. "
-            "Take a later --since, or --without-facts, which goes by broker time."
-        )
-    if result.closed_twice:
-        yield f"{_calls(result.closed_twice)} left out: the conversation id was used again after the call had closed."
-    if result.older:
-        yield (
-            f"{_calls(result.older)} left out: scores of a schema version before {SCHEMA_VERSION} were written of them, and a "
-            "back-test compares only with scores of its own."
-        )
-    if result.unreadable:
-        yield f"{result.unreadable} records of scores could not be read: not ours, or of a newer version."
+    counts = {"only_then": result.comparison.calls.only_then, **result.counts}
+    for name, remark in _REMARKS.items():
+        if count := counts.get(name):
+            yield remark.format(calls=counted(count, "call"), count=count, schema=SCHEMA_VERSION)
     yield f"{result.written} records written to {into}, each with the header callgauge_run={run_id}."
 
 
 def _headlines(plan: BacktestPlan, comparison: Comparison) -> Iterator[str]:
     since, until = (shown_moment(ms) for ms in plan.period)
     what = "closed" if plan.obeys_facts else "began"
-    calls = comparison.equal_calls + comparison.changed_calls
-    yield f"Calls that {what} from {since} to {until} UTC, evaluated again: {calls + comparison.only_now}"
+    calls = comparison.calls
+    compared = calls.equal + calls.changed
+    yield f"Calls that {what} from {since} to {until} UTC, evaluated again: {compared + calls.only_now}"
     if plan.obeys_facts:
         yield "The order of records and the goals of calls are those of the log."
     total = comparison.total()
-    if calls and total.is_same:
-        yield f"No difference: {total.equal} final scores of {_calls(calls)} are equal."
-    elif calls or comparison.only_then or comparison.only_now:
-        rows = (
-            ("equal", comparison.equal_calls), ("changed", comparison.changed_calls),
-            ("only then", comparison.only_then), ("only now", comparison.only_now),
-        )  # fmt: skip
-        yield "Calls: " + ", ".join(f"{number} {name}" for name, number in rows if number)
+    if compared and not total.differing:
+        yield f"No difference: {total.equal} final scores of {counted(compared, 'call')} are equal."
+    elif any(calls.counts.values()):
+        counts = calls.counts.items()
+        yield "Calls: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts if count)
     else:
         yield "There is nothing to compare: no call in this time."
 
@@ -448,28 +417,14 @@ def _field_text(name: str, value: Any) -> str:
 
 
 def _tally_json(tally: Tally) -> Mapping[str, Any]:
-    return {
-        "equal": tally.equal,
-        "changed": tally.changed,
-        "mean_absolute_difference": tally.mean_difference,
-        "only_then": tally.only_then,
-        "only_now": tally.only_now,
-    }
+    counts = tally.counts
+    equal, changed = counts.pop("equal"), counts.pop("changed")
+    return {"equal": equal, "changed": changed, "mean_absolute_difference": tally.mean_difference, **counts}
 
 
 def _example_json(example: Difference) -> Mapping[str, Any]:
-    return {
-        "conversation_id": example.conversation_id,
-        "name": example.subject.name,
-        "turn": example.subject.turn,
-        "place": example.subject.place,
-        "then": example.then,
-        "now": example.now,
-    }
-
-
-def _calls(number: int) -> str:
-    return f"{number} call{'' if number == 1 else 's'}"
+    conversation_id, subject, then, now = example
+    return {"conversation_id": conversation_id, **subject._asdict(), "then": then, "now": now}
 
 
 # `callgauge replay --from-topics`: reads the times of the options, shows a progress bar, prints the differences.

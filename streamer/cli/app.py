@@ -29,6 +29,7 @@ GROUPS: Final = {
         "ingest": "Receives events over HTTP: webhooks and POST /events.",
         "top": "Shows the running calls of your topics as a table.",
         "call": "Shows one call from the topics: turns, goals, transcript.",
+        "history": "Finds past calls by what happened in them.",
         "tail": "Sends a run of EVA to the topics while EVA writes it.",
         "simulate": "Sends simulated calls to the topics in real time.",
     },
@@ -48,14 +49,12 @@ GROUPS: Final = {
         "events": "Checks events of a bot without sending them.",
         "quarantine": "Shows refused records, and puts them back after a fix.",
         "schema": "Prints the JSON Schema of a record type.",
+        "deploy-files": "Writes alert rules, dashboards, runbooks and the chart.",
     },
 }
 """Commands by their purpose, each with the first sentence of its help. The list fits a terminal of 24 rows and 80 columns."""
 COMMANDS: Final = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-_HEAD: Final = """\
-Usage: callgauge COMMAND [OPTIONS]    evaluates voice-agent calls while they run
-       callgauge COMMAND --help       explains a command; --version, -h
-"""
+_HEAD: Final = "Usage: callgauge COMMAND [OPTIONS]; COMMAND --help explains it (--version, -h)\n"
 _NO_COMMAND: Final = 2
 _GROUP_CHARS: Final = max(map(len, GROUPS))
 _NAME_CHARS: Final = max(map(len, COMMANDS))
@@ -82,11 +81,10 @@ class _LazyCommands(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Writes the list of commands: a line each, by purpose, so that it fits a terminal of 24 rows."""
         formatter.write(_HEAD)
-        formatter.write("\n")
         for group, commands in GROUPS.items():
             for place, (name, summary) in enumerate(commands.items()):
                 heading = "" if place else group
-                formatter.write(f"{heading:<{_GROUP_CHARS}}  {name:<{_NAME_CHARS}}  {summary}\n")
+                formatter.write(f"{heading:<{_GROUP_CHARS}} {name:<{_NAME_CHARS}}  {summary}\n")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Finds the command that the arguments begin with, and imports it."""
@@ -173,7 +171,7 @@ def _reader_is_gone() -> bool:
 
 def loaded(name: str) -> Any:
     """Imports a command; the docstrings of it and of its subcommands become their help texts, which name no type of Python."""
-    command: Any = typer.main.get_command(import_module(f"streamer.cli.{name}").app)
+    command: Any = typer.main.get_command(import_module(f"streamer.cli.{name.replace('-', '_')}").app)
     for each in (command, *getattr(command, "commands", {}).values()):
         each.help = help_text(each.help)
         each.get_params = partial(_with_kinds, each.get_params)

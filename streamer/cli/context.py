@@ -22,6 +22,6 @@ def context(paths: PathsArgument, *, arrival: ArrivalOption = None, processes: P
         callgauge context output/my-run > contexts.jsonl
         callgauge context records/1.1.2 --arrival 7
     """
-    from streamer.offline.call_work import context_work, print_calls
+    from streamer.cli.score import print_eva
 
-    print_calls(paths, context_work(arrival), processes)
+    print_eva(paths, "context", arrival, processes)

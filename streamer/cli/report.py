@@ -45,7 +45,8 @@ def report(
     are compared with each other, as by `callgauge trials`. No broker is needed. The page is one file for any browser: it
     loads nothing and runs no script.
 
-    Personal data is redacted in all texts, by the settings. Goals, judge and scores are those of `callgauge score`.
+    Personal data is redacted in all texts, by the settings. Goals, judge and scores are those of `callgauge score`. A call that
+    cannot be read is named and left out, and the exit code is 1.
 
     Examples:
         callgauge report sample
@@ -53,11 +54,10 @@ def report(
         callgauge report calls.jsonl.gz --goals goals/ -o report.html
     """
     from consumers.engine.redaction.redactor import Redactor
-    from streamer.offline.call_work import reading_progress, tell_refused
-    from streamer.offline.scored_recordings import plan_from, reported_call, score_all, scorings_of
-    from streamer.offline.scoring import RecordedScoring
+    from streamer.offline.call_work import Done, found_calls, places_of, reading, score_each
+    from streamer.offline.scoring import RecordedScoring, plan_from
     from streamer.recordings.reader import goals_for
-    from streamer.report.calls import ReportedCall
+    from streamer.report.calls import ReportedCall, reported_call
     from streamer.report.drawing import counted
     from streamer.report.page import page, require_place, write_page
     from streamer.settings.listing import settings_from
@@ -65,24 +65,29 @@ def report(
     require_judge(verdicts, judge)
     place = html or output
     settings = settings_from(config)
-    asks_judge = judge is JudgeSwitch.ON
-    plan = plan_from(settings, asks_judge=asks_judge)
-    sets = goals_for(paths, goals)
+    plan = plan_from(settings, goals_for(paths, goals), agent, asks_judge=judge is JudgeSwitch.ON)
     require_place(place)
     redactor = Redactor(settings.redaction)
+    places = places_of(found_calls(paths))
     calls: list[ReportedCall] = []
-    with reading_progress() as progress:
+    with reading(stopped="no page was written") as read:
 
-        def take(scoring: RecordedScoring) -> None:
-            progress.calls += 1
-            calls.append(reported_call(scoring, f"c{len(calls) + 1}", redactor))
-            tell_refused(scoring.call.conversation_id, scoring.refused)
+        def take(done: Done[ReportedCall]) -> None:
+            read.add(done)
+            if done.result is not None:
+                calls.append(done.result)
 
-        scorings = scorings_of(paths, plan, sets, agent)
-        chosen = islice(scorings, MOST_CALLS)
-        score_all(chosen, settings, take, progress.event, asks_judge=asks_judge, verdicts=verdicts)
-        left_out = sum(1 for _ in scorings)
+        def shape(scoring: RecordedScoring) -> ReportedCall:
+            return reported_call(scoring, f"c{len(calls) + 1}", redactor)
+
+        score_each(islice(places, MOST_CALLS), plan, shape, take, settings, read, verdicts=verdicts)
+        left_out = sum(1 for _ in places)
+    if not calls:
+        read.require_all()
+        say("There is no call to report, so no page was written.")
+        raise typer.Exit(1)
     notes = [f"{counted(left_out, 'further call')} left out: a page has {MOST_CALLS} at most."] if left_out else []
     text = page(calls, notes, installed_version())
     write_page(place, text)
     say(f"Report of {counted(len(calls), 'call')}, {len(text.encode()):,} bytes: {place}")
+    read.require_all()

@@ -1,7 +1,11 @@
 """The command `score`: recorded calls through the live engine, and the score records of each."""
 
+import json
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +22,12 @@ from streamer.cli.options import (
     require_judge,
 )
 from streamer.facts import Scorer
+
+if TYPE_CHECKING:  # brought when the command runs
+    from streamer.offline.call_work import Done
+    from streamer.offline.scoring import RecordedScoring, ScoringPlan
+    from streamer.recordings.files import RecordedCall, RecordedPath
+    from streamer.settings.all_settings import Settings
 
 app = typer.Typer(add_completion=False)
 
@@ -95,63 +105,110 @@ def score(
         callgauge score traces.jsonl --format agent-inspect --judge on --verdicts verdicts.jsonl > results.jsonl
         OPENAI_API_KEY=... callgauge score records/1.1.2 --goals airline_dataset.jsonl --judge on
     """
-    from streamer.offline.call_work import (
-        CallOutput,
-        eva_work,
-        found_calls,
-        print_calls,
-        printed_calls,
-        readable_scorings,
-        score_lines,
-        score_work,
-        total_of,
-    )
-    from streamer.offline.scored_recordings import options_in, plan_from, print_table, score_all, scorings_of
-    from streamer.offline.scoring import RecordedScoring
+    from streamer.offline.call_work import found_calls, places_of, reading, score_each, total_of
+    from streamer.offline.scoring import plan_from
     from streamer.recordings.reader import goals_for
     from streamer.settings.listing import settings_from
 
     require_judge(verdicts, judge)
+    asks_judge = judge is JudgeSwitch.ON
     if output is ScoreFormat.AGENT_INSPECT:
         if all_records or arrival is not None or processes is not None:
             raise typer.BadParameter("A trace has no events: leave out --all, --arrival and --processes.")
         from streamer.agent_inspect.scoring import TracePlan, score_traces
-        from streamer.agent_inspect.traces import TraceFiles
+        from streamer.agent_inspect.traces import TraceFiles, options_in
 
-        files = TraceFiles(paths)
-        trace_plan = TracePlan(
-            settings_from(config), tuple(scorer or ()), judge is JudgeSwitch.ON, verdicts, agent or "unknown",
-            options_in(option or ()),
-        )  # fmt: skip
-        with printed_calls(files.count(), "questions") as printed:
-            score_traces(files, goals, trace_plan, printed.add, printed.event)
+        try:
+            options = options_in(option or ())
+        except ValueError as error:
+            raise typer.BadParameter(f"--option: {error}.") from error
+        files, settings = TraceFiles(paths), settings_from(config)
+        traces = TracePlan(settings, tuple(scorer or ()), asks_judge, verdicts, agent or "unknown", options)
+        with reading(files.count(), "questions") as read:
+            score_traces(files, goals, traces, read)
+        read.require_all("read and printed")
         return
     if scorer or option:
         raise typer.BadParameter("--scorer and --option are for --format agent-inspect: leave them out.")
     if output is ScoreFormat.EVA:
-        if goals is not None or judge is JudgeSwitch.ON or all_records or agent is not None:
+        if goals is not None or asks_judge or all_records or agent is not None:
             raise typer.BadParameter("EVA's results have no goals, no judge and no agent: leave those options out.")
-        print_calls(paths, eva_work(arrival), processes)
+        print_eva(paths, "metrics", arrival, processes)
         return
+    if output is ScoreFormat.TABLE and all_records:
+        raise typer.BadParameter("A table has no single records: leave --all out.")
     settings = settings_from(config)
-    asks_judge = judge is JudgeSwitch.ON
-    plan = plan_from(settings, asks_judge=asks_judge, arrival_seed=arrival)
-    sets = goals_for(paths, goals)
-    if output is ScoreFormat.TABLE:
-        if all_records:
-            raise typer.BadParameter("A table has no single records: leave --all out.")
-        print_table(scorings_of(paths, plan, sets, agent), settings, verdicts, asks_judge=asks_judge)
-        return
-    if not asks_judge:
-        print_calls(paths, score_work(plan, sets, agent, all_records=all_records), processes)
-        return
-    # One process asks: its calls wait for the model, not for a core, and budgets and rates hold for all of them.
+    plan = plan_from(settings, goals_for(paths, goals), agent, asks_judge=asks_judge, arrival_seed=arrival)
     found = found_calls(paths)
-    with printed_calls(total_of(found)) as printed:
+    if output is ScoreFormat.TABLE:
+        _print_table(found, plan, settings, verdicts)
+        return
+    with reading(total_of(found)) as read:
 
-        def show(scoring: RecordedScoring) -> None:
-            text, sentences = score_lines(scoring, all_records=all_records)
-            printed.add(CallOutput(text, tuple(sentences)))
+        def show(done: "Done[str]") -> None:
+            read.add(done, done.result or "")
 
-        scorings = (scoring for _, scoring in readable_scorings(found, plan, sets, agent, printed.add))
-        score_all(scorings, settings, show, printed.event, asks_judge=True, verdicts=verdicts)
+        shape = partial(_lines, all_records=all_records)
+        score_each(places_of(found), plan, shape, show, settings, read, processes=processes, verdicts=verdicts)
+    read.require_all("read and printed")
+
+
+def _lines(scoring: "RecordedScoring", *, all_records: bool) -> str:
+    records = scoring.records if all_records else scoring.final_records()
+    return "".join(record.model_dump_json() + "\n" for record in records)
+
+
+def _print_table(found: "list[RecordedPath]", plan: "ScoringPlan", settings: "Settings", verdicts: Path | None) -> None:
+    from consumers.engine.redaction.redactor import Redactor
+    from streamer.offline.call_work import places_of, reading, score_each
+    from streamer.report.calls import reported_call
+    from streamer.report.page import CallSummary, standout_lines, summary_of, summary_table
+    from streamer.terminal import output_console, print_line
+
+    redactor = Redactor(settings.redaction)
+    calls: list[CallSummary] = []
+    with reading(stopped="no table was printed") as read:
+
+        def take(done: "Done[CallSummary]") -> None:
+            read.add(done)
+            if done.result is not None:
+                calls.append(done.result)
+
+        score_each(
+            places_of(found), plan, lambda scoring: summary_of(reported_call(scoring, "", redactor)), take, settings, read,
+            verdicts=verdicts,
+        )  # fmt: skip
+    if calls or not read.unread:
+        output_console().print(summary_table(calls))
+        print_line()
+        for line in standout_lines(calls):
+            print_line(line)
+    read.require_all()
+
+
+def print_eva(paths: Sequence[Path], name: str, arrival: int | None, processes: int | None) -> None:
+    """Prints what EVA would have of each call, `context` or `metrics`, as a line of JSON.
+
+    Raises:
+        RecordingError: There is no recorded call at one of the paths; nothing was read.
+        Exit: Calls could not be read, or a signal ended it.
+    """
+    from streamer.offline.call_work import each_call, found_calls, places_of, reading, total_of
+
+    found = found_calls(paths)
+    with reading(total_of(found)) as read:
+        for done in each_call(places_of(found), partial(_eva, name, arrival), processes):
+            read.add(done, done.result or "")
+    read.require_all("read and printed")
+
+
+def _eva(name: str, arrival: int | None, recorded: "RecordedCall") -> tuple[str, list[str]]:
+    from streamer.offline.contexts import about_refused, context_of, eva_metrics_of
+    from streamer.recordings.reader import unknown_speech
+
+    call = recorded.conversation_id
+    found = (context_of if name == "context" else eva_metrics_of)(recorded, arrival)
+    return json.dumps({"id": call, name: found.values}) + "\n", [
+        *unknown_speech(recorded),
+        *about_refused(call, found.refused),
+    ]

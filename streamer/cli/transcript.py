@@ -1,7 +1,5 @@
 """The command `transcript`: recorded calls through the live engine, and the transcript of each."""
 
-import sys
-from collections import deque
 from pathlib import Path
 from typing import Annotated
 
@@ -33,35 +31,29 @@ def transcript(
     The message of the user is the text that the agent understood. The message of the agent is the text that was spoken;
     if the user interrupted, original_message is the text that the agent had written. Times are whole seconds from the
     start of the call. Tool calls are entries of their own; request_id joins a tool call and its result. The settings
-    decide what is redacted.
+    decide what is redacted. A call that cannot be read is named and left out, and the exit code is 1.
 
     Examples:
         callgauge transcript records/1.1.2 | jq '.[].message'
         callgauge transcript calls.jsonl.gz --folder transcripts --gzip
     """
-    from streamer.offline.call_work import reading_progress, tell_refused
-    from streamer.offline.scored_recordings import plan_from
-    from streamer.offline.scoring import RecordedScoring
-    from streamer.recordings.reader import read_recordings, unknown_speech
+    from streamer.offline.call_work import Done, found_calls, places_of, reading, score_each
+    from streamer.offline.scoring import RecordedScoring, plan_from
     from streamer.roles.transcript_files import FolderWriter, print_transcript, write_transcript
     from streamer.settings.listing import settings_from
-    from streamer.sources.replay import with_control_events
-    from streamer.terminal import say
 
     if packs and folder is None:
         raise typer.BadParameter("it is about files: give --folder too, or pack standard output with `| gzip`.")
     settings = settings_from(config)
-    plan = plan_from(settings, asks_judge=False, arrival_seed=arrival, writes_transcripts=True)
+    plan = plan_from(settings, None, agent, arrival_seed=arrival, writes_transcripts=True)
+    places = places_of(found_calls(paths))
     write = print_transcript if folder is None else FolderWriter(folder, packs=packs).write
-    with reading_progress() as progress:
-        for path in paths:
-            for recorded in read_recordings(path):
-                scoring = RecordedScoring(with_control_events(recorded, agent=agent), plan, None)
-                deque(scoring.run(progress.event), maxlen=0)  # nothing is asked
-                progress.calls += 1
-                write_transcript(scoring, write)
-                for sentence in unknown_speech(recorded):
-                    say(sentence)
-                tell_refused(recorded.conversation_id, scoring.refused)
-    if folder is None:
-        sys.stdout.flush()
+    with reading(stopped="the calls before have their transcripts") as read:
+
+        def take(done: Done[RecordedScoring]) -> None:
+            if done.result is not None:
+                write_transcript(done.result, write)
+            read.add(done)
+
+        score_each(places, plan, lambda scoring: scoring, take, settings, read)
+    read.require_all()

@@ -1,6 +1,7 @@
 """Checks goal sets and says in words what they ask for."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -27,6 +28,7 @@ from schemas.goals.goal_set import ExpectedOutput, ExpectedParameter, ExpectedTo
 from schemas.scores.records import CallValues, ExpectedToolCallScore, SubgoalScore, Unscored
 from streamer.goals.files import FileMistake, GoalFile, GoalFolderError, goal_files_of
 from streamer.report.drawing import counted, expected_call
+from streamer.terminal import say
 
 if TYPE_CHECKING:
     from streamer.offline.scoring import RecordedScoring
@@ -121,15 +123,15 @@ def _value_in_words(expected: ExpectedParameter | ExpectedOutput) -> str:
 def tried_on(path: Path, sets: Sequence[GoalSet]) -> "list[RecordedScoring]":
     """The recorded calls that have one of the goal sets, scored against it without a judge."""
     # These bring the engine, which reading goals does not need.
-    from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
-    from streamer.recordings.reader import RecordedGoals
+    from streamer.offline.scoring import plan_from, scored
+    from streamer.recordings.reader import RecordedGoals, read_recordings
     from streamer.settings.listing import settings_from
 
-    settings = settings_from(None)
-    scored: list[RecordedScoring] = []
-    scorings = scorings_of([path], plan_from(settings, asks_judge=False), RecordedGoals(sets), None)
-    score_all(scorings, settings, scored.append, lambda: None, asks_judge=False)
-    return [scoring for scoring in scored if scoring.goal_set is not None]  # a sentence has named the others
+    plan = plan_from(settings_from(None), RecordedGoals(sets))
+    tried = [scored(recorded, plan) for recorded in read_recordings(path)]
+    for sentence in chain.from_iterable(scoring.lacks for scoring in tried):
+        say(sentence)
+    return [scoring for scoring in tried if scoring.goal_set is not None]  # a sentence has named the others
 
 
 def tried_lines(scoring: "RecordedScoring") -> Iterator[str]:

@@ -1,16 +1,16 @@
 """EVA's metric contexts and results of recorded calls."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.call import Call
 from consumers.engine.evaluator import NO_LIMITS, folded
 from consumers.engine.limits import Limits
-from consumers.engine.measures.eva import GOODBYE, facts_of, metrics_of, state_hash
+from consumers.engine.measures.eva import GOODBYE, metrics_of, state_hash
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.timeline import ElementKind, ToolUse
 from schemas.closed_sets import InputSource
@@ -76,45 +76,63 @@ def arrivals_of(
                 yield arrival
 
 
-# Recorded calls through the engine without a broker, for `callgauge context`.
+_MOST_LINES_PER_CALL: Final = 3
+
+
+def about_refused(conversation_id: str, refused: Sequence[QuarantineRecord]) -> list[str]:
+    """The sentences about the events of a call that are not in its results."""
+    sentences = []
+    for record in refused[:_MOST_LINES_PER_CALL]:
+        where = f"Call {conversation_id}, event {record.offset + 1} of {record.topic}"
+        sentences.append(f"{where}: {record.what}: {record.expected_and_seen}. Left out, as the evaluator would.")
+    if (more := len(refused) - _MOST_LINES_PER_CALL) > 0:
+        sentences.append(f"Call {conversation_id}: {more} more events left out.")
+    return sentences
+
+
+# Recorded calls through the engine without a broker, for `callgauge context` and `callgauge score --format eva`. A recording is
+# complete, so none of the engine's limits applies to it.
 
 _SOUND_FILES: Final = ("audio_assistant_path", "audio_user_path", "audio_mixed_path")
 
 
-@dataclass(frozen=True, slots=True)
-class CallContext:
-    """The metric context of one recorded call.
+class EvaResult(NamedTuple):
+    """What EVA would have of a recorded call.
 
     Attributes:
-        conversation_id: The call's id in the recording.
-        context: EVA's context in its JSON encoding.
-        refused: Events that the evaluator would have quarantined, in the order of arrival; they are not in the context.
+        values: The context in its JSON encoding; or the metrics by name, in the encoding of EVA's result files: its own zeros, errors
+            and skips.
+        refused: Events that the evaluator would have quarantined, in the order of arrival; they are not in the values.
     """
 
-    conversation_id: str
-    context: dict[str, Any]
+    values: dict[str, Any]
     refused: tuple[QuarantineRecord, ...]
 
 
-def context_of(
-    recorded: RecordedCall, arrival_seed: int | None = None, on_event: Callable[[], None] | None = None
-) -> CallContext:
-    """Streams a recorded call through the engine, event by event, and gives its context at the end of the call.
-
-    A recording is complete, so none of the engine's limits applies to it.
+def context_of(recorded: RecordedCall, arrival_seed: int | None = None) -> EvaResult:
+    """The metric context of a call at its end.
 
     Args:
         recorded: The call.
         arrival_seed: Decides in which order events of different sources arrive; None is by their times.
-        on_event: Called after each event.
 
     Raises:
         RecordingError: A file of the record cannot be read.
     """
     state = state_of_record(recorded.directory)
-    call, refused = folded_recording(recorded, arrival_seed, on_event)
-    context = whole_context(recorded, call, state).to_dict(with_unset=recorded.directory is not None)
-    return CallContext(recorded.conversation_id, context, refused)
+    call, refused = folded_recording(recorded, arrival_seed)
+    return EvaResult(
+        whole_context(recorded, call, state).to_dict(with_unset=recorded.directory is not None), tuple(refused)
+    )
+
+
+def eva_metrics_of(recorded: RecordedCall, arrival_seed: int | None = None) -> EvaResult:
+    """EVA's metrics of a call at its end. Arguments and errors as those of `context_of`."""
+    state = state_of_record(recorded.directory)
+    call, refused = folded_recording(recorded, arrival_seed)
+    context = whole_context(recorded, call, state)
+    results = metrics_of(context, call.history, state.stage_mean_ms, state.mean_tokens)
+    return EvaResult({name: results[name].to_dict() for name in sorted(results)}, tuple(refused))
 
 
 def whole_context(recorded: RecordedCall, call: Call, state: RecordedState) -> MetricContext:
@@ -156,22 +174,13 @@ def _of_events(recorded: RecordedCall, call: Call) -> dict[str, Any]:
 
 def _of_files(conversation_id: str, directory: Path, state: RecordedState) -> dict[str, Any]:
     """Facts by EVA's name; None for each that no file has."""
-    result, data, agent = state.result, state.data, state.agent
+    result, facts = state.result, state.facts
     return {
+        **facts,
         "record_id": _known(result, "record_id", str) or without_trial(conversation_id),
-        "user_goal": data.user_goal,
-        "user_persona": data.user_persona,
-        "initial_scenario_db": state.initial,
-        "initial_scenario_db_hash": _known(result, "initial_scenario_db_hash", str) or _hash_of(state.initial),
-        "final_scenario_db": state.final,
-        "final_scenario_db_hash": state.final_hash or _hash_of(state.final),
-        "expected_scenario_db": data.expected_state,
-        "agent_id": agent.agent_id,
-        "agent_role": agent.role,
-        "agent_instructions": data.agent_instructions or agent.instructions,
-        "agent_tools": agent.tools,
-        "current_date_time": data.current_date_time,
-        "language": state.language,
+        "initial_scenario_db_hash": _known(result, "initial_scenario_db_hash", str)
+        or _hash_of(facts.get("initial_scenario_db")),
+        "final_scenario_db_hash": state.final_hash or _hash_of(facts.get("final_scenario_db")),
         "num_turns": _known(result, "num_turns", int),
         "tools_called": _known(result, "tools_called", list),
         "conversation_finished": _is_finished(_known(result, "conversation_ended_reason", str)),
@@ -202,56 +211,9 @@ def _sound_file(result: Mapping[str, Any], name: str, directory: Path) -> str | 
     return str(path) if path is not None and path.is_file() else None
 
 
-def folded_recording(
-    recorded: RecordedCall, arrival_seed: int | None, on_event: Callable[[], None] | None
-) -> tuple[Call, tuple[QuarantineRecord, ...]]:
+def folded_recording(recorded: RecordedCall, arrival_seed: int | None = None) -> tuple[Call, list[QuarantineRecord]]:
     """Feeds one recorded call to the engine; gives the call after its last event, and the refused events."""
     events = in_time_order(recorded) if arrival_seed is None else in_random_order(recorded, arrival_seed)
     refused: list[QuarantineRecord] = []
-
-    def arrivals() -> Iterator[Arrival]:
-        for arrival in arrivals_of(recorded.conversation_id, events, refused):
-            if arrival is not None:
-                yield arrival
-            if on_event is not None:
-                on_event()
-
-    return folded(arrivals(), recorded.pipeline_type, recorded.conversation_ended_reason), tuple(refused)
-
-
-# Recorded calls through the engine without a broker, for `callgauge score --format eva`.
-
-
-@dataclass(frozen=True, slots=True)
-class CallMetrics:
-    """EVA's metrics of one recorded call.
-
-    Attributes:
-        conversation_id: The call's id in the recording.
-        metrics: By name, in the encoding of EVA's result files: its own zeros, errors and skips.
-        refused: Events that the evaluator would have quarantined, in the order of arrival; they are not in the metrics.
-    """
-
-    conversation_id: str
-    metrics: dict[str, dict[str, Any]]
-    refused: tuple[QuarantineRecord, ...]
-
-
-def eva_metrics_of(
-    recorded: RecordedCall, arrival_seed: int | None = None, on_event: Callable[[], None] | None = None
-) -> CallMetrics:
-    """Streams a recorded call through the engine, event by event, and gives EVA's metrics at the end of the call.
-
-    Args:
-        recorded: The call.
-        arrival_seed: Decides in which order events of different sources arrive; None is by their times.
-        on_event: Called after each event.
-
-    Raises:
-        RecordingError: A file of the record cannot be read.
-    """
-    state = state_of_record(recorded.directory)
-    call, refused = folded_recording(recorded, arrival_seed, on_event)
-    context = whole_context(recorded, call, state)
-    results = metrics_of(context, facts_of(call.history, state.stage_mean_ms, state.mean_tokens))
-    return CallMetrics(recorded.conversation_id, {name: results[name].to_dict() for name in sorted(results)}, refused)
+    arrivals = filter(None, arrivals_of(recorded.conversation_id, events, refused))
+    return folded(arrivals, recorded.pipeline_type, recorded.conversation_ended_reason), refused

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
-from collections import Counter
-from typing import Final, Never
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Final, Never, TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -11,11 +13,14 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.ask import Judge
 from consumers.judge.reply import Asks
 from consumers.judge.settings import JudgeSettings
-from consumers.runtime.process import OperatorError, wall_clock_ms
+from consumers.runtime.logs import configure_logging
+from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import UnjudgedReason
 from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, Unjudged
-from streamer.offline.kept_verdicts import KeptVerdicts
+from streamer.offline.kept_verdicts import KeptVerdicts, keeping
+from streamer.settings.all_settings import Settings
+from streamer.terminal import say
 
 FINISH_SECONDS: Final = 5.0
 """A request that is cut off may be charged, and leaves its connection open; one that hangs is not waited for."""
@@ -23,8 +28,15 @@ MOST_ASKINGS: Final = 1_200
 """Times that a question is put while others leave no place for it: ten minutes at least."""
 PAUSE_SECONDS: Final = 0.5
 """Pause before a question is put again."""
+AHEAD: Final = 4
+"""Things that are begun, or done and not yet shown, for each that may wait for the judge: a slow one in front must not keep the others
+from asking. It bounds the memory."""
 _SOME: Final = 3
 _NOBODY_ANSWERS: Final = frozenset({UnjudgedReason.REJECTED, UnjudgedReason.UNAVAILABLE})
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class NoJudgeError(OperatorError):
@@ -138,3 +150,71 @@ def _asked_now(request: JudgeRequest) -> JudgeRequest:
     now_ms = wall_clock_ms()
     patience_ms = request.deadline_ms - request.asked_at_ms
     return request.model_copy(update={"asked_at_ms": now_ms, "deadline_ms": now_ms + patience_ms})
+
+
+def side_by_side(
+    items: Iterator[Item],
+    work: Callable[[Item, JudgeInProcess | None], Awaitable[Result]],
+    show: Callable[[Result], None],
+    settings: Settings,
+    judge_settings: JudgeSettings | None,
+    verdicts: Path | None = None,
+) -> None:
+    """Works on many things that wait for the judge most of their time, and shows the results in the order of the things.
+
+    Args:
+        items: Taken as there is a place for them.
+        work: Asks about one of them; each asks one question, or those of one turn, at a time.
+        show: Called with each result.
+        settings: Logs and redaction.
+        judge_settings: The judge with its limits and budgets; None if none is asked.
+        verdicts: File of kept verdicts; None keeps none.
+
+    Raises:
+        VerdictFileError: The file of verdicts cannot be used.
+        NoJudgeError: A setting of the judge is missing.
+        JudgeFailedError: The judge answers nothing.
+    """
+    redactor = Redactor(settings.redaction)
+    configure_logging(settings.log_format, "warning", redact=redactor.redact)  # log lines of the judge are no results
+    # Fewer at a time would leave places of the judge empty.
+    at_a_time = settings.judge.max_concurrent_requests
+
+    async def in_order(judge: JudgeInProcess | None) -> None:
+        places = asyncio.Semaphore(at_a_time)
+        begun: deque[asyncio.Task[Result]] = deque()
+
+        async def do(item: Item) -> Result:
+            try:
+                return await work(item, judge)
+            finally:
+                places.release()
+
+        try:
+            for item in items:
+                await places.acquire()
+                begun.append(asyncio.create_task(do(item)))
+                await asyncio.sleep(0)  # its first questions leave before the next thing is read
+                while begun and (begun[0].done() or len(begun) == at_a_time * AHEAD):
+                    show(await begun[0])
+                    begun.popleft()
+            while begun:
+                show(await begun[0])
+                begun.popleft()
+        finally:
+            for task in begun:
+                task.cancel()
+            await asyncio.gather(*begun, return_exceptions=True)
+            if judge is not None:
+                await judge.finish()
+
+    async def run(judge_settings: JudgeSettings, kept: KeptVerdicts | None) -> None:
+        judge = JudgeInProcess(judge_settings, redactor=redactor, kept=kept)
+        await first_of(in_order(judge), judge.run())
+        say(judge.summary())
+
+    if judge_settings is None:
+        asyncio.run(in_order(None))
+        return
+    with keeping(verdicts, judge_settings) as kept:
+        asyncio.run(run(judge_settings, kept))

@@ -1,8 +1,10 @@
-"""Scores recorded calls through the engine."""
+"""Scores recorded calls through the engine, and asks a judge about them."""
 
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from consumers.engine.admission import Arrival
@@ -21,9 +23,13 @@ from schemas.quarantine import QuarantineRecord
 from schemas.redaction import RedactionRules
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord
-from streamer.offline.contexts import arrivals_of
+from streamer.facts import installed_version
+from streamer.offline.contexts import about_refused, arrivals_of
+from streamer.recordings.eva import with_state
 from streamer.recordings.files import RecordedCall
-from streamer.sources.replay import in_random_order, in_time_order
+from streamer.recordings.reader import RecordedGoals, unknown_speech
+from streamer.settings.all_settings import Settings
+from streamer.sources.replay import in_random_order, in_time_order, with_control_events
 
 _FOR_EVER_MS: Final = 2**53
 _NEVER_CUT_OFF: Final = {
@@ -37,17 +43,23 @@ Asking = Generator[Sequence[JudgeRequest], Sequence[JudgeVerdict], None]
 """Gives questions, and is sent the answers to them in the same order."""
 
 
+def _not_counted() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class ScoringPlan:
     """How recorded calls are scored.
 
     Attributes:
         limits: Limits of the evaluator. Limits that would cut a recording off do not apply.
-        rules: How goals are judged.
+        rules: How goals are judged, and whether a judge is asked.
         code_version: Written into every record.
         arrival_seed: Decides in which order events of different sources are read; None is by their times.
         writes_transcripts: Whether the call gets a transcript.
         redaction: Rules of the redaction of its texts.
+        sets: Goal sets to choose from; None for no goals.
+        agent: Agent of calls whose recording names none.
     """
 
     limits: Limits
@@ -56,6 +68,23 @@ class ScoringPlan:
     arrival_seed: int | None = None
     writes_transcripts: bool = False
     redaction: RedactionRules = field(default_factory=RedactionRules)
+    sets: RecordedGoals | None = None
+    agent: str | None = None
+
+
+def plan_from(
+    settings: Settings,
+    sets: RecordedGoals | None = None,
+    agent: str | None = None,
+    *,
+    asks_judge: bool = False,
+    arrival_seed: int | None = None,
+    writes_transcripts: bool = False,
+) -> ScoringPlan:
+    """The plan by the evaluator's limits, goals and redaction; a judge is asked as `asks_judge` says, whatever the settings say."""
+    rules = settings.goals.rules(settings.judge, has_judge=False).model_copy(update={"asks_judge": asks_judge})
+    version, redaction = installed_version(), settings.redaction
+    return ScoringPlan(settings.limits, rules, version, arrival_seed, writes_transcripts, redaction, sets, agent)
 
 
 class _Given:
@@ -80,6 +109,7 @@ class RecordedScoring:
         refused: Events that it would have quarantined; they are not in the scores.
         transcript: The JSON array for the topic `transcripts`; None before the end of the call, if the plan wants none, and
             if it would be too large.
+        lacks: Sentences about what the recording does not have.
     """
 
     call: RecordedCall
@@ -88,9 +118,10 @@ class RecordedScoring:
     records: list[AnyScoreRecord] = field(default_factory=list)
     refused: list[QuarantineRecord] = field(default_factory=list)
     transcript: bytes | None = None
+    lacks: tuple[str, ...] = ()
     _answered: Counter[InputSource] = field(default_factory=Counter)
 
-    def run(self, on_event: Callable[[], None]) -> Asking:
+    def run(self, on_event: Callable[[], None] = _not_counted) -> Asking:
         """Folds the call event by event and lets silence pass between them, to the call's end.
 
         Questions are answered at the very moment at which they are asked, so that the same answers give the same records,
@@ -120,6 +151,11 @@ class RecordedScoring:
     def final_records(self) -> list[AnyScoreRecord]:
         """The newest record of each score when the call has ended, in the order of writing."""
         return list(newest_scores(self.records).values())
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences for a person: what the recording lacks, and the events that are not in the scores."""
+        return (*self.lacks, *about_refused(self.call.conversation_id, self.refused))
 
     def _written(self, evaluator: PartitionEvaluator, effects: Iterable[Effect]) -> Asking:
         requests = self._taken(effects)
@@ -152,6 +188,67 @@ class RecordedScoring:
         asked_ms = request.asked_at_ms
         answer = verdict.model_copy(update={"timestamp": asked_ms})
         return Arrival(InputSource.JUDGE, offset, asked_ms, request.conversation_id, answer, b"", None)
+
+
+def scoring_of(recorded: RecordedCall, plan: ScoringPlan) -> RecordedScoring:
+    """A recorded call with the goals that are for it, before it is scored.
+
+    Raises:
+        RecordingError: A file beside the events cannot be read.
+    """
+    call = with_state(with_control_events(recorded, agent=plan.agent))
+    goal_set = None if plan.sets is None else plan.sets.of(call)
+    lacks = unknown_speech(recorded)
+    if plan.sets is not None and goal_set is None:
+        lacks.append(f"Call {call.conversation_id}: no goal set is for it, by name, id or agent. It has no progress.")
+    return RecordedScoring(call, plan, goal_set, lacks=tuple(lacks))
+
+
+def scored(recorded: RecordedCall, plan: ScoringPlan) -> RecordedScoring:
+    """A recorded call after it was scored without a judge. Raises as `scoring_of`."""
+    scoring = scoring_of(recorded, plan)
+    deque(scoring.run(), maxlen=0)  # nothing is asked
+    return scoring
+
+
+def score_judged(
+    scorings: Iterator[RecordedScoring],
+    settings: Settings,
+    show: Callable[[RecordedScoring], None],
+    on_event: Callable[[], None] = _not_counted,
+    verdicts: Path | None = None,
+) -> None:
+    """Scores calls with a judge: many side by side, because each waits for the judge most of its time; shows them in their order.
+
+    Args:
+        scorings: The calls before they are scored.
+        settings: The judge with its limits and budgets.
+        show: Called with each call that is scored.
+        on_event: Called after each event.
+        verdicts: File of kept verdicts; None keeps none.
+
+    Raises:
+        VerdictFileError: The file of verdicts cannot be used.
+        NoJudgeError: A setting of the judge is missing.
+        JudgeFailedError: The judge answers nothing.
+    """
+    from streamer.offline.judge_in_process import (
+        JudgeInProcess,
+        side_by_side,
+    )  # brings the judge, which most commands do not need
+
+    async def judged(scoring: RecordedScoring, judge: JudgeInProcess | None) -> RecordedScoring:
+        assert judge is not None, "a judge is asked"  # noqa: S101 - it is, four lines below
+        asking = scoring.run(on_event)
+        requests = next(asking, None)
+        while requests is not None:
+            try:
+                requests = asking.send([*await asyncio.gather(*map(judge.answer_whatever_the_rate, requests))])
+            except StopIteration:
+                requests = None
+        return scoring
+
+    side_by_side(scorings, judged, show, settings, settings.judge, verdicts)
 
 
 def _known_until(arrivals: Sequence[Arrival | None]) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import mean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
@@ -45,30 +45,19 @@ _KEPT_AGENTS: Final = 8
 _TYPES: Final[Mapping[str, str]] = {
     "list": "array", "dict": "object", "str": "string", "int": "integer", "float": "number", "bool": "boolean",
 }  # fmt: skip
+Facts = Mapping[str, Any]
 _SCHEMA_PARTS: Final = ("enum", "items", "properties", "additionalProperties")
 
 
-@dataclass(frozen=True, slots=True)
-class RunAgent:
-    """The agent of a run; None for each fact that its file does not have.
+class RunAgent(NamedTuple):
+    """The agent of a run: the facts that its file has, under EVA's names, and its tools as `call_started` carries them."""
 
-    Attributes:
-        agent_id: Its id.
-        role: Its role, a sentence.
-        instructions: Its instructions, without the paragraph that EVA adds for languages other than English.
-        tools: Its tools as the file has them.
-        event_tools: The tools as `call_started` carries them.
-    """
-
-    agent_id: str | None = None
-    role: str | None = None
-    instructions: str | None = None
-    tools: list[dict[str, Any]] | None = None
+    facts: Facts
     event_tools: list[dict[str, Any]] | None = None
 
 
 def agent_of_run(record_directory: Path) -> RunAgent:
-    """The agent of the run that a record belongs to.
+    """The agent of the run that a record belongs to. Its instructions lack the paragraph that EVA adds for other languages than English.
 
     Raises:
         RecordingError: The file of the agent cannot be read, or has another shape.
@@ -77,7 +66,7 @@ def agent_of_run(record_directory: Path) -> RunAgent:
         if path.is_file():
             state = path.stat()
             return _agent(path, state.st_mtime_ns, state.st_size)
-    return RunAgent()
+    return RunAgent({})
 
 
 def _paths(record_directory: Path) -> Iterator[Path]:
@@ -99,15 +88,14 @@ def _agent(path: Path, _changed_ns: int, size_bytes: int) -> RunAgent:
         raise _wrong(path, "a YAML document", str(error)) from error
     if not isinstance(document, dict):
         raise _wrong(path, "an agent with id, role, instructions and tools", kind_of(document))
-    texts = {key: value for key in ("id", "role", "instructions") if isinstance(value := document.get(key), str)}
+    facts: dict[str, Any] = {
+        f"agent_{key}": text for key in ("id", "role", "instructions") if isinstance(text := document.get(key), str)
+    }
     tools = document.get("tools")
-    return RunAgent(
-        texts.get("id"),
-        texts.get("role"),
-        texts.get("instructions"),
-        None if tools is None else _checked(tools, path),
-        None if tools is None else [_event_tool(tool, path) for tool in _checked(tools, path)],
-    )
+    if tools is None:
+        return RunAgent(facts)
+    checked = _checked(tools, path)
+    return RunAgent({**facts, "agent_tools": checked}, [_event_tool(tool, path) for tool in checked])
 
 
 def _checked(tools: object, path: Path) -> list[dict[str, Any]]:
@@ -167,27 +155,8 @@ _ENGLISH: Final = frozenset({"en", "english"})
 _ROMANIZED: Final = "_ROMANIZED"
 
 
-@dataclass(frozen=True, slots=True)
-class DataRecord:
-    """The facts of a record of the data set; None for each that it does not have.
-
-    Attributes:
-        user_goal: The goal of the user, with the opening words in the language of the run.
-        user_persona: How the user speaks and behaves.
-        current_date_time: Date and time at which the call plays, as text.
-        expected_state: Expected state after the call.
-        agent_instructions: Instructions that replace those of the agent.
-    """
-
-    user_goal: Mapping[str, Any] | str | None = None
-    user_persona: str | None = None
-    current_date_time: str | None = None
-    expected_state: Mapping[str, Any] | None = None
-    agent_instructions: str | None = None
-
-
-def data_record(path: Path, language: str) -> DataRecord:
-    """The record with the names of this language in place of placeholders. A placeholder without a name stays.
+def data_record(path: Path, language: str) -> Facts:
+    """The facts that a record has, with the names of this language in place of placeholders. A placeholder without a name stays.
 
     Args:
         path: The record as a file; nothing is known where there is none.
@@ -197,17 +166,22 @@ def data_record(path: Path, language: str) -> DataRecord:
         RecordingError: The file has another shape.
     """
     if not path.is_file():
-        return DataRecord()
+        return {}
     data = read_document(path)
     names = _names(data, language)
-    config, override = _mapping(data, "user_config"), _mapping(data, "agent_override")
-    return DataRecord(
-        user_goal=_goal(data, names, language),
-        user_persona=_filled(_text(config, "user_persona"), names),
-        current_date_time=_text(data, "current_date_time"),
-        expected_state=_expected_state(data, names, path),
-        agent_instructions=_text(override, "instructions") or None,
-    )
+    facts = {
+        "user_goal": _goal(data, names, language),
+        "user_persona": _filled(_text(_mapping(data, "user_config"), "user_persona"), names),
+        "current_date_time": _text(data, "current_date_time"),
+        "expected_scenario_db": _expected_state(data, names, path),
+        "agent_instructions": _text(_mapping(data, "agent_override"), "instructions")
+        or None,  # they replace those of the agent
+    }
+    return _known(facts)
+
+
+def _known(facts: Facts) -> Facts:
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _expected_state(data: Mapping[str, Any], names: Mapping[str, str], path: Path) -> Mapping[str, Any] | None:
@@ -306,27 +280,22 @@ _MS_DIGITS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class RecordedState:
-    """The facts of a record.
+    """What the files of a record say.
 
     Attributes:
-        language: Language of the call; None if no file has it.
+        facts: The facts that they have, under EVA's names: of the run, its agent and the record of the data set, with the states
+            `initial_scenario_db`, `final_scenario_db` and `expected_scenario_db`.
         result: EVA's result of the whole call; empty without one.
-        initial: State before the call; None when it is not known.
-        final: State after the call; None when it is not known.
         final_hash: Hash of the final state as the run computed it.
-        data: The record of the data set.
-        agent: The agent of the run.
+        event_tools: The tools of the agent as `call_started` carries them.
         stage_mean_ms: Mean latency by stage.
         mean_tokens: Mean number of tokens of the model's steps, by EVA's names.
     """
 
-    language: str | None = None
-    result: Mapping[str, Any] = field(default_factory=dict)
-    initial: Mapping[str, Any] | None = None
-    final: Mapping[str, Any] | None = None
+    facts: Facts = field(default_factory=dict)
+    result: Facts = field(default_factory=dict)
     final_hash: str | None = None
-    data: DataRecord = field(default_factory=DataRecord)
-    agent: RunAgent = field(default_factory=RunAgent)
+    event_tools: list[dict[str, Any]] | None = None
     stage_mean_ms: Mapping[str, float] = field(default_factory=dict)
     mean_tokens: Mapping[str, float] = field(default_factory=dict)
 
@@ -347,14 +316,14 @@ def state_of_record(directory: Path | None) -> RecordedState:
     language = next(
         (text for config in run_configs(directory) if isinstance(text := config.get("language"), str)), None
     )
+    states = {f"{name}_scenario_db": _document(directory / f"{name}_scenario_db.json") for name in ("initial", "final")}
+    data = data_record(directory / "dataset_record.json", language or DEFAULT_LANGUAGE)
+    agent = agent_of_run(directory)
     return RecordedState(
-        language=language,
+        facts={**_known({"language": language, **states}), **agent.facts, **data},
         result=result,
-        initial=_document(directory / "initial_scenario_db.json"),
-        final=_document(directory / "final_scenario_db.json"),
         final_hash=final_hash if isinstance(final_hash, str) else None,
-        data=data_record(directory / "dataset_record.json", language or DEFAULT_LANGUAGE),
-        agent=agent_of_run(directory),
+        event_tools=agent.event_tools,
         stage_mean_ms={stage: mean_ms for stage in STAGES if (mean_ms := _mean_ms(result.get(stage))) is not None},
         mean_tokens=_mean_tokens(directory / "agent_perf_stats.csv"),
     )
@@ -423,24 +392,25 @@ def with_state(call: RecordedCall) -> RecordedCall:
         RecordingError: A file has another shape.
     """
     state = state_of_record(call.directory)
-    instructions = state.data.agent_instructions or state.agent.instructions or ""
-    supplied: Mapping[str, Mapping[str, Any]] = {
+    facts = state.facts
+    instructions = facts.get("agent_instructions", "")
+    supplied: Mapping[str, Facts] = {
         "call_started": {
-            "expected_state": state.data.expected_state,
-            "tools": state.agent.event_tools,
-            "role": state.agent.role,
+            "expected_state": facts.get("expected_scenario_db"),
+            "tools": state.event_tools,
+            "role": facts.get("agent_role"),
             "instructions": instructions if 0 < len(instructions) <= MAX_INSTRUCTIONS_CHARS else None,
-            "current_date_time": state.data.current_date_time,
+            "current_date_time": facts.get("current_date_time"),
         },
         "call_ended": {
-            "final_state": state.final,
+            "final_state": facts.get("final_scenario_db"),
             "response_latencies_ms": None if call.directory is None else _latencies_ms(call.directory / LATENCIES_FILE),
         },
     }
     control = []
     for event in call.control:
-        facts = supplied.get(str(event.get("type")), {})
-        news = {name: value for name, value in facts.items() if value is not None and name not in event}
+        known = _known(supplied.get(str(event.get("type")), {}))
+        news = {name: value for name, value in known.items() if name not in event}
         if "final_state" in news and state.final_hash is not None:
             event = {"final_state_hash": state.final_hash, **event}
         control.append({**event, **news})

@@ -86,13 +86,17 @@ def raw_lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
                     raise shape_error(f"{path}:{number}", f"a line of at most {MAX_LINE_BYTES:,} bytes", "a longer one")
                 yield number, text
     except (OSError, EOFError, zlib.error) as error:
-        raise RecordingError(
-            what="the file cannot be read",
-            where=f"{path}:{number + 1}",
-            expected="a readable file" + (" in gzip format" if path.name.endswith(".gz") else ""),
-            seen=str(error) or type(error).__name__,
-            remedy="Check permissions, and that the file was copied whole.",
-        ) from error
+        raise _unreadable_file(path, f"{path}:{number + 1}", error) from error
+
+
+def _unreadable_file(path: Path, where: str, error: Exception) -> RecordingError:
+    return RecordingError(
+        what="the file cannot be read",
+        where=where,
+        expected="a readable file" + (" in gzip format" if path.name.endswith(".gz") else ""),
+        seen=str(error) or type(error).__name__,
+        remedy="Check permissions, and that the file was copied whole.",
+    )
 
 
 def require_text(text: bytes, where: str) -> None:
@@ -120,30 +124,19 @@ def read_json(path: Path) -> object:
     Raises:
         RecordingError: It cannot be read, is too large, or is no JSON.
     """
-    is_packed = path.name.endswith(".gz")
     try:
         size_bytes = path.stat().st_size
         if size_bytes > MAX_DOCUMENT_BYTES:
             raise shape_error(str(path), f"at most {MAX_DOCUMENT_BYTES:,} bytes", f"{size_bytes:,} bytes")
-        text = _unpacked(path) if is_packed else path.read_bytes()
+        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+            text = file.read(
+                MAX_DOCUMENT_BYTES + 1
+            )  # no more than may be read: a small packed file can hold a large one
     except (OSError, EOFError, zlib.error) as error:
-        raise RecordingError(
-            what="the file cannot be read",
-            where=str(path),
-            expected="a readable file" + (" in gzip format" if is_packed else ""),
-            seen=str(error) or type(error).__name__,
-            remedy="Check permissions, and that the record was copied whole.",
-        ) from error
-    return _value(text, str(path))
-
-
-def _unpacked(path: Path) -> bytes:
-    """No more of it than may be read: a small file can hold a large one."""
-    with gzip.open(path) as file:
-        text = file.read(MAX_DOCUMENT_BYTES + 1)
+        raise _unreadable_file(path, str(path), error) from error
     if len(text) > MAX_DOCUMENT_BYTES:
         raise shape_error(str(path), f"at most {MAX_DOCUMENT_BYTES:,} bytes", "more, unpacked")
-    return text
+    return _value(text, str(path))
 
 
 def object_in(text: bytes, where: str) -> dict[str, Any]:
@@ -686,3 +679,8 @@ class RecordedCall:
     control: Events = ()
     directory: Path | None = field(default=None, compare=False)
     agent: Events | None = None
+
+    @property
+    def events(self) -> int:
+        """The number of its events."""
+        return sum(len(each or ()) for each in (self.audit, self.pipecat, self.elevenlabs, self.agent, self.control))

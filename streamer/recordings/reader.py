@@ -8,13 +8,11 @@ from pydantic import ValidationError
 
 from consumers.runtime.process import OperatorError
 from schemas.goals.goal_set import GoalSet
-from streamer.goals.files import GoalIndex, doubles_in, goal_files_of, read_goal_file
+from streamer.goals.files import SAMPLE_GOALS, GoalIndex, doubles_in, goal_files_of, read_goal_file
 from streamer.recordings.elevenlabs import agent_call, other_webhook, record_in
 from streamer.recordings.files import (
     AUDIT_FILE,
     MAX_DIRECTORY_DEPTH,
-    MAX_DOCUMENT_BYTES,
-    MAX_LINE_BYTES,
     MAX_SHOWN_CHARS,
     METRICS_FILE,
     PIPECAT_FILES,
@@ -53,21 +51,6 @@ from streamer.terminal import say
 # Nothing is repaired and no line is skipped: without a broken line a recording would be a different call, so the line
 # raises `RecordingError` with its file and number. Measurements that EVA stores beside the events go to the places
 # where a running bot would send them.
-
-__all__ = [
-    "MAX_DOCUMENT_BYTES",
-    "MAX_LINE_BYTES",
-    "Events",
-    "NoCallError",
-    "RecordedCall",
-    "RecordingError",
-    "pipeline_type_of_run",
-    "read_call",
-    "read_document",
-    "read_recordings",
-    "run_configs",
-    "unknown_speech",
-]
 
 _RUN_CONFIG_FILE = "config.json"
 
@@ -317,7 +300,6 @@ def _optional_text(holder: Mapping[str, Any], key: str, where: str) -> str | Non
 # Chooses the goal set of a recorded call, for `callgauge score --goals`.
 
 _MOST_LINES: Final = 10
-_SAMPLE_GOALS: Final = Path(__file__).parent / "sample" / "goals.yaml"
 
 
 class RecordedGoals:
@@ -349,7 +331,7 @@ def goals_for(paths: Sequence[Path], goals: Path | None) -> RecordedGoals | None
         GoalFolderError: The folder cannot be read.
     """
     if goals is None and all(map(is_sample, paths)):
-        goals = _SAMPLE_GOALS
+        goals = SAMPLE_GOALS
     return None if goals is None else read_recorded_goals(goals)
 
 

@@ -53,9 +53,7 @@ def amount_of(plan: ReplayPlan) -> RecordedAmount:
     calls = events = 0
     for call in _recorded(plan.paths):
         calls += 1
-        ready = with_control_events(call)
-        streams = (ready.audit, ready.pipecat, ready.elevenlabs, ready.agent, ready.control)
-        events += sum(len(stream or ()) for stream in streams)
+        events += with_control_events(call).events
     return RecordedAmount(calls, events)
 
 

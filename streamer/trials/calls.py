@@ -1,9 +1,8 @@
 """Repeated calls as trials: from recordings, files of scores, or the topics."""
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,22 +27,7 @@ from schemas.scores.records import (
     ToolUseFact,
     Unscored,
 )
-from streamer.offline.call_work import (
-    BrokenOff,
-    CallOutput,
-    about_refused,
-    place_text,
-    places_of,
-    readable_scorings,
-    scoring_of,
-    unread,
-)
-from streamer.offline.scored_recordings import score_all
-from streamer.offline.scoring import RecordedScoring, ScoringPlan
-from streamer.offline.side_by_side import results_in_order
-from streamer.recordings.files import Place, RecordedPath, RecordingError, raw_lines_of
-from streamer.recordings.reader import RecordedGoals, read_call
-from streamer.settings.all_settings import Settings
+from streamer.recordings.files import RecordingError, raw_lines_of
 
 # One call as a trial of its goal set, folded from its score records. Pure.
 
@@ -329,109 +313,6 @@ class CallFolds:
         self._folds.clear()
 
 
-# Scores recorded calls and gives each as a trial: on all cores, or beside each other in one process if a judge is
-# asked.
-
-
-@dataclass(frozen=True, slots=True)
-class ReadCall:
-    """One recorded call after it was scored.
-
-    Attributes:
-        trial: None if it has no goals, or cannot be read.
-        sentences: For a person.
-        events: Events that were read.
-        is_read: Whether it could be read.
-        is_call: Whether there is a call: a webhook without one is no failure.
-    """
-
-    trial: Trial | None
-    sentences: tuple[str, ...]
-    events: int = 0
-    is_read: bool = True
-    is_call: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class TrialPlan:
-    """How recorded calls become trials: the plan of scoring, the goal sets, and the agent of calls that name none."""
-
-    scoring: ScoringPlan
-    sets: RecordedGoals | None
-    agent: str | None
-
-
-def trials_without_judge(found: Sequence[RecordedPath], plan: TrialPlan, processes: int | None) -> Iterator[ReadCall]:
-    """The calls in the order of the recordings, read on all cores unless a number of processes is given."""
-    return results_in_order(places_of(found), partial(_scored, plan), processes)
-
-
-def trials_with_judge(
-    found: Sequence[RecordedPath],
-    plan: TrialPlan,
-    settings: Settings,
-    verdicts: Path | None,
-    take: Callable[[ReadCall], None],
-    on_event: Callable[[], None],
-) -> None:
-    """Scores the calls and asks the judge; many calls wait for answers at the same time.
-
-    Args:
-        found: The paths.
-        plan: How they are scored.
-        settings: The judge with its limits and budgets.
-        verdicts: File of kept verdicts; None keeps none.
-        take: Called with each call, in the order of the recordings, and with each place that cannot be read.
-        on_event: Called after each event.
-
-    Raises:
-        VerdictFileError: The file of verdicts cannot be used.
-        NoJudgeError: A setting of the judge is missing.
-        JudgeFailedError: The judge answers nothing.
-    """
-    places: deque[str] = deque()
-
-    def leave_out(output: CallOutput) -> None:
-        take(_left_out(output))
-
-    def scorings() -> Iterator[RecordedScoring]:
-        for place, scoring in readable_scorings(found, plan.scoring, plan.sets, plan.agent, leave_out):
-            places.append(place)
-            yield scoring
-
-    def show(scoring: RecordedScoring) -> None:
-        take(_read(scoring, places.popleft(), [], 0))
-
-    score_all(scorings(), settings, show, on_event, asks_judge=True, verdicts=verdicts)
-
-
-def _scored(plan: TrialPlan, place: Place | BrokenOff) -> ReadCall:
-    if isinstance(place, BrokenOff):
-        return ReadCall(None, (place.sentences,), is_read=False, is_call=False)
-    events = 0
-
-    def on_event() -> None:
-        nonlocal events
-        events += 1
-
-    try:
-        scoring, sentences = scoring_of(read_call(place), plan.scoring, plan.sets, plan.agent)
-        deque(scoring.run(on_event), maxlen=0)  # nothing is asked
-    except RecordingError as error:
-        return _left_out(unread(error))
-    return _read(scoring, place_text(place), sentences, events)
-
-
-def _read(scoring: RecordedScoring, place: str, sentences: Sequence[str], events: int) -> ReadCall:
-    call = scoring.call.conversation_id
-    trial = CallFold(scoring.records).trial(call, place)
-    return ReadCall(trial, (*sentences, *about_refused(call, scoring.refused)), events)
-
-
-def _left_out(output: CallOutput) -> ReadCall:
-    return ReadCall(None, output.sentences, is_read=output.is_read, is_call=False)
-
-
 # Reads the trials in files of score records, as `callgauge score` prints them or a reader of `scores` keeps them.
 
 _SUFFIXES: Final = (".jsonl", ".jsonl.gz")
@@ -463,7 +344,7 @@ def read_score_file(path: Path, trials: Trials) -> Iterator[str]:
     mistakes = 0
     try:
         for number, text in raw_lines_of(path):
-            if (seen := _problem(text, folds)) is None:
+            if (seen := fold_line(text, folds)) is None:
                 continue
             mistakes += 1
             if mistakes <= MOST_MISTAKES:
@@ -479,24 +360,27 @@ def read_score_file(path: Path, trials: Trials) -> Iterator[str]:
         yield f"{path}: {mistakes - MOST_MISTAKES} further lines cannot be read."
 
 
-def _problem(text: bytes, folds: CallFolds) -> str | None:
-    """Folds a line; returns the fault if that cannot be done."""
+def fold_line(text: bytes, folds: CallFolds, call: str | None = None) -> str | None:
+    """Folds a record; returns the fault if it cannot be read. `call` is its call where the key of the record says it."""
     try:
-        fields = from_json(text)
+        fields, fault = from_json(text), "JSON without conversation_id and name"
     except ValueError:
-        folds.damage_open_calls()  # it is a line of one of them
-        return "no JSON"
-    call, name = (fields.get(key) if isinstance(fields, dict) else None for key in ("conversation_id", "name"))
-    if not isinstance(call, str) or not isinstance(name, str):
-        folds.damage_open_calls()
-        return "JSON without conversation_id and name"
+        fields, fault = None, "no JSON"
+    named, name = (fields.get(key) if isinstance(fields, dict) else None for key in ("conversation_id", "name"))
+    conversation_id = named if call is None else call
+    if not isinstance(conversation_id, str) or not isinstance(name, str):
+        if call is None:
+            folds.damage_open_calls()  # it is of one of them
+        else:
+            folds.damage(call)
+        return fault
     if name not in READ_NAMES:
         return None
     try:
         record = SCORE_RECORD.validate_json(text)
     except ValidationError as error:
-        folds.damage(call)
+        folds.damage(conversation_id)
         first = error.errors(include_url=False, include_input=False)[0]
         return f"a record {name} in which {'.'.join(map(str, first['loc'][1:])) or 'a field'} is wrong"
-    folds.take(call, record)
+    folds.take(conversation_id, record)
     return None

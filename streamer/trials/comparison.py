@@ -1,41 +1,27 @@
 """Compares trials: pass@k, agreement of judges, errors."""
 
 import asyncio
-import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import typer
 from rich.table import Table
 
 from consumers.engine.agent_inspect import K_VALUE, NO_OF_TRIALS, pass_at_k, pass_hat_k
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import UnjudgedReason
 from schemas.goals.goal_set import GoalSet
-from streamer.facts import STOPPED_BY_SIGNAL
-from streamer.offline.call_work import EVENTS, RECORDS, ReadingProgress, found_calls, reading_progress, total_of
-from streamer.offline.scored_recordings import plan_from
+from streamer.offline.call_work import RECORDS, Done, found_calls, places_of, reading, score_each, total_of
+from streamer.offline.scoring import RecordedScoring, plan_from
 from streamer.recordings.reader import goals_for
 from streamer.report.drawing import counted, in_words, number, percent
 from streamer.settings.all_settings import Settings
 from streamer.terminal import output_console, print_document, print_line, quiet_libraries, say
 from streamer.time_bounds import moment_given
-from streamer.trials.calls import (
-    ReadCall,
-    SubgoalOutcome,
-    Trial,
-    TrialPlan,
-    Trials,
-    holds_scores,
-    read_score_file,
-    trials_with_judge,
-    trials_without_judge,
-)
+from streamer.trials.calls import CallFold, SubgoalOutcome, Trial, Trials, holds_scores, read_score_file
 from streamer.trials.past import read_past_trials
 
 # Compares repeated calls of one goal set: success, progress, pass@k, pass^k, agreement of the judge, and errors.
@@ -55,63 +41,57 @@ class Passes(NamedTuple):
     """
 
     k: int
-    at_k: float | None
-    hat_k: float | None
+    pass_at_k: float | None
+    pass_hat_k: float | None
 
 
 class Judging(NamedTuple):
     """Work of the judge on the subgoals that a model checks.
 
     Attributes:
-        polled: Subgoals with at least one vote, over all trials.
-        unanimous: Those of them whose votes are all the same.
+        agreement: Share of the votes that agree with the majority of their verdict; None without a vote.
         votes: Votes on them, in the verdicts that decided.
-        with_majority: Votes that agree with the majority of their verdict.
+        verdicts: Subgoals with at least one vote, over all trials.
+        unanimous: Those of them whose votes are all the same.
         unscored: Subgoals without a verdict of the judge, by reason, for example `invalid_answers`.
+        with_majority: Votes that agree with the majority of their verdict.
     """
 
-    polled: int
-    unanimous: int
+    agreement: float | None
     votes: int
-    with_majority: int
+    verdicts: int
+    unanimous: int
     unscored: Counter[str]
-
-    @property
-    def agreement(self) -> float | None:
-        """Share of the votes that agree with the majority of their verdict; None without a vote."""
-        return self.with_majority / self.votes if self.votes else None
+    with_majority: int
 
 
-@dataclass(frozen=True, slots=True)
-class SubgoalErrors:
-    """One subgoal over all trials; `missed` are the trials that did not reach it, `unknown` counts the others by reason."""
+class SubgoalErrors(NamedTuple):
+    """One subgoal over all trials; `calls` did not reach it, `unknown` counts the others by reason."""
 
-    subgoal_id: str
+    id: str
     details: str
     reached: int
-    missed: tuple[Trial, ...]
+    missed: int
     unknown: Counter[str]
+    calls: tuple[Trial, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Stalled:
+class Stalled(NamedTuple):
     """The trials without success, with a known progress that ends in the same turn. With None they progress to their last turn."""
 
     turn: int | None
-    trials: tuple[Trial, ...]
+    calls: tuple[Trial, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolErrors:
+class ToolErrors(NamedTuple):
     """A tool that fails in trials without success, up to the turn in which they stall."""
 
     tool: str
     failures: int
-    trials: tuple[Trial, ...]
+    calls: tuple[Trial, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedToolErrors:
+class ExpectedToolErrors(NamedTuple):
     """One expected tool call over all trials.
 
     Attributes:
@@ -119,18 +99,20 @@ class ExpectedToolErrors:
         tool: Its name.
         turn: The turn in which it is expected; None if it names none.
         made: In how many trials it was made as expected.
-        missed: Trials in which it was not.
+        missed: In how many it was not.
         why: How often what was not as expected: `name` (not called in the turn), `arguments`, `output`.
         unknown: The other trials, by reason.
+        calls: The trials in which it was not.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides the method of tuples, which is not called
     tool: str
     turn: int | None
     made: int
-    missed: tuple[Trial, ...]
+    missed: int
     why: Counter[str]
     unknown: Counter[str]
+    calls: tuple[Trial, ...]
 
 
 @dataclass(frozen=True)
@@ -176,13 +158,11 @@ class GoalSetTrials:
         judged = [each for each in self._outcomes() if each.subgoal_id in judged_ids]
         votes = [(each.votes_complete, each.votes_incomplete) for each in judged]
         polled = [each for each in votes if any(each)]
-        return Judging(
-            len(polled),
-            sum(not min(each) for each in polled),
-            sum(map(sum, polled)),
-            sum(map(max, polled)),
-            Counter(each.finding for each in judged if each.finding in _NOT_JUDGED),
-        )
+        count, with_majority = sum(map(sum, polled)), sum(map(max, polled))
+        unanimous = sum(not min(each) for each in polled)
+        unscored = Counter(each.finding for each in judged if each.finding in _NOT_JUDGED)
+        agreement = with_majority / count if count else None
+        return Judging(agreement, count, len(polled), unanimous, unscored, with_majority)
 
     @cached_property
     def subgoals(self) -> list[SubgoalErrors]:
@@ -193,8 +173,8 @@ class GoalSetTrials:
             missed = tuple(trial for trial, finding in findings if finding is False)
             unknown = Counter(finding for _, finding in findings if isinstance(finding, str))
             reached = sum(finding is True for _, finding in findings)
-            found.append(SubgoalErrors(subgoal.id, subgoal.details, reached, missed, unknown))
-        return sorted(found, key=lambda each: -len(each.missed))
+            found.append(SubgoalErrors(subgoal.id, subgoal.details, reached, len(missed), unknown, missed))
+        return sorted(found, key=lambda each: -each.missed)
 
     @cached_property
     def expected_tools(self) -> list[ExpectedToolErrors]:
@@ -203,18 +183,13 @@ class GoalSetTrials:
         for index, call in enumerate(self.goal_set.expected_tool_calls):
             of_call = [(trial, each) for trial in self.trials for each in trial.expected_tools if each.index == index]
             missed = [(trial, each) for trial, each in of_call if each.finding is False]
-            found.append(
-                ExpectedToolErrors(
-                    index,
-                    call.tool,
-                    next((each.turn for _, each in of_call), None),
-                    sum(each.finding is True for _, each in of_call),
-                    tuple(trial for trial, _ in missed),
-                    Counter(part for _, each in missed for part in each.missed),
-                    Counter(each.finding for _, each in of_call if isinstance(each.finding, str)),
-                )
-            )
-        return sorted(found, key=lambda each: -len(each.missed))
+            turn = next((each.turn for _, each in of_call), None)
+            made = sum(each.finding is True for _, each in of_call)
+            why = Counter(part for _, each in missed for part in each.missed)
+            unknown = Counter(each.finding for _, each in of_call if isinstance(each.finding, str))
+            calls = tuple(trial for trial, _ in missed)
+            found.append(ExpectedToolErrors(index, call.tool, turn, made, len(missed), why, unknown, calls))
+        return sorted(found, key=lambda each: -each.missed)
 
     @cached_property
     def stalls(self) -> list[Stalled]:
@@ -223,7 +198,7 @@ class GoalSetTrials:
         for trial in self._without_success():
             by_turn[trial.stall_turn].append(trial)
         stalls = [Stalled(turn, tuple(trials)) for turn, trials in by_turn.items()]
-        return sorted(stalls, key=lambda each: (-len(each.trials), each.turn is None, each.turn or 0))
+        return sorted(stalls, key=lambda each: (-len(each.calls), each.turn is None, each.turn or 0))
 
     @cached_property
     def failed_tools(self) -> list[ToolErrors]:
@@ -236,7 +211,7 @@ class GoalSetTrials:
             for tool in counts:
                 by_tool[tool].append(trial)
         tools = [ToolErrors(tool, failures[tool], tuple(trials)) for tool, trials in by_tool.items()]
-        return sorted(tools, key=lambda each: (-len(each.trials), -each.failures, each.tool))
+        return sorted(tools, key=lambda each: (-len(each.calls), -each.failures, each.tool))
 
     def _without_success(self) -> Iterator[Trial]:
         """Trials that failed and whose progress is known. A subgoal without a verdict may have been reached later."""
@@ -317,9 +292,9 @@ def figures(group: GoalSetTrials, ks: Sequence[int]) -> Iterator[tuple[str, str]
     yield UNSCORED, str(group.unscored.total())
     yield "Success", _share(group.success_rate)
     yield "Progress", _share(group.mean_progress)
-    for passes in map(group.passes, ks):
-        yield f"pass@{passes.k}", _number(passes.at_k)
-        yield f"pass^{passes.k}", _number(passes.hat_k)
+    for k, at_k, hat_k in map(group.passes, ks):
+        yield f"pass@{k}", _number(at_k)
+        yield f"pass^{k}", _number(hat_k)
     yield "Judges agree", _share(group.judging.agreement)
 
 
@@ -339,27 +314,28 @@ def errors(group: GoalSetTrials) -> Iterator[tuple[str, tuple[Trial, ...]]]:
     of = len(group.trials)
     for subgoal in group.subgoals[:MOST_ERRORS]:
         if subgoal.missed:
-            yield f"missed in {len(subgoal.missed)} of {of}: {subgoal.subgoal_id}{_unknown(subgoal)}", subgoal.missed
+            unknown = f" (unknown in {subgoal.unknown.total()})" if subgoal.unknown else ""
+            yield f"missed in {subgoal.missed} of {of}: {subgoal.id}{unknown}", subgoal.calls
     for call in group.expected_tools[:MOST_ERRORS]:
         if call.missed:
             why = ", ".join(f"{_MISSED[part]} {count}" for part, count in call.why.most_common())
             where = f"{call.tool} in turn {call.turn}"
-            yield f"expected tool call missed in {len(call.missed)} of {of}: {where} ({why})", call.missed
-    for stall in group.stalls[:MOST_ERRORS]:
-        where = "ended without a stall" if stall.turn is None else f"stalled in turn {stall.turn}"
-        yield f"{where}: {counted(len(stall.trials), 'call')}", stall.trials
-    for tool in group.failed_tools[:MOST_ERRORS]:
-        yield f"failed up to the stall: {tool.tool}, {counted(tool.failures, 'time')}", tool.trials
+            yield f"expected tool call missed in {call.missed} of {of}: {where} ({why})", call.calls
+    for turn, calls in group.stalls[:MOST_ERRORS]:
+        where = "ended without a stall" if turn is None else f"stalled in turn {turn}"
+        yield f"{where}: {counted(len(calls), 'call')}", calls
+    for tool, failures, calls in group.failed_tools[:MOST_ERRORS]:
+        yield f"failed up to the stall: {tool}, {counted(failures, 'time')}", calls
 
 
 def judge_errors(group: GoalSetTrials) -> str | None:
     """A phrase about votes and missing verdicts; None without either."""
     judging = group.judging
     parts = []
-    if judging.polled:
-        split = judging.polled - judging.unanimous
+    if judging.verdicts:
+        split = judging.verdicts - judging.unanimous
         parts.append(f"{judging.with_majority} of {judging.votes} votes with the majority, {split} of "
-                     f"{counted(judging.polled, 'verdict')} split")  # fmt: skip
+                     f"{counted(judging.verdicts, 'verdict')} split")  # fmt: skip
     if judging.unscored:
         parts.append(f"{counted(judging.unscored.total(), 'subgoal')} without a verdict ({_reasons(judging.unscored)})")
     return f"judge: {'; '.join(parts)}" if parts else None
@@ -416,57 +392,30 @@ def trials_json(groups: Iterable[GoalSetTrials], ks: Sequence[int], left_out: Ma
 
 
 def _plain(group: GoalSetTrials, ks: Sequence[int]) -> dict[str, Any]:
-    judging = group.judging
+    judging = group.judging._asdict()
+    del judging["with_majority"]
     return {
         "goal_set": group.goal_set.id,
         "version": group.version,
         "trials": len(group.trials),
-        "unscored": dict(group.unscored),
+        "unscored": group.unscored,
         "successes": sum(group.known),
         "success_rate": group.success_rate,
         "mean_progress": group.mean_progress,
-        "pass": [_plain_passes(passes) for passes in map(group.passes, ks)],
-        "judge": {
-            "agreement": judging.agreement,
-            "votes": judging.votes,
-            "verdicts": judging.polled,
-            "unanimous": judging.unanimous,
-            "unscored": dict(judging.unscored),
-        },
-        "subgoals": [
-            {
-                "id": each.subgoal_id,
-                "details": each.details,
-                "reached": each.reached,
-                "missed": len(each.missed),
-                "unknown": dict(each.unknown),
-                "calls": _places(each.missed),
-            }
-            for each in group.subgoals
-        ],
-        "expected_tool_calls": [
-            {
-                "index": each.index,
-                "tool": each.tool,
-                "turn": each.turn,
-                "made": each.made,
-                "missed": len(each.missed),
-                "why": dict(each.why),
-                "unknown": dict(each.unknown),
-                "calls": _places(each.missed),
-            }
-            for each in group.expected_tools
-        ],
-        "stalls": [{"turn": each.turn, "calls": _places(each.trials)} for each in group.stalls],
-        "failed_tools": [
-            {"tool": each.tool, "failures": each.failures, "calls": _places(each.trials)} for each in group.failed_tools
-        ],
+        "pass": [passes._asdict() for passes in map(group.passes, ks)],
+        "judge": judging,
+        "subgoals": _plain_errors(group.subgoals),
+        "expected_tool_calls": _plain_errors(group.expected_tools),
+        "stalls": _plain_errors(group.stalls),
+        "failed_tools": _plain_errors(group.failed_tools),
         "calls": [_plain_trial(trial) for trial in group.trials],
     }
 
 
-def _plain_passes(passes: Passes) -> dict[str, Any]:
-    return {"k": passes.k, "pass_at_k": passes.at_k, "pass_hat_k": passes.hat_k}
+def _plain_errors(
+    errors: Iterable[SubgoalErrors | ExpectedToolErrors | Stalled | ToolErrors],
+) -> list[dict[str, Any]]:
+    return [{**each._asdict(), "calls": _places(each.calls)} for each in errors]
 
 
 def _plain_trial(trial: Trial) -> dict[str, Any]:
@@ -497,10 +446,6 @@ def _errors(group: GoalSetTrials) -> Iterator[str]:
         yield judged
 
 
-def _unknown(subgoal: SubgoalErrors) -> str:
-    return f" (unknown in {subgoal.unknown.total()})" if subgoal.unknown else ""
-
-
 def _reasons(counts: Counter[str]) -> str:
     return ", ".join(f"{in_words(reason)} {count}" for reason, count in counts.most_common())
 
@@ -515,13 +460,15 @@ def _number(value: float | None) -> str:
 
 # The work of the command `trials`: gathers trials from files or topics, and prints the comparison.
 
+_STOPPED: Final = "nothing was compared"  # it would be a comparison of other trials
+
 
 def from_past_calls(settings: Settings, since: str, gathered: Trials) -> int:
     """Reads live calls; gives the number of records that could not be read."""
     since_ms = moment_given(since)
-    with quiet_libraries(), _read_to_the_end(None, RECORDS) as progress:
-        reading = read_past_trials(settings.kafka, since_ms, settings.console_url, gathered, progress.event)
-        unreadable = asyncio.run(reading)
+    with quiet_libraries(), reading(None, RECORDS, stopped=_STOPPED) as read:
+        past = read_past_trials(settings.kafka, since_ms, settings.console_url, gathered, read.event)
+        unreadable = asyncio.run(past)
     if unreadable:
         say(f"{unreadable} records of a newer version, or of another program, were left out with their calls.")
     return unreadable
@@ -539,44 +486,28 @@ def from_files(
     asks_judge: bool,
 ) -> int:
     """Scores recordings and reads score records; gives the number of places that could not be read."""
-    unread = 0
     files = [path for path in paths if holds_scores(path)]
     recorded = [path for path in paths if path not in files]
     found = found_calls(recorded)
-    plan = TrialPlan(plan_from(settings, asks_judge=asks_judge), goals_for(recorded, goals), agent)
-    with _read_to_the_end(total_of(found)) as progress:
+    plan = plan_from(settings, goals_for(recorded, goals), agent, asks_judge=asks_judge and bool(found))
+    with reading(total_of(found), stopped=_STOPPED) as read:
 
-        def take(call: ReadCall) -> None:
-            nonlocal unread
-            for sentence in call.sentences:
-                say(sentence)
-            unread += not call.is_read
-            if call.is_call:
-                gathered.add(call.trial)
-                progress.call(call.events)
+        def take(done: Done[Trial | None]) -> None:
+            read.add(done)
+            if done.place is not None:
+                gathered.add(None if done.result is None else replace(done.result, place=done.place))
 
         for file in files:
             for sentence in read_score_file(file, gathered):
                 say(sentence)
-                unread += 1
-        if asks_judge and found:
-            trials_with_judge(found, plan, settings, verdicts, take, progress.event)
-        else:
-            for call in trials_without_judge(found, plan, processes):
-                take(call)
-    return unread
+                read.unread += 1
+        score_each(places_of(found), plan, trial_of, take, settings, read, processes=processes, verdicts=verdicts)
+    return read.unread
 
 
-@contextmanager
-def _read_to_the_end(total: int | None, counted: str = EVENTS) -> Iterator[ReadingProgress]:
-    """A bar; a signal ends the command without a comparison, which would be one of other trials."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with reading_progress(total, counted) as progress:
-        try:
-            yield progress
-        except KeyboardInterrupt:
-            say(f"Stopped after {progress.events} {counted}: nothing was compared.")
-            raise typer.Exit(STOPPED_BY_SIGNAL) from None
+def trial_of(scoring: RecordedScoring) -> Trial | None:
+    """A recorded call after it was scored; None if it has no goals."""
+    return CallFold(scoring.records).trial(scoring.call.conversation_id, "")
 
 
 def print_comparison(gathered: Trials, wanted: Sequence[int] | None, *, as_json: bool) -> bool:

@@ -4,14 +4,12 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 from aiokafka import TopicPartition
-from pydantic_core import from_json
 
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from schemas.quarantine import UndecodableRecord
-from schemas.scores.records import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.readers import onlooker, records_so_far
-from streamer.trials.calls import READ_NAMES, CallFolds, Trials
+from streamer.trials.calls import CallFolds, Trials, fold_line
 
 
 async def read_past_trials(
@@ -45,7 +43,7 @@ async def read_past_trials(
                 folds.damage_open_calls()  # it is of one of them
                 unreadable += 1
             elif isinstance(record.key, bytes) and record.value is not None:
-                unreadable += not _take(record.key.decode("utf-8", "replace"), record.value, folds)
+                unreadable += fold_line(record.value, folds, record.key.decode("utf-8", "replace")) is not None
     folds.end()
     trials.found.sort(key=lambda trial: (trial.closed_at_ms, trial.conversation_id))
     return unreadable
@@ -59,17 +57,3 @@ def call_page(console_url: str | None, conversation_id: str) -> str:
         ('https://example.com/callgauge/calls/1.1.2%2Ftrial_0', '')
     """
     return f"{console_url.rstrip('/')}/calls/{quote(conversation_id, safe='')}" if console_url else ""
-
-
-def _take(call: str, value: bytes, folds: CallFolds) -> bool:
-    """Folds a record; returns whether it could be read."""
-    try:
-        fields = from_json(value)
-        name = fields.get("name") if isinstance(fields, dict) else None
-        if isinstance(name, str) and name not in READ_NAMES:
-            return True
-        folds.take(call, SCORE_RECORD.validate_json(value))
-    except ValueError:  # pydantic's own error is one too
-        folds.damage(call)
-        return False
-    return True

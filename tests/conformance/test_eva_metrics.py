@@ -30,7 +30,7 @@ MOST_CHANGED_SHARE = 0.01
 def _metrics(path: Path, seed: int | None) -> dict[str, Json]:
     """As JSON says it, so that a tuple equals a list and no other difference is accepted."""
     results: dict[str, Json] = json.loads(
-        json.dumps({call.conversation_id: eva_metrics_of(call, seed).metrics for call in read_recordings(path)})
+        json.dumps({call.conversation_id: eva_metrics_of(call, seed).values for call in read_recordings(path)})
     )
     return results
 

@@ -27,7 +27,7 @@ def written(name: str) -> list[list[AnyScoreRecord]]:
         scoring = RecordedScoring(
             with_control_events(call, agent="desk"), ScoringPlan(Limits(), GoalRules(), "test"), None
         )
-        deque(scoring.run(lambda: None), maxlen=0)
+        deque(scoring.run(), maxlen=0)
         found.append(scoring.records)
     return found
 

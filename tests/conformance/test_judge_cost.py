@@ -29,7 +29,7 @@ def judged(call: RecordedCall, seed: int | None, steady_words_ms: int) -> tuple[
     """The number of questions, and the results of the goals at the end; subgoal n is complete from turn 2n + 1 on."""
     rules = GoalRules(asks_judge=True, steady_words_ms=steady_words_ms)
     scoring = RecordedScoring(call, ScoringPlan(Limits(), rules, "test", seed), GOALS)
-    asking = scoring.run(lambda: None)
+    asking = scoring.run()
     asked: list[JudgeRequest] = []
     requests = next(asking, None)
     while requests is not None:

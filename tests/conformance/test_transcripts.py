@@ -52,7 +52,7 @@ def _calls(name: str) -> Iterator[RecordedCall]:
 def _transcript(call: RecordedCall, seed: int | None) -> bytes | None:
     plan = ScoringPlan(Limits(), GoalRules(), "test", seed, writes_transcripts=True)
     scoring = RecordedScoring(with_control_events(call, agent="desk"), plan, None)
-    deque(scoring.run(lambda: None), maxlen=0)
+    deque(scoring.run(), maxlen=0)
     return scoring.transcript
 
 

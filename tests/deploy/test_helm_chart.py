@@ -177,6 +177,15 @@ def test_each_role_is_a_deployment_with_a_budget() -> None:
         assert budget["selector"]["matchLabels"].items() <= deployment["template"]["metadata"]["labels"].items()
 
 
+def test_history_writes_the_volume_that_it_is_given() -> None:
+    pod = _of("Deployment", *ALL)["calls-callgauge-history"]["spec"]["template"]["spec"]
+    assert pod["volumes"] == [{"name": "history", "persistentVolumeClaim": {"claimName": "calls"}}]
+    (mount,) = _container("history", *ALL)["volumeMounts"]
+    assert mount["mountPath"] == _variables("history", *ALL)["CALLGAUGE_HISTORY__FOLDER"]
+    without = _helm("template", "calls", CHART, "--set", "roles.history.enabled=true")
+    assert "the role history needs historyClaim" in without.stderr
+
+
 def test_a_role_may_have_another_version_while_versions_change() -> None:
     given = ("roles.evaluator.tag=0.0.9", "roles.evaluator.strategy=Recreate", "image.tag=1.2")
     options = [part for each in given for part in ("--set", each)]

@@ -25,10 +25,9 @@ from schemas.scores.records import (
     TurnStatus,
     VoiceToVoiceLatency,
 )
-from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
-from streamer.offline.scoring import RecordedScoring
+from streamer.offline.scoring import RecordedScoring, plan_from, scored
 from streamer.recordings.files import SAMPLE
-from streamer.recordings.reader import goals_for, read_recorded_goals
+from streamer.recordings.reader import goals_for, read_recorded_goals, read_recordings
 from streamer.settings.all_settings import Settings
 from tests.integration.processes import Ended, ended, ran_here, started, wait_for
 from tests.support.patience import patient
@@ -50,12 +49,8 @@ def write(environment: dict[str, str], *records: Record, topic: str = "scores") 
 
 
 def sample_scoring() -> RecordedScoring:
-    settings = Settings()
-    plan = plan_from(settings, asks_judge=False, writes_transcripts=True)
-    scored: list[RecordedScoring] = []
-    calls = scorings_of([SAMPLE], plan, goals_for([SAMPLE], None), None)
-    score_all(calls, settings, scored.append, lambda: None, asks_judge=False)
-    return scored[0]
+    (sample,) = read_recordings(SAMPLE)
+    return scored(sample, plan_from(Settings(), goals_for([SAMPLE], None), writes_transcripts=True))
 
 
 def write_sample(environment: dict[str, str], *calls: str) -> None:
@@ -136,14 +131,14 @@ async def test_the_calls_are_printed_once_as_a_table_and_as_json(environment: di
 
     empty = await topped("--once")
     assert (empty.code, empty.err) == (0, "")
-    assert empty.out.startswith("0 calls running, 0 over")
+    assert empty.out.startswith("0 calls running, 0 in trouble, 0 over, no score yet, topic ")
 
     write(environment, *call_of_now("call-running"), *call_of_now("call-over", closes=True))
     write(environment, *call_of_now("call-old", age_ms=2 * HOUR_MS), ("another", b"{}"))
     table = await topped("--once")
     assert (table.code, table.err) == (0, "")
     lines = table.out.splitlines()
-    assert lines[0].startswith("1 calls running, 1 over, topic ")
+    assert lines[0].startswith("1 calls running, 0 in trouble, 1 over, newest score ")
     assert lines[0].endswith(", 1 records not understood")
     assert "answers 2 (p50 1.25 s" in lines[1]
     (running,) = [line for line in lines if line.startswith("unning")]
@@ -205,7 +200,7 @@ async def test_a_terminal_shows_a_call_that_begins(environment: dict[str, str]) 
 
     code, shown = await asyncio.to_thread(shown_in_a_terminal)
     assert code == 0
-    assert "latency: from the caller's last sound" in shown
+    assert "!! the caller suffers now" in shown
     assert "Traceback" not in shown
 
 
@@ -218,13 +213,10 @@ EARLIER_MS = 90 * 24 * 3_600_000
 
 def scored_calls(folder: Path, *calls: dict[str, Any]) -> dict[str, list[AnyScoreRecord]]:
     """Every record of each call, in all its revisions."""
-    paths = [write_calls(folder / "calls.jsonl", *calls)]
+    path = write_calls(folder / "calls.jsonl", *calls)
     sets = read_recorded_goals(write_goals(folder / "goals.json", goals("any", SAYS_YES, BOOKS, agents=("desk",))))
-    settings = Settings()
-    found: list[RecordedScoring] = []
-    plan = plan_from(settings, asks_judge=False)
-    score_all(scorings_of(paths, plan, sets, None), settings, found.append, lambda: None, asks_judge=False)
-    return {scoring.call.conversation_id: scoring.records for scoring in found}
+    plan = plan_from(Settings(), sets)
+    return {call.conversation_id: scored(call, plan).records for call in read_recordings(path)}
 
 
 async def test_live_calls_are_compared_by_their_final_records(

@@ -86,8 +86,8 @@ def test_with_the_same_settings_every_record_is_the_same_byte_for_byte(
     calls, then = _calls(topics.scores, Period(since_ms, EVER.until_ms))
     rerun = _rerun(settings, calls)
     assert _again(rerun, topics) == {conversation_id: then[conversation_id] for conversation_id in calls.by_id}
-    assert (rerun.comparison.equal_calls, rerun.comparison.examples) == (len(calls.by_id), [])
-    assert (rerun.open_calls, rerun.without_beginning, rerun.refused) == (0, 0, 0)
+    assert (rerun.comparison.calls.equal, rerun.comparison.examples) == (len(calls.by_id), [])
+    assert (rerun.open_calls, rerun.counts["without_beginning"], rerun.counts["refused_records"]) == (0, 0, 0)
     event(f"{len(calls.by_id)} of {len(closed)} calls")
     event(f"{min(2, sum(record.reason == 'limit_open_calls' for record in closed))} evictions or more")
 
@@ -102,8 +102,8 @@ def test_calls_that_began_before_the_order_that_is_left_are_left_out(
     rerun = _rerun(settings, calls)
     again = _again(rerun, topics, since)
     assert again == {conversation_id: then[conversation_id] for conversation_id in again}
-    assert (rerun.comparison.equal_calls, rerun.comparison.examples) == (len(again), [])
-    assert rerun.without_beginning == len(calls.by_id) - len(again)
+    assert (rerun.comparison.calls.equal, rerun.comparison.examples) == (len(again), [])
+    assert rerun.counts["without_beginning"] == len(calls.by_id) - len(again)
     event(f"{'some' if again else 'none'} of {min(1, len(calls.by_id))} or more")
 
 
@@ -153,7 +153,7 @@ def test_other_settings_decide_as_if_they_had_been_there_then(
 
     rerun = _rerun(Settings(Limits(**today), rules), _calls(topics.scores, EVER)[0])
     again = _again(rerun, topics)
-    event(f"{min(1, rerun.comparison.changed_calls)} changed calls or more")
+    event(f"{min(1, rerun.comparison.calls.changed)} changed calls or more")
     said = {key: _lasting(map(SCORE_RECORD.validate_json, values)) for key, values in again.items()}
     undisturbed, _ = _calls(records_of(expected), EVER)
     assert said == {key: _lasting(call.records()) for key, call in undisturbed.by_id.items()}

@@ -31,6 +31,6 @@ def test_the_estimates_are_shares_of_all_choices(successes: list[bool | str], k:
     if not choices:
         assert passes[1:] == (None, None)
         return
-    assert passes.at_k == pytest.approx(mean(map(any, choices)))
-    assert passes.hat_k == pytest.approx(mean(map(all, choices)))
-    assert group.success_rate == pytest.approx(group.passes(1).at_k)
+    assert passes.pass_at_k == pytest.approx(mean(map(any, choices)))
+    assert passes.pass_hat_k == pytest.approx(mean(map(all, choices)))
+    assert group.success_rate == pytest.approx(group.passes(1).pass_at_k)

@@ -25,7 +25,6 @@ LOADED: Final = (
     ),
     "streamer.cluster.topic_admin",
     "streamer.doctor.examination",
-    "streamer.offline.scored_recordings",
     "streamer.quarantine",
     "streamer.sources.simulator.traffic",
     "streamer.sources.tail",

@@ -5,11 +5,10 @@ from typing import Any
 
 from consumers.engine.limits import GoalRules, Limits
 from schemas.goals.goal_set import GoalSet
-from streamer.offline.contexts import folded_recording
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.files import RecordedCall
-from streamer.report.calls import ReportedCall, heard_in
-from streamer.sources.replay import in_time_order, with_control_events
+from streamer.report.calls import ReportedCall, reported_call
+from streamer.sources.replay import with_control_events
 
 Json = dict[str, Any]
 T0_MS = 1_790_000_000_000
@@ -112,11 +111,9 @@ def reported(
     """The call as a report has it."""
     call = with_control_events(call)
     scoring = RecordedScoring(call, ScoringPlan(Limits(), GoalRules(), "test"), goals)
-    for _ in scoring.run(lambda: None):
+    for _ in scoring.run():
         raise AssertionError("nothing is asked without a judge")
-    folded, _ = folded_recording(call, None, None)
-    heard = heard_in(folded, [event.time_ms for event in in_time_order(call)])
-    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, Marks(taken_out))
+    return reported_call(scoring, anchor_id, Marks(taken_out))
 
 
 class Marks:

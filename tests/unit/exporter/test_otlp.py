@@ -21,8 +21,7 @@ from consumers.exporter.otlp import (
 from consumers.exporter.settings import OtlpSettings
 from schemas.closed_sets import UnscoredReason
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, NotApplicable, TurnValues, Unscored
-from streamer.offline.call_work import scoring_of
-from streamer.offline.scored_recordings import plan_from
+from streamer.offline import scoring
 from streamer.recordings.files import RecordedCall
 from streamer.settings.all_settings import Settings
 from streamer.sources.simulator.traffic import simulate_call
@@ -33,10 +32,8 @@ from tests.support.patience import patient
 def scored(seed: int = 1) -> list[AnyScoreRecord]:
     """All records of a simulated call, as they are on the topic."""
     call: RecordedCall = simulate_call(seed, start_ms=1_790_000_000_000, kind="cascade").call
-    scoring, _ = scoring_of(call, plan_from(Settings(), asks_judge=False), None, None)
-    for _ in scoring.run(lambda: None):
-        pass
-    return [SCORE_RECORD.validate_json(record.model_dump_json()) for record in scoring.records]
+    records = scoring.scored(call, scoring.plan_from(Settings())).records
+    return [SCORE_RECORD.validate_json(record.model_dump_json()) for record in records]
 
 
 def events_of(records: list[AnyScoreRecord]) -> list[Evaluation]:
@@ -201,5 +198,5 @@ def test_an_endpoint_that_asks_for_a_pause_gets_one_also_if_batches_wait() -> No
 
 def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http._log_exporter", None)
-    with pytest.raises(OtlpUnavailableError, match=r"callgauge\[otlp\]"):
+    with pytest.raises(OtlpUnavailableError, match=r"\[otlp\]"):
         EvaluationSender(OtlpSettings(endpoint="http://127.0.0.1:1/v1/logs"), "1", lambda *_: None)

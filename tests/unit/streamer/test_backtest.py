@@ -394,7 +394,7 @@ async def test_in_the_logged_order_the_same_settings_give_the_same_bytes() -> No
     assert rerun.is_over(T0_MS)
     assert finished(rerun) == []
     assert sorted(written) == sorted(each.model_dump_json().encode() for each in then.records)
-    assert (rerun.comparison.equal_calls, rerun.comparison.examples, rerun.open_calls) == (2, [], 0)
+    assert (rerun.comparison.calls.equal, rerun.comparison.examples, rerun.open_calls) == (2, [], 0)
     assert rerun.comparison.tallies["dead_air"].equal == 2
     assert rerun.comparison.tallies[LATENCY].equal == 4
 
@@ -421,7 +421,7 @@ async def test_a_call_ends_as_today_s_settings_say_sooner_or_later() -> None:
     feed_in(rerun, await then.steps())
     assert (rerun.open_calls, rerun.is_over(T0_MS)) == (1, False)
     assert f'"caused_at_ms":{T0_MS + 110_000}'.encode() in finished(rerun)[-1], "nothing follows"
-    assert (rerun.open_calls, rerun.comparison.equal_calls) == (0, 1)
+    assert (rerun.open_calls, rerun.comparison.calls.equal) == (0, 1)
 
 
 async def test_a_call_gives_way_to_another_as_it_did_then() -> None:
@@ -437,7 +437,7 @@ async def test_a_call_gives_way_to_another_as_it_did_then() -> None:
         written = feed_in(rerun, await then.steps())
         assert (b'"reason":"limit_open_calls"' in b"".join(written)) is ("one" in left)
         assert finished(rerun) == []
-        assert (rerun.comparison.equal_calls, rerun.comparison.examples) == (len(left), [])
+        assert (rerun.comparison.calls.equal, rerun.comparison.examples) == (len(left), [])
 
 
 ANSWERED = GoalSet.model_validate(
@@ -492,22 +492,26 @@ async def test_calls_without_their_beginning_are_left_out() -> None:
     steps = await then.steps(lambda each: each.topic == TOPIC_BY_SOURCE[AUDIT] and each.offset == 0)
     feed_in(rerun, steps)
     assert rerun.is_over(T0_MS)
-    assert (rerun.without_beginning, rerun.comparison.equal_calls, rerun.comparison.only_then) == (1, 1, 0)
+    assert (rerun.counts["without_beginning"], rerun.comparison.calls.equal, rerun.comparison.calls.only_then) == (
+        1,
+        1,
+        0,
+    )
     rerun = as_logged(then.past)
     assert feed_in(rerun, await taken([], then.log)) == finished(rerun) == []
-    assert (rerun.without_beginning, rerun.open_calls) == (2, 0)
+    assert (rerun.counts["without_beginning"], rerun.open_calls) == (2, 0)
 
 
 async def test_a_record_refused_today_is_counted_and_its_call_closes_all_the_same() -> None:
     then = Evaluated(log())
     rerun = as_logged(then.past, limits=Limits(max_record_bytes=110))
     feed_in(rerun, await then.steps())
-    assert rerun.refused > 0
-    assert rerun.comparison.changed_calls == 1
+    assert rerun.counts["refused_records"] > 0
+    assert rerun.comparison.calls.changed == 1
     rerun = as_logged(then.past, limits=Limits(max_record_bytes=1))
     feed_in(rerun, await then.steps())
     assert finished(rerun) == []
-    assert (rerun.comparison.only_then, rerun.open_calls, rerun.without_beginning) == (1, 0, 0)
+    assert (rerun.comparison.calls.only_then, rerun.open_calls, rerun.counts["without_beginning"]) == (1, 0, 0)
 
 
 # By broker time.
@@ -521,7 +525,7 @@ async def test_by_broker_time_the_settings_of_today_decide() -> None:
     finished(rerun)
     assert rerun.is_over(T0_MS + 60_000)
     assert not rerun.is_over(T0_MS + 59_999), "another may begin"
-    assert rerun.comparison.changed_calls == 1
+    assert rerun.comparison.calls.changed == 1
     assert rerun.comparison.tallies["dead_air"].only_then == 1
     assert rerun.comparison.tallies["closed"].equal == 1
     (example,) = rerun.comparison.examples
@@ -554,7 +558,7 @@ async def test_by_broker_time_calls_are_those_that_began_in_the_time() -> None:
     rerun = anew({}, within=period(1_000, 60_000))
     feed_in(rerun, await by_time(everything))
     finished(rerun, 200_000)
-    assert rerun.comparison.only_now == 1
+    assert rerun.comparison.calls.only_now == 1
     assert {example.conversation_id for example in rerun.comparison.examples} == {"within"}
 
 
@@ -571,14 +575,14 @@ async def test_a_call_whose_id_was_used_again_is_left_out() -> None:
     rerun.left_out = frozenset({"call"})
     assert feed_in(rerun, await by_time(together(log(), log(key="other"))))
     finished(rerun)
-    assert rerun.comparison.only_now == 1
+    assert rerun.comparison.calls.only_now == 1
 
 
 async def test_a_call_that_is_not_over_is_counted() -> None:
     rerun = anew({})
     feed_in(rerun, await by_time(log()[:-1]))
     finished(rerun, 11_000)
-    assert (rerun.open_calls, rerun.comparison.only_now) == (1, 0)
+    assert (rerun.open_calls, rerun.comparison.calls.only_now) == (1, 0)
 
 
 # The comparison.
@@ -600,7 +604,7 @@ def test_scores_are_compared_by_what_they_say() -> None:
     tally = comparison.tallies[LATENCY]
     assert (tally.equal, tally.changed, tally.only_then, tally.only_now) == (1, 2, 2, 2)
     assert tally.mean_difference == 30.0
-    calls = (comparison.equal_calls, comparison.changed_calls, comparison.only_then, comparison.only_now)
+    calls = (comparison.calls.equal, comparison.calls.changed, comparison.calls.only_then, comparison.calls.only_now)
     assert calls == (1, 1, 1, 1)
     first = comparison.examples[0]
     assert (first.conversation_id, first.subject.turn) == ("other", 1)
@@ -660,7 +664,9 @@ def shown(result: BacktestResult) -> str:
 
 
 def test_a_report_says_what_differs() -> None:
-    result = BacktestResult(written=12, refused=3, without_beginning=2, cut={"audit.events[0]": T0_MS})
+    result = BacktestResult(
+        written=12, counts=Counter(refused_records=3, without_beginning=2), cut={"audit.events[0]": T0_MS}
+    )
     result.comparison.add("equal", words(t1=1.0), words(t1=1.0))
     result.comparison.add("c\x1b[31m", words(t1=100.0), words(t1=140.5))
     text = shown(result)

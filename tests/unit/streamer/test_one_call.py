@@ -7,8 +7,7 @@ from schemas.closed_sets import UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.records import CallValues, ClosedFact, DeadAirFact, InterruptionFact, Scored, TextRating, Unscored
 from schemas.transcript import TRANSCRIPT
-from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
-from streamer.offline.scoring import RecordedScoring, ScoringPlan
+from streamer.offline.scoring import RecordedScoring, ScoringPlan, plan_from, scored
 from streamer.one_call import call_lines
 from streamer.recordings.files import SAMPLE
 from streamer.recordings.reader import goals_for, read_recordings
@@ -19,12 +18,8 @@ from streamer.settings.all_settings import Settings
 def scoring(tmp_path_factory: pytest.TempPathFactory) -> RecordedScoring:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("empty"))
-        settings = Settings()
-        plan = plan_from(settings, asks_judge=False, writes_transcripts=True)
-        scored: list[RecordedScoring] = []
-        calls = scorings_of([SAMPLE], plan, goals_for([SAMPLE], None), None)
-        score_all(calls, settings, scored.append, lambda: None, asks_judge=False)
-        return scored[0]
+        (sample,) = read_recordings(SAMPLE)
+        return scored(sample, plan_from(Settings(), goals_for([SAMPLE], None), writes_transcripts=True))
 
 
 def test_a_call_that_is_still_on_is_shown_as_far_as_it_has_come(scoring: RecordedScoring) -> None:
@@ -43,9 +38,9 @@ def test_an_expected_tool_call_says_why_it_was_missed() -> None:
     expected = [{"tool": "find_booking", "turn": 0}, {"tool": "rebook", "turn": 4}]
     subgoal = {"id": "any", "details": "d", "check": {"kind": "judge"}}
     goal_set = GoalSet.model_validate({"id": "g", "subgoals": [subgoal], "expected_tool_calls": expected})
-    scored = RecordedScoring(sample, ScoringPlan(Limits(), GoalRules(), "test"), goal_set)
-    assert list(scored.run(lambda: None)) == []
-    lines = [line for line in call_lines("c", scored.records, None) if "expected tool call" in line]
+    asked = RecordedScoring(sample, ScoringPlan(Limits(), GoalRules(), "test"), goal_set)
+    assert list(asked.run()) == []
+    lines = [line for line in call_lines("c", asked.records, None) if "expected tool call" in line]
     assert lines == [
         "  expected tool call find_booking in turn 1: not called in that turn, but in turn 2",
         "  expected tool call rebook in turn 5: made as expected",

@@ -35,7 +35,7 @@ COMMANDS = [
     *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
     *("quarantine", "quarantine list", "quarantine show", "quarantine replay", "doctor"),
     *("goals", "goals check", "score", "report", "transcript", "ingest", "events", "events check", "tail"),
-    *("settings", "call", "top", "trials"),
+    *("settings", "call", "top", "trials", "history", "history find", "deploy-files"),
 ]
 ROOT = Path(__file__).parents[4]
 NOBODY = "127.0.0.1:1"
@@ -69,7 +69,9 @@ def test_every_help_ends_with_an_example_of_that_command(callgauge: Command, com
 def test_the_list_of_commands_is_complete(callgauge: Command) -> None:
     assert set(cli_app.COMMANDS) == {command.split()[0] for command in COMMANDS}
     modules = {
-        path.stem for path in (ROOT / "streamer" / "cli").glob("*.py") if "app = typer.Typer(" in path.read_text()
+        path.stem.replace("_", "-")
+        for path in (ROOT / "streamer" / "cli").glob("*.py")
+        if "app = typer.Typer(" in path.read_text()
     }
     assert modules - {"app"} == set(cli_app.COMMANDS)
     assert callgauge("--version") == (0, f"callgauge {installed_version()}\n", "")

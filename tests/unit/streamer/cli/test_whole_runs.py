@@ -121,6 +121,27 @@ def test_lines_behind_a_broken_one_are_read_and_those_behind_a_torn_end_are_not(
     assert f"the rest of {tmp_path / 'torn.jsonl.gz'} is left out" in ended.err
 
 
+@pytest.mark.parametrize(
+    "command", [("score", "--format", "table"), ("transcript", "--folder", "t"), ("report", "-o", "page")]
+)
+def test_every_command_leaves_out_what_it_cannot_read(
+    callgauge: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    calls = tmp_path / "calls.jsonl"
+    said = {"message_type": "user", "value": "Hello", "timestamp": MS}
+    calls.write_text("\n".join(["{", *(json.dumps({"id": name, "audit": [said]}) for name in ("one", "two"))]) + "\n")
+    ended = callgauge(*command, calls)
+    assert (ended.code, f"{calls}:1: this is not JSON" in ended.err) == (1, True)
+    assert "1 place could not be read, see above; the 2 other calls were read" in ended.err
+    page = tmp_path / "page"
+    names = [
+        *(each.stem for each in sorted(tmp_path.glob("t/*"))),
+        *(page.read_text() if page.exists() else ended.out).split(),
+    ]
+    assert all(any(name in each for each in names) for name in ("one", "two"))
+
+
 def test_a_misspelt_path_ends_it_before_a_call_is_read(callgauge: Command, run: Path, tmp_path: Path) -> None:
     ended = callgauge("score", run, tmp_path / "gone")
     assert (ended.code, ended.out) == (1, "")
@@ -148,9 +169,9 @@ def test_the_bar_adds_no_thread_so_that_processes_begin_as_copies() -> None:
     """A terminal shows the bar. A thread for it would delay the start of work on the other cores by a second."""
     ours, terminal = pty.openpty()
     text = (
-        "from streamer.offline import side_by_side as it; from streamer.offline.call_work import reading_progress\n"
-        "with reading_progress(3) as progress:\n"
-        "    progress.call(5)\n"
+        "from streamer.offline import side_by_side as it; from streamer.offline.call_work import Done, reading\n"
+        "with reading(3) as progress:\n"
+        "    progress.add(Done(None, events=5))\n"
         "    print(it._context(it.usable_cores).get_start_method())"
     )
     try:

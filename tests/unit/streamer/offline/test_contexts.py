@@ -60,7 +60,7 @@ def record(tmp_path: Path, *entries: Any, agent: str | None = AGENT, trial: str 
 
 def context(directory: Path) -> dict[str, Any]:
     (call,) = read_recordings(directory)
-    found: dict[str, Any] = json.loads(json.dumps(context_of(call).context))
+    found: dict[str, Any] = json.loads(json.dumps(context_of(call).values))
     return found
 
 
@@ -207,5 +207,5 @@ def test_eva_s_metrics_know_which_tools_identify_the_user(
     data = {"ground_truth": {"expected_scenario_db": {"session": {"badge": "7"}}}}
     directory = record(tmp_path, *used(name), dataset_record=data, final_scenario_db={"session": {"badge": badge}})
     (call,) = read_recordings(directory)
-    authentication = eva_metrics_of(call).metrics["authentication_success"]
+    authentication = eva_metrics_of(call).values["authentication_success"]
     assert set(authentication["sub_metrics"] or ()) == parts

@@ -80,7 +80,7 @@ def finals(call: RecordedCall, seed: int | None = None) -> dict[tuple[str, int |
     """The final records of the call, by name and turn."""
     plan = ScoringPlan(Limits(), GoalRules(), "test", seed)
     scoring = RecordedScoring(with_control_events(call), plan, None)
-    deque(scoring.run(lambda: None), maxlen=0)
+    deque(scoring.run(), maxlen=0)
     assert scoring.refused == []
     return {(record.name, record.turn): record for record in scoring.final_records()}
 
@@ -211,7 +211,7 @@ def test_tools_without_ids_are_paired_in_their_order(tmp_path: Path) -> None:
     call = read(stored(tmp_path / "call.json", talk))
     plan = ScoringPlan(Limits(), GoalRules(), "test", None)
     scoring = RecordedScoring(with_control_events(call), plan, None)
-    deque(scoring.run(lambda: None), maxlen=0)
+    deque(scoring.run(), maxlen=0)
     uses: list[Any] = sorted(
         (record for record in scoring.final_records() if record.name == "tool_call"), key=lambda record: record.index
     )
@@ -235,7 +235,7 @@ def test_a_record_without_entries_is_a_call_without_turns(tmp_path: Path, docume
     call = read(stored(tmp_path / "call.json", document))
     assert call.conversation_id == "c1"
     scoring = RecordedScoring(with_control_events(call), ScoringPlan(Limits(), GoalRules(), "test", None), None)
-    deque(scoring.run(lambda: None), maxlen=0)
+    deque(scoring.run(), maxlen=0)
     (closed,) = [record for record in scoring.final_records() if isinstance(record, ClosedFact)]
     assert closed.turns == 0
 
@@ -283,8 +283,8 @@ def test_read_in_any_order_it_has_the_same_scores(tmp_path: Path, seed: int) -> 
 def test_eva_has_nothing_to_say_of_it(tmp_path: Path) -> None:
     context = context_of(next(read_recordings(stored(tmp_path / "call.json", released(*TALK)))))
     assert context.refused == ()
-    assert context.context["conversation_trace"] == []
-    assert context.context["conversation_ended_reason"] == "client ended"
+    assert context.values["conversation_trace"] == []
+    assert context.values["conversation_ended_reason"] == "client ended"
 
 
 def test_moved_to_another_time_and_under_another_id(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def transcript_of(call: RecordedCall) -> list[Json]:
     """The transcript that is written at the call's close."""
     plan = ScoringPlan(Limits(), GoalRules(), "test", None, writes_transcripts=True)
     scoring = RecordedScoring(with_control_events(call), plan, None)
-    deque(scoring.run(lambda: None), maxlen=0)
+    deque(scoring.run(), maxlen=0)
     assert scoring.transcript is not None
     turns: list[Json] = json.loads(scoring.transcript)
     return turns

@@ -35,7 +35,8 @@ def test_everything_that_is_there_is_read(tmp_path: Path) -> None:
     result = {"final_scenario_db_hash": "abc", "llm_latency": {"mean_ms": 900}, "stt_latency": {"mean_ms": None}}
     directory = record(tmp_path, result=result, final_scenario_db={"fees": {}}, dataset_record=data({"fees": {"f": 1}}))
     state = state_of_record(directory)
-    assert (state.data.expected_state, state.final, state.final_hash) == ({"fees": {"f": 1}}, {"fees": {}}, "abc")
+    assert state.facts == {"expected_scenario_db": {"fees": {"f": 1}}, "final_scenario_db": {"fees": {}}}
+    assert state.final_hash == "abc"
     assert state.stage_mean_ms == {"llm_latency": 900.0}
 
 
@@ -56,12 +57,12 @@ def test_placeholders_stand_for_the_names_of_the_run_s_language(tmp_path: Path, 
     latin = {"romanized_culture_overrides": {"en": {"first_name": "Ada"}, "ko": {"first_name": "Eida"}}}
     expected = {"<FIRST_NAME>": ["<FIRST_NAME>/<FIRST_NAME_ROMANIZED>", "<PHONE>", 1]}
     state = state_of_record(record(tmp_path, dataset_record=data(expected, **names, **latin)))
-    assert state.data.expected_state == {name.split("/")[0]: [name, "<PHONE>", 1]}
+    assert state.facts["expected_scenario_db"] == {name.split("/")[0]: [name, "<PHONE>", 1]}
 
 
 def test_a_data_set_without_an_expectation_has_none_and_one_of_another_shape_is_told(tmp_path: Path) -> None:
     directory = record(tmp_path, dataset_record={"id": "7.1"})
-    assert state_of_record(directory).data.expected_state is None
+    assert "expected_scenario_db" not in state_of_record(directory).facts
     (directory / "dataset_record.json").write_text(json.dumps(data(["fees"])))
     with pytest.raises(RecordingError, match="expected_scenario_db") as raised:
         state_of_record(directory)

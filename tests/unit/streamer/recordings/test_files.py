@@ -12,8 +12,7 @@ import pytest
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import ToolOutcome
 from schemas.scores.records import DeadAirFact, InterruptionFact, ProgressScore, Scored, ToolUseFact
-from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
-from streamer.offline.scoring import RecordedScoring
+from streamer.offline.scoring import plan_from, scored
 from streamer.recordings import reader
 from streamer.recordings.files import (
     SAMPLE,
@@ -56,14 +55,8 @@ def test_it_is_small_and_has_no_personal_data() -> None:
 
 
 def test_it_has_goals_an_interruption_dead_air_and_a_failed_tool() -> None:
-    settings = Settings()
-    plan = plan_from(settings, asks_judge=False)
-    scored: list[RecordedScoring] = []
-    score_all(
-        scorings_of([SAMPLE], plan, goals_for([SAMPLE], None), None), settings, scored.append, lambda: None,
-        asks_judge=False,
-    )  # fmt: skip
-    (scoring,) = scored
+    (sample,) = read_recordings(SAMPLE)
+    scoring = scored(sample, plan_from(Settings(), goals_for([SAMPLE], None)))
     assert scoring.refused == []
     assert scoring.records[-1].labels.environment == "test", "its dead air wakes nobody where it is replayed"
     records = scoring.final_records()

@@ -91,7 +91,7 @@ def test_a_comparison_names_the_value_that_differs() -> None:
 
     comparison = Comparison()
     comparison.add("c", last_words(said(0.5)), last_words(said(1.0)))
-    differing = {name: tally.mean_difference for name, tally in comparison.tallies.items() if not tally.is_same}
+    differing = {name: tally.mean_difference for name, tally in comparison.tallies.items() if tally.differing}
     assert differing == {"conciseness": 0.5}
     assert comparison.tallies.keys() == {"turn", LATENCY, "turn_taking", "conciseness"}
     (example,) = comparison.examples
