@@ -38,7 +38,7 @@ SHOWN_SECONDS: Final = 14
 """The end of them, which the moving picture shows, a frame a second."""
 COLOURS: Final = 32
 """Of the moving picture: text on one background needs few."""
-COLUMNS, LINES = 112, 30
+COLUMNS, LINES = 120, 30
 REPORT_WIDTH, REPORT_HEIGHT = 1_200, 1_020
 _FRAME: Final = re.compile(r"\r?(?:\x1b\[\?25[lh])?\r?(?:\x1b\[2K)(?:\x1b\[1A\x1b\[2K)+")
 """The codes with which the live table goes back to its first line."""
