@@ -21,6 +21,8 @@ from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, DeadAirFact, GoalsFact, TurnValues
 from streamer.backtest.past import MAX_CALLS, BacktestError, Logged, PastCall, Period
 from streamer.report.calls import parts_of
+from streamer.trials.calls import CallFold, Trial
+from streamer.trials.versus import Flip, flips
 
 # Compares the final scores of calls between two evaluations. Pure.
 
@@ -131,11 +133,15 @@ class Comparison:
     Attributes:
         calls: A call is equal if every score of it is.
         tallies: By name of score.
+        other_goals: Calls whose goals are not those that they had.
+        flipped: By call, the subgoals that only one of the two evaluations finds reached.
         examples: The first differences, at most `MAX_EXAMPLES`.
     """
 
     calls: Tally = field(default_factory=Tally)
     tallies: defaultdict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    other_goals: int = 0
+    flipped: dict[str, list[Flip]] = field(default_factory=dict)
     examples: list[Difference] = field(default_factory=list)
 
     def add(self, conversation_id: str, then: LastWords | None, now: LastWords | None) -> None:
@@ -156,6 +162,12 @@ class Comparison:
             self.calls.equal += 1
         else:
             self.calls.changed += 1
+
+    def add_goals(self, conversation_id: str, then: Trial | None, now: Trial | None) -> None:
+        """One more call as a trial of its goals; None where it has none."""
+        self.other_goals += (then and then.version) != (now and now.version)
+        if then is not None and now is not None and (found := flips(then, now)):
+            self.flipped[conversation_id] = found
 
     def total(self) -> Tally:
         """The sum over all names, without a mean: milliseconds and counts do not add up."""
@@ -334,5 +346,13 @@ class Rerun:
         self._open.discard(conversation_id)
         self._goal_sets.pop(conversation_id, None)
         past = self.past.get(conversation_id)
-        now = last_words([*self._said.pop(conversation_id, ()), *closing])
-        self.comparison.add(conversation_id, None if past is None else last_words(past.records()), now or None)
+        now = [*self._said.pop(conversation_id, ()), *closing]
+        if past is None:
+            self.comparison.add(conversation_id, None, last_words(now) or None)
+            return
+        then = past.records()
+        self.comparison.add(conversation_id, last_words(then), last_words(now) or None)
+        if now:
+            self.comparison.add_goals(
+                conversation_id, *(CallFold(each).trial(conversation_id, "") for each in (then, now))
+            )

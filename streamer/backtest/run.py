@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Self
 
 import typer
@@ -46,6 +47,7 @@ from streamer.signals import stop_on_signals
 from streamer.sources.publisher import PublishError
 from streamer.terminal import error_console, output_console, print_document, say
 from streamer.time_bounds import moment_ms, shown_moment
+from streamer.trials.versus import by_subgoal, flips_in_words
 
 # Evaluates past traffic again with today's code and settings, writes to a separate topic, and compares.
 
@@ -293,6 +295,7 @@ def report(plan: BacktestPlan, result: BacktestResult) -> RenderableType:
     """The comparison for people: how many calls and scores differ, by name of score, and examples."""
     comparison = result.comparison
     parts: list[RenderableType] = [*_headlines(plan, comparison)]
+    parts += _goal_lines(comparison)
     if comparison.tallies:
         parts += ["", _scores_table(comparison.tallies)]
     if comparison.examples:
@@ -315,6 +318,14 @@ def report_document(plan: BacktestPlan, result: BacktestResult) -> dict[str, Any
         "calls": comparison.calls.counts | {name: counts[name] for name in _LEFT_OUT_CALLS},
         "scores": comparison.total().counts,
         "scores_by_name": {name: _tally_json(tally) for name, tally in sorted(comparison.tallies.items())},
+        "calls_with_other_goals": comparison.other_goals,
+        "subgoals": [
+            {"id": name, "won": won, "lost": lost} for name, won, lost in by_subgoal(comparison.flipped.values())
+        ],
+        "flipped": [
+            {"conversation_id": call, "subgoals": [each._asdict() for each in found]}
+            for call, found in comparison.flipped.items()
+        ],
         "examples": [_example_json(example) for example in comparison.examples],
         "refused_records": counts["refused_records"],
         "unreadable_scores": counts["unreadable_scores"],
@@ -366,6 +377,20 @@ def _headlines(plan: BacktestPlan, comparison: Comparison) -> Iterator[str]:
         yield "Calls: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts if count)
     else:
         yield "There is nothing to compare: no call in this time."
+
+
+def _goal_lines(comparison: Comparison) -> Iterator[str]:
+    """How many calls have other goals now, how often each subgoal flipped, and the first calls that did."""
+    if comparison.other_goals:
+        yield f"{counted(comparison.other_goals, 'call')} with other goals than then."
+    flipped = comparison.flipped
+    if flipped:
+        yield f"Subgoals flipped in {counted(len(flipped), 'call')}:"
+    yield from (f"  {subgoal}: {won} won, {lost} lost" for subgoal, won, lost in by_subgoal(flipped.values()))
+    for call, found in islice(flipped.items(), MAX_EXAMPLES):
+        yield f"  {call}: {flips_in_words(found)}"
+    if len(flipped) > MAX_EXAMPLES:
+        yield f"  and {counted(len(flipped) - MAX_EXAMPLES, 'more call')}; --json has all"
 
 
 def _scores_table(tallies: Mapping[str, Tally]) -> Table:

@@ -43,6 +43,14 @@ def trials(
             help="k of pass@k and pass^k; may be repeated. 1, 3 and 5 unless given; the success is that of 1.",
         ),
     ] = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--compare",
+            metavar="A B",
+            help="Compare two lots call by call: each a PATH, a goal set's name or the beginning of a version.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
@@ -71,6 +79,10 @@ def trials(
     PATH holds recordings, which are scored as by `callgauge score`, or score records. With --from-topics, calls that closed
     since then are read from the topic scores in no consumer group, and console_url makes the links to their pages.
 
+    With --compare two lots of calls stand side by side, as of two goal sets, prompts or versions of the agent: success and progress of
+    each, their difference with its 95 % bootstrap interval (the same for the same trials), and for the calls that both have, the
+    subgoals that were won and lost, with the turn.
+
     Exit code 1 when something could not be read, when k is above the number of trials, or when there is nothing to compare;
     the other results are printed all the same.
 
@@ -78,12 +90,18 @@ def trials(
         callgauge trials output/my-run --goals goals/
         callgauge trials output/my-run --goals goals/ --judge on --k 1 --k 5 --json > trials.json
         callgauge trials monday.jsonl tuesday.jsonl
+        callgauge trials --compare before.jsonl after.jsonl
         callgauge trials --from-topics --since 2h
     """
     from streamer.settings.listing import settings_from
     from streamer.trials.calls import Trials
-    from streamer.trials.comparison import from_files, from_past_calls, print_comparison
+    from streamer.trials.comparison import from_files, from_past_calls, print_comparison, print_versus
 
+    if compare is not None and k:
+        raise typer.BadParameter("--k is for trials of one goal set: leave it out, or leave --compare out.")
+    if compare is not None and not from_topics:
+        more = [Path(name) for name in compare if Path(name).exists()]
+        paths = [*(paths or ()), *(path for path in dict.fromkeys(more) if path not in (paths or ()))]
     _require_fitting(paths, since, bootstrap, topic_prefix, from_topics=from_topics)
     require_judge(verdicts, judge)
     if from_topics and (goals is not None or judge is JudgeSwitch.ON or agent is not None or processes is not None):
@@ -95,7 +113,11 @@ def trials(
     else:
         asks_judge = judge is JudgeSwitch.ON
         unread = from_files(paths or [], settings, goals, verdicts, agent, processes, gathered, asks_judge=asks_judge)
-    is_complete = print_comparison(gathered, k, as_json=as_json)
+    is_complete = True
+    if compare is not None:
+        print_versus(gathered, compare, as_json=as_json)
+    else:
+        is_complete = print_comparison(gathered, k, as_json=as_json)
     if unread or not is_complete:
         raise typer.Exit(1)
 

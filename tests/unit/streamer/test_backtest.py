@@ -454,8 +454,11 @@ ANSWERED = GoalSet.model_validate(
 class OneSet:
     """A source of goals for calls of the agent `desk`."""
 
+    def __init__(self, goals: GoalSet = ANSWERED) -> None:
+        self.goals = goals
+
     def choose(self, _goals_id: str | None, agent: str | None) -> GoalSet | None:
-        return ANSWERED if agent == "desk" else None
+        return self.goals if agent == "desk" else None
 
 
 async def test_goals_are_those_of_the_log_or_by_broker_time_those_of_now() -> None:
@@ -470,10 +473,33 @@ async def test_goals_are_those_of_the_log_or_by_broker_time_those_of_now() -> No
     feed_in(rerun, await by_time(log()))
     finished(rerun)
     assert rerun.comparison.tallies["progress"].only_then == 2
+    assert (rerun.comparison.other_goals, rerun.comparison.flipped) == (1, {}), "it has none now"
     without = Evaluated(log())
     rerun = as_logged(without.past, goals=goals)
     feed_in(rerun, await without.steps())
     assert "progress" not in rerun.comparison.tallies, "there were none, whatever there is today"
+
+
+async def test_other_goals_than_then_are_told_with_the_subgoals_that_flipped() -> None:
+    """`sure` was reached in turn 1; the new check of the same name asks for words that nobody says."""
+    check = ANSWERED.subgoals[0].model_dump() | {"check": {"kind": "says", "speaker": "user", "pattern": "Goodbye"}}
+    other = GoalSet.model_validate(ANSWERED.model_dump() | {"subgoals": [check]})
+    then = Evaluated(log(), goals=ChosenGoals(OneSet()))
+    rerun = anew(then.past.by_id)
+    rerun.goals.source = OneSet(other)
+    feed_in(rerun, await by_time(log()))
+    finished(rerun)
+    comparison = rerun.comparison
+    ((call, (flip,)),) = comparison.flipped.items()
+    assert (call, flip.subgoal_id, flip.is_won, comparison.other_goals) == ("call", "sure", False, 1)
+    assert flip.turn is not None
+    result = BacktestResult(comparison)
+    text = shown(result)
+    assert "1 call with other goals than then." in text
+    assert f"call: sure lost (turn {flip.turn})" in text
+    document = report_document(plan(), result)
+    assert document["subgoals"] == [{"id": "sure", "won": 0, "lost": 1}]
+    assert document["flipped"] == [{"conversation_id": "call", "subgoals": [flip._asdict()]}]
 
 
 async def test_goals_count_from_the_record_on_that_brought_them() -> None:

@@ -249,10 +249,70 @@ def test_a_webhook_without_a_call_is_no_trial(callgauge: Command, tmp_path: Path
     assert "holds no call" in ended.err
 
 
+def test_two_lots_are_compared_call_by_call(callgauge: Command, tmp_path: Path) -> None:
+    """By hand: of four calls one reaches `agreed` only before, one `booked` only after, one both times; one has no partner."""
+    sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS))
+    before = [call("a", "yes"), call("b", "yes", "book it"), call("c", "no"), call("d", "yes and book it")]
+    after = [call("a", "no"), call("b", "yes", "book it"), call("c", "no", "book it"), call("e", "no")]
+    lots = [tmp_path / "before.jsonl", tmp_path / "after.jsonl"]
+    for path, calls in zip(lots, (before, after), strict=True):
+        calls_of = write_calls(tmp_path / "calls.jsonl", *calls)
+        path.write_text(callgauge("score", calls_of, "--goals", sets).out)
+    ended = callgauge("trials", "--compare", *lots, "--json")
+    assert (ended.code, ended.err) == (0, "")
+    found = json.loads(ended.out)
+    assert found["calls_in_both"] == 3
+    assert found["subgoals"] == [{"id": "agreed", "won": 0, "lost": 1}, {"id": "booked", "won": 1, "lost": 0}]
+    assert found["flipped"] == [
+        {
+            "conversation_id": "a",
+            "success": [False, False],
+            "subgoals": [{"subgoal_id": "agreed", "is_won": False, "turn": 1}],
+        },
+        {
+            "conversation_id": "c",
+            "success": [False, False],
+            "subgoals": [{"subgoal_id": "booked", "is_won": True, "turn": 2}],
+        },
+    ]
+    progress = found["figures"]["progress"]
+    assert (progress["a"], progress["b"], progress["is_paired"]) == (
+        (0.5 + 1 + 0 + 1) / 4,
+        (0 + 1 + 0.5 + 0) / 4,
+        False,
+    )
+    assert progress["low"] < progress["b"] - progress["a"] < progress["high"]
+    assert callgauge("trials", "--compare", *lots, "--json") == ended, "the intervals are seeded"
+    text = callgauge("trials", "--compare", *lots).out
+    assert "3 calls in both, 2 with another result." in text
+    assert "  a: agreed lost (turn 1)" in text
+    assert "  c: booked won (turn 2)" in text
+    same = json.loads(callgauge("trials", "--compare", lots[0], lots[0], "--json").out)
+    assert (same["flipped"], same["figures"]["success"]["is_paired"]) == ([], True)
+    assert (same["figures"]["success"]["low"], same["figures"]["success"]["high"]) == (0.0, 0.0)
+
+
+def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(callgauge: Command, tmp_path: Path) -> None:
+    calls = write_calls(tmp_path / "calls.jsonl", call("a", "yes"), call("b", "no"))
+    files, versions = [], []
+    for number, subgoals in enumerate([(SAYS_YES,), (SAYS_YES, BOOKS)]):
+        sets = write_goals(tmp_path / f"goals{number}.json", goals("any", *subgoals))
+        files.append(tmp_path / f"scores{number}.jsonl")
+        files[-1].write_text(callgauge("score", calls, "--goals", sets).out)
+        versions.append(GoalSet.model_validate(goals("any", *subgoals)).digest[:8])
+    found = json.loads(callgauge("trials", *files, "--compare", *versions, "--json").out)
+    assert [each["success"] for each in found["flipped"]] == [[True, False]], "a new subgoal is no flip of its own"
+    assert found["figures"]["success"] == {"a": 0.5, "b": 0.0, "low": -1.0, "high": 0.0, "is_paired": True}
+    ended = callgauge("trials", *files, "--compare", versions[0], "none")
+    assert (ended.code, ended.out) == (1, "")
+    assert f"seen no such trial among any {versions[0]}, any {versions[1]}" in ended.err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         (),
+        ("--compare", "a", "b", "--k", "1"),
         ("calls.jsonl", "--from-topics"),
         ("calls.jsonl", "--since", "2h"),
         ("--from-topics", "--judge", "on"),
