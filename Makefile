@@ -27,7 +27,7 @@ PYTEST := $(BIN)/python -m pytest
 LINTED := $(BIN)/python -m tests.tidy.linters $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-pythons test-long laws durations check lock bench pressure conformance drills chaos kafka clean
+.PHONY: help setup demo test test-fast test-pythons test-long laws durations check audit lock bench pressure conformance drills chaos kafka release cut clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -51,7 +51,7 @@ test-pythons: ## make test-fast on each later Python that is here (PYTHONS="pyth
 		else echo "$$python is not here: nothing is tested on it."; fi; \
 	done
 
-test-long: $(READY) ## beyond make test: further kills, three brokers, laws on more examples (EXAMPLES=400)
+test-long: $(READY) ## beyond make test: further kills, three brokers, mutants, laws on more examples (EXAMPLES=400)
 	@$(BIN)/python -m tests.support.required_tools
 	@$(PYTEST) $(WORKERS) -o faulthandler_timeout=3600 -m long --ignore=tests/drills
 	@$(MAKE) --no-print-directory laws EXAMPLES=$(or $(EXAMPLES),400)
@@ -65,6 +65,9 @@ durations: $(READY) ## run make test and write how long its tests take, by which
 
 check: $(READY) ## format, lint, types and the rules of the tree
 	@$(LINTED) --quiet tests/tidy
+
+audit: $(RUNS) ## locked packages beside stored advisories, without a network (ADVISORIES=all.zip takes OSV's export)
+	@$(BIN)/python deploy/advisories/check_advisories.py $(ADVISORIES)
 
 lock: $(READY) ## write both lock files from pyproject.toml (UPGRADE=1 takes newer versions)
 	@env -u UV_FIND_LINKS $(LOCK) --output-file requirements.lock
@@ -91,6 +94,13 @@ chaos: $(READY) ## kill, freeze and restart everything under load, then check ev
 
 kafka: $(READY) ## a real Kafka broker until Ctrl-C (PORT=9092 chooses the port)
 	@$(BIN)/python -m tests.support.brokers.kafka_broker $(PORT)
+
+# A release with a known weakness is none.
+release: audit $(READY) ## build dist/ from the last commit: wheel, archives, chart, image, SBOM, notes, checksums
+	@$(BIN)/python deploy/make_release.py
+
+cut: $(READY) ## give what is unreleased in CHANGELOG.md to a new version (VERSION=0.2.0)
+	@$(BIN)/python deploy/make_release.py cut $(or $(VERSION),'')
 
 clean: ## remove .venv and everything that was made here
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -11,16 +11,29 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python docs/generate_pages.py` finds its neighbours
 
+from consumers.history.rows import CALL_COLUMNS
 from docs.event_tables import event_lines
 from docs.metric_uses import uses
 from docs.score_examples import record_lines, whole_record_lines
+from docs.topic_pages import asyncapi, topic_lines
 from schemas.metrics.catalogue import render_markdown
 from streamer.settings.all_settings import Settings, given_values, settings_of
 from streamer.settings.listing import ListedSetting, listed_settings, settings_file, shown_value
 
 _ROOT: Final = Path(__file__).parents[1]
+
+
+def _history_columns() -> Iterator[str]:
+    yield "| column | kind | meaning |"
+    yield "|---|---|---|"
+    for column in CALL_COLUMNS:
+        yield f"| `{column.name}` | {column.kind} | {column.meaning} |"
+
+
 _PARTS: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
     "events.md": {"events": event_lines},
+    "history.md": {"columns": _history_columns},
+    "topics.md": {"topics": topic_lines},
     "scores.md": {"whole record": whole_record_lines, "records": record_lines},
 }
 """Generated parts by the page and their names."""
@@ -61,6 +74,7 @@ def pages() -> Mapping[Path, str]:
     return {
         _ROOT / "docs" / "settings.md": _SETTINGS_HEAD + "\n".join(_settings(listed)) + "\n",
         _ROOT / "docs" / "metrics.md": _METRICS_HEAD + render_markdown(uses()),
+        _ROOT / "docs" / "asyncapi.yaml": asyncapi(),
         _ROOT / "deploy" / "callgauge.example.toml": settings_file(listed),
         **{_ROOT / "docs" / page: _with_parts(_ROOT / "docs" / page, parts) for page, parts in _PARTS.items()},
     }

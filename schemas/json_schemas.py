@@ -1,6 +1,7 @@
 """The JSON Schema of each record type, by the name that the topic table gives it."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pydantic import TypeAdapter
 
@@ -15,24 +16,25 @@ from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import ScoreRecord
-from schemas.transcript import TRANSCRIPT
+from schemas.transcript import TranscriptTurn
 
-_SCHEMAS: dict[str, TypeAdapter[Any]] = {
-    "pipecat-event": TypeAdapter(PipecatEvent),
-    "simulator-event": TypeAdapter(TypedSimulatorEvent | AudioEvent),
-    "agent-event": TypeAdapter(TypedAgentEvent),
-    "agent-record": TypeAdapter(ConversationRecord),
-    "audit-event": TypeAdapter(AuditEvent),
-    "control-event": TypeAdapter(ControlEvent),
-    "judge-request": TypeAdapter(JudgeRequest),
-    "judge-verdict": TypeAdapter(JudgeVerdict),
-    "goals": TypeAdapter(GoalSet),
-    "score": TypeAdapter(ScoreRecord),
-    "quarantine": TypeAdapter(QuarantineRecord),
-    "transcript": TRANSCRIPT,
-    "metric-context": TypeAdapter(MetricContext),
+TYPES: Final[Mapping[str, Any]] = {
+    "pipecat-event": PipecatEvent,
+    "simulator-event": TypedSimulatorEvent | AudioEvent,
+    "agent-event": TypedAgentEvent,
+    "agent-record": ConversationRecord,
+    "audit-event": AuditEvent,
+    "control-event": ControlEvent,
+    "judge-request": JudgeRequest,
+    "judge-verdict": JudgeVerdict,
+    "goals": GoalSet,
+    "score": ScoreRecord,
+    "quarantine": QuarantineRecord,
+    "transcript": tuple[TranscriptTurn, ...],
+    "metric-context": MetricContext,
 }
-SCHEMA_NAMES = tuple(sorted(_SCHEMAS))
+"""The type of each kind of record, by its name."""
+SCHEMA_NAMES = tuple(sorted(TYPES))
 
 
 def json_schema(name: str) -> dict[str, Any]:
@@ -42,4 +44,6 @@ def json_schema(name: str) -> dict[str, Any]:
         KeyError: No record type has that name; `SCHEMA_NAMES` lists them.
     """
     is_written_by_us = name in {"score", "quarantine", "transcript", "metric-context"}
-    return with_examples(_SCHEMAS[name].json_schema(mode="serialization" if is_written_by_us else "validation"))
+    return with_examples(
+        TypeAdapter(TYPES[name]).json_schema(mode="serialization" if is_written_by_us else "validation")
+    )

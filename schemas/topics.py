@@ -86,6 +86,8 @@ OUTAGE_MS: Final = DAY_MS
 """The outage that records must survive: one that is noticed only the next day must not cost a call."""
 MAX_BATCH_BYTES: Final = 1_048_576
 """Largest batch that our producers send, and so the largest record that they write. The broker must accept it."""
+MAX_TRANSACTION_MS: Final = 60_000
+"""How long a transaction of ours may stay open at most. The brokers must let it (`transaction.max.timeout.ms`)."""
 
 _UNLIMITED: Final = -1
 

@@ -52,7 +52,7 @@ class ToolCall(TranscriptModel):
     tool_details: ToolDetails | dict[str, Any] | None
 
 
-class ToolResult(TranscriptModel):
+class TranscriptToolResult(TranscriptModel):
     """Answer of a tool: a text unchanged, other values as JSON. The latency is null if the tool call is not known."""
 
     request_id: str
@@ -115,7 +115,7 @@ class TranscriptTurn(TranscriptModel):
     message: str | None = None
     multivoice_message: dict[str, Any] | None = None
     tool_calls: tuple[ToolCall, ...] = ()
-    tool_results: tuple[ToolResult, ...] = ()
+    tool_results: tuple[TranscriptToolResult, ...] = ()
     feedback: dict[str, Any] | None = None
     llm_override: str | None = None
     time_in_call_secs: int

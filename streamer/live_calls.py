@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -11,11 +12,21 @@ from rich.live import Live
 
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.process import first_of, wall_clock_ms
-from schemas.scores.live_view import CallView
-from schemas.scores.records import SCORE_RECORD
+from schemas.scores.records import SCORE_RECORD, CallLabels
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS, STALL_SECONDS, onlooker
-from streamer.roles.demo_view import MOST_NEWS, CallTable, News, Totals, screen
+from streamer.facts import SortKey
+from streamer.roles.demo_view import (
+    MOST_NEWS,
+    PLAIN_LINES,
+    CallTable,
+    News,
+    ShownCall,
+    Totals,
+    age_of_data,
+    in_order,
+    screen,
+)
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import FILE_COLUMNS, output_console, print_document
@@ -26,25 +37,55 @@ from streamer.terminal import FILE_COLUMNS, output_console, print_document
 MAX_RECORDS_PER_POLL: Final = 500
 
 
+@dataclass(frozen=True, slots=True)
+class WantedCalls:
+    """The calls that a person asks for, and their order.
+
+    Attributes:
+        agents: Names of agents; empty for all.
+        tenants: Names of tenants; empty for all.
+        environments: Names of environments; empty for all.
+        only_bad: Whether only calls in trouble are shown.
+        sort: The order, as `in_order` has it.
+    """
+
+    agents: frozenset[str] = frozenset()
+    tenants: frozenset[str] = frozenset()
+    environments: frozenset[str] = frozenset()
+    only_bad: bool = False
+    sort: SortKey = "trouble"
+
+    def include(self, labels: CallLabels) -> bool:
+        """Whether calls with these labels are asked for."""
+        wanted = (self.agents, labels.agent), (self.tenants, labels.tenant), (self.environments, labels.environment)
+        return all(not names or name in names for names, name in wanted)
+
+
+EVERY_CALL: Final = WantedCalls()
+
+
 class WatchedCalls:
     """The calls with a record since a moment, as far as `scores` was read.
 
     Attributes:
-        table: The calls.
-        totals: Totals of these calls.
-        news: The newest lines of note.
+        table: The calls, with those that nobody asked for.
+        totals: Totals of the calls that are asked for.
+        news: The newest lines of note of the calls that are asked for.
+        newest_ms: Latest broker time of a cause of any record; None before the first.
         unreadable: Records of another program or of a newer version.
         caught_up: Set when the records that were there at the start are read.
     """
 
-    def __init__(self, since_ms: int) -> None:
+    def __init__(self, since_ms: int, wanted: WantedCalls = EVERY_CALL) -> None:
         """Records with a cause before `since_ms` are left out."""
         self.table = CallTable()
         self.totals = Totals()
         self.news = News()
+        self.newest_ms: int | None = None
         self.unreadable = 0
         self.caught_up = asyncio.Event()
         self._since_ms = since_ms
+        self._wanted = wanted
 
     def take(self, value: bytes) -> None:
         """Takes in the value of one record."""
@@ -54,9 +95,25 @@ class WatchedCalls:
             self.unreadable += 1
             return
         if record.caused_at_ms >= self._since_ms:
+            self.newest_ms = max(self.newest_ms or 0, record.caused_at_ms)
             self.table.fold(record)
-            self.totals.fold(record)
-            self.news.fold(record)
+            if self._wanted.include(record.labels):
+                self.totals.fold(record)
+                self.news.fold(record)
+
+    def shown(self, now_ms: int) -> "ShownCalls":
+        """The calls that are asked for as they are now, in their order, without those that were over for a while.
+
+        While the newest score is too old, waits are counted up to it: what has happened since is not known.
+        """
+        views = [view for view in self.table.rows(now_ms) if self._wanted.include(view.labels)]
+        running = sum(view.closed is None for view in views)
+        age, is_stale = age_of_data(self.newest_ms, now_ms, self.table.calls_running)
+        known_ms = self.newest_ms if is_stale and self.newest_ms is not None else now_ms
+        everything = in_order(views, known_ms, sort=self._wanted.sort)
+        bad = sum(call.is_bad for call in everything)
+        calls = [call for call in everything if call.is_bad] if self._wanted.only_bad else everything
+        return ShownCalls(calls, running, bad, age, is_stale=is_stale, is_ranked=self._wanted.sort == "trouble")
 
     async def read(self, kafka: KafkaSettings) -> None:
         """Reads until cancelled.
@@ -103,48 +160,83 @@ class WatchedCalls:
 
 EVERY_ROW = 10_000
 """Height of a table that is no screen: no row is left out."""
+MOST_HEALTHY_ROWS: Final = 25
+"""Rows of a table for a file up to which healthy calls are listed behind those in trouble; beyond it they are counted by agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCalls:
+    """The calls at one moment.
+
+    Attributes:
+        calls: The calls in their order.
+        running: How many of the calls that are asked for have not closed.
+        bad: How many of them are in trouble.
+        age: How old the newest score is, in words.
+        is_stale: Whether it is too old to say anything of now.
+        is_ranked: Whether the worst calls come first.
+    """
+
+    calls: list[ShownCall]
+    running: int
+    bad: int
+    age: str
+    is_stale: bool
+    is_ranked: bool
 
 
 def live_screen(watched: WatchedCalls, place: str, now_ms: int, *, width: int, height: int) -> RenderableType:
     """The calls as they are now, for a terminal of this size; `place` says where they come from."""
+    shown = watched.shown(now_ms)
     return screen(
-        _headline(watched, place, now_ms), watched.table.rows(now_ms), now_ms, width=width, height=height,
-        totals=watched.totals.text(), news=watched.news.newest(MOST_NEWS),
+        _headline(watched, shown, place), shown.calls, now_ms, width=width, height=height, totals=watched.totals.text(),
+        news=watched.news.newest(MOST_NEWS), is_stale=shown.is_stale,
     )  # fmt: skip
 
 
 def plain_table(watched: WatchedCalls, place: str, now_ms: int) -> RenderableType:
-    """Every call as it is now, without news and legend, for a file or a pipe."""
-    headline = _headline(watched, place, now_ms)
-    rows = watched.table.rows(now_ms)
-    return Group(headline, screen(watched.totals.text(), rows, now_ms, width=FILE_COLUMNS, height=EVERY_ROW))
+    """The calls as they are now, without news and legend, for a file or a pipe: every call in trouble, the others up to a bound."""
+    shown = watched.shown(now_ms)
+    rows = max(MOST_HEALTHY_ROWS, shown.bad) if shown.is_ranked else EVERY_ROW
+    table = screen(watched.totals.text(), shown.calls, now_ms, width=FILE_COLUMNS, height=rows + PLAIN_LINES)
+    return Group(_headline(watched, shown, place), table)
 
 
 def calls_document(watched: WatchedCalls, now_ms: int) -> dict[str, Any]:
     """The calls as they are now, for a program: times in epoch ms, durations in ms, null for unknown values."""
-    rows = watched.table.rows(now_ms)
+    shown = watched.shown(now_ms)
     return {
         "at_ms": now_ms,
-        "calls_running": watched.table.calls_running,
+        "newest_score_ms": watched.newest_ms,
+        "is_stale": shown.is_stale,
+        "calls_running": shown.running,
+        "calls_in_trouble": shown.bad,
         "calls_ended": watched.table.calls_ended,
+        "calls_left_out": watched.table.calls_dropped,
         "unreadable_records": watched.unreadable,
-        "calls": [_call(row) for row in rows],
+        "calls": [_call(call, now_ms) for call in shown.calls],
     }
 
 
-def _headline(watched: WatchedCalls, place: str, now_ms: int) -> str:
-    watched.table.rows(now_ms)  # lets go of calls that are over
+def _headline(watched: WatchedCalls, shown: ShownCalls, place: str) -> str:
     unreadable = f", {watched.unreadable} records not understood" if watched.unreadable else ""
-    return f"{watched.table.calls_running} calls running, {watched.table.calls_ended} over, {place}{unreadable}"
+    dropped = f", {watched.table.calls_dropped} calls left out" if watched.table.calls_dropped else ""
+    counts = f"{shown.running} calls running, {shown.bad} in trouble, {watched.table.calls_ended} over"
+    parts = (shown.age, counts) if shown.is_stale else (counts, shown.age)
+    return f"{', '.join(parts)}, {place}{unreadable}{dropped}"
 
 
-def _call(row: CallView) -> dict[str, Any]:
+def _call(call: ShownCall, now_ms: int) -> dict[str, Any]:
+    row = call.view
     latency, goals = row.latency, row.goals
     return {
         "conversation_id": row.conversation_id,
         **row.labels.model_dump(mode="json"),
         "first_seen_ms": row.first_seen_ms,
         "changed_ms": row.changed_ms,
+        "quiet_ms": max(0, now_ms - row.changed_ms),
+        "waiting_since_ms": None if row.wait is None else row.wait.since_ms,
+        "troubles": [{"kind": each.kind.value, "rank": each.rank, "reason": each.reason} for each in call.troubles],
         "turn": row.turn,
         "latency": None
         if latency is None
@@ -159,6 +251,7 @@ def _call(row: CallView) -> dict[str, Any]:
         "tool_calls": row.tool_calls,
         "goals": None if goals is None else goals._asdict(),
         "is_stalled": row.is_stalled,
+        "is_over": row.is_over,
         "closed": None
         if row.closed is None
         else {"reason": row.closed.reason.value, "ended_reason": row.closed.ended_reason},
@@ -172,9 +265,9 @@ PLAIN_SECONDS: Final = 5.0
 """From one table to the next where there is no terminal."""
 
 
-async def watch(settings: Settings, since_ms: int, *, once: bool, as_json: bool) -> None:
-    """Reads the topic, and shows the calls until a signal; with `once` a single time."""
-    watched = WatchedCalls(since_ms)
+async def watch(settings: Settings, since_ms: int, wanted: WantedCalls, *, once: bool, as_json: bool) -> None:
+    """Reads the topic, and shows the wanted calls until a signal; with `once` a single time."""
+    watched = WatchedCalls(since_ms, wanted)
     place = f"topic {settings.kafka.topic('scores')} at {settings.bootstrap}"
     show = _print_json if as_json else _print_once if once else _show
     with stop_on_signals() as stop:

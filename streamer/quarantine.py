@@ -3,11 +3,9 @@
 import asyncio
 import heapq
 import sys
-import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Final, NoReturn, TypeVar
 
 import typer
@@ -32,7 +30,7 @@ from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import SCORE_RECORD, ClosedFact
 from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
 from schemas.wire import MAX_NAME_CHARS
-from streamer.cluster.facts import PUT_BACK_NEEDS, administration, group_facts
+from streamer.cluster.facts import PUT_BACK_NEEDS, group_facts
 from streamer.cluster.readers import Coordinates, RecordGoneError, RecordReader, onlooker, record_reader, records_so_far
 from streamer.facts import STOPPED_BY_SIGNAL
 from streamer.report.drawing import counted
@@ -192,8 +190,6 @@ def _closed(value: bytes) -> ClosedFact | None:
 REPLAY_OF_HEADER: Final = "callgauge_replay_of"
 """Names the record that was refused first, through any number of replays."""
 CE_SOURCE: Final = "callgauge.quarantine"
-IN_FLIGHT: Final = 100
-"""Records on their way at a time: an interrupted replay may leave so many unreported."""
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -228,11 +224,15 @@ class Outcome:
 
 
 class CannotReplayError(Exception):
-    """This record cannot be put back; the text says why, as a sentence without a full stop."""
+    """This record cannot be put back; the text says why, as a sentence without a full stop.
 
+    Attributes:
+        is_needed: False if it would be folded twice: in its old place, and as a new record.
+    """
 
-class ReplayNotNeededError(CannotReplayError):
-    """This record would be folded twice: in its old place, and as a new record."""
+    def __init__(self, text: str, *, is_needed: bool = True) -> None:
+        super().__init__(text)
+        self.is_needed = is_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +305,9 @@ class RefusedRecords:
         # Committed offsets only grow, so a record before them now will not be read again.
         begin = self.calls.committed.get(TopicPartition(record.topic, record.partition), 0)
         if record.offset >= begin:
-            raise ReplayNotNeededError(
-                f"an evaluator that starts reads from @{begin} on, so one with the fix takes it where it stands"
+            raise CannotReplayError(
+                f"an evaluator that starts reads from @{begin} on, so one with the fix takes it where it stands",
+                is_needed=False,
             )
         return record, replay_headers(record, arrival)
 
@@ -358,59 +359,35 @@ async def put_back(
         producer: A started one.
         entries: Entries to put back; those of one partition in the order of their offsets.
         now_ms: Broker time of the new records.
-        stop: Ends it, after the records that are on their way.
+        stop: Ends it before the next record.
     """
-    left = iter(entries)
-    is_well = True
-    while is_well and not stop.is_set() and (batch := list(islice(left, IN_FLIGHT))):
-        sent: list[tuple[Coordinates, asyncio.Future[Any] | Outcome]] = []
-        for entry in batch:
-            place = Coordinates.of(entry)
-            try:
-                sent.append((place, await _send(records, producer, entry, now_ms)))
-            except CannotReplayError as error:
-                sent.append((place, left_out(place, error)))
-            except (KafkaError, TimeoutError) as error:
-                is_well = False
-                sent.append((place, _failed(place, error, records.kafka)))
-                break
-        for place, result in sent:
-            if isinstance(result, Outcome):
-                yield result
-                continue
-            try:
-                metadata = await result
-            except KafkaError as error:
-                is_well = False
-                yield _failed(place, error, records.kafka)
-            else:
-                yield Outcome(place, appended=Coordinates(metadata.topic, metadata.partition, metadata.offset))
-
-
-async def _send(
-    records: RefusedRecords, producer: AIOKafkaProducer, entry: QuarantineRecord, now_ms: int
-) -> "asyncio.Future[Any]":
-    """The acknowledgement to wait for."""
-    record, headers = await records.ready(entry, now_ms)
-    try:
-        future: asyncio.Future[Any] = await producer.send(
-            record.topic, record.value, key=record.key, partition=record.partition, headers=headers
-        )
-    except MessageSizeTooLargeError as error:
-        size = len(record.value or b"")
-        raise CannotReplayError(
-            f"its {size} bytes are more than a producer of callgauge sends: fix it and send it where it came from"
-        ) from error
-    return future
+    for entry in entries:
+        if stop.is_set():
+            return
+        place = Coordinates.of(entry)
+        try:
+            record, headers = await records.ready(entry, now_ms)
+            written = await producer.send_and_wait(
+                record.topic, record.value, key=record.key, partition=record.partition, headers=headers
+            )
+        except CannotReplayError as error:
+            yield left_out(place, error)
+        except MessageSizeTooLargeError:
+            size = len(record.value or b"")
+            text = (
+                f"its {size} bytes are more than a producer of callgauge sends: fix it and send it where it came from"
+            )
+            yield Outcome(place, reason=text)
+        except (KafkaError, TimeoutError) as error:
+            yield Outcome(place, reason=f"the broker {explained(error, records.kafka.security).seen}")
+            return
+        else:
+            yield Outcome(place, appended=Coordinates(written.topic, written.partition, written.offset))
 
 
 def left_out(place: Coordinates, error: CannotReplayError) -> Outcome:
     """A record that is not put back, and why."""
-    return Outcome(place, reason=str(error), is_needed=not isinstance(error, ReplayNotNeededError))
-
-
-def _failed(place: Coordinates, error: Exception, kafka: KafkaSettings) -> Outcome:
-    return Outcome(place, reason=f"the broker {explained(error, kafka.security).seen}")
+    return Outcome(place, reason=str(error), is_needed=error.is_needed)
 
 
 # Decides which refused records can be put back, before the first one is.
@@ -422,43 +399,13 @@ class ReplayPlan:
 
     Attributes:
         chosen: Entries to put back, in their order in the topic.
-        left: Entries that stay where they are, with the reason.
+        failed: Number of records that should be put back and cannot be.
         calls: State of the calls at the time of the plan. It stays valid: closed calls stay closed, committed offsets only grow.
     """
 
     chosen: Sequence[QuarantineRecord]
-    left: Sequence[Outcome]
+    failed: int
     calls: CallStates
-
-
-async def planned(
-    settings: Settings, entries: Iterable[QuarantineRecord], named: Collection[Coordinates]
-) -> ReplayPlan:
-    """Checks each record as a replay would; appends nothing.
-
-    Args:
-        settings: The settings of the evaluator.
-        entries: Entries of the quarantine topic.
-        named: Records requested by coordinates; those without an entry are left out.
-
-    Raises:
-        KafkaUnreachableError: No broker answers, or a right is missing.
-    """
-    ordered = sorted(entries, key=Coordinates.of)
-    missing = sorted(set(named) - {Coordinates.of(entry) for entry in ordered})
-    left = [Outcome(place, reason="it is not in quarantine") for place in missing]
-    chosen: list[QuarantineRecord] = []
-    calls = await _call_states(settings, ordered) if ordered else CallStates()
-    async with record_reader(settings.kafka) as reader:
-        records = RefusedRecords(settings.kafka, settings.limits, reader, calls, Redactor(settings.redaction))
-        for entry in ordered:
-            try:
-                await records.ready(entry, time.time_ns() // 1_000_000)
-            except CannotReplayError as error:
-                left.append(left_out(Coordinates.of(entry), error))
-            else:
-                chosen.append(entry)
-    return ReplayPlan(chosen, left, calls)
 
 
 async def _call_states(settings: Settings, entries: Sequence[QuarantineRecord]) -> CallStates:
@@ -466,7 +413,7 @@ async def _call_states(settings: Settings, entries: Sequence[QuarantineRecord]) 
     calls: dict[int, set[str]] = defaultdict(set)
     for entry in entries:
         calls[entry.partition].add(entry.key)
-    async with administration(kafka) as admin:
+    async with kafka.administration("quarantine") as admin:
         committed = (await group_facts(admin, settings.evaluator_group)).committed
     return CallStates(committed, await closed_calls(kafka, calls, _closed_since_ms(settings, entries)))
 
@@ -626,8 +573,13 @@ async def show_entry(settings: Settings, place: Coordinates) -> bool:
     return True
 
 
-async def plan_of(settings: Settings, wanted: Wanted) -> tuple[ReplayPlan, int]:
-    """The plan, and the number of records that cannot be put back; prints each record that stays."""
+async def plan_of(settings: Settings, wanted: Wanted) -> ReplayPlan:
+    """Checks each record as a replay would, appends nothing, and prints each record that stays where it is.
+
+    Raises:
+        BadParameter: Too many match.
+        KafkaUnreachableError: No broker answers, or a right is missing.
+    """
     await require_access(settings.kafka, PUT_BACK_NEEDS)
     found = await quarantined(settings.kafka, wanted, most=MAX_REPLAYED + 1)
     if len(found.newest) > MAX_REPLAYED:
@@ -635,14 +587,27 @@ async def plan_of(settings: Settings, wanted: Wanted) -> tuple[ReplayPlan, int]:
             f"more than {MAX_REPLAYED} records match: narrow them with --since, --until, --topic or --reason."
         )
     tell_unreadable(found)
-    plan = await planned(settings, found.newest, wanted.places)
-    for outcome in plan.left:
+    entries = sorted(found.newest, key=Coordinates.of)
+    missing = sorted(set(wanted.places) - {Coordinates.of(entry) for entry in entries})
+    left = [Outcome(place, reason="it is not in quarantine") for place in missing]
+    chosen: list[QuarantineRecord] = []
+    is_untimely = False
+    calls = await _call_states(settings, entries) if entries else CallStates()
+    async with record_reader(settings.kafka) as reader:
+        records = RefusedRecords(settings.kafka, settings.limits, reader, calls, Redactor(settings.redaction))
+        for entry in entries:
+            try:
+                await records.ready(entry, wall_clock_ms())
+            except CannotReplayError as error:
+                left.append(left_out(Coordinates.of(entry), error))
+                is_untimely |= error.is_needed and entry.reason is RefusalReason.TIME_OUT_OF_BOUNDS
+            else:
+                chosen.append(entry)
+    for outcome in left:
         print_line(outcome)
-    failed = [outcome.place for outcome in plan.left if outcome.is_problem]
-    reasons = {Coordinates.of(entry): entry.reason for entry in found.newest}
-    if any(reasons.get(place) is RefusalReason.TIME_OUT_OF_BOUNDS for place in failed):
+    if is_untimely:
         say(UNTIMELY)
-    return plan, len(failed)
+    return ReplayPlan(chosen, sum(outcome.is_problem for outcome in left), calls)
 
 
 async def put_back_planned(settings: Settings, plan: ReplayPlan) -> int:

@@ -52,6 +52,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if failed and terminalreporter.config.getoption("hypothesis_profile") == "laws":
         terminalreporter.section("failures of laws")
         terminalreporter.write_line(_KEEP_IT)
+    passed = terminalreporter.stats.get("passed", ())
+    killed = [what for report in passed for name, what in report.user_properties if name == "mutant"]
+    if killed:
+        terminalreporter.section(f"{len(killed)} mutants, all killed")
+        terminalreporter.write_line("\n".join(sorted(map(str, killed))))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 from array import array
 from bisect import insort
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final
@@ -15,7 +15,7 @@ from consumers.engine.goals.text_judges import Ratings
 from consumers.engine.limits import Limits
 from consumers.engine.measures.rows import Measures
 from consumers.engine.records import Cause, Revisions
-from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, CallRedactor, Redactor
+from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, Redactor
 from consumers.engine.sources import (
     AGENT_EVENTS,
     AUDIO_KINDS,
@@ -28,11 +28,11 @@ from consumers.engine.sources import (
     reports_of,
     rule_of,
 )
-from consumers.engine.transcripts import RecordedTranscript, TranscriptWriter, transcript_bytes
+from consumers.engine.transcripts import CallTranscript, RecordedTranscript, transcript_bytes
 from consumers.engine.turns.bot import MOMENT_BY_KIND, MOMENT_BY_LINE, SpeechMoment
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.live import INPUT_RANK, NO_CHANGES, LiveCall
-from consumers.engine.turns.timeline import ElementKind, ToolUse
+from consumers.engine.turns.timeline import ElementKind, SilenceKind, ToolUse
 from schemas.closed_sets import CloseReason, InputSource
 from schemas.events.audit import (
     AuditAssistant,
@@ -70,102 +70,10 @@ from schemas.events.simulator import (
 )
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
-from schemas.scores.records import AnyScoreRecord, CallLabels, ClosedFact, TurnStatus
-
-# The close of a call, in bounded steps: texts not yet compared, the final records, the transcript.
-#
-# No record is folded any more when it begins, so time may pass between two steps. The result is one effect, at the
-# end.
+from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
 
 MOST_RECORDS_OF_ONE_STEP: Final = 1_000
 """A close with more final records than this makes them in a step of their own."""
-_TOO_LARGE = Count("callgauge_limits_hit_total", ("transcript",))
-
-
-@dataclass
-class Closing:
-    """A call that is over.
-
-    Attributes:
-        conversation_id: Id of the call.
-        revisions: Makes its records.
-        live: Its turns.
-        measures: Its measures.
-        judged: Its goals and text judges.
-        context: EVA's context of the whole call.
-        records: Final records so far: first those of the live call.
-        reason: Why it closes.
-        ended_reason: Why the call ended, as its producer reported.
-        cause: Time of its last event, and broker time of its end.
-        events: Number of its events.
-        writes_transcript: Whether it gets a transcript.
-    """
-
-    conversation_id: str
-    revisions: Revisions
-    live: LiveCall
-    measures: Measures
-    judged: JudgedScores
-    context: MetricContext
-    records: list[AnyScoreRecord]
-    reason: CloseReason
-    ended_reason: str | None
-    cause: Cause
-    events: int
-    writes_transcript: bool
-    _has_begun: bool = False
-    _has_compared: bool = False
-    _has_final_records: bool = False
-    _writer: TranscriptWriter | RecordedTranscript | None = None
-
-    def go_on(self, redactor: CallRedactor, out: list[Effect]) -> bool:
-        """Does as much as fits into one step; returns whether the close is done, with its effect in `out`."""
-        is_large = len(self.records) > MOST_RECORDS_OF_ONE_STEP
-        if is_large and not self._has_begun:
-            self._has_begun = True  # the records of the live call are work enough for one step
-            return False
-        if not self._has_compared:
-            self._has_compared = self.measures.compare_at_close(self.context)
-            if is_large or not self._has_compared:
-                return False
-        if not self._has_final_records:
-            self._has_final_records = True
-            self._make_final_records(out)
-            if is_large:
-                return False
-        transcript = None
-        if self.writes_transcript:
-            if self._writer is None:
-                self._writer = self._transcript_writer(redactor)
-            if not self._writer.is_too_large and not self._writer.go_on(lambda: redactor.has_room):
-                return False
-            transcript = None if self._writer.is_too_large else transcript_bytes(self._writer.turns)
-            if transcript is None:
-                out.append(_TOO_LARGE)
-        out.append(CloseCall(self.conversation_id, tuple(self.records), transcript))
-        return True
-
-    def _transcript_writer(self, redactor: CallRedactor) -> TranscriptWriter | RecordedTranscript:
-        record, agent = self.live.record, self.revisions.labels.agent
-        if record is not None and record.entries:
-            return RecordedTranscript(self.conversation_id, record.entries, record.agent_id or agent, redactor)
-        metrics_of = partial(self.measures.stages.turn_metrics, self.live.heard(), record)
-        return TranscriptWriter(self.conversation_id, self.live, agent, redactor, metrics_of)
-
-    def _make_final_records(self, out: list[Effect]) -> None:
-        cause = self.cause
-        self.records += self.judged.final_records(cause)
-        self.records += self.measures.final_records(self.live, self.context, cause, self.judged)
-        out += self.measures.closing_counts()
-        revisions, reason = self.revisions, self.reason
-        ended_reason = None if self.ended_reason is None else revisions.redactor.redact(self.ended_reason)
-        closed = revisions.make(
-            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), cause, reason=reason,
-            ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
-            through=revisions.offsets_by_topic(),
-        )  # fmt: skip
-        if closed is not None:
-            self.records.append(closed)
 
 
 # Recognises repeated records: by producer and event id, by the simulator's sequence and bytes, or by an ElevenLabs
@@ -185,8 +93,6 @@ class SeenEvents:
 
     An event with a sequence above all earlier ones is new without a search; others are searched for.
     """
-
-    __slots__ = ("_bound", "_digests", "_highest")
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
@@ -215,8 +121,6 @@ class SeenEvents:
 
 class Repeats:
     """The events that the producers of one call have sent."""
-
-    __slots__ = ("_bound", "_seen")
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
@@ -301,14 +205,9 @@ class Call:
         self.supplied = self._measures.eva.supplied
         self.writes_transcript = writes_transcript
         self.is_over = self.is_closing = False
-        self._closing: Closing | None = None
+        self._closing: Iterator[bool] | None = None
         self._last_effects: list[Effect] = []
         self._closes_as: tuple[CloseReason, int]  # once it is closing
-
-    @property
-    def replayed_elements(self) -> int:
-        """Elements folded again because of late events."""
-        return self._replays.elements
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
         """Folds one record; returns its outcome, a label of the events counter."""
@@ -428,12 +327,16 @@ class Call:
         """
         self.redactor.left_chars = MAX_CHARS_PER_STEP
         if self._closing is None:
-            self._closing = self._closing_as(*self._closes_as, self._last_effects)
-        self.is_closed = self._closing.go_on(self.redactor, self._last_effects)
+            self._closing = self._steps_of_the_close(*self._closes_as, self._last_effects)
+        self.is_closed = next(self._closing, True)
         if self.is_closed:
             out += self._last_effects
 
-    def _closing_as(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> Closing:
+    def _steps_of_the_close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> Iterator[bool]:
+        """Closes the call, and yields False where a step ends: texts are compared, the final records made, the transcript written.
+
+        No record is folded any more, so time may pass between two steps.
+        """
         if not self.is_over:
             self.live.reached(now_ms, out)
         self.live.announce(now_ms, out)
@@ -441,10 +344,46 @@ class Call:
         records = self.live.final_records(cause)
         if not self.is_over:
             self._judged.finish(self.live, cause.event_time_ms, now_ms, out, asks=False)
-        return Closing(
-            self.conversation_id, self._revisions, self.live, self._measures, self._judged, self.context(), records, reason,
-            self.ended_reason, cause, self.events, self.writes_transcript,
+        context = self.context()
+        is_large = len(records) > MOST_RECORDS_OF_ONE_STEP
+        if is_large:
+            yield False  # the records of the live call are work enough for one step
+        while not self._measures.compare_at_close(context):
+            yield False
+        if is_large:
+            yield False
+        records += self._judged.final_records(cause)
+        records += self._measures.final_records(self.live, context, cause, self._judged)
+        out += self._measures.closing_counts()
+        ended_reason = None if self.ended_reason is None else self.redactor.redact(self.ended_reason)
+        closed = self._revisions.make(
+            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), cause, reason=reason,
+            ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
+            through=self._revisions.offsets_by_topic(),
         )  # fmt: skip
+        if closed is not None:
+            records.append(closed)
+        if is_large:
+            yield False
+        value = None
+        if self.writes_transcript:
+            transcript, entries = self._transcript(), []
+            for entry in () if transcript.is_too_large else transcript:
+                if entry is not None:
+                    entries.append(entry)
+                if not self.redactor.has_room:
+                    yield False
+            value = None if transcript.is_too_large else transcript_bytes(entries)
+            if value is None:
+                out.append(Count("callgauge_limits_hit_total", ("transcript",)))
+        out.append(CloseCall(self.conversation_id, tuple(records), value))
+
+    def _transcript(self) -> CallTranscript | RecordedTranscript:
+        live, record, agent = self.live, self.live.record, self._revisions.labels.agent
+        if record is not None and record.entries:
+            return RecordedTranscript(self.conversation_id, record.entries, record.agent_id or agent, self.redactor)
+        metrics_of = partial(self._measures.stages.turn_metrics, live.heard(), record)
+        return CallTranscript(self.conversation_id, live, agent, self.redactor, metrics_of)
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
         """Expires verdicts and finds stalls; returns whether the call is over and still waits for verdicts."""
@@ -466,7 +405,7 @@ class Call:
     def _plan_close(self, reason: CloseReason) -> None:
         at = self.live.broker_moment
         if self.end.announce(at, reason):
-            self.live.dead_air.line_went_down(at)
+            self.live.dead_air.note(SilenceKind.LINE_DOWN, 0, at)
 
     # One handler for each type of event, by the table below. EVA's history comes first: the live call reads its machine.
 
@@ -486,7 +425,8 @@ class Call:
 
     def _on_marker(self, event: TurnMarker, _time_ms: int, _out: list[Effect]) -> None:
         self.history.text_stream.marker(event.type, event.timestamp)
-        self.live.bot_marked()
+        if self.live.bot is not None:
+            self.live.bot.marked()
 
     def _on_user_speaking(self, event: UserSpeaking, _time_ms: int, _out: list[Effect]) -> None:
         self.live.moment(MOMENT_BY_LINE[event.type], event.timestamp / 1000)
@@ -504,10 +444,10 @@ class Call:
 
     def _on_function_call(self, event: FunctionCallRecord, time_ms: int, _out: list[Effect]) -> None:
         self.live.function_call(event.data, time_ms)
-        self._measures.observe(InputSource.PIPECAT, event, time_ms)
+        self._measures.stages.observe(InputSource.PIPECAT, event, time_ms)
 
     def _on_measurement(self, event: ObserverRecord | PipecatMetric, time_ms: int, _out: list[Effect]) -> None:
-        self._measures.observe(InputSource.PIPECAT, event, time_ms)
+        self._measures.stages.observe(InputSource.PIPECAT, event, time_ms)
 
     def _on_dropped(self, event: EventsDropped, _time_ms: int, out: list[Effect]) -> None:
         dropped = event.dropped()
@@ -540,11 +480,12 @@ class Call:
 
     def _on_fallback(self, _event: AuditFallback, time_ms: int, _out: list[Effect]) -> None:
         self.history.audit(ElementKind.FALLBACK, time_ms, None)
-        self.live.fell_back(time_ms)
+        if self.live.bot is not None:
+            self.live.bot.fell_back(time_ms)
 
     def _on_llm_call(self, event: AuditLlmCall, time_ms: int, _out: list[Effect]) -> None:
         self.history.audit(None, time_ms, None)
-        self._measures.observe(InputSource.AUDIT, event, time_ms)
+        self._measures.stages.observe(InputSource.AUDIT, event, time_ms)
 
     def _on_tool_call(self, event: AuditToolCall, time_ms: int, _out: list[Effect]) -> None:
         use = ToolUse(event.value.tool, event.value.parameters)

@@ -37,7 +37,6 @@ class Eviction:
     """
 
     def __init__(self) -> None:
-        """Starts without open calls."""
         self._places: list[_Place] = []
 
     def add(self, call: Call, calls: Mapping[str, Call]) -> None:
@@ -73,8 +72,6 @@ def _place(call: Call) -> _Place:
 
 class Wakeups:
     """The next wake-up of each open call, which its `wakeup_ms` has too."""
-
-    __slots__ = ("_heap",)
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
@@ -200,6 +197,9 @@ class PartitionEvaluator:
 
     Calls act on each other in two ways only: too many of them close the one that is missed least, and the id of a closed call opens
     no other. Both are decided by `receive`, which says so (`OpenCall`), and given to `receive_again`.
+
+    Attributes:
+        redactor: Redacts every text that leaves.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class PartitionEvaluator:
         self._goals = goals or ChosenGoals()
         self._code_version = code_version
         self._writes_transcripts = writes_transcripts
-        self._redactor = redactor or Redactor()
+        self.redactor = redactor or Redactor()
         self._calls: dict[str, Call] = {}
         self._closing: deque[str] = deque()
         self._closed = ClosedCalls(limits.max_closed_calls_remembered)
@@ -251,7 +251,7 @@ class PartitionEvaluator:
     @property
     def replayed_elements(self) -> int:
         """Elements folded again because of late events, since the start."""
-        return self._replayed_by_closed + sum(call.replayed_elements for call in self._calls.values())
+        return self._replayed_by_closed + sum(call.history.replays.elements for call in self._calls.values())
 
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
         """Folds one record into its call; its first record opens the call, with `OpenCall` as the first effect."""
@@ -361,11 +361,6 @@ class PartitionEvaluator:
         """Broker time in ms at which `advance` can have an effect; None while no call is open. While a call is closing, now."""
         return (self._now_ms or 0) if self._closing else self._wakeups.first_ms
 
-    @property
-    def redactor(self) -> Redactor:
-        """Redacts every text that leaves."""
-        return self._redactor
-
     def context(self, conversation_id: str) -> MetricContext | None:
         """EVA's context of an open call; None when it is not open."""
         return None if (call := self._calls.get(conversation_id)) is None else call.context()
@@ -392,7 +387,7 @@ class PartitionEvaluator:
         self._outcomes.clear()
         counts += [Count("callgauge_skewed_events_total", key, number) for key, number in self._skewed.items()]
         self._skewed.clear()
-        found = self._redactor.counts
+        found = self.redactor.counts
         counts += [Count("callgauge_redactions_total", (kind,), number) for kind, number in sorted(found.items())]
         found.clear()
         return counts
@@ -461,7 +456,7 @@ class PartitionEvaluator:
             self._closing.append(evicted.conversation_id)
         call = self._calls[arrival.conversation_id] = Call(
             arrival, self._limits, self._code_version, self._goals,
-            writes_transcript=self._writes_transcripts, redactor=self._redactor,
+            writes_transcript=self._writes_transcripts, redactor=self.redactor,
         )  # fmt: skip
         if (least_revision := self._least_revisions.pop(arrival.conversation_id, None)) is not None:
             call.renumber(least_revision, counts=False)
@@ -475,7 +470,7 @@ class PartitionEvaluator:
         if call.is_closed:
             self._closing.popleft()
             del self._calls[call.conversation_id]
-            self._replayed_by_closed += call.replayed_elements
+            self._replayed_by_closed += call.history.replays.elements
             call.release()
             self._closed.close(call.conversation_id)
         return call.is_closed

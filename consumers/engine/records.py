@@ -1,7 +1,6 @@
 """Makes and numbers the records of a call: an unchanged value makes no record, and every change gets a higher revision."""
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -19,7 +18,6 @@ Fields = Mapping[str, Any]
 
 HASH_BITS = 64
 """Bits of `hash_of`."""
-_IS_HASH = re.compile("[0-9a-f]{16}")
 _HASH_MASK = (1 << HASH_BITS) - 1
 
 
@@ -33,9 +31,8 @@ class Published(int):
 
     @classmethod
     def of(cls, revision: int, input_hash: str, *, had_value: bool) -> "Published":
-        """Packs the three. `input_hash` comes from `hash_of`; a hash of another form, made by another version, is hashed again."""
-        digits = input_hash if _IS_HASH.fullmatch(input_hash) else hash_of((input_hash,))
-        return cls((revision << HASH_BITS | int(digits, 16)) << 1 | had_value)
+        """Packs the three; `input_hash` comes from `hash_of`."""
+        return cls((revision << HASH_BITS | int(input_hash, 16)) << 1 | had_value)
 
     @property
     def revision(self) -> int:
@@ -77,17 +74,6 @@ class Revisions:
         redactor: Takes personal data out of texts.
         least_revision: Revision with which the next new subject begins.
     """
-
-    __slots__ = (
-        "_code_version",
-        "_conversation_id",
-        "counts",
-        "labels",
-        "least_revision",
-        "offsets",
-        "published",
-        "redactor",
-    )
 
     def __init__(self, conversation_id: str, code_version: str, redactor: Redactor | None = None) -> None:
         self._conversation_id = conversation_id
@@ -154,6 +140,12 @@ class Revisions:
             **(more if fields is None else fields()),
         )
 
+    def withdraw(self, record_type: type[Record], subject: Subject, cause: Cause, **fields: Any) -> Record | None:
+        """The record that withdraws `subject`, because it does not exist any more; None where nothing of it is published."""
+        if subject not in self.published:
+            return None
+        return self.make(record_type, subject, TurnStatus.OPEN, ("withdrawn",), cause, has_value=False, **fields)
+
     def renumber(self, least_revision: int, *, counts: bool) -> None:
         """Gives every published subject this revision, because all of them are published once again: see `next_generation`."""
         self.least_revision = least_revision
@@ -175,8 +167,6 @@ MAX_KEPT: Final = 16
 
 class LabelHistory:
     """The newest changes of the labels of one call."""
-
-    __slots__ = ("_by_ms",)
 
     def __init__(self) -> None:
         self._by_ms: list[tuple[int, CallLabels]] = []

@@ -134,18 +134,6 @@ class CallEnd:
         reason: Why it is over then.
     """
 
-    __slots__ = (
-        "_announced",
-        "_announced_reason",
-        "_awaits_record",
-        "_first_ms",
-        "_limits",
-        "_recorded_ms",
-        "due_ms",
-        "last_ms",
-        "reason",
-    )
-
     def __init__(self, first_ms: int, limits: Limits) -> None:
         self.last_ms = first_ms
         self._limits = limits
@@ -267,8 +255,6 @@ class AgentEvents:
     the timeline, and further ones are repeats.
     """
 
-    __slots__ = ("_live", "_recorded")
-
     def __init__(self) -> None:
         self._live: _AgentStream | None = None
         self._recorded: _AgentStream | None = None
@@ -304,7 +290,7 @@ class AgentEvents:
         return False
 
     def _on_record(self, record: ConversationRecord, live: LiveCall, end: CallEnd) -> bool:
-        live.fold_agent_record(record)
+        live.records.fold(record)
         if record.is_final:
             end.recorded(live.broker_moment)
         return record.is_final
@@ -312,8 +298,6 @@ class AgentEvents:
 
 class _AgentStream:
     """The events of one call from one producer: live ones, or those of the record."""
-
-    __slots__ = ("_heard", "_keys", "_replies", "_tools")
 
     def __init__(self) -> None:
         self._keys: list[int] = []

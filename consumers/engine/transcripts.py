@@ -1,14 +1,15 @@
 """The transcript of a call in ElevenLabs' format, from its turns or from the agent's own record."""
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic_core import from_json, to_json
 
+from consumers.engine.redaction.redactor import CallRedactor, Redactor
 from consumers.engine.turns.bot import TokenUsage, TurnMetrics
 from consumers.engine.turns.heard import HeardSide, HeardTurn, Purpose, answers_of, cut_off_turns
 from consumers.engine.turns.live import LiveCall
@@ -26,10 +27,11 @@ from schemas.transcript import (
     TokenCount,
     ToolCall,
     ToolDetails,
-    ToolResult,
+    TranscriptToolResult,
     TranscriptTurn,
     request_id,
 )
+from schemas.units import MS_PER_SECOND
 
 # Puts the measured values of a turn on the transcript entry where ElevenLabs has them.
 
@@ -131,16 +133,6 @@ MAX_TOOL_TEXT_CHARS: Final = 1_000
 """Longest parameters or answer of a tool that stay in a transcript that would be too large otherwise."""
 
 
-class Redacts(Protocol):
-    """Removes personal data from texts."""
-
-    def redact(self, text: str) -> str:
-        """The text without personal data."""
-
-    def redact_value(self, value: Any) -> Any:
-        """The JSON value without personal data in any of its texts."""
-
-
 class TranscriptTexts:
     """The texts of one transcript.
 
@@ -148,22 +140,17 @@ class TranscriptTexts:
         longest_value: Characters of the longest tool value that is not left out.
     """
 
-    def __init__(self, redactor: Redacts | None) -> None:
-        """Takes the redactor; None leaves every text unchanged."""
+    def __init__(self, redactor: CallRedactor | Redactor) -> None:
         self.longest_value = MAX_VALUE_CHARS
         self._redactor = redactor
 
     def text(self, text: str) -> str | None:
         """The text without personal data; None for an empty one."""
-        if not text:
-            return None
-        return text if self._redactor is None else self._redactor.redact(text)
+        return self._redactor.redact(text) if text else None
 
     def value(self, value: Any) -> Any:
         """A JSON value of the same shape without personal data; None for one that is too long."""
-        if length(value) > self.longest_value:
-            return None
-        return value if self._redactor is None else self._redactor.redact_value(value)
+        return None if length(value) > self.longest_value else self._redactor.redact_value(value)
 
     def parameters(self, value: object, chars: int) -> str:
         """The arguments of a tool as JSON text; `chars` is their `length`."""
@@ -183,7 +170,7 @@ class TranscriptTexts:
             value: The value.
             logged: The value as logged. A text stays as logged if nothing was redacted.
         """
-        redacted = value if self._redactor is None else self._redactor.redact_value(value)
+        redacted = self._redactor.redact_value(value)
         if isinstance(logged, str) and logged is not value and redacted == value:
             return logged
         return to_json(redacted, inf_nan_mode="null").decode()  # JSON has no word for infinity
@@ -221,31 +208,10 @@ MAX_TRANSCRIPT_BYTES: Final = 1_000_000
 LEAST_ENTRY_BYTES: Final = 100
 LEAST_USE_BYTES: Final = 100
 """Lower bounds of the bytes of an entry, and of a tool call in it, beside their texts."""
-MS_PER_SECOND: Final = 1_000
 
 
-def transcript_of(
-    conversation_id: str,
-    live: LiveCall,
-    agent: str,
-    redactor: Redacts | None = None,
-    metrics_of: MetricsOf | None = None,
-) -> tuple[TranscriptTurn, ...]:
-    """The transcript of a call as it is now.
-
-    Args:
-        conversation_id: Begins the ids of tool uses; turn and number follow.
-        live: The call.
-        agent: The agent's name, used where no conversation record has the agent's id.
-        redactor: Redacts every text and every tool value; None leaves them unchanged.
-        metrics_of: Gives the measured values of a turn; None without any.
-
-    Returns:
-        The entries; none for a call without words, sound or tools.
-    """
-    writer = TranscriptWriter(conversation_id, live, agent, redactor, metrics_of)
-    writer.go_on(lambda: True)
-    return tuple(writer.turns)
+Entries = Iterator[TranscriptTurn | None]
+"""The entries of a transcript. A None comes between two texts of one entry: the reader may pause behind each text."""
 
 
 def transcript_bytes(turns: Sequence[TranscriptTurn]) -> bytes | None:
@@ -279,22 +245,11 @@ class _Entry(NamedTuple):
     chars: int = 0
 
 
-class _Part(NamedTuple):
-    """A part of an entry with one text or value to redact. The last part completes the entry."""
-
-    turn: int
-    kind: EntryKind
-    after_secs: int
-    use: PairedUse | None = None
-    chars: int = 0
-    is_last: bool = True
-
-
-class TranscriptWriter:
-    """Writes the entries one by one; the caller decides how far it may go at a time.
+class CallTranscript:
+    """The transcript of a call as it is now; of a call without words, sound or tools it has no entries.
 
     Attributes:
-        turns: The entries so far.
+        is_too_large: Whether it would be too large however much redaction shortens it.
     """
 
     def __init__(
@@ -302,11 +257,18 @@ class TranscriptWriter:
         conversation_id: str,
         live: LiveCall,
         agent: str,
-        redactor: Redacts | None,
+        redactor: CallRedactor | Redactor,
         metrics_of: MetricsOf | None,
     ) -> None:
-        """Finds the entries to write; arguments as in `transcript_of`."""
-        self.turns: list[TranscriptTurn] = []
+        """Finds the entries to write.
+
+        Args:
+            conversation_id: Begins the ids of tool uses; turn and number follow.
+            live: The call.
+            agent: The agent's name, used where no conversation record has the agent's id.
+            redactor: Redacts every text and every tool value.
+            metrics_of: Gives the measured values of a turn; None without any.
+        """
         self._conversation_id = conversation_id
         known_id = None if live.record is None else live.record.agent_id
         self._metadata = AgentMetadata(agent_id=known_id or agent)
@@ -316,59 +278,38 @@ class TranscriptWriter:
         self._words = _words_of(turns)
         self._cut_off = cut_off_turns(turns)
         self._first_ms = live.first_ms
-        self._calls: list[ToolCall] = []
-        self._results: list[ToolResult] = []
-        self._original: str | None = None
-        entries = sorted(self._entries(turns), key=attrgetter("at_ms"))
-        self._numbers = EntryNumbers({(entry.turn, entry.kind) for entry in entries}, metrics_of)
-        if self._least_bytes(entries) > MAX_TRANSCRIPT_BYTES:
+        self._in_order = sorted(self._entries(turns), key=attrgetter("at_ms"))
+        self._numbers = EntryNumbers({(entry.turn, entry.kind) for entry in self._in_order}, metrics_of)
+        if self._least_bytes(self._in_order) > MAX_TRANSCRIPT_BYTES:
             self._texts.longest_value = MAX_TOOL_TEXT_CHARS
-        self.is_too_large = self._least_bytes(entries) > MAX_TRANSCRIPT_BYTES
-        self._parts = deque(self._in_parts(entries))
+        self.is_too_large = self._least_bytes(self._in_order) > MAX_TRANSCRIPT_BYTES
 
-    def go_on(self, may_go_on: Callable[[], bool]) -> bool:
-        """Writes the next part, and more while `may_go_on` is true; returns whether all is written."""
-        parts = self._parts
-        while parts:
-            self._write(parts.popleft())
-            if not may_go_on():
-                break
-        return not parts
-
-    def _write(self, part: _Part) -> None:
-        turn, kind, after_secs, use, chars, is_last = part
-        match kind:
-            case EntryKind.USER:
-                self.turns.append(self._user(turn, after_secs))
-            case EntryKind.AGENT if is_last:
-                self.turns.append(self._agent(turn, after_secs))
-            case EntryKind.AGENT:
-                self._original = self._texts.text(self._words[turn].written)
-            case EntryKind.TOOL_CALL if use is not None:
-                self._calls.append(self._call(use, chars))
-                if is_last:
-                    self.turns.append(self._tools_called(turn, after_secs))
-            case EntryKind.TOOL_RESULT if use is not None:
-                self._results.append(self._result(use, chars))
-                if is_last:
-                    self.turns.append(self._tools_answered(after_secs))
-        if is_last:
-            self._numbers.is_written(turn, kind)
-
-    def _in_parts(self, entries: Sequence[_Entry]) -> Iterator[_Part]:
-        if not entries:
+    def __iter__(self) -> Entries:
+        if not self._in_order:
             return
-        start_ms = entries[0].at_ms if self._first_ms is None else min(self._first_ms, entries[0].at_ms)
-        for (turn, kind), group in groupby(entries, key=attrgetter("turn", "kind")):
+        first_ms = self._in_order[0].at_ms
+        start_ms = first_ms if self._first_ms is None else min(self._first_ms, first_ms)
+        for (turn, kind), group in groupby(self._in_order, key=attrgetter("turn", "kind")):
             several = list(group)
             after_secs = (several[0].at_ms - start_ms) // MS_PER_SECOND
-            if kind in {EntryKind.TOOL_CALL, EntryKind.TOOL_RESULT}:
-                for entry in several:
-                    yield _Part(turn, kind, after_secs, entry.use, entry.chars, is_last=entry is several[-1])
-                continue
-            if kind is EntryKind.AGENT and self._has_original(turn):
-                yield _Part(turn, kind, after_secs, is_last=False)
-            yield _Part(turn, kind, after_secs)
+            match kind:
+                case EntryKind.USER:
+                    yield self._user(turn, after_secs)
+                case EntryKind.AGENT:
+                    original = None
+                    if self._has_original(turn):
+                        original = self._texts.text(self._words[turn].written)
+                        yield None
+                    yield self._agent(turn, after_secs, original)
+                case EntryKind.TOOL_CALL:
+                    calls = yield from _one_by_one(self._call(each.use, each.chars) for each in several if each.use)
+                    yield self._tools_called(turn, after_secs, calls)
+                case EntryKind.TOOL_RESULT:
+                    results = yield from _one_by_one(self._result(each.use, each.chars) for each in several if each.use)
+                    yield TranscriptTurn(
+                        role="agent", agent_metadata=self._metadata, tool_results=results, time_in_call_secs=after_secs
+                    )
+            self._numbers.is_written(turn, kind)
 
     def _least_bytes(self, entries: Sequence[_Entry]) -> int:
         """Least size of the transcript, if redaction shortens nothing."""
@@ -419,8 +360,7 @@ class TranscriptWriter:
             source_medium="audio",
         )
 
-    def _agent(self, turn: int, after_secs: int) -> TranscriptTurn:
-        original, self._original = self._original, None
+    def _agent(self, turn: int, after_secs: int, original: str | None) -> TranscriptTurn:
         return TranscriptTurn(
             role="agent",
             agent_metadata=self._metadata,
@@ -437,12 +377,11 @@ class TranscriptWriter:
         said = self._words[turn]
         return turn in self._cut_off and len(said.written) >= len(said.spoken) > 0
 
-    def _tools_called(self, turn: int, after_secs: int) -> TranscriptTurn:
-        calls, self._calls = self._calls, []
+    def _tools_called(self, turn: int, after_secs: int, calls: tuple[ToolCall, ...]) -> TranscriptTurn:
         return TranscriptTurn(
             role="agent",
             agent_metadata=self._metadata,
-            tool_calls=tuple(calls),
+            tool_calls=calls,
             time_in_call_secs=after_secs,
             conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.TOOL_CALL),
             llm_usage=self._numbers.usage(turn, EntryKind.TOOL_CALL),
@@ -458,20 +397,26 @@ class TranscriptWriter:
             tool_details=ToolDetails(parameters=parameters),
         )
 
-    def _tools_answered(self, after_secs: int) -> TranscriptTurn:
-        results, self._results = tuple(self._results), []
-        return TranscriptTurn(
-            role="agent", agent_metadata=self._metadata, tool_results=results, time_in_call_secs=after_secs
-        )
-
-    def _result(self, use: PairedUse, chars: int) -> ToolResult:
-        return ToolResult(
+    def _result(self, use: PairedUse, chars: int) -> TranscriptToolResult:
+        return TranscriptToolResult(
             request_id=request_id(self._conversation_id, use.turn, use.index),
             tool_name=use.tool,
             result_value=self._texts.answer(use.answer, chars),
             is_error=use.outcome is ToolOutcome.ERROR,
             tool_latency_secs=None if use.duration_ms is None else use.duration_ms / MS_PER_SECOND,
         )
+
+
+Made = TypeVar("Made")
+
+
+def _one_by_one(made: Iterable[Made]) -> Generator[None, None, tuple[Made, ...]]:
+    """Makes parts of an entry, each with one text or value to redact, and pauses behind each."""
+    parts = []
+    for part in made:
+        parts.append(part)
+        yield
+    return tuple(parts)
 
 
 def _words_of(turns: Mapping[int, HeardTurn]) -> dict[int, _Words]:
@@ -529,60 +474,66 @@ _TEXTS: Final = ("message", "original_message", "llm_override")
 _VALUES: Final = ("multivoice_message", "feedback", "rag_retrieval_info")
 
 
-class _RecordPart(NamedTuple):
-    """A part of an entry with at most one text or value to redact. The last part completes the entry."""
-
-    place: int
-    name: str
-    tool: int
-    value: Any
-    is_last: bool
-
-
 class RecordedTranscript:
-    """Writes the entries one by one; the caller decides how far it may go at a time.
+    """The transcript of a call of which ElevenLabs has a record.
 
     Attributes:
-        turns: The entries so far.
-        is_too_large: Whether the transcript would be too large however much redaction shortens it.
+        is_too_large: Whether it would be too large however much redaction shortens it.
     """
 
     def __init__(
-        self, conversation_id: str, entries: Sequence[RecordEntry], agent_id: str, redactor: Redacts | None
+        self, conversation_id: str, entries: Sequence[RecordEntry], agent_id: str, redactor: CallRedactor | Redactor
     ) -> None:
-        """Finds the texts to redact.
+        """Finds the entries to write.
 
         Args:
             conversation_id: Begins the ids of tool uses that have none in the record.
             entries: The entries of the record.
             agent_id: Id of the agent, where an entry does not name it.
-            redactor: Redacts every text and every value; None leaves them unchanged.
+            redactor: Redacts every text and every value.
         """
-        self.turns: list[TranscriptTurn] = []
         self._entries = tuple(entry for entry in entries if entry.role in ROLES)
         self._agent_id = agent_id
         self._texts = TranscriptTexts(redactor)
-        self._redacted: dict[tuple[str, int], Any] = {}
         self._ids = dict(_ids_of(self._entries, conversation_id))
         self._answered = frozenset(each for (_, kind, _), each in self._ids.items() if kind is RecordedToolResult)
-        self._after_secs = 0
         if self._least_bytes() > MAX_TRANSCRIPT_BYTES:
             self._texts.longest_value = MAX_TOOL_TEXT_CHARS
         self.is_too_large = self._least_bytes() > MAX_TRANSCRIPT_BYTES
-        self._parts = deque(part for place, entry in enumerate(self._entries) for part in _parts_of(place, entry))
 
-    def go_on(self, may_go_on: Callable[[], bool]) -> bool:
-        """Writes the next part, and more while `may_go_on` is true; returns whether all is written."""
-        parts = self._parts
-        while parts:
-            part = parts.popleft()
-            self._redacted[part.name, part.tool] = self._without_personal_data(part)
-            if part.is_last:
-                self.turns.append(self._turn(part.place, self._entries[part.place]))
-                self._redacted = {}
-            if not may_go_on():
-                break
-        return not parts
+    def __iter__(self) -> Entries:
+        after_secs = 0
+        for place, entry in enumerate(self._entries):
+            after_secs = max(after_secs, int(entry.time_in_call_secs or 0))
+            redacted: dict[str, Any] = {}
+            for name in _TEXTS:
+                if isinstance(text := getattr(entry, name), str):
+                    redacted[name] = self._texts.text(text)
+                    yield None
+            for name in _VALUES:
+                if isinstance(value := getattr(entry, name), dict):
+                    redacted[name] = self._texts.value(value)
+                    yield None
+            calls = []
+            for number, call in enumerate(entry.tool_calls):
+                calls.append((yield from self._call(self._ids[place, RecordedToolCall, number], call)))
+            results = []
+            for number, result in enumerate(entry.tool_results):
+                results.append((yield from self._result(self._ids[place, RecordedToolResult, number], result)))
+            usage = usage_in([entry.llm_usage])
+            measured = {name: ElapsedTime(elapsed_time=seconds) for name, seconds in entry.metrics.items()}
+            yield TranscriptTurn(
+                role="agent" if entry.role == "agent" else "user",
+                agent_metadata=self._agent(entry.agent_metadata) if entry.role == "agent" else None,
+                tool_calls=tuple(calls),
+                tool_results=tuple(results),
+                time_in_call_secs=after_secs,
+                conversation_turn_metrics=ConversationTurnMetrics(metrics=measured),
+                llm_usage=llm_usage(usage) if usage else None,
+                interrupted=bool(entry.interrupted),
+                source_medium=_text_or_none(entry.source_medium),
+                **redacted,
+            )
 
     def _least_bytes(self) -> int:
         """Least size of the transcript, if redaction shortens nothing."""
@@ -595,35 +546,6 @@ class RecordedTranscript:
             size += sum(LEAST_USE_BYTES + (chars if chars <= self._texts.longest_value else 0) for chars in lengths)
         return size
 
-    def _without_personal_data(self, part: _RecordPart) -> Any:
-        texts, value = self._texts, part.value
-        match part.name:
-            case "params_as_json" | "client_parameters":
-                return texts.parameters(value, length(value))
-            case "result_value":
-                return texts.answer(value, length(value))
-            case name if name in _TEXTS:
-                return texts.text(value)
-        return texts.value(value)
-
-    def _turn(self, place: int, entry: RecordEntry) -> TranscriptTurn:
-        self._after_secs = max(self._after_secs, int(entry.time_in_call_secs or 0))
-        redacted = {name: value for (name, _), value in self._redacted.items() if name in (*_TEXTS, *_VALUES)}
-        measured = {name: ElapsedTime(elapsed_time=seconds) for name, seconds in entry.metrics.items()}
-        usage = usage_in([entry.llm_usage])
-        return TranscriptTurn(
-            role="agent" if entry.role == "agent" else "user",
-            agent_metadata=self._agent(entry.agent_metadata) if entry.role == "agent" else None,
-            tool_calls=tuple(self._call(place, number, call) for number, call in enumerate(entry.tool_calls)),
-            tool_results=tuple(self._result(place, number, result) for number, result in enumerate(entry.tool_results)),
-            time_in_call_secs=self._after_secs,
-            conversation_turn_metrics=ConversationTurnMetrics(metrics=measured),
-            llm_usage=llm_usage(usage) if usage else None,
-            interrupted=bool(entry.interrupted),
-            source_medium=_text_or_none(entry.source_medium),
-            **redacted,
-        )
-
     def _agent(self, metadata: object) -> AgentMetadata:
         known = metadata if isinstance(metadata, Mapping) else {}
         return AgentMetadata(
@@ -631,13 +553,22 @@ class RecordedTranscript:
             workflow_node_id=_text_or_none(known.get("workflow_node_id")),
         )
 
-    def _call(self, place: int, number: int, call: RecordedToolCall) -> ToolCall:
-        identity = self._ids[place, RecordedToolCall, number]
+    def _call(self, identity: str, call: RecordedToolCall) -> Generator[None, None, ToolCall]:
+        parameters = self._texts.parameters(call.params_as_json, length(call.params_as_json))
+        yield
         kind = call.type or CLIENT
-        parameters: str = self._redacted["params_as_json", number]
-        details: ToolDetails | dict[str, Any] | None = self._redacted.get(("tool_details", number))
-        if kind == CLIENT:
-            details = ToolDetails(parameters=self._redacted.get(("client_parameters", number), parameters))
+        known = call.tool_details if isinstance(call.tool_details, dict) else None
+        details: ToolDetails | dict[str, Any] | None = None
+        if kind != CLIENT:
+            if known is not None:
+                details = self._texts.value(_without_headers(known))
+                yield
+        else:
+            of_client = known and known.get("parameters")
+            details = ToolDetails(parameters=parameters)
+            if isinstance(of_client, str):
+                details = ToolDetails(parameters=self._texts.parameters(of_client, length(of_client)))
+                yield
         return ToolCall(
             type=kind,
             request_id=identity,
@@ -649,15 +580,21 @@ class RecordedTranscript:
             tool_details=details,
         )
 
-    def _result(self, place: int, number: int, result: RecordedToolResult) -> ToolResult:
-        return ToolResult(
-            request_id=self._ids[place, RecordedToolResult, number],
+    def _result(self, identity: str, result: RecordedToolResult) -> Generator[None, None, TranscriptToolResult]:
+        value = self._texts.answer(result.result_value, length(result.result_value))
+        yield
+        updates = None
+        if isinstance(result.dynamic_variable_updates, list):
+            updates = self._texts.value(result.dynamic_variable_updates)
+            yield
+        return TranscriptToolResult(
+            request_id=identity,
             tool_name=result.tool_name,
-            result_value=self._redacted["result_value", number],
+            result_value=value,
             is_error=bool(result.is_error),
             tool_has_been_called=result.tool_has_been_called is not False,
             tool_latency_secs=result.tool_latency_secs,
-            dynamic_variable_updates=tuple(self._redacted.get(("dynamic_variable_updates", number)) or ()),
+            dynamic_variable_updates=tuple(updates or ()),
             type=result.type or CLIENT,
         )
 
@@ -676,28 +613,6 @@ def _ids_of(entries: Sequence[RecordEntry], conversation_id: str) -> Iterator[tu
                     seen[type(tool), tool.tool_name] += 1
                     own = request_id(f"{conversation_id}\x00{tool.tool_name}", seen[type(tool), tool.tool_name], 0)
                 yield (place, type(tool), number), own
-
-
-def _parts_of(place: int, entry: RecordEntry) -> Iterator[_RecordPart]:
-    """The texts and values of an entry."""
-    found: list[tuple[str, int, Any]] = [
-        *((name, 0, text) for name in _TEXTS if isinstance(text := getattr(entry, name), str)),
-        *((name, 0, value) for name in _VALUES if isinstance(value := getattr(entry, name), dict)),
-    ]
-    for number, call in enumerate(entry.tool_calls):
-        found.append(("params_as_json", number, call.params_as_json))
-        if not isinstance(call.tool_details, dict):
-            continue
-        if (call.type or CLIENT) != CLIENT:
-            found.append(("tool_details", number, _without_headers(call.tool_details)))
-        elif isinstance(parameters := call.tool_details.get("parameters"), str):
-            found.append(("client_parameters", number, parameters))
-    for number, result in enumerate(entry.tool_results):
-        found.append(("result_value", number, result.result_value))
-        if isinstance(result.dynamic_variable_updates, list):
-            found.append(("dynamic_variable_updates", number, result.dynamic_variable_updates))
-    for name, number, value in found or [("", 0, None)]:
-        yield _RecordPart(place, name, number, value, is_last=(name, number) == found[-1][:2] if found else True)
 
 
 def _without_headers(details: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,9 @@ from typing import Final, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from consumers.evaluator.lost_records import InputGaps
-from consumers.evaluator.partition import Offsets, OwnedPartition
+from consumers.evaluator.partition import Offsets, Partition
 from consumers.evaluator.reading import End, InputProgress, Records, broker_time_ms, in_order_until_ms, lag_ms
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Outbox
 from consumers.runtime.kafka.broker_clock import LOG_APPEND_TIME, BrokerClock
 from consumers.runtime.kafka.log_ends import LogEnd
 from consumers.runtime.process import OperatorError
@@ -102,7 +101,7 @@ class Assignment:
     def __init__(
         self, topics: Iterable[str], log_ends: Mapping[TopicPartition, LogEnd | None], clock: BrokerClock
     ) -> None:
-        self.owned: dict[int, OwnedPartition] = {}
+        self.owned: dict[int, Partition] = {}
         self.paused: set[TopicPartition] = set()
         self._topics = tuple(topics)
         self.gaps = InputGaps()
@@ -113,39 +112,47 @@ class Assignment:
         self._committed: Offsets = {}
 
     @property
-    def active(self) -> dict[int, OwnedPartition]:
+    def active(self) -> dict[int, Partition]:
         """The partitions whose records are folded, by number."""
-        return {number: each for number, each in self.owned.items() if each.partition.is_active}
+        return {number: each for number, each in self.owned.items() if each.is_active}
 
     def of_ours(self, numbers: Collection[int]) -> list[int]:
         """Returns the numbers whose state is in this process."""
-        return [number for number in numbers if number in self.owned and self.owned[number].partition.is_active]
+        return [number for number in numbers if number in self.owned and self.owned[number].is_active]
 
     @property
     def waiting(self) -> list[int]:
         """Numbers of the owned partitions that are not folded yet."""
-        return [number for number, each in self.owned.items() if not each.partition.is_active]
+        return [number for number, each in self.owned.items() if not each.is_active]
 
     @property
     def has_more_to_replay(self) -> bool:
         """Whether a partition can go on to replay without a new record."""
-        return any(each.partition.has_more_to_replay for each in self.owned.values())
+        return any(each.has_more_to_replay for each in self.owned.values())
 
     def count_events(self) -> None:
         """Moves the counts that the engine keeps of its events to the metrics."""
         for each in self.owned.values():
-            each.partition.count_events()
+            each.count_events()
 
     @property
     def unwritten_records(self) -> int:
         """Number of unwritten records of all partitions."""
-        return sum(each.partition.outbox.records for each in self.owned.values())
+        return sum(each.outbox.records for each in self.owned.values())
+
+    async def until_written(self, seconds: float) -> None:
+        """Waits until everything that is decided by now is written, but no longer than this."""
+        writing = [asyncio.ensure_future(each.outbox.until_written()) for each in self.active.values()]
+        if writing:
+            _, late = await asyncio.wait(writing, timeout=seconds)
+            for each in late:
+                each.cancel()
 
     def inputs_of(self, numbers: Iterable[int]) -> list[TopicPartition]:
         """Returns the input partitions of these numbers."""
         return [TopicPartition(topic, number) for number in numbers for topic in self._topics]
 
-    def keep_only(self, numbers: Collection[int]) -> list[OwnedPartition]:
+    def keep_only(self, numbers: Collection[int]) -> list[Partition]:
         """Drops the other partitions, and the reading progress of all inputs.
 
         Returns:
@@ -153,10 +160,10 @@ class Assignment:
         """
         gone = [self.owned.pop(number) for number in list(self.owned) if number not in numbers]
         for each in gone:
-            each.partition.count_events()  # also what it folded since the last scrape: a successor counts it as replayed
-            each.partition.drop()
+            each.count_events()  # also what it folded since the last scrape: a successor counts it as replayed
+            each.drop()
         for each in self.owned.values():
-            each.partition.read_again()
+            each.read_again()
         self.paused.clear()
         self.gaps.forget_positions()
         self._clock.forget()
@@ -183,7 +190,7 @@ class Assignment:
             InputMadeAnewError: An offset of an input came twice.
         """
         for number, runs in polled.items():
-            partition = self.owned[number].partition
+            partition = self.owned[number]
             inputs = self._inputs_of(number)
             for run in runs:
                 first, last = run[0], run[-1]
@@ -216,7 +223,7 @@ class Assignment:
         came_ms: dict[int, int] = {}  # by stamp: one answer is about many inputs
         # After a step of the wall clock all are updated: later, the time of answers from before it could not be computed.
         for number in self.active if numbers is None or was_stepped else numbers:
-            partition = self.owned[number].partition
+            partition = self.owned[number]
             is_recovering = partition.is_recovering
             for topic, each in self._inputs_of(number).items():
                 tp = each.tp
@@ -272,7 +279,7 @@ class Assignment:
         """Folds one poll's records of an active partition and the waiting ones, then lets time pass, as far as all its inputs
         are known.
         """
-        partition = self.owned[number].partition
+        partition = self.owned[number]
         was_recovering = partition.is_recovering
         known_ms = self.known_ms(number)
         if runs or partition.merge.waiting_records or partition.is_recovering:
@@ -292,8 +299,7 @@ class Assignment:
             consumer: The client.
             full: Numbers to pause as a whole, because too many of their records are unwritten.
         """
-        for number, owned in self.owned.items():
-            partition = owned.partition
+        for number, partition in self.owned.items():
             has_waiting = partition.is_recovering or partition.merge.waiting_records
             if not partition.is_active or not (self.paused or number in full or has_waiting):
                 continue
@@ -323,7 +329,7 @@ class Assignment:
     @property
     def waiting_records(self) -> int:
         """Records handed over that wait for another input of their number."""
-        return sum(owned.partition.merge.waiting_records for owned in self.owned.values())
+        return sum(owned.merge.waiting_records for owned in self.owned.values())
 
     def to_commit(self) -> Offsets:
         """Offsets at which successors must start, of the partitions whose decisions up to them are written."""
@@ -340,9 +346,9 @@ class Assignment:
     def watermark_lag_messages(self, group_id: str) -> dict[LabelValues, float]:
         """Records between the oldest open call's first and the last one folded, by group, topic and partition."""
         return {
-            (group_id, topic, str(number)): float(owned.partition.next_offsets[topic] - offset)
+            (group_id, topic, str(number)): float(owned.next_offsets[topic] - offset)
             for number, owned in self.active.items()
-            for topic, offset in owned.partition.offsets_to_commit().items()
+            for topic, offset in owned.offsets_to_commit().items()
         }
 
     def lag_messages(self, group_id: str) -> dict[LabelValues, float]:
@@ -370,18 +376,15 @@ class Assignment:
         """Broker timestamp of the newest record of each topic that was read at all."""
         newest_ms: dict[str, int] = {}
         for owned in self.owned.values():
-            for topic, time_ms in owned.partition.last_record_ms.items():
+            for topic, time_ms in owned.last_record_ms.items():
                 newest_ms[topic] = max(time_ms, newest_ms.get(topic, time_ms))
         return newest_ms
 
 
-# Decides which partition closes calls next, and which pause because too many of their records wait to be written.
+# Decides which partition closes calls next.
 
 MAX_CLOSING_CALLS: Final = 200
 """Calls of a partition that may be over and not closed: beyond it, its inputs pause until half of them are closed."""
-PATIENCE_SECONDS: Final = 0.5
-"""How long reading waits for a writer before it pauses the writer's partition: some transactions. The client drops the fetched
-records of a paused partition, so with a backlog, an immediate pause costs more than the wait."""
 
 
 class ClosingTurns:
@@ -398,7 +401,7 @@ class ClosingTurns:
         self._last = -1
         self._max_unwritten_records = max_unwritten_records
 
-    def close_some(self, active: Mapping[int, OwnedPartition]) -> None:
+    def close_some(self, active: Mapping[int, Partition]) -> None:
         """Takes one step of one partition, which closes as many calls as fit into it.
 
         Never more than one, because heartbeats wait for it: thousands of calls can be over at once.
@@ -406,57 +409,17 @@ class ClosingTurns:
         ready = [
             number
             for number, owned in active.items()
-            if owned.partition.closing_calls and owned.partition.outbox.records <= self._max_unwritten_records
+            if owned.closing_calls and owned.outbox.records <= self._max_unwritten_records
         ]
         if ready:
             self._last = min((each for each in ready if each > self._last), default=min(ready))
-            active[self._last].partition.close_some()
+            active[self._last].close_some()
         self.behind = {
             number
             for number in ready
-            if active[number].partition.closing_calls > MAX_CLOSING_CALLS / (2 if number in self.behind else 1)
+            if active[number].closing_calls > MAX_CLOSING_CALLS / (2 if number in self.behind else 1)
         }
-        self.has_more = len(ready) > 1 or any(active[number].partition.closing_calls for number in ready)
-
-
-async def until_there_is_room(outboxes: Mapping[int, Outbox], most: int, before: Collection[int]) -> None:
-    """Waits a moment for the writers of partitions that would have to pause now, but not for those that are paused already.
-
-    Args:
-        outboxes: Unwritten records by partition number.
-        most: Most unwritten records of all partitions.
-        before: Partitions that are paused already.
-    """
-    waiting = {number: outbox.records for number, outbox in outboxes.items()}
-    full = without_room(waiting, most, ()) - set(before)
-    writing = [asyncio.ensure_future(outboxes[number].until_written()) for number in full]
-    if writing:
-        _, late = await asyncio.wait(writing, timeout=PATIENCE_SECONDS)
-        for each in late:
-            each.cancel()
-
-
-def without_room(waiting: Mapping[int, int], most: int, before: Collection[int]) -> set[int]:
-    """Returns the partitions to pause, so that memory stays bounded and each partition waits for its own writer only.
-
-    As long as the unwritten records of all partitions are within `most`, none pauses. Beyond it, a partition with more than an
-    even share pauses until half of that share is left. So all partitions together keep at most twice `most`, and the
-    records of one poll.
-
-    Args:
-        waiting: Number of unwritten records by partition number.
-        most: Most unwritten records of all partitions before any pauses.
-        before: Partitions that are paused already.
-    """
-    share = most / max(1, len(waiting))
-    is_full = sum(waiting.values()) > most
-    if not is_full and not before:
-        return set()
-    return {
-        number
-        for number, records in waiting.items()
-        if (is_full and records > share) or (number in before and records > share / 2)
-    }
+        self.has_more = len(ready) > 1 or any(active[number].closing_calls for number in ready)
 
 
 # The gauges of an evaluator on `/metrics`, read at each scrape.
@@ -471,9 +434,7 @@ def read_gauges(
     """Registers every gauge of the evaluator. `sources` has the input of each topic, by its name on this cluster."""
     group_id = settings.group_id
     readers: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
-        "callgauge_calls_open": lambda: {
-            (): float(sum(len(owned.partition.open_calls) for owned in assignment.owned.values()))
-        },
+        "callgauge_calls_open": lambda: {(): float(sum(len(owned.open_calls) for owned in assignment.owned.values()))},
         "callgauge_consumer_lag_messages": lambda: assignment.lag_messages(group_id),
         "callgauge_consumer_lag_seconds": lambda: assignment.lag_seconds(group_id),
         "callgauge_watermark_lag_messages": lambda: assignment.watermark_lag_messages(group_id),

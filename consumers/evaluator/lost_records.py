@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
-from consumers.evaluator.partition import OwnedPartition
+from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import CommitNote
 from consumers.runtime.process import OperatorError
 from consumers.runtime.registry import Instruments
@@ -90,7 +90,7 @@ class LostRecords:
     """Counts and logs records that were deleted unread, and names the calls that are incomplete because of it."""
 
     def __init__(
-        self, gaps: InputGaps, active: Callable[[], Mapping[int, OwnedPartition]], instruments: Instruments
+        self, gaps: InputGaps, active: Callable[[], Mapping[int, Partition]], instruments: Instruments
     ) -> None:
         self._gaps = gaps
         self._active = active
@@ -138,7 +138,7 @@ class LostRecords:
             "`callgauge doctor`.",
         )
         if (owned := self._active().get(tp.partition)) is not None:
-            owned.partition.records_lost()
+            owned.records_lost()
 
     async def give_up(self, error: InputMadeAnewError, consumer: Any) -> None:
         """Commits new start offsets of inputs that were created again, for the successor. Then the role must end.
@@ -158,11 +158,11 @@ class LostRecords:
         read = {
             TopicPartition(topic, number): offset
             for number, owned in active.items()
-            for topic, offset in owned.partition.next_offsets.items()
+            for topic, offset in owned.next_offsets.items()
         }
-        active[error.tp.partition].partition.records_lost()
+        active[error.tp.partition].records_lost()
         for owned in active.values():  # so that nobody commits for them any more
-            owned.partition.drop()
+            owned.drop()
         try:
             async with asyncio.timeout(GIVE_UP_SECONDS):
                 ends = await consumer.end_offsets(list(read))

@@ -15,7 +15,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.reading import TIME_MS, InputMerge, Records, in_time_order
 from consumers.evaluator.recovery import UNPUBLISHED, CommitNote, PublishedCalls, Replay, Withheld
-from consumers.evaluator.writer import Decision, Outbox, Outlet, Trip, Written, carry_out
+from consumers.evaluator.writer import Decision, Outlet, Trip, Written, carry_out
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
@@ -63,6 +63,9 @@ MAX_PENDING_STEPS_BYTES: Final = 50_000
 """Steps that wait for a decision: minutes of a partition that decides nothing. Beyond it they are written without one."""
 
 
+Offsets = dict[TopicPartition, OffsetAndMetadata]
+
+
 class CatchingUp:
     """Silent folding by broker time of what the owner before had folded, because that one wrote no order.
 
@@ -83,14 +86,17 @@ class CatchingUp:
 
 
 class Partition:
-    """The engine's state of one partition number, and its unwritten decisions.
+    """The engine's state of one partition number, and the way out of what it decides.
 
     It begins when the partition is assigned to this process and is dropped when the partition is given up. No method waits, so
     nothing else can run between a record and its effects. Every step of the engine is noted in the order.
 
     Attributes:
         number: The partition number.
+        outlet: The way out of its decisions.
         outbox: Decisions to write, in order.
+        writer_id: Id of the producer that may write it; None until it is claimed.
+        fenced_at: When another process was found to own it, in seconds of the monotonic clock; None as long as it is ours.
         is_active: Whether records are folded. Records that arrive while it is false are read again from `next_offsets`.
         next_offsets: By topic, the offset after the last folded record.
         last_record_ms: By topic, the latest broker timestamp of the records that were read.
@@ -103,7 +109,7 @@ class Partition:
 
     def __init__(
         self,
-        number: int,
+        outlet: Outlet,
         evaluator: PartitionEvaluator,
         limits: Limits,
         source_by_topic: Mapping[str, InputSource],
@@ -113,8 +119,11 @@ class Partition:
         goals: ChosenGoals | None = None,
         version: str = "test",
     ) -> None:
-        self.number = number
-        self.outbox = Outbox()
+        self.number = outlet.number
+        self.outlet = outlet
+        self.outbox = outlet.outbox
+        self.writer_id: str | None = None
+        self.fenced_at: float | None = None
         self.is_active = False
         self.next_offsets: dict[str, int] = {}
         self.last_record_ms: dict[str, int] = {}
@@ -138,6 +147,7 @@ class Partition:
         self._polled_ms = 0
         self._replayed_counted = 0
         self._incomplete: frozenset[str] = frozenset()
+        self._due: tuple[Offsets, int] | None = None
 
     @property
     def open_calls(self) -> Sequence[str]:
@@ -308,6 +318,32 @@ class Partition:
             for topic, offset in self.next_offsets.items()
         }
 
+    def due_offsets(self) -> Offsets:
+        """Returns offsets to commit: those of an earlier moment whose decisions are all written by now.
+
+        Call it again and again. A successor that starts at them, and at the place in `order` that their note names, has every
+        record of every open call.
+        """
+        if self._due is None:
+            self._due = self._offsets(), self.outbox.put_so_far
+        offsets, put = self._due
+        if not self.outbox.has_written(put):
+            return {}
+        self._due = None
+        return offsets
+
+    def _offsets(self) -> Offsets:
+        if not self.is_active or self.is_recovering:
+            return {}
+        watermarks = self.offsets_to_commit()
+        order = self.outlet.starts.offset_for({self._source_by_topic[topic]: at for topic, at in watermarks.items()})
+        return {
+            TopicPartition(topic, self.number): OffsetAndMetadata(
+                offset, CommitNote(order, read=self.next_offsets[topic], writer=self.writer_id).text()
+            )
+            for topic, offset in watermarks.items()
+        }
+
     def count_events(self) -> None:
         """Moves the engine's own counts to the metrics. What is replayed was counted by a former owner."""
         if self.is_recovering:
@@ -424,55 +460,3 @@ class Partition:
     def admitted(self, source: InputSource, record: Any) -> object:
         """Decodes a record that a former owner folded."""
         return admit(source, record, self._limits, self._redactor)
-
-
-# One partition that this process owns: its state, its way out, and the offsets for a successor.
-
-Offsets = dict[TopicPartition, OffsetAndMetadata]
-
-
-class OwnedPartition:
-    """A partition from its takeover until it is given up.
-
-    Attributes:
-        partition: Its state.
-        outlet: The way out of what it decides.
-        writer_id: Id of the producer that may write it; None until it is claimed.
-        fenced_at: When another process was found to own it, in seconds of the monotonic clock; None as long as it is ours.
-    """
-
-    def __init__(self, partition: Partition, outlet: Outlet, source_by_topic: Mapping[str, InputSource]) -> None:
-        self.partition = partition
-        self.outlet = outlet
-        self.writer_id: str | None = None
-        self.fenced_at: float | None = None
-        self._source_by_topic = source_by_topic
-        self._due: tuple[Offsets, int] | None = None
-
-    def due_offsets(self) -> Offsets:
-        """Returns offsets to commit: those of an earlier moment whose decisions are all written by now.
-
-        Call it again and again. A successor that starts at them, and at the place in `order` that their note names, has every
-        record of every open call.
-        """
-        outbox = self.partition.outbox
-        if self._due is None:
-            self._due = self._offsets(), outbox.put_so_far
-        offsets, put = self._due
-        if not outbox.has_written(put):
-            return {}
-        self._due = None
-        return offsets
-
-    def _offsets(self) -> Offsets:
-        partition = self.partition
-        if not partition.is_active or partition.is_recovering:
-            return {}
-        watermarks = partition.offsets_to_commit()
-        order = self.outlet.starts.offset_for({self._source_by_topic[topic]: at for topic, at in watermarks.items()})
-        return {
-            TopicPartition(topic, partition.number): OffsetAndMetadata(
-                offset, CommitNote(order, read=partition.next_offsets[topic], writer=self.writer_id).text()
-            )
-            for topic, offset in watermarks.items()
-        }

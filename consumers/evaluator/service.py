@@ -14,7 +14,6 @@ from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError, ProducerFenced
-from faststream import AckPolicy
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
@@ -25,12 +24,10 @@ from consumers.evaluator.assignment import (
     NotCoPartitionedError,
     assigned_numbers,
     read_gauges,
-    until_there_is_room,
-    without_room,
 )
 from consumers.evaluator.group import GroupWatch
 from consumers.evaluator.lost_records import InputMadeAnewError, LostRecords
-from consumers.evaluator.partition import MisreadRecords, Offsets, OwnedPartition, Partition
+from consumers.evaluator.partition import MisreadRecords, Offsets, Partition
 from consumers.evaluator.reading import runs_by_partition
 from consumers.evaluator.recovery import order_version
 from consumers.evaluator.settings import EvaluatorSettings
@@ -56,6 +53,9 @@ MAX_SILENT_SECONDS: Final = 30.0
 
 FENCED_SECONDS: Final = 60.0
 """How long the group may still assign us a partition that another process writes. A rebalance takes seconds."""
+PATIENCE_SECONDS: Final = 0.5
+"""How long reading waits for the writer before it pauses: some transactions. The client drops the fetched records of a paused
+partition, so with a backlog, an immediate pause costs more than the wait."""
 FETCH_BYTES: Final = 128 * 1_024
 """Most bytes of one input partition in one answer of the broker. With a backlog, each keeps as much in memory, and one input can
 run as far ahead of another. A larger record comes alone."""
@@ -99,7 +99,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._writer: Writer | None = None  # of this assignment
         self._writing: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        self._without_room: set[int] = set()
+        self._is_full = False  # too much is unwritten, so nothing is read
         self._group = GroupWatch(kafka, settings, self._sources)
         self._topic_watch = TopicWatch(kafka, settings, lambda error: self._subscription.fail(error))  # noqa: PLW0108  # made below
         self._ticked_at: float | None = None
@@ -114,7 +114,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._take,
             group_id=settings.group_id,
             max_records=settings.max_batch_records,
-            ack_policy=AckPolicy.MANUAL,
             listener=self,
             poll_interval_ms=settings.poll_interval_ms,
             options={
@@ -218,12 +217,12 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         consumer = self._subscription.consumer
         self._has_polled = False  # from here on each input is read from where its partition is
         for number in kept:
-            for topic, offset in assignment.owned[number].partition.next_offsets.items():
+            for topic, offset in assignment.owned[number].next_offsets.items():
                 consumer.seek(TopicPartition(topic, number), offset)
         new = [number for number in numbers if number not in kept]
         # Nothing is awaited between the assignment and this line, so no record is fetched before the state is there.
         consumer.pause(*assignment.inputs_of(new))
-        assignment.owned |= {number: self._new_owned(number) for number in new}
+        assignment.owned |= {number: self._new_partition(number) for number in new}
         log.info("partitions_assigned", partitions=numbers, new=new)
         self._loading = asyncio.create_task(self._take_over(sorted(kept), new), name="takeover")
         self._loading.add_done_callback(self._on_done)
@@ -235,15 +234,21 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """Whether this member was in every rebalance, so that no other can have had its partitions in between."""
         return self._subscription.generation == self._generation + 1
 
-    def _new_owned(self, number: int) -> OwnedPartition:
+    def _new_partition(self, number: int) -> Partition:
         settings, limits, version = self._settings, self._settings.limits, self._settings.code_version
         redactor = Redactor(settings.redaction)  # of this partition alone: its counts are drained with the engine's
         goals, writes = ChosenGoals(self._goals, settings.goals), settings.writes_transcripts
-        evaluator = PartitionEvaluator(limits, version, goals, writes_transcripts=writes, redactor=redactor)
-        partition = Partition(
-            number, evaluator, limits, self._sources, self._instruments, redactor, self._misread, goals, self._version
+        return Partition(
+            Outlet(number, self._kafka, settings),
+            PartitionEvaluator(limits, version, goals, writes_transcripts=writes, redactor=redactor),
+            limits,
+            self._sources,
+            self._instruments,
+            redactor,
+            self._misread,
+            goals,
+            self._version,
         )
-        return OwnedPartition(partition, Outlet(number, partition.outbox, self._kafka, settings), self._sources)
 
     async def _take_over(self, kept: Sequence[int], numbers: Sequence[int]) -> None:
         assignment, consumer = self._assignment, self._subscription.consumer
@@ -268,8 +273,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             except KafkaError as error:
                 raise self._kafka.unreachable(error) from error
             for owned in new:
-                for topic, offset in owned.partition.next_offsets.items():
-                    consumer.seek(TopicPartition(topic, owned.partition.number), offset)
+                for topic, offset in owned.next_offsets.items():
+                    consumer.seek(TopicPartition(topic, owned.number), offset)
                 writer.add(owned.outlet)
             if self._writing.done():  # it was fenced off meanwhile, and these partitions with it
                 self._drop(new, "its writer was fenced off while it was taken over")
@@ -284,12 +289,12 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         except FencedError as error:
             self._drop(self._assignment.active.values(), str(error))
 
-    def _drop(self, fenced: Iterable[OwnedPartition], why: str) -> None:
+    def _drop(self, fenced: Iterable[Partition], why: str) -> None:
         """Evaluates partitions no more that another process writes."""
         for owned in tuple(fenced):
-            log.warning("partition_fenced", partition=owned.partition.number, what_happens_now=why)
+            log.warning("partition_fenced", partition=owned.number, what_happens_now=why)
             self._instruments.inc("callgauge_partitions_fenced_total")
-            owned.partition.drop()
+            owned.drop()
             owned.fenced_at = time.monotonic()
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
@@ -387,18 +392,22 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 assignment.fold(number, runs)
             self._closing_turns.close_some(active)
             self._has_polled = False
-        outboxes = {number: owned.partition.outbox for number, owned in active.items()}
-        await until_there_is_room(outboxes, self._settings.max_unwritten_records, self._without_room)
+        if not self._is_full and assignment.unwritten_records > self._settings.max_unwritten_records:
+            await assignment.until_written(PATIENCE_SECONDS)
         if rebalances == self._rebalances and not self._is_leaving:
             self._pause_leading_inputs()  # without a wait since we looked
 
     def _pause_leading_inputs(self, *, may_stop: bool = True) -> None:
-        """Pauses inputs that are far ahead of another, and partitions with too many unwritten records or calls to close."""
-        waiting = {number: owned.partition.outbox.records for number, owned in self._assignment.active.items()}
-        full = without_room(waiting, self._settings.max_unwritten_records, self._without_room)
-        full |= self._closing_turns.behind
-        self._without_room = full if may_stop else full & self._without_room
-        self._assignment.pause_leading_inputs(self._subscription.consumer, self._without_room)
+        """Pauses inputs that are far ahead of another, and partitions with too many calls to close. While too many records are
+        unwritten, it pauses all, until half of them are written.
+        """
+        assignment = self._assignment
+        share = 2 if self._is_full else 1
+        is_full = assignment.unwritten_records * share > self._settings.max_unwritten_records
+        self._is_full = is_full and (may_stop or self._is_full)
+        assignment.pause_leading_inputs(
+            self._subscription.consumer, assignment.active if self._is_full else self._closing_turns.behind
+        )
 
     async def _commit(self) -> None:
         """Commits the folded offsets of each partition whose decisions up to them are written."""
@@ -413,13 +422,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_SECONDS), self._lock:
                 for owned in self._assignment.active.values():
-                    owned.partition.write_steps()
-                outboxes = [owned.partition.outbox for owned in self._assignment.active.values()]
-                writing = [asyncio.ensure_future(outbox.until_written()) for outbox in outboxes]
-                if writing:
-                    _, late = await asyncio.wait(writing, timeout=HAND_OVER_SECONDS * 2 / 3)
-                    for each in late:
-                        each.cancel()
+                    owned.write_steps()
+                await self._assignment.until_written(HAND_OVER_SECONDS * 2 / 3)
                 offsets = self._assignment.to_commit()  # those of an earlier moment, and then those of now
                 await self._commit_offsets(offsets | self._assignment.to_commit(), HAND_OVER_SECONDS)
         if unwritten := self._assignment.unwritten_records:

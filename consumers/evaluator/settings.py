@@ -4,6 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from consumers.engine.limits import GoalRules, Limits
 from schemas.redaction import RedactionRules
+from schemas.topics import MAX_TRANSACTION_MS
 
 
 class EvaluatorSettings(BaseModel):
@@ -51,8 +52,9 @@ class EvaluatorSettings(BaseModel):
         "the same full or empty. Moments such as latencies and dead air never wait for it.",
     )
     transaction_timeout_ms: int = Field(
-        60_000,
+        MAX_TRANSACTION_MS,
         gt=0,
+        le=MAX_TRANSACTION_MS,
         description="How long a transaction that nobody ends hides later scores from readers, in ms, if nobody takes over.",
     )
     closed_overlap_ms: int = Field(

@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.structs import OffsetAndMetadata
 
-from consumers.evaluator.partition import CatchingUp, OwnedPartition
+from consumers.evaluator.partition import CatchingUp, Partition
 from consumers.evaluator.recovery import (
     CommitNote,
     OrderLog,
@@ -110,17 +110,17 @@ class Takeover:
         if admin is not None:
             await admin.close()
 
-    async def keep(self, owned: Sequence[OwnedPartition], writer_id: str) -> None:
+    async def keep(self, owned: Sequence[Partition], writer_id: str) -> None:
         """Claims partitions for the writer of a new assignment. They were ours all the time.
 
         Raises:
             KafkaError: The broker refused a request.
         """
-        await self._claimed([each.partition.number for each in owned], writer_id)
+        await self._claimed([each.number for each in owned], writer_id)
         for each in owned:
             each.writer_id = writer_id
 
-    async def take(self, owned: Sequence[OwnedPartition], consumer: AIOKafkaConsumer, writer_id: str) -> None:
+    async def take(self, owned: Sequence[Partition], consumer: AIOKafkaConsumer, writer_id: str) -> None:
         """Fences off former owners, reads their order, and sets the start offsets. Then the partitions are active.
 
         Args:
@@ -132,16 +132,14 @@ class Takeover:
             KafkaError: The broker refused a request.
             ReadBackError: What was written cannot be read to its end.
         """
-        numbers = [each.partition.number for each in owned]
+        numbers = [each.number for each in owned]
         # From here on no former owner can let another producer write.
         claimed = await self._claimed(numbers, writer_id)
         tps = [TopicPartition(topic, number) for number in numbers for topic in self._source_by_topic]
         if self._kafka.is_embedded:  # which ends with its process, so nobody has written there before
             firsts = await consumer.beginning_offsets(tps)
             for each in owned:
-                offsets = {
-                    topic: firsts[TopicPartition(topic, each.partition.number)] for topic in self._source_by_topic
-                }
+                offsets = {topic: firsts[TopicPartition(topic, each.number)] for topic in self._source_by_topic}
                 self._begin(each, offsets, [], Mark(0, 0))
             return
         committed = await self._committed(tps)
@@ -169,7 +167,7 @@ class Takeover:
         )
         sets = await self._goal_sets(usable, marks, consumer)
         for each in owned:
-            number = each.partition.number
+            number = each.number
             each.writer_id = writer_id
             if number in usable:
                 self._replay(each, inputs[number], usable[number], marks[number], sets)
@@ -184,15 +182,15 @@ class Takeover:
         return dict(zip(numbers, marks, strict=True))
 
     def _begin(
-        self, owned: OwnedPartition, offsets: Mapping[str, int], starts: Sequence[PlacedStart], mark: Mark, **how: Any
+        self, owned: Partition, offsets: Mapping[str, int], starts: Sequence[PlacedStart], mark: Mark, **how: Any
     ) -> None:
         first = PlacedStart(0, {self._source_by_topic[topic]: offset for topic, offset in offsets.items()}, mark.order)
         owned.outlet.starts = OrderStarts(starts or [first], self._settings.closed_overlap_ms)
-        owned.partition.start(offsets, **how)
+        owned.start(offsets, **how)
 
     def _replay(
         self,
-        owned: OwnedPartition,
+        owned: Partition,
         inputs: _Inputs,
         order: OrderLog,
         mark: Mark,
@@ -213,15 +211,15 @@ class Takeover:
             {sources[topic]: max(0, offset) for topic, offset in committed.items()},
             {sources[topic]: end for topic, end in inputs.ends.items()},
             self._version,
-            owned.partition.evaluator,
-            owned.partition.admitted,
-            owned.partition.goals,
+            owned.evaluator,
+            owned.admitted,
+            owned.goals,
             sets,
             {sources[topic]: first for topic, first in inputs.firsts.items()},
         )
         self._begin(owned, offsets, order.starts, mark, replay=replay)
 
-    def _catch_up(self, owned: OwnedPartition, inputs: _Inputs, published: PublishedCalls, mark: Mark) -> None:
+    def _catch_up(self, owned: Partition, inputs: _Inputs, published: PublishedCalls, mark: Mark) -> None:
         """Begins to fold without an order: silently as far as `scores` goes, if anything was written there before."""
         offsets = {topic: self._start(inputs, topic, inputs.committed[topic]) for topic in inputs.committed}
         until = {

@@ -1,6 +1,7 @@
 """Checks the topics before the evaluator reads the first record, and again when one of them may be gone."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -39,6 +40,8 @@ CO_PARTITIONED_TOPICS: Final = (*INPUT_TOPICS, SCORES_TOPIC, ORDER_TOPIC)
 SLOW_WRITE_SECONDS: Final = 15.0
 """Duration of a write after which the role is not ready and the topics are checked. It is well within the minute after which a
 broker ends a transaction."""
+SETTINGS_EVERY_SECONDS: Final = 30.0
+"""How often the settings of the topics are looked at while running."""
 
 log = structlog.get_logger()
 
@@ -106,13 +109,17 @@ def _refusal(kafka: KafkaSettings, faults: Iterable[TopicFault]) -> str:
 
 
 class TopicWatch:
-    """Checks the topics when one of them may be gone."""
+    """Checks the topics when one of them may be gone, and their settings now and then."""
 
     def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings, fail: Callable[[Exception], None]) -> None:
         self._kafka = kafka
         self._topics = used_topics(settings)
+        self._needs = needs_of(settings.limits)
         self._fail = fail
         self._asking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = time.monotonic()
+        self._told: frozenset[TopicFault] = frozenset()
         self._asked_at = -SLOW_WRITE_SECONDS
 
     def is_slow(self, writer: Writer | None) -> bool:
@@ -121,11 +128,30 @@ class TopicWatch:
         return began is not None and began < time.monotonic() - SLOW_WRITE_SECONDS
 
     def look(self, writer: Writer | None) -> None:
-        """Checks the topics now and then while a write is slow. Call it often."""
+        """Checks the topics while a write is slow, and their settings now and then. Call it often."""
         now = time.monotonic()
+        if now - self._looked_at > SETTINGS_EVERY_SECONDS:
+            self._looked_at = now
+            self._looking = asyncio.create_task(self.look_at_settings(), name="topic settings")
         if now - self._asked_at > SLOW_WRITE_SECONDS and self.is_slow(writer):
             self._asked_at = now
             self._asking = asyncio.create_task(self._ask(), name="topics")
+
+    async def look_at_settings(self) -> None:
+        """Says once of each setting with which the evaluator would not start that somebody has changed it."""
+        if self._kafka.is_embedded:
+            return
+        with contextlib.suppress(KafkaUnreachableError):
+            found = await topic_settings(self._kafka, self._topics)
+            faults = topic_faults(found, self._needs)
+            refused = frozenset(fault for fault in faults if fault.severity is Severity.REFUSED)
+            for fault in sorted(refused - self._told, key=str):
+                log.error(
+                    "topic_changed", topic=self._kafka.topic(fault.topic), seen=fault.seen,
+                    what_happens_now="This evaluator goes on as long as it can, and the next one will not start.",
+                    what_to_do=f"Set {fault.setting} on it, and see who changed it.",
+                )  # fmt: skip
+            self._told = refused
 
     async def misfit(self) -> TopicsUnfitError | None:
         """Returns the fault of the topics now, to end with: one is missing, or partition counts differ. Returns None if there is none,
@@ -157,8 +183,9 @@ class TopicWatch:
 
     def stop(self) -> None:
         """Stops the checks."""
-        if self._asking is not None:
-            self._asking.cancel()
+        for task in (self._asking, self._looking):
+            if task is not None:
+                task.cancel()
 
     async def _ask(self) -> None:
         if (error := await self.misfit()) is not None:

@@ -425,9 +425,9 @@ class Outlet:
         starts: The starts in its order.
     """
 
-    def __init__(self, number: int, outbox: Outbox, kafka: KafkaSettings, settings: EvaluatorSettings) -> None:
+    def __init__(self, number: int, kafka: KafkaSettings, settings: EvaluatorSettings) -> None:
         self.number = number
-        self.outbox = outbox
+        self.outbox = Outbox()
         self.starts = OrderStarts((), settings.closed_overlap_ms)
         self._addresses = Addresses(number, kafka)
         self._has_order = not kafka.is_embedded
@@ -550,11 +550,12 @@ class Writer:
     async def _write(self, decided: Mapping[Outlet, Sequence[Decision]]) -> None:
         began_ms = wall_clock_ms()
         records: list[Outgoing] = []
-        starts: dict[Outlet, tuple[OrderStart | None, Outgoing]] = {}
+        starts: dict[Outlet, tuple[OrderStart | None, Outgoing | None]] = {}
         for outlet, decisions in decided.items():
             of_partition, start = outlet.records_of(decisions, self.id)
             records += of_partition
-            starts[outlet] = start, of_partition[-1]
+            # Without transactions there is no order, and a step that decided nothing has no record.
+            starts[outlet] = start, of_partition[-1] if of_partition else None
         written = await self._transaction(records)
         while isinstance(written, set):
             self._leave_out([records[index] for index in written])

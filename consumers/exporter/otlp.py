@@ -257,7 +257,7 @@ def _exporter(settings: OtlpSettings, code_version: str) -> tuple["OTLPLogExport
     except ImportError as error:
         raise OtlpUnavailableError(
             f"OTLP is switched on (otlp.endpoint) and its packages are not installed ({error.name}). Nothing was started. "
-            "Install callgauge with them: `uv tool install 'callgauge[otlp]'`; or leave out otlp.endpoint."
+            "Install callgauge with them: `pip install 'PATH_OF_THE_CHECKOUT[otlp]'`; or leave out otlp.endpoint."
         ) from error
     resource = Resource({"service.name": "callgauge", "service.version": code_version})
     scope = InstrumentationScope("callgauge", code_version)

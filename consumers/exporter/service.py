@@ -23,19 +23,15 @@ from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
-from faststream import AckPolicy
-from pydantic import ValidationError
 
 from consumers.exporter.otlp import Evaluation, EvaluationSender, FinalScores
 from consumers.exporter.projection import ActiveCalls, Counted, UncountableRecordError, exemplar_of, project
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from consumers.runtime.kafka.polling import COMMIT_SECONDS, Subscription
-from consumers.runtime.logs import about_record
+from consumers.runtime.kafka.polling import COMMIT_SECONDS, Received, Refusals, Subscription, Unreadable
 from consumers.runtime.process import first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.metrics.process import STEP_METRIC
-from schemas.quarantine import UndecodableRecord
 from schemas.scores.records import SCHEMA_VERSION, SCORE_RECORD, AnyScoreRecord, schema_version_in
 from schemas.topics import SCORES_TOPIC
 from schemas.units import to_seconds
@@ -46,8 +42,6 @@ HAND_OVER_SECONDS: Final = 0.8
 """How long the last commit may take when partitions are revoked or the role stops. Without it, records are counted again."""
 MAX_SILENT_SECONDS: Final = 30.0
 """Time without a tick after which the role counts as stuck. Ticks are at most the interval of commits and the time of one apart."""
-MAX_REFUSED_LINES: Final = 10
-"""Most log lines about refused records of one poll. One more line has the number of the others."""
 
 log = structlog.get_logger()
 
@@ -65,7 +59,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         self._instruments = instruments
         self._active = ActiveCalls(settings.max_active_calls, settings.forget_after_ms)
         self._records = 0
-        self._refused_lines = 0
+        self._refusals = Refusals("exporter", "callgauge_scores_refused_total", instruments)
         self._next: dict[TopicPartition, int] = {}  # the offset after the last counted record, where we are to count
         self._committed: dict[TopicPartition, int] = {}
         self._committing = asyncio.Lock()  # an older position must not be committed after a newer one
@@ -79,7 +73,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             self._take,
             group_id=settings.group_id,
             max_records=settings.max_batch_records,
-            ack_policy=AckPolicy.MANUAL,
+            message=SCORE_RECORD,
             listener=self,
             options={"auto_offset_reset": "latest"},
             instruments=instruments,
@@ -191,28 +185,25 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         except (KafkaError, TimeoutError) as error:
             log.warning("commit_failed", role="exporter", error=str(error) or type(error).__name__)
 
-    async def _take(self, records: Sequence[Any]) -> None:
+    async def _take(self, received: Sequence[Received[AnyScoreRecord]]) -> None:
         if self._is_leaving:
             return
         now_ms = wall_clock_ms()
-        self._refused_lines = 0
-        for record in records:
-            if isinstance(record, UndecodableRecord):
-                self._refuse(record, str(record))
-            elif record.value is not None:  # without a value, it marks a change of owner
-                self._count(record, now_ms)
+        for record, score in received:
+            if isinstance(score, Unreadable):
+                self._refusals.refuse(record, _why(record.value, score.reason))
+            elif score is not None:  # without a value, it marks a change of owner
+                self._count(record, score, now_ms)
             self._next[TopicPartition(record.topic, record.partition)] = record.offset + 1
-        self._records += len(records)
-        if self._refused_lines > MAX_REFUSED_LINES:
-            log.warning("more_scores_refused", records=self._refused_lines - MAX_REFUSED_LINES)
+        self._records += len(received)
+        self._refusals.end_poll()
 
-    def _count(self, record: Any, now_ms: int) -> None:
+    def _count(self, record: Any, score: AnyScoreRecord, now_ms: int) -> None:
         instruments = self._instruments
         try:
-            score = SCORE_RECORD.validate_json(record.value)
             samples = list(project(score, now_ms, self._active.so_far(score.conversation_id)))
-        except (ValidationError, UncountableRecordError) as error:
-            self._refuse(record, _why(record.value, error))
+        except UncountableRecordError as error:
+            self._refusals.refuse(record, _why(record.value, str(error).partition("\n")[0]))
             return
         exemplar = exemplar_of(score)
         for sample in samples:
@@ -238,12 +229,6 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
     def _count_otlp(self, outcome: str, events: int) -> None:
         self._instruments.inc("callgauge_otlp_events_total", (outcome,), events)
 
-    def _refuse(self, record: Any, reason: str) -> None:
-        self._instruments.inc("callgauge_scores_refused_total")
-        self._refused_lines += 1
-        if self._refused_lines <= MAX_REFUSED_LINES:
-            log.warning("score_refused", **about_record(record), reason=reason)
-
     def _forget_silent(self) -> None:
         self._count_forgotten(self._active.forget_silent(wall_clock_ms()))
 
@@ -252,12 +237,12 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             self._instruments.inc("callgauge_calls_forgotten_total", (), calls)
 
 
-def _why(value: bytes, error: ValueError) -> str:
+def _why(value: bytes | None, reason: str) -> str:
     """Returns the reason why a record is not counted. For a record of an older version, nobody has to act."""
-    version = schema_version_in(value)
+    version = None if value is None else schema_version_in(value)
     if version is not None and version < SCHEMA_VERSION:
         return (
             f"it is of schema version {version}, of which only what version {SCHEMA_VERSION} has too is counted; expected "
             "until all evaluators are new, see deploy/upgrades.md"
         )
-    return str(error).partition("\n")[0]
+    return reason

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from consumers.judge.prompts import Question
 from consumers.judge.reply import Delivery, Reply, ReplyFault
-from consumers.judge.settings import JudgeSettings
+from consumers.judge.settings import KEY_PLACE, JudgeSettings
 from schemas.closed_sets import TrialOutcome
 from schemas.judging import TokenUse
 from schemas.units import MS_PER_SECOND
@@ -183,6 +183,10 @@ class Endpoint:
         self._client = AsyncOpenAI(
             api_key=api_key,
             base_url=settings.base_url,
+            default_headers={
+                name: text.get_secret_value().replace(KEY_PLACE, api_key) for name, text in settings.headers.items()
+            },
+            default_query=settings.query,
             max_retries=settings.max_retries,
             http_client=client_for(settings.base_url, settings.max_concurrent_requests, network),
         )

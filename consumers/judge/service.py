@@ -20,20 +20,17 @@ import structlog
 from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
-from faststream import AckPolicy
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.ask import Judge
 from consumers.judge.progress import PartitionWriter
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from consumers.runtime.kafka.polling import Subscription
-from consumers.runtime.logs import about_record
+from consumers.runtime.kafka.polling import Received, Refusals, Subscription, Unreadable
 from consumers.runtime.process import first_of
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
-from schemas.quarantine import UndecodableRecord
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC
 
 HAND_OVER_SECONDS: Final = 3.0
@@ -47,8 +44,6 @@ PAUSE_SECONDS: Final = 0.05
 """How long reading pauses before it looks whether it may go on."""
 MAX_ANSWERED: Final = 200_000
 """Most answered questions that are remembered, so that a repeat is not asked again: some 200 B each."""
-MAX_REFUSED_LINES: Final = 10
-"""Log lines about refused records of one poll."""
 
 log = structlog.get_logger()
 
@@ -94,7 +89,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._owning: asyncio.Task[None] | None = None
         self._has_taken_over = False  # not while the group shares out partitions: ours may be another judge's by now
         self._is_leaving = False
-        self._refused_lines = 0
+        self._refusals = Refusals("judge", "callgauge_judge_questions_refused_total", instruments)
         self._subscription = Subscription(
             kafka,
             "judge",
@@ -102,7 +97,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             self._take,
             group_id=group_id,
             max_records=MAX_BATCH_RECORDS,
-            ack_policy=AckPolicy.MANUAL,
+            message=TypeAdapter(JudgeRequest),
             listener=self,
             options={"auto_offset_reset": "earliest"},
             instruments=instruments,
@@ -190,20 +185,18 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         await self._subscription.start()
         return await self._subscription.failure()
 
-    async def _take(self, records: Sequence[Any]) -> None:
-        self._refused_lines = 0
+    async def _take(self, received: Sequence[Received[JudgeRequest]]) -> None:
         writers = self._writers  # after a rebalance there are others, and the rest of these records is read again
-        for record in records:
+        for record, request in received:
             partition = TopicPartition(record.topic, record.partition)
             writer = writers.get(partition)
             while self._reads_for(writers) and writer is not None:
                 if not self._is_full(writer, record.offset):
                     if writer.progress.read(record.offset):
-                        self._take_question(partition, writer, record)
+                        self._take_question(partition, writer, record, request)
                     break
                 await asyncio.sleep(PAUSE_SECONDS)
-        if self._refused_lines > MAX_REFUSED_LINES:
-            log.warning("more_questions_refused", records=self._refused_lines - MAX_REFUSED_LINES)
+        self._refusals.end_poll()
 
     def _reads_for(self, writers: Mapping[TopicPartition, PartitionWriter]) -> bool:
         return writers is self._writers and self._has_taken_over and not self._is_leaving
@@ -212,14 +205,12 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         unwritten = sum(len(each.outgoing) for each in self._writers.values())
         return unwritten > MAX_UNWRITTEN or writer.progress.is_full(offset)
 
-    def _take_question(self, partition: TopicPartition, writer: PartitionWriter, record: Any) -> None:
-        if isinstance(record, UndecodableRecord):
-            self._refuse_question(writer, record, str(record))
-            return
-        try:
-            request = JudgeRequest.model_validate_json(record.value or b"")
-        except ValidationError as error:
-            self._refuse_question(writer, record, str(error).partition("\n")[0])
+    def _take_question(
+        self, partition: TopicPartition, writer: PartitionWriter, record: Any, request: JudgeRequest | Unreadable | None
+    ) -> None:
+        if not isinstance(request, JudgeRequest):
+            self._refusals.refuse(record, "it has no value" if request is None else request.reason)
+            writer.answer(record.offset)
             return
         if request.request_id in self._answered:
             writer.answer(record.offset)
@@ -231,13 +222,6 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             return
         self._places[request.request_id] = {place}
         self._judge.ask(request).add_done_callback(self._on_verdict)
-
-    def _refuse_question(self, writer: PartitionWriter, record: Any, reason: str) -> None:
-        self._instruments.inc("callgauge_judge_questions_refused_total")
-        self._refused_lines += 1
-        if self._refused_lines <= MAX_REFUSED_LINES:
-            log.warning("question_refused", **about_record(record), reason=reason)
-        writer.answer(record.offset)
 
     def _on_verdict(self, promised: "asyncio.Future[JudgeVerdict]") -> None:
         if not promised.cancelled():

@@ -1,21 +1,42 @@
 """Settings of the judge role: the endpoint, the rates and the budgets."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from consumers.judge.limits import Allowance, Prices
-from consumers.runtime.settings import HeaderSecret, HeaderSecretFile, or_of_its_file
+from consumers.runtime.settings import (
+    MAX_HEADER_SECRET_CHARS,
+    HeaderSecret,
+    HeaderSecretFile,
+    SecretSettings,
+    names_of,
+)
 from schemas.closed_sets import TEXT_JUDGES, JudgeKind
 
 _Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+KEY_PLACE: Final = "{api_key}"
+"""What stands for the key in a header, so that the key itself can stay in its file."""
+
+
+def _fits_a_header_line(value: SecretStr) -> SecretStr:
+    text = value.get_secret_value()
+    if not (text.isascii() and text.isprintable() and 0 < len(text) <= MAX_HEADER_SECRET_CHARS):
+        raise ValueError(f"expected 1 to {MAX_HEADER_SECRET_CHARS} printable ASCII characters: it is one header line")
+    return value
+
+
+_HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
+_HeaderText = Annotated[SecretStr, AfterValidator(_fits_a_header_line)]
+_QueryText = Annotated[str, Field(min_length=1, max_length=200)]
 
 AnswerForm = Literal["structured", "grade"]
 """The forms in which a model is asked to answer."""
 
 
-class JudgeSettings(BaseModel):
+class JudgeSettings(SecretSettings):
     """Settings of answering questions. Money is in the currency of the prices, whose defaults are those of the default model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -32,6 +53,14 @@ class JudgeSettings(BaseModel):
     )
     api_key: HeaderSecret | None = Field(
         None, examples=["..."], description="the endpoint's key; without one nobody is asked"
+    )
+    headers: Annotated[dict[_HeaderName, _HeaderText], Field(max_length=20)] = Field(
+        {},
+        description="headers of each request besides the client's own, for example of a gateway; in a value, {api_key} stands for "
+        "the key",
+    )
+    query: Annotated[dict[_QueryText, _QueryText], Field(max_length=20)] = Field(
+        {}, description="parameters behind the address of each request, as Azure's api-version"
     )
     model: str = Field("gpt-4.1", min_length=1, max_length=256, description="name of the model")
     temperature: float | None = Field(
@@ -73,7 +102,7 @@ class JudgeSettings(BaseModel):
     sample_ratio: float = Field(
         1.0, ge=0, le=1, description="share of the calls that are judged, 0 to 1; a call is judged throughout or never"
     )
-    text_judges: Annotated[frozenset[JudgeKind], NoDecode] = Field(
+    text_judges: Annotated[frozenset[JudgeKind], NoDecode, names_of(TEXT_JUDGES)] = Field(
         frozenset(),
         examples=["conciseness,speakability"],
         description=f"EVA's metrics that may be judged, separated by commas: {', '.join(TEXT_JUDGES)}",
@@ -91,27 +120,6 @@ class JudgeSettings(BaseModel):
     @classmethod
     def _default_is_none(cls, value: object) -> object:
         return None if value == "default" else value
-
-    @field_validator("api_key")
-    @classmethod
-    def _key_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        return or_of_its_file(value, info)
-
-    @field_validator("text_judges", mode="before")
-    @classmethod
-    def _are_metrics(cls, value: object) -> object:
-        """A text with commas, as the environment gives it, or the names one by one."""
-        if isinstance(value, str):
-            value = [name.strip() for name in value.split(",") if name.strip()]
-        if isinstance(value, list) and (unknown := [name for name in value if name not in TEXT_JUDGES]):
-            raise ValueError(f"{unknown[0]!r} is none of {', '.join(TEXT_JUDGES)}")
-        return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _settles_the_key(cls, given: object) -> object:
-        """Lets the key's validator run when only its file is given."""
-        return {"api_key": None, **given} if isinstance(given, dict) else given
 
     @property
     def is_on(self) -> bool:

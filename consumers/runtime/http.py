@@ -6,7 +6,7 @@ import gzip
 import hmac
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -27,7 +27,8 @@ from consumers.runtime.settings import HttpSettings
 
 # Bounds for the connections of our HTTP server, so that slow or silent clients keep no other client out.
 #
-# uvicorn waits for a request without a limit. Here every connection has a deadline at every moment: for its next
+# uvicorn waits for a request without a limit: its timeouts begin after an answer, and its `limit_concurrency` refuses probes
+# like everybody else. Here every connection has a deadline at every moment: for its next
 # complete request, or for sending its answer. When too many connections are open, the oldest one is closed, so there
 # is always room for the next probe.
 
@@ -56,30 +57,24 @@ class ConnectionBounds:
         most_connections: As `MAX_CONNECTIONS`.
     """
 
-    request_seconds: float = field(default_factory=lambda: REQUEST_SECONDS)
-    answer_seconds: float = field(default_factory=lambda: ANSWER_SECONDS)
-    most_connections: int = field(default_factory=lambda: MAX_CONNECTIONS)
+    request_seconds: float = REQUEST_SECONDS
+    answer_seconds: float = ANSWER_SECONDS
+    most_connections: int = MAX_CONNECTIONS
 
 
+SCRAPED: Final = ConnectionBounds()
+"""Limits of a server for probes and metrics."""
 HttpLimit = Literal["request_time", "answer_time", "connections", "scrapes"]
 """The bounds of the HTTP server, as the label `limit` of `callgauge_http_limits_hit_total` names them."""
 
 
 class OpenConnections:
-    """The open connections of one server, oldest first. It counts reached bounds."""
+    """The open connections of one server, oldest first, and their bounds. It counts reached bounds."""
 
-    def __init__(self, count: Callable[[HttpLimit], None], bounds: ConnectionBounds | None = None) -> None:
+    def __init__(self, count: Callable[[HttpLimit], None], bounds: ConnectionBounds) -> None:
         self.count = count
-        self._bounds = bounds
+        self.bounds = bounds
         self._open: dict[BoundedConnection, None] = {}
-
-    @property
-    def bounds(self) -> ConnectionBounds:
-        """Limits of the connections."""
-        return self._bounds or ConnectionBounds()
-
-    def __len__(self) -> int:
-        return len(self._open)
 
     def add(self, connection: "BoundedConnection") -> None:
         """Adds a connection. If there are too many, ends the oldest without a request, or the oldest of all."""
@@ -196,7 +191,7 @@ class HttpListener:
         routes: Sequence[BaseRoute],
         count: Callable[[HttpLimit], None],
         *,
-        bounds: ConnectionBounds | None = None,
+        bounds: ConnectionBounds = SCRAPED,
         without_it: str,
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
@@ -207,13 +202,14 @@ class HttpListener:
             port: Port to listen on; 0 takes a free one.
             routes: The pages.
             count: Called once for each connection that a bound ends.
-            bounds: Limits of its connections; None means those of a server for probes and metrics.
+            bounds: Limits of its connections; otherwise those of a server for probes and metrics.
             without_it: The loss if it cannot listen, for the error.
             stop_seconds: How long answers in progress may take when it stops, before they are cut.
         """
         self._host = host
         self._port = port
         self._without_it = without_it
+        self._connections = OpenConnections(count, bounds)
         self._config = uvicorn.Config(
             Starlette(routes=routes),
             lifespan="off",
@@ -222,7 +218,7 @@ class HttpListener:
             server_header=False,
             ws="none",
             backlog=MAX_ACCEPTED_AT_ONCE,
-            http=partial(BoundedConnection, OpenConnections(count, bounds)),  # type: ignore[arg-type]  # uvicorn only calls it
+            http=partial(BoundedConnection, self._connections),  # type: ignore[arg-type]  # uvicorn only calls it
             timeout_graceful_shutdown=stop_seconds,  # type: ignore[arg-type]  # asyncio waits for parts of a second too
         )
         self._server: _Server | None = None
@@ -315,7 +311,7 @@ times as long for a third less."""
 Sentences = Callable[[], Sequence[str]]
 
 
-class MetricsServer:
+class MetricsServer(HttpListener):
     """Serves the instruments to Prometheus, and the state of the roles to probes."""
 
     def __init__(
@@ -326,7 +322,7 @@ class MetricsServer:
         stalled: Sentences = tuple,
         not_ready: Sentences = tuple,
     ) -> None:
-        """Stores its settings; `start` listens.
+        """`start` listens.
 
         Args:
             settings: Address, port and token.
@@ -342,24 +338,12 @@ class MetricsServer:
             Route("/readyz", self._readiness),
         ]
         count = partial(_count, instruments)
-        self._listener = HttpListener(settings.host, settings.port, routes, count, without_it="Metrics cannot be shown")
+        super().__init__(settings.host, settings.port, routes, count, without_it="Metrics cannot be shown")
 
     @property
     def url(self) -> str:
         """Address of `/metrics`, with the actual port."""
-        return f"{self._listener.address}/metrics"
-
-    async def start(self) -> None:
-        """Listens and serves.
-
-        Raises:
-            AddressInUseError: Another program holds the address, or it is none of this machine's.
-        """
-        await self._listener.start()
-
-    async def stop(self) -> None:
-        """Stops listening and ends within a second."""
-        await self._listener.stop()
+        return f"{self.address}/metrics"
 
     async def _health(self, _request: Request) -> Response:
         return _probe_response(self._stalled())

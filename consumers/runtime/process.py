@@ -1,6 +1,7 @@
 """Parts of every process: errors for operators, stopping, the clock, and garbage collection."""
 
 import asyncio
+import contextlib
 import gc
 import time
 from collections.abc import Coroutine
@@ -53,6 +54,12 @@ async def finish_unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) 
         await stop.wait()
 
     return await first_of(work, stopped())
+
+
+async def pause_unless(stop: asyncio.Event, seconds: float) -> None:
+    """Waits so long, or until `stop` is set."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
 
 
 # The clock of this machine that people set. How long something took is measured by `time.monotonic` instead.

@@ -3,10 +3,21 @@
 import base64
 import json
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 # Reads passwords and tokens from files.
 
@@ -113,23 +124,46 @@ SecretFile = Annotated[Path, AfterValidator(_has_a_secret)]
 HeaderSecretFile = Annotated[Path, AfterValidator(_fits_a_header)]
 
 
-def or_of_its_file(value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-    """Returns the secret, or the content of its file, which is read once: later changes have no effect.
+class SecretSettings(BaseModel):
+    """Settings whose secrets may come from files: `token`, or `token_file`, which is read once. One of the two at most.
 
-    Args:
-        value: The secret itself, if it is given.
-        info: Of the validated field. The setting of the file is validated before it, and has its name with `_file` behind.
-
-    Raises:
-        ValueError: Both are given, or the file has no usable secret. The text says nothing of the secret.
+    The setting of a file stands before that of its secret. No error says anything of a secret.
     """
-    name = f"{info.field_name}_file"
-    path = info.data.get(name)
-    if path is None:
-        return value
-    if value is not None:
-        raise ValueError(f"{name} is set too; set one of them")
-    return secret_in(path)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settles_the_secrets(cls, given: object) -> object:
+        """Lets the validator of a secret run when only its file is given."""
+        secrets = [name for name in cls.model_fields if f"{name}_file" in cls.model_fields]
+        return {**dict.fromkeys(secrets), **given} if isinstance(given, dict) else given
+
+    @field_validator("*")
+    @classmethod
+    def _or_of_its_file(cls, value: Any, info: ValidationInfo) -> Any:
+        name = f"{info.field_name}_file"
+        path = info.data.get(name)
+        if path is None:
+            return value
+        if value is not None:
+            raise ValueError(f"{name} is set too; set one of them")
+        return secret_in(path)
+
+
+def names_in(value: object) -> object:
+    """The names in a text with commas, as the environment gives it; several are as they are."""
+    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+def names_of(known: Collection[str]) -> BeforeValidator:
+    """Reads a setting with several of the known names."""
+
+    def read(value: object) -> object:
+        names = names_in(value)
+        if isinstance(names, list) and (unknown := [name for name in names if name not in tuple(known)]):
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(known)}")
+        return names
+
+    return BeforeValidator(read)
 
 
 # Settings of the parts that every process has: its log, its metrics page. They load none of these parts.

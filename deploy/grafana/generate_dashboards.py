@@ -1,7 +1,8 @@
 """Writes the dashboards and the data source of Grafana. Run this file after a change; a test compares.
 
 The JSON is committed, so nothing of this is needed to run callgauge. Units, descriptions and positions are written once
-in overview.py, pipeline.py and quality.py instead of by hand in files of a thousand lines. Links lead where deploy/addresses.yaml says.
+in overview.py, pipeline.py and quality.py instead of by hand in files of a thousand lines. Links lead where deploy/addresses.yaml says;
+where it says nothing, there is no link.
 """
 
 from collections.abc import Mapping
@@ -36,6 +37,8 @@ datasources:
     isDefault: true
     jsonData:
       timeInterval: 5s  # the scrape interval of prometheus.yml, from which Grafana takes the window of rates
+"""
+EXEMPLARS: Final = """\
       exemplarTraceIdDestinations:  # the points in a chart of latencies are calls
         - name: conversation_id
           url: {console}/calls/$${{__value.raw}}
@@ -44,9 +47,14 @@ datasources:
 """A dollar sign twice, because Grafana reads variables in this file."""
 
 
-def rendered() -> dict[Path, str]:
-    """Returns the text of each generated file."""
-    addresses = yaml.safe_load((GRAFANA.parent / "addresses.yaml").read_text(encoding="utf-8"))
+def rendered(addresses: Mapping[str, str] | None = None) -> dict[Path, str]:
+    """Returns the text of each generated file.
+
+    Args:
+        addresses: The content of addresses.yaml, unless given.
+    """
+    if addresses is None:
+        addresses = yaml.safe_load((GRAFANA.parent / "addresses.yaml").read_text(encoding="utf-8"))
     console, runbooks = (addresses[name].rstrip("/") for name in ("console", "runbooks"))
     boards = {
         "overview": _dashboard(
@@ -78,7 +86,8 @@ def rendered() -> dict[Path, str]:
         GRAFANA / "dashboards" / f"{name}.json": JSONEncoder(sort_keys=True, indent=2).encode(board.build()) + "\n"
         for name, board in boards.items()
     }
-    return {**files, GRAFANA / "provisioning/datasources/prometheus.yml": DATA_SOURCE.format_map({"console": console})}
+    source = DATA_SOURCE + (EXEMPLARS.format_map({"console": console}) if console else "")
+    return {**files, GRAFANA / "provisioning/datasources/prometheus.yml": source}
 
 
 def _dashboard(
@@ -108,7 +117,6 @@ def _dashboard(
             .tags(["callgauge"])
             .keep_time(keep_time=True)
         )
-        .link(dashboard.DashboardLink("Running calls").type(DashboardLinkType.LINK).url(f"{console}/calls"))
         .annotation(
             dashboard.AnnotationQuery()
             .name("Pages")
@@ -121,6 +129,8 @@ def _dashboard(
         )
         .with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
     )
+    if console:
+        board.link(dashboard.DashboardLink("Running calls").type(DashboardLinkType.LINK).url(f"{console}/calls"))
     if has_agent:
         board.with_variable(
             dashboard.QueryVariable("agent")

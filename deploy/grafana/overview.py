@@ -19,14 +19,16 @@ def rows(console: str, runbooks: str) -> tuple[Row, ...]:
     """Returns the rows of the dashboard.
 
     Args:
-        console: Address of the console, for the pages of calls.
-        runbooks: Address of the folder of runbooks.
+        console: Address of the console, for the pages of calls; empty for no links to them.
+        runbooks: Address of the folder of runbooks; empty as well.
     """
     return (_alerts(console, runbooks), *_ROWS, _FRESHNESS)
 
 
 def _alerts(console: str, runbooks: str) -> Row:
     labels = "&".join(f"{name}=${{__data.fields.{name}:percentencode}}" for name in ("agent", "tenant", "environment"))
+    links = {"Runbook": f"{runbooks}/${{__data.fields.alertname}}.md"} if runbooks else {}
+    links |= {"Calls": f"{console}/calls?{labels}"} if console else {}
     table = Chart(
         "Alerts",
         "Alerts that fire, or will if their trouble lasts. The watchdog is always here: without it Prometheus has no rules.",
@@ -34,7 +36,7 @@ def _alerts(console: str, runbooks: str) -> Row:
         24,
         {"": 'ALERTS{alertname=~"Callgauge.+"}'},
         "table",
-        {"Runbook": f"{runbooks}/${{__data.fields.alertname}}.md", "Calls": f"{console}/calls?{labels}"},
+        links,
     )
     return "What is wrong", (table,)
 

@@ -14,7 +14,7 @@ MAX_TOOL_SECONDS: Final = 86_400
 """Longest time of a tool that is plausible: a day."""
 
 
-class ToolRequest(WireModel):
+class AgentToolRequest(WireModel):
     """A tool is about to run. Only client tools have `parameters`."""
 
     tool_name: Name
@@ -24,7 +24,7 @@ class ToolRequest(WireModel):
     event_id: EventId = None
 
 
-class ToolReply(WireModel):
+class AgentToolReply(WireModel):
     """A tool has answered; `is_called` is false when it was not run after all. `full_tool_result` is in the full form only.
 
     `tool_latency_secs` is its time, where the event is made from a record that has it.
@@ -219,7 +219,7 @@ class ToolRequested(TimedAgentEvent):
     """A tool is about to run. A client tool is announced by both event types, with one `tool_call_id`."""
 
     type: Literal["client_tool_call", "agent_tool_request"]
-    data: ToolRequest = Field(
+    data: AgentToolRequest = Field(
         validation_alias=AliasChoices(
             "agent_tool_request", "client_tool_call", "agent_tool_request_event", "client_tool_call_event"
         )
@@ -235,7 +235,7 @@ class ToolReplied(TimedAgentEvent):
     """A tool has answered."""
 
     type: Literal["agent_tool_response", "agent_tool_response_full_payload"]
-    data: ToolReply = Field(
+    data: AgentToolReply = Field(
         validation_alias=AliasChoices(
             "agent_tool_response",
             "agent_tool_response_full_payload",

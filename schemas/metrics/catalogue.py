@@ -12,13 +12,14 @@ from schemas.metrics.definition import OVERFLOW_VALUE, Metric, Role
 from schemas.metrics.evaluator import EVALUATOR_METRICS
 from schemas.metrics.exporter import EXPORTER_METRICS, SPEECH_METRICS
 from schemas.metrics.judge import JUDGE_METRICS
-from schemas.metrics.process import INGEST_METRICS, MONITOR_METRICS, PROCESS_METRICS
+from schemas.metrics.process import HISTORY_METRICS, INGEST_METRICS, MONITOR_METRICS, PROCESS_METRICS
 
 METRICS: Final[tuple[Metric, ...]] = (
     *EXPORTER_METRICS,
     *SPEECH_METRICS,
     *EVALUATOR_METRICS,
     *JUDGE_METRICS,
+    *HISTORY_METRICS,
     *INGEST_METRICS,
     *MONITOR_METRICS,
     *PROCESS_METRICS,

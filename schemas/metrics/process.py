@@ -1,4 +1,4 @@
-"""Metrics of every process, of `ingest` and of the monitor."""
+"""Metrics of every process, of history, of `ingest` and of the monitor."""
 
 from typing import Final
 
@@ -8,6 +8,7 @@ from schemas.metrics.definition import TENANT, Label, Metric, MetricsOf, words_o
 _EVERY = MetricsOf("every")
 _INGEST = MetricsOf("ingest")
 _MONITOR = MetricsOf("monitor")
+_HISTORY = MetricsOf("history")
 
 # The metrics of every process, whatever its roles: its version, its series, its reading of Kafka, its HTTP server,
 # restarts of its roles, and the way of events, which leads through two roles. `process_*`, its memory, processor time and
@@ -111,6 +112,24 @@ MONITOR_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _MONITOR.counter("callgauge_monitor_look_failures_total", "requests")(
         "Looks for live calls that ElevenLabs did not answer, or not with a list of calls; each is logged."
+    ),
+)
+"""In the order in which they are listed."""
+
+
+# The metrics of the history role: what it keeps, and what waits.
+
+_HISTORY_OUTCOME = Label("outcome", "kept, or not readable", ("written", "refused"))
+
+HISTORY_METRICS: Final[tuple[Metric, ...]] = (
+    _HISTORY.counter("callgauge_history_records_total", "records", _HISTORY_OUTCOME)(
+        "Records of `scores` and `transcripts`, each counted when it is in the file of its day, or when it was refused."
+    ),
+    _HISTORY.counter("callgauge_history_write_failures_total", "writes")(
+        "Writes that failed, of a full disk or a folder without rights; each is tried again, and nothing is lost."
+    ),
+    _HISTORY.gauge("callgauge_history_lag_messages", "records", Label("topic", "the topic read"))(
+        "Records that are not in history yet, by topic, as of the newest poll."
     ),
 )
 """In the order in which they are listed."""

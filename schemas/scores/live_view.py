@@ -1,20 +1,25 @@
 """A call as its records of `scores` show it, the newest of each."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from schemas.closed_sets import Anchor, UnscoredReason
+from schemas.closed_sets import Anchor, ToolOutcome, UnscoredReason
+from schemas.scores.latency_stages import Stage
 from schemas.scores.records import (
     AnyScoreRecord,
     CallLabels,
     CallStartedFact,
+    CallValues,
     ClosedFact,
+    DeadAirFact,
     GoalsFact,
     ProgressScore,
     Result,
     Scored,
     StallFact,
+    ToolUseFact,
+    TurnValues,
     Unscored,
     VoiceToVoiceLatency,
 )
@@ -181,6 +186,28 @@ class GoalsReached(NamedTuple):
     subgoals: int
 
 
+class SlowestStage(NamedTuple):
+    """The stage of a left turn that took longest, and its milliseconds."""
+
+    turn: int
+    stage: Stage
+    latency_ms: float
+
+
+class Wait(NamedTuple):
+    """A caller who has finished and has no answer yet.
+
+    Attributes:
+        turn: The turn that is not answered.
+        since_ms: Broker time from which nobody spoke; of several silences in one wait that of the first.
+        silences: How many of its silences became dead air: the caller spoke again after each but the last.
+    """
+
+    turn: int
+    since_ms: int
+    silences: int
+
+
 class CallView(NamedTuple):
     """One call as its records show it so far.
 
@@ -198,6 +225,13 @@ class CallView(NamedTuple):
         goals: Subgoals after the newest judged turn; None before the first, and without goals.
         is_stalled: Whether the call runs and reached no further subgoal since its last stall.
         closed: The closing record, once there is one.
+        wait: The wait that became dead air and goes on; None while the caller speaks or is answered.
+        slowest_stage: The slowest stage of the turn of `latency`; None until the call has left that turn.
+        interrupted_turns: The turns with an interruption, in order, one entry for each.
+        dead_air_turns: The turns with dead air, in order, one entry for each.
+        failing_tools: By tool, how many of its newest uses in a row failed; tools that worked at last are not in it.
+        stalled_since: The turn after which no subgoal was reached, for a stalled call.
+        is_over: Whether the call is over; one that is not closed yet waits for verdicts.
     """
 
     conversation_id: str
@@ -213,6 +247,13 @@ class CallView(NamedTuple):
     goals: GoalsReached | None
     is_stalled: bool
     closed: ClosedFact | None
+    wait: Wait | None = None
+    slowest_stage: SlowestStage | None = None
+    interrupted_turns: tuple[int, ...] = ()
+    dead_air_turns: tuple[int, ...] = ()
+    failing_tools: tuple[tuple[str, int], ...] = ()
+    stalled_since: int | None = None
+    is_over: bool = False
 
     @property
     def agent(self) -> str:
@@ -228,12 +269,28 @@ class _TurnSubject(NamedTuple):
     number: int
 
 
+class _Silence(NamedTuple):
+    """One silence that became dead air: its turn, its beginning in broker time, and when it was known."""
+
+    turn: int
+    since_ms: int
+    known_ms: int
+
+
+class _ToolUse(NamedTuple):
+    """One use of a tool with an outcome."""
+
+    tool: str
+    has_failed: bool
+
+
 class _Newest(NamedTuple):
     """The newest revision of a subject, as far as the view shows it."""
 
     revision: int
     is_withdrawn: bool
-    latency: MeasuredLatency | None
+    caused_at_ms: int
+    shown: MeasuredLatency | SlowestStage | _Silence | _ToolUse | None
 
 
 class CallFold:
@@ -255,10 +312,13 @@ class CallFold:
         self._goals = CallGoals()
         self._stalled_since: int | None = None
         self._newest: dict[_TurnSubject, _Newest] = {}
+        self._is_over = False
+        self._view: CallView | None = None
         self.fold(first)
 
     def fold(self, record: AnyScoreRecord) -> None:
         """Takes in one record of this call, in any order and any number of times."""
+        self._view = None
         self.first_seen_ms = min(self.first_seen_ms, record.caused_at_ms)
         self.changed_ms = max(self.changed_ms, record.caused_at_ms)
         if (rank := _labels_rank(record)) >= self._labels_rank:
@@ -270,29 +330,49 @@ class CallFold:
             case ClosedFact():
                 if self.closed is None or self.closed.revision <= record.revision:
                     self.closed = record
+            case CallValues():
+                self._is_over = self._is_over or record.is_over
             case _ if record.turn is not None:
                 self._fold_turn(record, record.turn)
 
     def view(self) -> CallView:
         """Returns the call as it looks now."""
-        there = [(subject, each) for subject, each in self._newest.items() if not each.is_withdrawn]
-        counts = Counter(subject.name for subject, _ in there)
-        latencies = [each.latency for _, each in there if each.latency is not None]
+        if self._view is None:
+            self._view = self._viewed()
+        return self._view
+
+    def _viewed(self) -> CallView:
+        there = {subject: each for subject, each in sorted(self._newest.items()) if not each.is_withdrawn}
+        counts = Counter(subject.name for subject in there)
+        shown = [each.shown for each in there.values()]
+        latency = next((each for each in reversed(shown) if isinstance(each, MeasuredLatency)), None)
         judged = self._goals.newest
+        is_stalled = self._is_stalled()
+        is_over = self._is_over or self.closed is not None
         return CallView(
             conversation_id=self._conversation_id,
             labels=self._labels,
             first_seen_ms=self.first_seen_ms,
             changed_ms=self.changed_ms,
-            turn=max((subject.turn for subject, _ in there), default=None),
-            latency=max(latencies, key=lambda each: each.turn, default=None),
+            turn=max((subject.turn for subject in there), default=None),
+            latency=latency,
             user_interruptions=counts["interruption_by_user"],
             assistant_interruptions=counts["interruption_by_assistant"],
             dead_airs=counts["dead_air"],
             tool_calls=counts["tool_call"],
             goals=None if judged is None else GoalsReached(judged.reached, judged.missing, self._goals.subgoals),
-            is_stalled=self._is_stalled(),
+            is_stalled=is_stalled,
             closed=self.closed,
+            wait=None if is_over else _wait(there),
+            slowest_stage=next(
+                (each for each in shown if isinstance(each, SlowestStage) and latency and each.turn == latency.turn),
+                None,
+            ),
+            interrupted_turns=tuple(subject.turn for subject in there if subject.name in _INTERRUPTIONS),
+            dead_air_turns=tuple(each.turn for each in shown if isinstance(each, _Silence)),
+            failing_tools=_failing(each for each in shown if isinstance(each, _ToolUse)),
+            stalled_since=self._stalled_since if is_stalled else None,
+            is_over=is_over,
         )
 
     def _fold_turn(self, record: AnyScoreRecord, turn: int) -> None:
@@ -300,16 +380,69 @@ class CallFold:
         last = self._newest.get(subject)
         if last is not None and last.revision > record.revision:
             return
-        latency = None
-        if isinstance(record, VoiceToVoiceLatency) and isinstance(record.result, Scored):
-            latency = MeasuredLatency(turn, record.result.value, record.anchor)
-        self._newest[subject] = _Newest(record.revision, is_withdrawn(record), latency)
+        self._newest[subject] = _Newest(
+            record.revision, is_withdrawn(record), record.caused_at_ms, _shown(record, turn)
+        )
         if len(self._newest) > MAX_SUBJECTS:
             del self._newest[min(self._newest)]
 
     def _is_stalled(self) -> bool:
         since = self._stalled_since
         return self.closed is None and since is not None and self._goals.reached == self._goals.had_reached(since)
+
+
+_INTERRUPTIONS: Final = frozenset({"interruption_by_user", "interruption_by_assistant"})
+_INSIDE_STAGES: Final = frozenset({Stage.VOICE_TO_VOICE, Stage.FIRST_SPEECH, Stage.LLM_LAST_SENTENCE})
+"""Stages that explain no wait: they are the wait itself, or go on after the answer has begun."""
+
+
+def _shown(record: AnyScoreRecord, turn: int) -> MeasuredLatency | SlowestStage | _Silence | _ToolUse | None:
+    """What the view shows of a record of a turn, beside that it is there."""
+    match record:
+        case VoiceToVoiceLatency(result=Scored(value=latency_ms)):
+            return MeasuredLatency(turn, latency_ms, record.anchor)
+        case TurnValues():
+            stages = [each for each in record.stages if each.stage not in _INSIDE_STAGES]
+            slowest = max(stages, key=lambda each: each.latency_ms, default=None)
+            return None if slowest is None else SlowestStage(turn, slowest.stage, slowest.latency_ms)
+        case DeadAirFact():
+            # Its own clock may differ from the broker's, so the silence is taken to begin by the threshold before it was known.
+            return _Silence(turn, record.caused_at_ms - record.threshold_ms, record.caused_at_ms)
+        case ToolUseFact():
+            return _ToolUse(record.tool, record.outcome is ToolOutcome.ERROR)
+    return None
+
+
+def _wait(there: Mapping[_TurnSubject, _Newest]) -> Wait | None:
+    """The wait that goes on: dead air of the newest turn, of which no answer is known since."""
+    newest_turn = max((subject.turn for subject in there), default=0)
+    answered_ms = max(
+        (
+            each.caused_at_ms
+            for subject, each in there.items()
+            if subject.turn == newest_turn and isinstance(each.shown, MeasuredLatency)
+        ),
+        default=-1,
+    )
+    silences = [
+        each.shown
+        for each in there.values()
+        if isinstance(each.shown, _Silence) and each.shown.turn == newest_turn and each.shown.known_ms > answered_ms
+    ]
+    if not silences:
+        return None
+    return Wait(newest_turn, min(each.since_ms for each in silences), len(silences))
+
+
+def _failing(uses: Iterable[_ToolUse]) -> tuple[tuple[str, int], ...]:
+    """By tool, how often it failed since it last worked."""
+    failed: dict[str, int] = {}
+    for use in uses:
+        if use.has_failed:
+            failed[use.tool] = failed.get(use.tool, 0) + 1
+        else:
+            failed.pop(use.tool, None)
+    return tuple(failed.items())
 
 
 def _labels_rank(record: AnyScoreRecord) -> tuple[bool, int, tuple[str, ...]]:

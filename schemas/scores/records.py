@@ -145,6 +145,8 @@ EvaMetricName = Literal[
     "eva_conversation_valid_end",
     "eva_authentication_success",
     "eva_task_completion",
+    "eva_a_mean",
+    "eva_a_pass",
     "eva_x_mean",
     "eva_x_pass",
 ]

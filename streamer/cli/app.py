@@ -9,9 +9,11 @@ import os
 import re
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -27,6 +29,7 @@ GROUPS: Final = {
         "ingest": "Receives events over HTTP: webhooks and POST /events.",
         "top": "Shows the running calls of your topics as a table.",
         "call": "Shows one call from the topics: turns, goals, transcript.",
+        "history": "Finds past calls by what happened in them.",
         "tail": "Sends a run of EVA to the topics while EVA writes it.",
         "simulate": "Sends simulated calls to the topics in real time.",
     },
@@ -46,18 +49,25 @@ GROUPS: Final = {
         "events": "Checks events of a bot without sending them.",
         "quarantine": "Shows refused records, and puts them back after a fix.",
         "schema": "Prints the JSON Schema of a record type.",
+        "deploy-files": "Writes alert rules, dashboards, runbooks and the chart.",
     },
 }
 """Commands by their purpose, each with the first sentence of its help. The list fits a terminal of 24 rows and 80 columns."""
 COMMANDS: Final = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-_HEAD: Final = """\
-Usage: callgauge COMMAND [OPTIONS]    evaluates voice-agent calls while they run
-       callgauge COMMAND --help       explains a command; --version, -h
-"""
+_HEAD: Final = "Usage: callgauge COMMAND [OPTIONS]; COMMAND --help explains it (--version, -h)\n"
 _NO_COMMAND: Final = 2
 _GROUP_CHARS: Final = max(map(len, GROUPS))
 _NAME_CHARS: Final = max(map(len, COMMANDS))
 
+_OF_THE_PARSER: Final = "Value error, "
+"""What pydantic, with which typer reads values, puts before the text of an error."""
+_FILES_OF_SHELLS: Final = (
+    *(".bashrc", ".bash_completions/callgauge.sh", ".zshrc", ".zfunc/_callgauge"),
+    ".config/fish/completions/callgauge.fish",
+)
+"""Below the home folder: what typer writes for bash, zsh and fish."""
+_KINDS: Final = {"str": "TEXT", "Path": "PATH", "int": "N", "float": "N"}
+"""What stands for a value in the help, by the type that the code gives it; an option can have a word of its own."""
 _EXAMPLES: Final = re.compile(r"Examples?:\n")
 
 
@@ -71,11 +81,10 @@ class _LazyCommands(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Writes the list of commands: a line each, by purpose, so that it fits a terminal of 24 rows."""
         formatter.write(_HEAD)
-        formatter.write("\n")
         for group, commands in GROUPS.items():
             for place, (name, summary) in enumerate(commands.items()):
                 heading = "" if place else group
-                formatter.write(f"{heading:<{_GROUP_CHARS}}  {name:<{_NAME_CHARS}}  {summary}\n")
+                formatter.write(f"{heading:<{_GROUP_CHARS}} {name:<{_NAME_CHARS}}  {summary}\n")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Finds the command that the arguments begin with, and imports it."""
@@ -84,7 +93,7 @@ class _LazyCommands(TyperGroup):
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Reads the options before the command; `--help` and `--version` print here."""
-        with _quiet_without_reader(), _told_visibly():
+        with _quiet_without_reader(), _told_visibly(), _told_what_changed():
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
@@ -124,8 +133,33 @@ def _told_visibly() -> Iterator[None]:
     except TyperException as error:
         from consumers.runtime.visible import visible
 
-        vars(error).update({name: visible(text) for name, text in vars(error).items() if isinstance(text, str)})
+        told = {name: visible(text) for name, text in vars(error).items() if isinstance(text, str)}
+        vars(error).update({name: text.removeprefix(_OF_THE_PARSER) for name, text in told.items()})
         raise
+
+
+@contextmanager
+def _told_what_changed() -> Iterator[None]:
+    """Says after `--install-completion` which files it wrote, and what it added to those that were there; typer names the script only."""
+    if "--install-completion" not in sys.argv[1:2]:
+        yield
+        return
+    before = _lines_of_shells()
+    try:
+        yield
+    finally:
+        for place, lines in _lines_of_shells().items():
+            if (had := before.get(place)) is None:
+                typer.echo(f"New file: {place}")
+            elif added := [line for line in lines if line and line not in had]:
+                typer.echo(f"Added to {place}:\n" + "\n".join(f"  {line}" for line in added))
+        typer.echo("To remove completion, delete the new file and these lines.")
+
+
+def _lines_of_shells() -> dict[Path, list[str]]:
+    """The lines of each file of a shell that completion may change, as far as it is there."""
+    places = (Path.home() / name for name in _FILES_OF_SHELLS)
+    return {place: place.read_text(errors="replace").splitlines() for place in places if place.is_file()}
 
 
 def _reader_is_gone() -> bool:
@@ -136,11 +170,30 @@ def _reader_is_gone() -> bool:
 
 
 def loaded(name: str) -> Any:
-    """Imports a command; the docstrings of it and of its subcommands become their help texts."""
-    command: Any = typer.main.get_command(import_module(f"streamer.cli.{name}").app)
+    """Imports a command; the docstrings of it and of its subcommands become their help texts, which name no type of Python."""
+    command: Any = typer.main.get_command(import_module(f"streamer.cli.{name.replace('-', '_')}").app)
     for each in (command, *getattr(command, "commands", {}).values()):
         each.help = help_text(each.help)
+        each.get_params = partial(_with_kinds, each.get_params)
     return command
+
+
+def _with_kinds(parameters: Callable[[Any], list[Any]], context: Any) -> list[Any]:
+    """The parameters of a command, each with the word that stands for its value in the help."""
+    found = parameters(context)
+    for each in found:
+        each.display_type_rich = partial(_kind, each)
+    return found
+
+
+def _kind(parameter: Any, ctx: Any) -> str:
+    """`TEXT` for an option that takes one, the choices of one that has some, nothing for one that is there or not. The name of an
+    argument says enough.
+    """
+    if parameter.param_type_name == "argument" or parameter.is_flag:
+        return ""
+    shown = str(parameter.metavar or parameter.display_type(ctx)).strip("<>")
+    return _KINDS.get(shown.removeprefix("list[").removesuffix("]"), shown)
 
 
 def help_text(docstring: str) -> str:

@@ -173,8 +173,8 @@ def replay(
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     places = frozenset(place_named(settings.kafka, text) for text in records or ())
     wanted = wanted_by(settings, reason, topic, conversation, since, until, places)
-    plan, failed = finished(plan_of(settings, wanted))
-    chosen = plan.chosen
+    plan = finished(plan_of(settings, wanted))
+    chosen, failed = plan.chosen, plan.failed
     if dry_run:
         for entry in chosen:
             print_line(Outcome(Coordinates.of(entry)))

@@ -137,6 +137,7 @@ def replay(
         callgauge replay --from-topics --since 2h
         CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay --from-topics --since 2026-08-01 --until 2026-08-02
     """
+    from streamer.recordings.files import is_sample
     from streamer.report.drawing import counted
     from streamer.settings.listing import settings_from
     from streamer.sources.publisher import PlayProgress, publish_calls
@@ -157,7 +158,7 @@ def replay(
         run_name=None if keep_ids else secrets.token_hex(3),
         keeps_times=keep_times,
         agent=agent,
-        goals=goals,
+        goals="sample" if goals is None and all(map(is_sample, paths)) else goals,
     )
     amount = amount_of(plan)
     console = error_console()

@@ -28,10 +28,11 @@ app = typer.Typer(add_completion=False)
 def report(
     paths: PathsArgument,
     *,
-    html: Annotated[
+    output: Annotated[
         Path,
-        typer.Option("--html", "-o", "--output", metavar="FILE", help="The page; a file there is replaced."),
+        typer.Option("--output", "-o", metavar="FILE", help="The page; a file there is replaced."),
     ] = Path("callgauge-report.html"),
+    html: Annotated[Path | None, typer.Option("--html", hidden=True, help="The former name of --output.")] = None,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
     verdicts: VerdictsOption = None,
@@ -49,8 +50,8 @@ def report(
 
     Examples:
         callgauge report sample
-        callgauge report records/1.1.2 --html report.html
-        callgauge report calls.jsonl.gz --goals goals/ --html report.html
+        callgauge report records/1.1.2 -o report.html
+        callgauge report calls.jsonl.gz --goals goals/ -o report.html
     """
     from consumers.engine.redaction.redactor import Redactor
     from streamer.offline.call_work import Done, found_calls, places_of, reading, score_each
@@ -62,9 +63,10 @@ def report(
     from streamer.settings.listing import settings_from
 
     require_judge(verdicts, judge)
+    place = html or output
     settings = settings_from(config)
     plan = plan_from(settings, goals_for(paths, goals), agent, asks_judge=judge is JudgeSwitch.ON)
-    require_place(html)
+    require_place(place)
     redactor = Redactor(settings.redaction)
     places = places_of(found_calls(paths))
     calls: list[ReportedCall] = []
@@ -86,6 +88,6 @@ def report(
         raise typer.Exit(1)
     notes = [f"{counted(left_out, 'further call')} left out: a page has {MOST_CALLS} at most."] if left_out else []
     text = page(calls, notes, installed_version())
-    write_page(html, text)
-    say(f"Report of {counted(len(calls), 'call')}, {len(text.encode()):,} bytes: {html}")
+    write_page(place, text)
+    say(f"Report of {counted(len(calls), 'call')}, {len(text.encode()):,} bytes: {place}")
     read.require_all()

@@ -18,8 +18,8 @@ def run(
         typer.Option(
             "--roles",
             metavar="NAMES",
-            help=f"Which of {', '.join(ROLE_NAMES)}, separated by commas. Without it all, but ingest and monitor only if "
-            "they have a token, a secret or a key.",
+            help=f"Which of {', '.join(ROLE_NAMES)}, separated by commas. Without it all, but history, ingest and monitor "
+            "only if they have a folder, a token, a secret or a key.",
         ),
     ] = None,
     http_port: HttpPortOption = None,

@@ -3,11 +3,9 @@
 import asyncio
 import secrets
 from collections.abc import Iterable
-from contextlib import nullcontext
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, TextColumn
 
 from consumers.runtime.process import wall_clock_ms
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
@@ -54,6 +52,8 @@ def simulate(
     The agents do well and meet the objectives. With the profile `awkward` most calls are difficult: interruptions, empty
     sessions, late, missing and repeated events, slow tools. The same seed makes the same calls. Ctrl-C ends it.
 
+    Calls name the goal set of their agent, which `run` brings; a set of yours with that id or for that agent counts instead.
+
     With --print you see what good events look like, without a broker: each line is an event as POST /events takes it.
 
     Examples:
@@ -78,7 +78,7 @@ def simulate(
     def traffic(limit: int | None = None) -> Iterable[PlayedCall]:
         return simulated_traffic(
             chosen, concurrent_calls=calls, start_ms=wall_clock_ms(), limit=limit, tenant=tenant,
-            environment=environment, profile_of=with_incidents(PROFILES[profile], troubles),
+            environment=environment, profile_of=with_incidents(PROFILES[profile], troubles), names_goals=True,
         )  # fmt: skip
 
     if prints:
@@ -86,14 +86,10 @@ def simulate(
             print_line(line)
         return
     say(f"Simulating {calls} calls at a time, seed {chosen}, to {settings.bootstrap}.")
-    console = error_console()
-    columns = TextColumn("{task.description}")
-    with Progress(columns, console=console) if console.is_terminal else nullcontext() as shown:
-        task = shown.add_task("") if shown else None
+    with error_console().status("") as shown:
 
         def show(progress: PlayProgress) -> None:
-            if shown is not None and task is not None:
-                shown.update(task, description=traffic_text(progress))
+            shown.update(traffic_text(progress))
 
         _, progress = asyncio.run(
             publish_calls(settings, "callgauge.simulator", traffic, 1.0, show=show, seconds=seconds)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption
+from streamer.facts import SortKey
 from streamer.terminal import quiet_libraries
 
 app = typer.Typer(add_completion=False)
@@ -16,12 +17,27 @@ def top(
     *,
     once: Annotated[bool, typer.Option("--once", help="Print the table and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the calls as JSON and end.")] = False,
+    agent: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only calls of this agent; may be given several times.")
+    ] = None,
+    tenant: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only calls of this tenant.")] = None,
+    environment: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only calls in this environment.")
+    ] = None,
+    bad: Annotated[bool, typer.Option("--bad", help="Only calls in trouble.")] = False,
+    sort: Annotated[
+        SortKey, typer.Option(help="The order: the worst first, the longest quiet, the slowest, the oldest, by agent.")
+    ] = "trouble",
     since: Annotated[str, typer.Option(metavar="WHEN", help=SINCE_HELP)] = "10m",
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Shows the running calls of your topics as a table.
+
+    The calls in trouble come first, the worst at the top, with the reason in words: the agent does not answer, the caller waits in
+    silence, slow answers, a tool that fails, no progress, interruptions. Healthy calls follow as far as there is room; the others
+    are counted by agent. The first line says how old the newest score is.
 
     It reads the topic scores from --since on, then every new record. Calls that began earlier are in the table if they have a
     record since then. A call that is over stays for 20 s. No consumer group is used. Ctrl-C ends it.
@@ -30,14 +46,18 @@ def top(
 
     Examples:
         callgauge top
-        callgauge top --once --since 1h
+        callgauge top --bad --environment production
+        callgauge top --once --since 1h --sort began
         callgauge top --json --bootstrap kafka:9092
     """
-    from streamer.live_calls import watch
+    from streamer.live_calls import WantedCalls, watch
     from streamer.settings.listing import settings_from
     from streamer.time_bounds import moment_given
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     since_ms = moment_given(since)
+    wanted = WantedCalls(
+        frozenset(agent or ()), frozenset(tenant or ()), frozenset(environment or ()), only_bad=bad, sort=sort
+    )
     with quiet_libraries():
-        asyncio.run(watch(settings, since_ms, once=once or as_json, as_json=as_json))
+        asyncio.run(watch(settings, since_ms, wanted, once=once or as_json, as_json=as_json))

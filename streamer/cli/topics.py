@@ -56,8 +56,15 @@ def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
 @app.command()
 def create(
     partitions: Annotated[
-        int, typer.Option("--partitions", metavar="N", min=1, max=10_000, help="Of every topic.")
-    ] = 4,
+        int | None,
+        typer.Option(
+            "--partitions",
+            metavar="N",
+            min=1,
+            max=10_000,
+            help="Of every topic; otherwise as many as the topics that are there, or 4.",
+        ),
+    ] = None,
     replication_factor: Annotated[
         int, typer.Option("--replication-factor", metavar="N", min=1, max=100, help="Brokers that hold each record.")
     ] = 1,
@@ -74,7 +81,8 @@ def create(
     """Creates the topics that do not exist yet. Existing topics stay as they are.
 
     All get the same number of partitions, so that all records of a call have the same partition number. A later change
-    breaks that for the calls that run at that time: choose a generous number.
+    breaks that for the calls that run at that time: choose a generous number. If topics are there with another number, none
+    is made.
 
     Examples:
         callgauge topics create --partitions 24 --replication-factor 3

@@ -1,5 +1,6 @@
 """The command `transcript`: recorded calls through the live engine, and the transcript of each."""
 
+from collections import deque
 from pathlib import Path
 from typing import Annotated
 
@@ -37,10 +38,13 @@ def transcript(
         callgauge transcript records/1.1.2 | jq '.[].message'
         callgauge transcript calls.jsonl.gz --folder transcripts --gzip
     """
-    from streamer.offline.call_work import Done, found_calls, places_of, reading, score_each
+    from streamer.offline.call_work import each_call, found_calls, places_of, reading
     from streamer.offline.scoring import RecordedScoring, plan_from
+    from streamer.recordings.files import RecordedCall
+    from streamer.recordings.reader import unknown_speech
     from streamer.roles.transcript_files import FolderWriter, print_transcript, write_transcript
     from streamer.settings.listing import settings_from
+    from streamer.sources.replay import with_control_events
 
     if packs and folder is None:
         raise typer.BadParameter("it is about files: give --folder too, or pack standard output with `| gzip`.")
@@ -50,10 +54,15 @@ def transcript(
     write = print_transcript if folder is None else FolderWriter(folder, packs=packs).write
     with reading(stopped="the calls before have their transcripts") as read:
 
-        def take(done: Done[RecordedScoring]) -> None:
+        def scored(recorded: RecordedCall) -> tuple[RecordedScoring, tuple[str, ...]]:
+            # Not `scoring_of`: states and figures beside the events are in no transcript, so a broken file of them must not cost it.
+            call, lacks = with_control_events(recorded, agent=agent), tuple(unknown_speech(recorded))
+            scoring = RecordedScoring(call, plan, None, lacks=lacks)
+            deque(scoring.run(), maxlen=0)  # nothing is asked
+            return scoring, scoring.remarks
+
+        for done in each_call(places, scored):
             if done.result is not None:
                 write_transcript(done.result, write)
             read.add(done)
-
-        score_each(places, plan, lambda scoring: scoring, take, settings, read)
     read.require_all()

@@ -4,8 +4,7 @@ import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,12 +17,11 @@ from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
     IncompatibleBrokerVersion,
-    KafkaError,
     NotCoordinatorForGroupError,
     for_code,
 )
 
-from consumers.runtime.kafka.connection import CONNECT_SECONDS, READ, WRITE, KafkaSettings, Needs
+from consumers.runtime.kafka.connection import CONNECT_SECONDS, READ, WRITE, Needs
 from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import InputSource
 from schemas.topics import (
@@ -63,12 +61,14 @@ class ClusterFacts:
     Attributes:
         brokers: Number of brokers that answer.
         version: Protocol version of the brokers, for example `3.9-IV0`; None if unknown.
+        max_transaction_ms: How long they let a transaction take; None if unknown.
         topics: The partitions of every topic that this user may see, by full name.
     """
 
     brokers: int
     version: str | None
     topics: Mapping[str, tuple[PartitionState, ...]]
+    max_transaction_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +106,6 @@ class ClockFacts:
     most_ms: int
 
 
-@asynccontextmanager
-async def administration(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    """A client that is connected.
-
-    Raises:
-        KafkaUnreachableError: No broker answers, at the start or later, or it refuses.
-    """
-    admin = kafka.admin("doctor")
-    try:
-        await admin.start()
-        yield admin
-    except (KafkaError, TimeoutError) as error:
-        raise kafka.unreachable(error) from error
-    finally:
-        await admin.close()
-
-
 async def cluster_facts(admin: AIOKafkaAdminClient) -> ClusterFacts:
     """The brokers and all topics; asking for topics by name could make them."""
     cluster = await admin.describe_cluster()
@@ -134,7 +117,11 @@ async def cluster_facts(admin: AIOKafkaAdminClient) -> ClusterFacts:
         for entry in await admin.describe_topics()
         if not entry["error_code"]
     }
-    return ClusterFacts(len(brokers), await _version(admin, brokers[0]) if brokers else None, topics)
+    settings = await _settings(admin, brokers[0]) if brokers else {}
+    # Brokers before 4.0 name the protocol they speak among their settings; later ones do not.
+    version = settings.get("inter.broker.protocol.version") or ("4.0 or newer" if settings else None)
+    max_transaction = settings.get("transaction.max.timeout.ms") or ""
+    return ClusterFacts(len(brokers), version, topics, int(max_transaction) if max_transaction.isdigit() else None)
 
 
 async def group_facts(admin: AIOKafkaAdminClient, group_id: str) -> GroupFacts:
@@ -186,21 +173,18 @@ async def log_bounds(
     return {tp: LogBounds(starts[tp], ends[tp]) for tp in partitions}
 
 
-async def clock_facts(
-    consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition], seconds: float = WATCH_SECONDS
-) -> ClockFacts | None:
+async def clock_facts(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> ClockFacts | None:
     """Compares the clocks by a record that a producer writes meanwhile; None if no record arrives.
 
     Args:
         consumer: A started consumer without a group; its assignment changes.
         partitions: Partitions to read. Records without the broker's time are skipped.
-        seconds: How long to wait.
     """
     consumer.assign(partitions)
     since_ms = wall_clock_ms()
     for tp, end in (await consumer.end_offsets(partitions)).items():
         consumer.seek(tp, end)
-    until = time.monotonic() + seconds
+    until = time.monotonic() + WATCH_SECONDS
     while (left := until - time.monotonic()) > 0:
         for records in (await consumer.getmany(timeout_ms=max(1, int(left * 1_000)))).values():
             for record in records:
@@ -224,17 +208,14 @@ def _read_in(note: str) -> int:
     return read if isinstance(read, int) else 0
 
 
-async def _version(admin: AIOKafkaAdminClient, broker: int) -> str | None:
-    """Brokers before 4.0 name the protocol they speak among their settings; later ones do not."""
+async def _settings(admin: AIOKafkaAdminClient, broker: int) -> Mapping[str, str | None]:
+    """The settings of a broker; none if it is too old for the question, or this user may not see them."""
     try:
         answers: list[Any] = await admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, str(broker))])
     except IncompatibleBrokerVersion:
-        return None
+        return {}
     code, _, _, _, entries = answers[0].resources[0]
-    settings = {entry[0]: entry[1] for entry in entries}
-    if code or not settings:
-        return None
-    return settings.get("inter.broker.protocol.version") or "4.0 or newer"
+    return {} if code else {entry[0]: entry[1] for entry in entries}
 
 
 async def _coordinator(admin: AIOKafkaAdminClient, group_id: str) -> int:
@@ -266,6 +247,7 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
         JUDGE_REQUESTS_TOPIC: {READ},
         JUDGE_VERDICTS_TOPIC: {WRITE},
     },
+    "history": {SCORES_TOPIC: {READ}},
     "monitor": {TOPIC_BY_SOURCE[source]: {WRITE} for source in (InputSource.AUDIT, InputSource.ELEVENLABS)},
     "ingest": {TOPIC_BY_SOURCE[source]: {WRITE} for source in _TRAFFIC_SOURCES},
 }
@@ -305,6 +287,8 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
         if settings.transcripts.folder is not None:
             operations[TRANSCRIPTS_TOPIC].add(READ)
             groups.append(files_group(settings.evaluator_group))
+    if "history" in roles and settings.history.words:
+        operations[TRANSCRIPTS_TOPIC].add(READ)
     return Needs(
         operations={topic: frozenset(needed) for topic, needed in operations.items()},
         groups=tuple(groups),

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import typer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
+from aiokafka.errors import TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
 from rich.table import Table
 
 from consumers.runtime.kafka.connection import REQUEST_TIMEOUT_MS, KafkaSettings, TopicsRequest
@@ -17,6 +17,8 @@ from schemas.topics import SCORES_TOPIC, TOPICS, Severity, Topic, TopicFault
 from schemas.units import DAY_MS, HOUR_MS
 from streamer.terminal import say
 
+DEFAULT_PARTITIONS: Final = 4
+"""Partitions of each topic where nobody says another number."""
 IN_FORCE_SECONDS: Final = 10.0
 """How long a broker may take to give new topics their leaders. A quiet one takes a tenth of a second."""
 _LOOK_AGAIN_SECONDS: Final = 0.1
@@ -40,15 +42,17 @@ class TopicState:
 
 
 async def create_topics(
-    kafka: KafkaSettings, *, partitions: int, replication_factor: int, scores_copy: str | None = None
+    kafka: KafkaSettings, *, partitions: int | None, replication_factor: int, scores_copy: str | None = None
 ) -> dict[str, bool]:
     """Creates every topic of the table that does not exist; existing topics stay as they are.
 
-    Input topics take the broker's time: idleness and dead air are judged by one clock, not by each producer's.
+    It looks first, and makes none if they would not fit those that are there. Input topics take the broker's time: idleness
+    and dead air are judged by one clock, not by each producer's.
 
     Args:
         kafka: The cluster, and the prefix of topic names.
-        partitions: Number for every topic, so that a call has the same partition number everywhere.
+        partitions: Number for every topic, so that a call has the same partition number everywhere. None takes that of
+            the topics that are there, and `DEFAULT_PARTITIONS` where there are none.
         replication_factor: Number of brokers that hold each record.
         scores_copy: Name of a further topic like `scores`, for the records of a back-test; None for no further one.
 
@@ -57,9 +61,11 @@ async def create_topics(
 
     Raises:
         KafkaUnreachableError: No broker answers.
-        OperatorError: The broker refused a topic; the topics before it exist.
+        OperatorError: The topics that are there have another number, or the broker refused a topic; the topics before
+            it exist.
     """
-    async with _admin(kafka) as admin:
+    count = _count_for(await topic_states(kafka), kafka, partitions)
+    async with kafka.administration("topics") as admin:
         made: dict[str, bool] = {}
         scores = [topic for topic in TOPICS if topic.name == SCORES_TOPIC]
         copies = [topic._replace(name=scores_copy) for topic in scores if scores_copy is not None]
@@ -68,7 +74,7 @@ async def create_topics(
             if topic.direction == "input":
                 configs["message.timestamp.type"] = "LogAppendTime"
             name = kafka.topic(topic.name)
-            new = NewTopic(name, partitions, replication_factor, topic_configs=configs)
+            new = NewTopic(name, count, replication_factor, topic_configs=configs)
             answer = await admin.create_topics([new], timeout_ms=REQUEST_TIMEOUT_MS)
             (_, code, *text) = answer.topic_errors[0]
             error = for_code(code)
@@ -82,6 +88,31 @@ async def create_topics(
             made[name] = not code
         await _until_in_force(admin, made)
         return made
+
+
+def _count_for(states: Iterable[TopicState], kafka: KafkaSettings, wanted: int | None) -> int:
+    """The number of partitions for new topics, which must be that of the topics that are there.
+
+    Raises:
+        OperatorError: Those have another number, or several.
+    """
+    fitting = [each for each in states if each.topic.partitions != "any"]
+    there = {each.name: each.partitions for each in fitting if each.partitions}
+    counts = set(there.values())
+    fits = len(counts) == 1 and wanted in (None, *counts)
+    if fits or not counts or len(there) == len(fitting):  # where none is missing, none is made that could not fit
+        return min(counts) if len(counts) == 1 else wanted or DEFAULT_PARTITIONS
+    seen = ", ".join(f"{name} {count}" for name, count in there.items())
+    expected = f"{wanted} partitions each, as --partitions says" if wanted else "the same number of partitions for all"
+    what_to_do = (
+        f"Leave --partitions out, and all get {min(counts)};"
+        if len(counts) == 1
+        else f"While no call runs, give the smaller ones {max(counts)} partitions (`kafka-topics.sh --alter`);"
+    )
+    raise OperatorError(
+        f"Topics on {kafka.bootstrap_servers}: expected {expected}; seen {seen}. A call is found by its partition number, so no "
+        f"topic was made.\n  {what_to_do} or delete them, or set another topic prefix."
+    )
 
 
 async def topic_states(kafka: KafkaSettings) -> tuple[TopicState, ...]:
@@ -141,18 +172,6 @@ async def _led_topics(admin: AIOKafkaAdminClient) -> set[str]:
         for entry in await admin.describe_topics()
         if not entry["error_code"] and all(each["leader"] >= 0 for each in entry["partitions"])
     }
-
-
-@contextlib.asynccontextmanager
-async def _admin(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = kafka.admin("topics")
-    try:
-        await admin.start()
-        yield admin
-    except (TimeoutError, KafkaError) as error:
-        raise kafka.unreachable(error) from error
-    finally:
-        await admin.close()
 
 
 # The work of the command `topics`: the topic table, and the faults of topics.

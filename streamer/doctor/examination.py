@@ -7,15 +7,17 @@ import socket
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx2
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 from rich.table import Table
 
 from consumers.runtime.kafka.connection import (
@@ -42,12 +44,12 @@ from schemas.topics import (
     SOURCE_BY_TOPIC,
     TOPICS,
     TRANSCRIPTS_TOPIC,
+    duration,
 )
 from streamer.cluster.facts import (
     ClusterFacts,
     GroupFacts,
     LogBounds,
-    administration,
     clock_facts,
     cluster_facts,
     files_group,
@@ -80,7 +82,21 @@ RECENT_MS: Final = 3_600_000
 """Refused records of the last hour are a fault that lasts, or one that somebody should know of."""
 PORT_ANSWER_SECONDS: Final = 2.0
 """How long the program may take to answer that listens on the address of /metrics or of `ingest`."""
+MAX_PAGE_BYTES: Final = 16_777_216
+"""How much of /metrics is read; a full page has 5 MB."""
 _OURS: Final = b"callgauge_build_info"
+_STARTED: Final = "process_start_time_seconds"
+_OF_EVALUATOR: Final = "callgauge_events_total"
+_COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
+    "callgauge_quarantined_total": ("refused", "See why: `callgauge quarantine list`."),
+    "callgauge_misread_records_total": (
+        "not understood",
+        "The log of the evaluator names them: records_not_understood.",
+    ),
+    "callgauge_agent_errors_total": ("with an error of an agent", "The logs of the agents say what fails."),
+}
+"""Counters of an evaluator that show a fault of a producer: what they count, and the remedy."""
+_READ_FROM_PAGE: Final = (_STARTED, _OF_EVALUATOR, *_COUNTERS)
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 
 
@@ -89,13 +105,17 @@ def start_findings(settings: Settings) -> Iterator[Finding]:
     sets, finding = _goal_sets(settings)
     yield finding
     yield judge_finding(settings, sets)
-    yield metrics_finding(settings)
+    yield from metrics_findings(settings)
 
 
 def _goal_sets(settings: Settings) -> tuple[list[GoalSet], Finding]:
     folder = settings.goals.folder
     if folder is None:
-        source = "the topic goals is read" if settings.goals.reads_topic else "none, so no call has progress"
+        source = (
+            "the topic goals is read"
+            if settings.goals.reads_topic
+            else "none, so only simulated calls and the sample have progress"
+        )
         return [], Finding("goals", Verdict.OK, source)
     try:
         files = [read_goal_file(path) for path in goal_files_of(folder)]
@@ -137,21 +157,54 @@ def judge_finding(settings: Settings, sets: list[GoalSet]) -> Finding:
     return Finding(check, Verdict.OK, f"off: {why}")
 
 
-def metrics_finding(settings: Settings) -> Finding:
-    """Whether /metrics could be served on this machine, or is served already."""
+def metrics_findings(settings: Settings) -> Iterator[Finding]:
+    """Whether /metrics could be served on this machine, or is served already, and then what its evaluator counts."""
     check, host, port = "metrics address", settings.http_host, settings.http_port
     where = f"{host}:{port}"
-    if error := _bind_error(host, port):
-        if _answers(host, port, "/metrics", _is_ours):
-            return Finding(check, Verdict.OK, f"callgauge serves /metrics on {where}")
-        seen = f"`callgauge run` could not start here: {where}: {error.strerror or error}"
-        what_to_do = (
-            "End the program that uses the port (`ss -ltnp` names it), or set http_port; nothing to do if callgauge runs "
-            "on another machine."
-        )
-        return Finding(check, Verdict.WARNING, seen, what_to_do)
-    free = "is free on this machine" if port else "takes a free port at each start"
-    return Finding(check, Verdict.OK, f"{where} {free}")
+    if not (error := _bind_error(host, port)):
+        free = "is free on this machine" if port else "takes a free port at each start"
+        yield Finding(check, Verdict.OK, f"{where} {free}")
+        return
+    answer = _answer(host, port, "/metrics", settings.http_token)
+    if answer is not None and answer.is_of_metrics:
+        yield Finding(check, Verdict.OK, f"callgauge serves /metrics on {where}")
+        yield from counter_findings(answer.body.decode("utf-8", "replace"), wall_clock_ms())
+        return
+    seen = f"`callgauge run` could not start here: {where}: {error.strerror or error}"
+    what_to_do = (
+        "End the program that uses the port (`ss -ltnp` names it), or set http_port; nothing to do if callgauge runs "
+        "on another machine."
+    )
+    yield Finding(check, Verdict.WARNING, seen, what_to_do)
+
+
+def counter_findings(page: str, now_ms: int) -> Iterator[Finding]:
+    """What an evaluator has refused and not understood since its start; nothing if the page is of another role.
+
+    Args:
+        page: /metrics in the text format.
+        now_ms: The time now, in epoch milliseconds.
+    """
+    counts: dict[str, Counter[str]] = {name: Counter() for name in _COUNTERS}
+    started_ms, is_of_evaluator = now_ms, False
+    wanted = "".join(f"{line}\n" for line in page.splitlines() if line.startswith(_READ_FROM_PAGE))
+    for sample in (sample for family in text_string_to_metric_families(wanted) for sample in family.samples):
+        if sample.name == _STARTED:
+            started_ms = int(sample.value * 1_000)
+        elif sample.name in counts:
+            counts[sample.name][" ".join(sample.labels.values())] += int(sample.value)
+        is_of_evaluator = is_of_evaluator or sample.name == _OF_EVALUATOR
+    if not is_of_evaluator:
+        return
+    since = f"since it started {duration(max(0, now_ms - started_ms))} ago"
+    for name, (what, what_to_do) in _COUNTERS.items():
+        if total := counts[name].total():
+            most = ", ".join(f"{labels} {count}" for labels, count in counts[name].most_common(MAX_SHOWN))
+            seen = f"{counted(total, 'record')} {what} {since}: {most}{_more(len(counts[name]))}"
+            yield Finding("counters", Verdict.WARNING, seen, what_to_do)
+    if not any(map(Counter.total, counts.values())):
+        seen = f"the evaluator here has refused and misread nothing {since}, and no agent reported an error"
+        yield Finding("counters", Verdict.OK, seen)
 
 
 def quarantine_finding(
@@ -187,27 +240,39 @@ def _bind_error(host: str, port: int) -> OSError | None:
     return None
 
 
-def _answers(host: str, port: int, path: str, fits: Callable[[http.client.HTTPResponse], bool]) -> bool:
-    """Whether the answer to GET of the program there fits. GET changes nothing anywhere."""
+class _Answer(NamedTuple):
+    """The answer of the program that listens at an address."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_of_metrics(self) -> bool:
+        """Whether it shows metrics of callgauge, or wants a token for them as callgauge does."""
+        wants_token = self.status == http.HTTPStatus.UNAUTHORIZED and "Bearer" in self.headers.get(
+            "www-authenticate", ""
+        )
+        return wants_token or _OURS in self.body
+
+    @property
+    def takes_events(self) -> bool:
+        """Whether events may be posted at this path."""
+        return self.status == http.HTTPStatus.METHOD_NOT_ALLOWED and "POST" in self.headers.get("allow", "")
+
+
+def _answer(host: str, port: int, path: str, token: SecretStr | None = None) -> _Answer | None:
+    """The answer to GET, which changes nothing anywhere; None without one."""
     connection = http.client.HTTPConnection(_ANY_ADDRESS.get(host, host), port, timeout=PORT_ANSWER_SECONDS)
     try:
-        connection.request("GET", path)
-        return fits(connection.getresponse())
+        headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return _Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read(MAX_PAGE_BYTES))
     except (OSError, http.client.HTTPException):
-        return False
+        return None
     finally:
         connection.close()
-
-
-def _is_ours(answer: http.client.HTTPResponse) -> bool:
-    """Whether it shows metrics of callgauge, or wants a token for them as callgauge does."""
-    wants_token = answer.status == http.HTTPStatus.UNAUTHORIZED and "Bearer" in answer.getheader("www-authenticate", "")
-    return wants_token or _OURS in answer.read()
-
-
-def _takes_events(answer: http.client.HTTPResponse) -> bool:
-    """Whether events may be posted at this path."""
-    return answer.status == http.HTTPStatus.METHOD_NOT_ALLOWED and "POST" in answer.headers.get("allow", "")
 
 
 # The checks of a consumer group in `callgauge doctor`: members, lag and lost records. Pure.
@@ -309,14 +374,18 @@ def _more(count: int) -> str:
     return f" and {count - MAX_SHOWN} more" if count > MAX_SHOWN else ""
 
 
-# Checks by the newest keys whether producers place all records of a call on one partition number.
+# A sample of what producers sent in the last hour, and whether they place all records of a call on one partition number.
 
 SAMPLED_RECORDS: Final = 1_000
-"""Newest records of an input whose keys are looked at, over all of its partitions: the calls of some seconds."""
+"""Records of an input that are looked at, over all of its partitions, spread over the last hour."""
 LEAST_SAMPLED_RECORDS: Final = 10
 """Of each partition, however many there are."""
-SAMPLE_SECONDS: Final = 5.0
-"""Deadline of reading them; the keys that have arrived by then are checked."""
+SAMPLES: Final = 12
+"""Places of the hour at which records are read: one in five minutes."""
+SAMPLE_FETCH_BYTES: Final = 65_536
+"""What the broker sends of a partition at a time; a megabyte for a few records of each place would be too much."""
+SAMPLE_SECONDS: Final = 10.0
+"""Deadline of reading them, the newest first; what has arrived by then is checked."""
 MAX_SHOWN_CHARS: Final = 40
 """Of a key."""
 
@@ -334,10 +403,22 @@ _WHAT_TO_DO: Final = (
 )
 
 
-async def newest_keys(
-    consumer: AIOKafkaConsumer, partitions: Mapping[str, int], look: Callable[[Any], None] | None = None
-) -> Keys:
-    """The keys of the newest records.
+def sampled_offsets(begin: int, end: int, most: int) -> list[range]:
+    """The offsets to look at between two: all, or pieces at even distances, the newest first.
+
+    Example:
+        >>> sampled_offsets(0, 1_000, 4), sampled_offsets(7, 9, 4), sampled_offsets(9, 9, 4)
+        ([range(999, 1000), range(749, 750), range(499, 500), range(249, 250)], [range(7, 9)], [])
+    """
+    if end - begin <= most:
+        return [range(begin, end)] if begin < end else []
+    pieces = min(SAMPLES, most)
+    lasts = (begin + (end - begin) * number // pieces for number in range(pieces, 0, -1))
+    return [range(last - most // pieces, last) for last in lasts]
+
+
+async def sampled_keys(consumer: AIOKafkaConsumer, partitions: Mapping[str, int], look: Callable[[Any], None]) -> Keys:
+    """The keys of records spread over the last hour; of a topic that has none since then, of its newest records.
 
     Args:
         consumer: A started one in no group; it is given other partitions.
@@ -349,22 +430,28 @@ async def newest_keys(
     """
     inputs = [TopicPartition(topic, number) for topic, count in partitions.items() for number in range(count)]
     consumer.assign(inputs)
-    starts, ends = await consumer.beginning_offsets(inputs), await consumer.end_offsets(inputs)
-    for tp in inputs:
+    bounds = await log_bounds(consumer, inputs)
+    recent = await consumer.offsets_for_times(dict.fromkeys(inputs, recent_since_ms()))
+    pieces: dict[TopicPartition, list[range]] = {}
+    active = {tp.topic for tp, at in recent.items() if at is not None}
+    for tp, each in bounds.items():
         share = max(LEAST_SAMPLED_RECORDS, SAMPLED_RECORDS // partitions[tp.topic])
-        consumer.seek(tp, max(starts[tp], ends[tp] - share))
+        newest = each.end if tp.topic in active else each.end - share
+        pieces[tp] = sampled_offsets(max(each.start, recent[tp].offset if recent[tp] else newest), each.end, share)
     found: dict[str, dict[bytes, set[int]]] = {topic: defaultdict(set) for topic in partitions}
-    left = {tp for tp in inputs if starts[tp] < ends[tp]}
     until = time.monotonic() + SAMPLE_SECONDS
-    while left and (seconds := until - time.monotonic()) > 0:
-        for tp, records in (await consumer.getmany(*left, timeout_ms=max(1, int(seconds * 1_000)))).items():
-            for record in records:
-                if look is not None:
+    for place in range(SAMPLES):
+        piece = {tp: of_tp[place] for tp, of_tp in pieces.items() if place < len(of_tp)}
+        for tp, offsets in piece.items():
+            consumer.seek(tp, offsets.start)
+        while piece and (seconds := until - time.monotonic()) > 0:
+            for tp, records in (await consumer.getmany(*piece, timeout_ms=max(1, int(seconds * 1_000)))).items():
+                for record in (record for record in records if record.offset < piece[tp].stop):
                     look(record)
-                if record.key:
-                    found[tp.topic][record.key].add(tp.partition)
-        # By position, not by record: the end of a transaction has an offset and is no record.
-        left = {tp for tp in left if await consumer.position(tp) < ends[tp]}
+                    if record.key:
+                        found[tp.topic][record.key].add(tp.partition)
+            # By position, not by record: the end of a transaction has an offset and is no record.
+            piece = {tp: of_tp for tp, of_tp in piece.items() if await consumer.position(tp) < of_tp.stop}
     return {topic: {key: frozenset(numbers) for key, numbers in keys.items()} for topic, keys in found.items()}
 
 
@@ -372,7 +459,7 @@ def key_findings(keys: Keys, partitions: Mapping[str, int]) -> Iterator[Finding]
     """Whether the places of the keys fit together; nothing where there are none.
 
     Args:
-        keys: The newest.
+        keys: Those of the sample.
         partitions: Of each topic, how many it has.
     """
     places: dict[bytes, set[tuple[str, int]]] = defaultdict(set)
@@ -397,7 +484,7 @@ def key_findings(keys: Keys, partitions: Mapping[str, int]) -> Iterator[Finding]
         yield Finding("keys", Verdict.WARNING, f"the inputs place keys by different hashes: {senders}", _WHAT_TO_DO)
     elif not torn:
         name = "murmur2" if "murmur2" in agreed else min(agreed)
-        seen = f"the newest {counted(len(places), 'key')} of the inputs: each on one partition number, placed by {name}"
+        seen = f"{counted(len(places), 'key')} of the inputs looked at: each on one partition number, placed by {name}"
         yield Finding("keys", Verdict.OK, seen)
 
 
@@ -462,7 +549,8 @@ def address_finding(settings: Settings) -> Finding:
         seen = f"{where} is also the address of /metrics, so the later of the two cannot start"
         return Finding("ingest address", Verdict.WRONG, seen, "Set ingest.port or http_port to another port.")
     if error := _bind_error(host, port):
-        if error.errno == errno.EADDRINUSE and _answers(host, port, _EVENTS_PATH, _takes_events):
+        answer = _answer(host, port, _EVENTS_PATH) if error.errno == errno.EADDRINUSE else None
+        if answer is not None and answer.takes_events:
             return Finding("ingest address", Verdict.OK, f"a receiver of events listens on {where}")
         seen = f"nobody can listen on {where}: {error.strerror or error}"
         what_to_do = "End the program that uses the port (`ss -ltnp` names it), or set ingest.host and ingest.port."
@@ -515,15 +603,17 @@ def _overlap(one: str, other: str) -> bool:
     return one == other or one in _ANY_ADDRESS or other in _ANY_ADDRESS
 
 
-# Checks by the newest records of the inputs whether callgauge understands what producers send, and whether agents
-# report errors.
+# Checks by that sample whether producers send anything, whether callgauge understands it, and whether agents report
+# errors.
 
+SILENT_MS: Final = 600_000
+"""An input without an event for so long is told: its producers may be down, or no call runs."""
 MAX_KINDS: Final = 16
 """Kinds of records that one answer names for an input, the most frequent first."""
 
 
 class Understanding:
-    """Counts the newest records, and the ones among them that are not understood."""
+    """Counts the records of the sample, and the ones among them that are not understood."""
 
     def __init__(self, source_by_topic: Mapping[str, InputSource]) -> None:
         self._source_by_topic = source_by_topic
@@ -531,6 +621,7 @@ class Understanding:
         self._refused: Counter[str] = Counter()
         self._misread: Counter[tuple[str, Misread]] = Counter()
         self._errors: Counter[str] = Counter()
+        self._newest_ms: dict[str, int] = {}
 
     def look(self, record: Any) -> None:
         """Looks at one record as the broker has it."""
@@ -538,6 +629,7 @@ class Understanding:
         if record.value is None or topic not in self._source_by_topic:
             return
         self._read[topic] += 1
+        self._newest_ms[topic] = max(record.timestamp, self._newest_ms.get(topic, 0))
         try:
             event = decode(self._source_by_topic[topic], record.value, read_envelope(record.headers))
         except RefusedRecordError:
@@ -548,33 +640,131 @@ class Understanding:
         if misread is not None:
             self._misread[topic, misread] += 1
 
-    def findings(self) -> Iterator[Finding]:
-        """Findings about records that are refused or not understood, and about errors of agents, by input. If everything is
-        understood, one says so.
+    def findings(self, now_ms: int) -> Iterator[Finding]:
+        """Whether events come, which records are refused or not understood, and errors of agents, by input.
+
+        Args:
+            now_ms: The time now, in epoch milliseconds.
         """
+        yield self._silence(now_ms)
         for topic, count in sorted(self._refused.items()):
-            seen = f"{count} of the newest {counted(self._read[topic], 'record')} of {topic} cannot be read and go to quarantine"
+            seen = f"{self._of(topic, count)} cannot be read and go to quarantine"
             yield Finding("records", Verdict.WARNING, seen, "`callgauge quarantine list` says why.")
         for (topic, misread), count in self._misread.most_common(MAX_KINDS):
-            seen = f"{count} of the newest {counted(self._read[topic], 'record')} of {topic} are not understood: {misread.what}"
+            seen = f"{self._of(topic, count)} are not understood: {misread.what}"
             yield Finding("records", Verdict.WARNING, seen, misread.what_to_do)
         for topic, count in sorted((+self._errors).items()):
-            seen = (
-                f"{count} of the newest {counted(self._read[topic], 'record')} of {topic} are errors that agents report"
-            )
             what_to_do = "The logs of the agents say what fails. `callgauge_agent_errors_total` counts these records."
+            seen = f"{self._of(topic, count)} are errors that agents report"
             yield Finding("records", Verdict.WARNING, seen, what_to_do)
         if self._read and not self._refused and not self._misread:
-            yield Finding("records", Verdict.OK, f"the newest {counted(self._read.total(), 'record')} are understood")
+            seen = f"all {counted(self._read.total(), 'record')} looked at are understood"
+            yield Finding("records", Verdict.OK, seen)
+
+    def _of(self, topic: str, count: int) -> str:
+        return f"{count} of {counted(self._read[topic], 'record')} looked at in {topic}"
+
+    def _silence(self, now_ms: int) -> Finding:
+        if not self._newest_ms:
+            seen = f"no event in {', '.join(sorted(self._source_by_topic))}: none was sent, or retention took them"
+            what_to_do = (
+                "Start a producer, or `callgauge simulate`; check the address and topic prefix that producers have."
+            )
+            return Finding("producers", Verdict.WARNING, seen, what_to_do)
+        ages = {topic: max(0, now_ms - newest_ms) for topic, newest_ms in sorted(self._newest_ms.items())}
+        if silent := {topic: age for topic, age in ages.items() if age >= SILENT_MS}:
+            seen = "; ".join(f"no event in {topic} for {duration(age - age % 60_000)}" for topic, age in silent.items())
+            what_to_do = "Nothing if no call runs that writes there. Else see the log, address and topic prefix of its producers."
+            return Finding("producers", Verdict.WARNING, seen, what_to_do)
+        seen = ", ".join(f"{duration(age - age % 1_000)} ago in {topic}" for topic, age in ages.items())
+        return Finding("producers", Verdict.OK, f"the last event came {seen}")
 
 
 # Checks everything that a running callgauge depends on. Reads only.
 
 ANSWER_SECONDS: Final = 20.0
 """How long one check may take; then it is unknown, and the next one goes on."""
+_PRODUCED_TOPICS: Final = tuple(name for name in INPUT_TOPICS if name != JUDGE_VERDICTS_TOPIC)
+"""Verdicts go where their question says, so it is the other inputs that producers place."""
 
-_FILES: Final = "transcripts"
-"""The reader of the topic of that name, which writes the files."""
+
+class _View(NamedTuple):
+    """A cluster that answers, and the two clients that look at it."""
+
+    settings: Settings
+    admin: AIOKafkaAdminClient
+    consumer: AIOKafkaConsumer
+    cluster: ClusterFacts
+
+    def partitions(self, *topics: str) -> Mapping[str, int]:
+        """By full name, how many partitions these topics of the topic table have; without those that are not there."""
+        names = map(self.settings.kafka.topic, topics)
+        return {name: len(self.cluster.topics[name]) for name in names if name in self.cluster.topics}
+
+
+class _Check(NamedTuple):
+    """A question to the cluster.
+
+    Attributes:
+        name: Name of the check, for the finding that it could not be made.
+        topics: The topics that it looks at; without any of them it is not made.
+        look: Asks, and makes the findings.
+    """
+
+    name: str
+    topics: Sequence[str]
+    look: Callable[[_View, Mapping[str, int]], Awaitable[Iterable[Finding]]]
+
+
+async def _topic_settings(view: _View, _: Mapping[str, int]) -> Iterable[Finding]:
+    kafka, topics = view.settings.kafka, view.cluster.topics
+    existing = {kafka.topic(topic.name): topic.name for topic in TOPICS if kafka.topic(topic.name) in topics}
+    known = await settings_of(view.admin, existing) if existing else {}
+    of_settings = topic_setting_findings(known, list(existing.values()), view.settings)
+    return [*of_settings, *replica_findings(topics, known, kafka)]
+
+
+async def _clock(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
+    return [clock_finding(await clock_facts(view.consumer, partitions_of(partitions, partitions)))]
+
+
+async def _producers(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
+    kafka = view.settings.kafka
+    sources = {kafka.topic(topic): SOURCE_BY_TOPIC[topic] for topic in _PRODUCED_TOPICS}
+    understanding = Understanding(sources)
+    keys = await sampled_keys(view.consumer, partitions, understanding.look)
+    return [*key_findings(keys, partitions), *understanding.findings(wall_clock_ms())]
+
+
+async def _quarantine(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
+    all_of_it = partitions_of(partitions, partitions)
+    bounds = await log_bounds(view.consumer, all_of_it)
+    found = await view.consumer.offsets_for_times(dict.fromkeys(all_of_it, recent_since_ms()))
+    return [quarantine_finding(bounds, {tp: None if at is None else at.offset for tp, at in found.items()})]
+
+
+def _of_group(reader: str, group_id: str, topics: Sequence[str], role: str) -> _Check:
+    check = f"{reader} group"
+
+    async def look(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
+        group = await group_facts(view.admin, group_id)
+        bounds = await log_bounds(view.consumer, partitions_of(partitions, partitions))
+        return group_findings(check, role, group, bounds, starts_at_end=role == "exporter")
+
+    return _Check(check, topics, look)
+
+
+def _checks(settings: Settings) -> Iterator[_Check]:
+    """The questions to a cluster that answers, in their order."""
+    yield _Check("topic settings", (), _topic_settings)
+    yield _Check("clock", INPUT_TOPICS, _clock)
+    yield _Check("producers", _PRODUCED_TOPICS, _producers)
+    yield _of_group("evaluator", settings.evaluator_group, INPUT_TOPICS, "evaluator")
+    yield _of_group("exporter", settings.exporter_group, (SCORES_TOPIC,), "exporter")
+    if settings.transcripts.folder is not None:
+        group_id = files_group(settings.evaluator_group)  # of the evaluators, which write the files too
+        yield _of_group("transcripts", group_id, (TRANSCRIPTS_TOPIC,), "evaluator")
+    yield _Check("quarantine", (QUARANTINE_TOPIC,), _quarantine)
 
 
 async def examine(settings: Settings) -> AsyncGenerator[Finding, None]:
@@ -591,120 +781,35 @@ async def examine(settings: Settings) -> AsyncGenerator[Finding, None]:
         yield finding
     kafka = settings.kafka
     try:
-        async with administration(kafka) as admin:
+        async with kafka.administration("doctor") as admin:
             cluster = await cluster_facts(admin)
             yield broker_finding(cluster)
             for finding in topic_findings(cluster, kafka):
                 yield finding
-            for finding in await _topic_settings(admin, cluster, settings):
-                yield finding
-            async with onlooker(kafka, "doctor") as consumer:
-                yield await _clock(consumer, cluster, kafka)
-                for finding in await _keys(consumer, cluster, kafka):
-                    yield finding
-                groups = {"evaluator": settings.evaluator_group, "exporter": settings.exporter_group}
-                if settings.transcripts.folder is not None:
-                    groups[_FILES] = files_group(settings.evaluator_group)
-                for reader, group_id in groups.items():
-                    for finding in await _group(admin, consumer, cluster, kafka, reader, group_id):
+            async with onlooker(kafka, "doctor", max_partition_fetch_bytes=SAMPLE_FETCH_BYTES) as consumer:
+                view = _View(settings, admin, consumer, cluster)
+                for check in _checks(settings):
+                    for finding in await _made(check, view):
                         yield finding
-                yield await _quarantine(consumer, cluster, kafka)
             for finding in await right_findings(settings, kafka):
                 yield finding
     except KafkaUnreachableError as error:
         yield Finding("broker", Verdict.WRONG, str(error), "Nothing else was looked at.")
 
 
-async def _topic_settings(admin: AIOKafkaAdminClient, cluster: ClusterFacts, settings: Settings) -> list[Finding]:
-    kafka = settings.kafka
-    existing = {kafka.topic(topic.name): topic.name for topic in TOPICS if kafka.topic(topic.name) in cluster.topics}
+async def _made(check: _Check, view: _View) -> Iterable[Finding]:
+    """The findings of a check, or the one that it could not be made."""
+    partitions = view.partitions(*check.topics)
+    if check.topics and not partitions:
+        seen = f"not there: {', '.join(map(view.settings.kafka.topic, check.topics))}"
+        return [Finding(check.name, Verdict.UNKNOWN, seen, "`callgauge topics create` makes what is missing.")]
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            known = await settings_of(admin, existing) if existing else {}
+            return list(await check.look(view, partitions))
     except (KafkaError, TimeoutError) as error:
-        return [_not_seen("topic settings", error, kafka)]
-    return [
-        *topic_setting_findings(known, list(existing.values()), settings),
-        *replica_findings(cluster.topics, known, kafka),
-    ]
-
-
-async def _clock(consumer: AIOKafkaConsumer, cluster: ClusterFacts, kafka: KafkaSettings) -> Finding:
-    partitions = partitions_of(_counts(cluster), _names(kafka, INPUT_TOPICS))
-    if not partitions:
-        return Finding(
-            "clock", Verdict.UNKNOWN, "there is no input topic to read the broker's time from", "Make them first."
-        )
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            return clock_finding(await clock_facts(consumer, partitions))
-    except (KafkaError, TimeoutError) as error:
-        return _not_seen("clock", error, kafka)
-
-
-async def _keys(consumer: AIOKafkaConsumer, cluster: ClusterFacts, kafka: KafkaSettings) -> Sequence[Finding]:
-    """Verdicts go where their question says, so it is the other inputs that producers place."""
-    counts = _counts(cluster)
-    names = _names(kafka, [name for name in INPUT_TOPICS if name != JUDGE_VERDICTS_TOPIC])
-    partitions = {name: counts[name] for name in names if name in counts}
-    if not partitions:
-        return [Finding("keys", Verdict.UNKNOWN, "there is no input topic to read keys from", "Make them first.")]
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            understanding = Understanding({kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()})
-            keys = await newest_keys(consumer, partitions, understanding.look)
-            return [*key_findings(keys, partitions), *understanding.findings()]
-    except (KafkaError, TimeoutError) as error:
-        return [_not_seen("keys", error, kafka)]
-
-
-async def _group(
-    admin: AIOKafkaAdminClient,
-    consumer: AIOKafkaConsumer,
-    cluster: ClusterFacts,
-    kafka: KafkaSettings,
-    reader: str,
-    group_id: str,
-) -> Sequence[Finding]:
-    check = f"{reader} group"
-    topics = {"exporter": (SCORES_TOPIC,), _FILES: (TRANSCRIPTS_TOPIC,)}.get(reader, INPUT_TOPICS)
-    partitions = partitions_of(_counts(cluster), _names(kafka, topics))
-    if not partitions:
-        return [Finding(check, Verdict.UNKNOWN, "the topics that it reads are not there", "Make them first.")]
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            group = await group_facts(admin, group_id)
-            bounds = await log_bounds(consumer, partitions)
-    except (KafkaError, TimeoutError) as error:
-        return [_not_seen(check, error, kafka)]
-    role = "evaluator" if reader == _FILES else reader  # which writes the files too
-    return list(group_findings(check, role, group, bounds, starts_at_end=reader == "exporter"))
-
-
-async def _quarantine(consumer: AIOKafkaConsumer, cluster: ClusterFacts, kafka: KafkaSettings) -> Finding:
-    partitions = partitions_of(_counts(cluster), _names(kafka, (QUARANTINE_TOPIC,)))
-    if not partitions:
-        return Finding("quarantine", Verdict.UNKNOWN, "its topic is not there", "Make it first.")
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            bounds = await log_bounds(consumer, partitions)
-            found = await consumer.offsets_for_times(dict.fromkeys(partitions, recent_since_ms()))
-    except (KafkaError, TimeoutError) as error:
-        return _not_seen("quarantine", error, kafka)
-    return quarantine_finding(bounds, {tp: None if at is None else at.offset for tp, at in found.items()})
-
-
-def _counts(cluster: ClusterFacts) -> dict[str, int]:
-    return {name: len(partitions) for name, partitions in cluster.topics.items()}
-
-
-def _names(kafka: KafkaSettings, names: Sequence[str]) -> Iterator[str]:
-    return (kafka.topic(name) for name in names)
-
-
-def _not_seen(check: str, error: Exception, kafka: KafkaSettings) -> Finding:
-    why = explained(error, kafka.security)
-    return Finding(check, Verdict.UNKNOWN, f"the broker {why.seen}" if why.answers else why.seen, why.remedy)
+        why = explained(error, view.settings.kafka.security)
+        seen = f"the broker {why.seen}" if why.answers else why.seen
+        return [Finding(check.name, Verdict.UNKNOWN, seen, why.remedy)]
 
 
 # The work of the command `doctor`: findings, and how they look.
@@ -751,7 +856,7 @@ def finding_line(finding: Finding) -> Table:
     table.add_column(overflow="fold")
     text = finding.seen
     if finding.what_to_do:
-        text += f". {finding.what_to_do}" if not finding.seen.endswith(".") else f" {finding.what_to_do}"
+        text += f". {finding.what_to_do}" if not finding.seen.endswith((".", "?")) else f" {finding.what_to_do}"
     table.add_row(finding.verdict.value, finding.check, text)
     return table
 

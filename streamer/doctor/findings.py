@@ -11,6 +11,7 @@ from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.topics import (
     INPUT_TOPICS,
+    MAX_TRANSACTION_MS,
     SCORES_TOPIC,
     TOPICS,
     Severity,
@@ -82,9 +83,15 @@ def settings_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def broker_finding(cluster: ClusterFacts) -> Finding:
-    """The finding that the broker answers, with its version."""
+    """The finding that the broker answers, with its version, and lets transactions take as long as ours may."""
     version = "version not known" if cluster.version is None else f"version {cluster.version}"
-    return Finding("broker", Verdict.OK, f"{counted(cluster.brokers, 'broker')} in the cluster, {version}")
+    seen = f"{counted(cluster.brokers, 'broker')} in the cluster, {version}"
+    most_ms = cluster.max_transaction_ms
+    if most_ms is not None and most_ms < MAX_TRANSACTION_MS:
+        what_to_do = f"Set transaction.max.timeout.ms={MAX_TRANSACTION_MS} on every broker, or more. The evaluator does not start."
+        fault = f"transaction.max.timeout.ms is {most_ms}, expected at least {MAX_TRANSACTION_MS}: the evaluator's transactions"
+        return Finding("broker", Verdict.WRONG, f"{seen}; {fault} are refused", what_to_do)
+    return Finding("broker", Verdict.OK, seen)
 
 
 def topic_findings(cluster: ClusterFacts, kafka: KafkaSettings) -> Iterator[Finding]:

@@ -273,6 +273,12 @@ _READERS: Final[Mapping[str, Callable[[str], Document]]] = {
 GOAL_SUFFIXES: Final = tuple(_READERS)
 
 
+SAMPLE_GOALS: Final = Path(__file__).parents[1] / "recordings" / "sample" / "goals.yaml"
+"""The goal set of the sample call."""
+SIMULATED_GOALS: Final = Path(__file__).parents[1] / "roles" / "demo_goals"
+"""The goal sets of simulated calls, one for each agent, with the agent's name as its id."""
+
+
 class PlacedSet(NamedTuple):
     """A goal set and the line it begins on."""
 
@@ -410,6 +416,12 @@ def _placed(path: Path, document: Document, mistakes: list[GoalMistake]) -> Iter
 
 def _unusable(path: Path, text: str, line: int | None = None) -> GoalFile:
     return GoalFile(path, mistakes=(FileMistake(path, line, text),))
+
+
+def sample_sets() -> Iterator[GoalSet]:
+    """The goal sets of the sample call and of simulated calls. It reads the files that callgauge brings."""
+    for path in (SAMPLE_GOALS, *goal_files_of(SIMULATED_GOALS)):
+        yield from (placed.goals for placed in read_goal_file(path).sets)
 
 
 # Finds a goal set by its id or by an agent; the same for every source of goals.

@@ -1,7 +1,6 @@
 """Where an evaluator gets goal sets from: a folder that is watched, or a compacted topic."""
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,7 @@ from aiokafka.errors import KafkaError
 
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
 from consumers.runtime.logs import about_record
-from consumers.runtime.process import finish_unless
+from consumers.runtime.process import finish_unless, pause_unless
 from schemas.goals.goal_set import GoalSet, read_goals
 from schemas.quarantine import UndecodableRecord
 from schemas.topics import GOALS_TOPIC
@@ -28,6 +27,7 @@ from streamer.goals.files import (
     goal_files_of,
     read_goal_file,
     read_json,
+    sample_sets,
 )
 
 # The topic `goals`: one record for each goal set. The newest record of a key counts; a record without a value deletes
@@ -81,8 +81,7 @@ class GoalsTopic:
                 except (KafkaError, KafkaUnreachableError, TopicsUnfitError, TimeoutError) as error:
                     self._tell(str(error))
                     self.tried.set()
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
+                    await pause_unless(stop, RETRY_SECONDS)
         finally:
             self.tried.set()  # nobody has to wait any longer
 
@@ -282,6 +281,9 @@ MAX_NAMES_TOLD: Final = 100
 class GoalSources:
     """Chooses the goals of calls; a `schemas.goals.goal_set.ChoosesGoals`. The folder is asked first, then the topic.
 
+    The sample call and simulated calls name sets that callgauge brings. They count only where neither has that set nor one
+    for the agent.
+
     Attributes:
         ready: Set when every source was read once, or could not be; calls that begin before may miss their goals.
     """
@@ -294,19 +296,24 @@ class GoalSources:
         self._folder = folder
         self._topic = topic
         self._poll_seconds = poll_seconds
+        self._samples = GoalIndex()
         self._unknown: set[str] = set()
 
     def choose(self, goals_id: str | None, agent: str | None) -> GoalSet | None:
         """The set that a call names, or without a name its agent's; None when there is none."""
         indexes = [source.index for source in (self._folder, self._topic) if source is not None]
+        sample = None
         if goals_id is not None:
             found = next((goals for index in indexes if (goals := index.named(goals_id)) is not None), None)
-            if found is None:
+            if found is not None:
+                return found
+            sample = self._samples.named(goals_id)
+            if sample is None:
                 self._tell_unknown(goals_id)
-            return found
+                return None
         if agent is None:
-            return None
-        return next((goals for index in indexes if (goals := index.of_agent(agent)) is not None), None)
+            return sample
+        return next((goals for index in indexes if (goals := index.of_agent(agent)) is not None), sample)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Reads the sources and follows their changes until `stop` is set.
@@ -314,6 +321,7 @@ class GoalSources:
         Raises:
             GoalFolderError: The folder cannot be read at the start.
         """
+        self._samples = GoalIndex(await asyncio.to_thread(lambda: list(sample_sets())))
         if self._folder is not None:
             await asyncio.to_thread(self._folder.load)
         async with asyncio.TaskGroup() as tasks:
@@ -326,10 +334,8 @@ class GoalSources:
 
     async def _watch(self, folder: GoalFolder, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), self._poll_seconds)
-                return
             await asyncio.to_thread(folder.reload)
+            await pause_unless(stop, self._poll_seconds)
 
     def _tell_unknown(self, goals_id: str) -> None:
         """A call named a set that nobody knows: once for each name."""

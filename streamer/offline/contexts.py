@@ -10,7 +10,7 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.call import Call
 from consumers.engine.evaluator import NO_LIMITS, folded
 from consumers.engine.limits import Limits
-from consumers.engine.measures.eva import GOODBYE, facts_of, metrics_of, state_hash
+from consumers.engine.measures.eva import GOODBYE, metrics_of, state_hash
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.timeline import ElementKind, ToolUse
 from schemas.closed_sets import InputSource
@@ -130,8 +130,8 @@ def eva_metrics_of(recorded: RecordedCall, arrival_seed: int | None = None) -> E
     """EVA's metrics of a call at its end. Arguments and errors as those of `context_of`."""
     state = state_of_record(recorded.directory)
     call, refused = folded_recording(recorded, arrival_seed)
-    facts = facts_of(call.history, state.stage_mean_ms, state.mean_tokens)
-    results = metrics_of(whole_context(recorded, call, state), facts)
+    context = whole_context(recorded, call, state)
+    results = metrics_of(context, call.history, state.stage_mean_ms, state.mean_tokens)
     return EvaResult({name: results[name].to_dict() for name in sorted(results)}, tuple(refused))
 
 

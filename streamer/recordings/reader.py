@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from consumers.runtime.process import OperatorError
 from schemas.goals.goal_set import GoalSet
-from streamer.goals.files import GoalIndex, doubles_in, goal_files_of, read_goal_file
+from streamer.goals.files import SAMPLE_GOALS, GoalIndex, doubles_in, goal_files_of, read_goal_file
 from streamer.recordings.elevenlabs import agent_call, other_webhook, record_in
 from streamer.recordings.files import (
     AUDIT_FILE,
@@ -300,7 +300,6 @@ def _optional_text(holder: Mapping[str, Any], key: str, where: str) -> str | Non
 # Chooses the goal set of a recorded call, for `callgauge score --goals`.
 
 _MOST_LINES: Final = 10
-_SAMPLE_GOALS: Final = Path(__file__).parent / "sample" / "goals.yaml"
 
 
 class RecordedGoals:
@@ -332,7 +331,7 @@ def goals_for(paths: Sequence[Path], goals: Path | None) -> RecordedGoals | None
         GoalFolderError: The folder cannot be read.
     """
     if goals is None and all(map(is_sample, paths)):
-        goals = _SAMPLE_GOALS
+        goals = SAMPLE_GOALS
     return None if goals is None else read_recorded_goals(goals)
 
 

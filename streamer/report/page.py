@@ -241,7 +241,7 @@ class ReportFileError(OperatorError):
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(
-            f"{path}: the report cannot be written here: {why}. Nothing was written; name another --html file."
+            f"{path}: the report cannot be written here: {why}. Nothing was written; name another place with -o."
         )
         self.path = path
 

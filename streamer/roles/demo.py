@@ -28,7 +28,8 @@ from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from schemas.scores.records import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC, TOPICS
 from streamer.cluster.readers import onlooker
-from streamer.roles.demo_view import MOST_NEWS, CallTable, Headline, News, Totals, plain_line, screen
+from streamer.goals.files import SIMULATED_GOALS
+from streamer.roles.demo_view import MOST_NEWS, CallTable, Headline, News, Totals, in_order, plain_line, screen
 from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after, stop_on_signals
@@ -159,7 +160,6 @@ COMMAND_NAME: Final = "callgauge"
 CE_SOURCE: Final = "callgauge.demo"
 FETCH_WAIT_MS: Final = 100
 MAX_RECORDS_PER_POLL: Final = 500
-GOALS_FOLDER: Final = Path(__file__).with_name("demo_goals")
 """Goals of the simulated calls that code checks; in the folder `judged` below it the same with a subgoal for a judge."""
 
 
@@ -303,8 +303,8 @@ class Demo:
         def render() -> RenderableType:
             now_ms = wall_clock_ms()
             return screen(
-                self._headline().text(), self._table.rows(now_ms), now_ms, width=console.width, height=console.height,
-                totals=self._totals.text(), news=self._news.newest(MOST_NEWS),
+                self._headline().text(), in_order(self._table.rows(now_ms), now_ms), now_ms, width=console.width,
+                height=console.height, totals=self._totals.text(), news=self._news.newest(MOST_NEWS),
             )  # fmt: skip
 
         with Live(console=console, auto_refresh=False, transient=False) as live:
@@ -341,7 +341,7 @@ def _is_free(host: str, port: int) -> bool:
 
 def _with_goals(settings: Settings) -> Settings:
     """The settings with the goals of the simulated calls: a person's own would not fit them."""
-    folder = GOALS_FOLDER / "judged" if settings.judge.is_on else GOALS_FOLDER
+    folder = SIMULATED_GOALS / "judged" if settings.judge.is_on else SIMULATED_GOALS
     goals = settings.goals.model_copy(update={"folder": folder, "reads_topic": False})
     return settings.model_copy(update={"goals": goals})
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from consumers.runtime.visible import visible
 from schemas.closed_sets import Anchor
-from schemas.scores.live_view import CallFold, CallView, GoalsReached, MeasuredLatency
+from schemas.scores.live_view import CallFold, CallView
 from schemas.scores.records import (
     AnyScoreRecord,
     CallStartedFact,
@@ -25,11 +25,13 @@ from schemas.scores.records import (
     SubgoalScore,
     VoiceToVoiceLatency,
 )
+from schemas.scores.trouble import FRESH_MS, SLOW_MS, VERY_SLOW_MS, Trouble, troubles_of
 from schemas.units import MS_PER_SECOND, to_seconds
+from streamer.facts import SortKey
 
 # The calls of the demo's table: those that run, and those that ended lately. Pure.
 
-MAX_CALLS: Final = 500
+MAX_CALLS: Final = 5_000
 """Calls kept; the call that was quiet for longest makes room for a new one."""
 
 SHOWN_AFTER_END_MS: Final = 20_000
@@ -89,12 +91,11 @@ class CallTable:
 
 # Records that are news, as lines for a reader. Pure: a record in, a line out.
 
-SLOW_MS: Final = 1_500
-"""The objective of voice agents is that 95 % of answers are faster."""
-VERY_SLOW_MS: Final = 3_500
 MOST_NEWS: Final = 50
 """Lines kept, more than a terminal shows below the table."""
 ID_CHARS: Final = 6
+NOTABLE, URGENT = "magenta", "bold red"
+"""Colours that can be read on a dark and on a light background; a mark stands beside each in the table."""
 
 
 class NewsLine(NamedTuple):
@@ -153,33 +154,98 @@ def _style(record: AnyScoreRecord) -> str | None:
     """The colour of a line of note; None for a record that is none."""
     match record:
         case VoiceToVoiceLatency(result=Scored(value=latency_ms)):
-            return None if latency_ms <= SLOW_MS else "yellow" if latency_ms <= VERY_SLOW_MS else "red"
+            return None if latency_ms <= SLOW_MS else NOTABLE if latency_ms <= VERY_SLOW_MS else URGENT
         case SubgoalScore():
             return "green"
         case ClosedFact():
             return "dim"
         case InterruptionFact() | DeadAirFact() | StallFact() if record.revision == 1:
-            return "yellow"
+            return NOTABLE
         case _:
             return None
 
 
-# Running calls as a table on a terminal, or as plain lines. Pure: values in, text out.
+# The order of the calls: those in trouble first, the worst at the top.
+
+
+class ShownCall(NamedTuple):
+    """A call and what is wrong with it, the worst first."""
+
+    view: CallView
+    troubles: tuple[Trouble, ...]
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether anything is wrong with it."""
+        return bool(self.troubles)
+
+
+def in_order(calls: Sequence[CallView], now_ms: int, *, sort: SortKey = "trouble") -> list[ShownCall]:
+    """The calls in the order in which they are shown.
+
+    Args:
+        calls: The calls, in the order in which they began.
+        now_ms: The time up to which their records are known, in epoch ms.
+        sort: `trouble`: the worst first, then the healthy ones in the order in which they began, then those that are over;
+            `quiet`: the longest without a record first; `latency`: the slowest newest answer first; `began`, `agent`.
+    """
+    return sorted((ShownCall(call, troubles_of(call, now_ms)) for call in calls), key=_ORDERS[sort])
+
+
+def _by_trouble(call: ShownCall) -> tuple[float, bool]:
+    return -(call.troubles[0].rank if call.troubles else 0), call.view.closed is not None
+
+
+def _by_latency(call: ShownCall) -> float:
+    return -call.view.latency.latency_ms if call.view.latency else math.inf
+
+
+_ORDERS: Final[dict[SortKey, Callable[[ShownCall], tuple[float, bool] | float | str]]] = {
+    "trouble": _by_trouble,
+    "quiet": lambda call: call.view.changed_ms,
+    "latency": _by_latency,
+    "began": lambda call: call.view.first_seen_ms,
+    "agent": lambda call: call.view.agent,
+}
+
+
+# The calls as a table on a terminal, or as plain lines. Pure: values in, text out.
 
 MOST_NEWS_LINES: Final = 10
 """Lines of news below the table, where there is room for them."""
-_NEWS_FROM_ROWS, _LEGEND_FROM_ROWS = 16, 24
+_NEWS_FROM_ROWS, _LEGEND_FROM_ROWS = 16, 20
 """Height of a terminal from which there are lines of news, and a legend."""
 _FEWEST_NEWS_LINES: Final = 4
+PLAIN_LINES: Final = 6
+"""Lines beside the rows: headline, space, two lines of column names, the line of left-out calls, the cursor's line."""
 LEGEND: Final = (
-    f"latency: from the caller's last sound to the answer; green up to {SLOW_MS / MS_PER_SECOND} s, red over "
-    f"{VERY_SLOW_MS / MS_PER_SECOND} s",
-    "cut in: who began to speak before the other had finished; goals reached: checked by code as the call goes on",
+    f"!! the caller suffers now, ! trouble; latency: the newest answer, ! over {SLOW_MS / MS_PER_SECOND:g} s",
+    "quiet for: since the newest score; goals: reached of all, ? verdicts missing",
 )
-_AGENT_CHARS: Final = 11
-_AGENT_CHARS_WIDE: Final = 20
-_WIDE_COLUMNS: Final = 110
+_WIDE, _VERY_WIDE = 120, 160
+"""Columns of a terminal from which there are more columns in the table."""
 _SECONDS_PER_MINUTE: Final = 60
+_MOST_AGENTS_COUNTED: Final = 6
+
+
+class _Column(NamedTuple):
+    """A column of the table.
+
+    Attributes:
+        name: Its header.
+        chars: Its width; None gives it what the others leave.
+        cell: What it shows of a call at a time in epoch ms.
+        from_columns: Columns of a terminal from which it is there.
+        is_left: Whether its cells begin at the left.
+        wide_chars: Its width on a wide terminal, if another.
+    """
+
+    name: str
+    chars: int | None
+    cell: Callable[[ShownCall, int], Text | str]
+    from_columns: int = 0
+    is_left: bool = False
+    wide_chars: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,76 +272,76 @@ class Headline:
         )
 
 
+def age_of_data(newest_ms: int | None, now_ms: int, calls_running: int) -> tuple[str, bool]:
+    """How old the newest score is, in words, and whether that is too old to say anything of the calls that run.
+
+    Args:
+        newest_ms: Broker time of the newest cause of any score; None without one.
+        now_ms: The present, in epoch ms.
+        calls_running: Calls that have not closed.
+    """
+    if newest_ms is None:
+        return "no score yet", False
+    age_ms = max(0, now_ms - newest_ms)
+    is_stale = calls_running > 0 and age_ms > FRESH_MS
+    age = f"{to_seconds(age_ms):.1f} s" if age_ms < FRESH_MS else f"{age_ms // MS_PER_SECOND} s"
+    return (f"SCORES ARE {age} OLD: does an evaluator run?" if is_stale else f"newest score {age} old"), is_stale
+
+
 def screen(
     headline: str,
-    rows: Sequence[CallView],
+    calls: Sequence[ShownCall],
     now_ms: int,
     *,
     width: int,
     height: int,
     totals: str = "",
     news: Sequence[NewsLine] = (),
+    is_stale: bool = False,
 ) -> RenderableType:
     """The headline, the totals, the table of calls, and below it news and a legend, as far as `height` lines have room.
 
     Args:
         headline: The first line.
-        rows: All calls; the newest are shown when not all fit.
+        calls: All calls in their order; of those that do not fit, the healthy ones are counted by agent.
         now_ms: Epoch milliseconds, for the ages of calls.
         width: Columns of the terminal.
         height: Lines of the terminal.
         totals: The line below the headline; none if empty.
         news: Lines of note, the newest last.
+        is_stale: Whether the headline is a warning.
     """
-    is_wide = width >= _WIDE_COLUMNS
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("call", width=ID_CHARS, no_wrap=True)
-    table.add_column("agent", width=_AGENT_CHARS_WIDE if is_wide else _AGENT_CHARS, no_wrap=True, overflow="ellipsis")
-    for column, chars in (("time", 5), ("turn", 4), ("goals\nreached", 7), ("latency", 7)):
-        table.add_column(Text(column), justify="right", width=chars, no_wrap=True)
-    if is_wide:
-        table.add_column("anchor", width=max(map(len, Anchor)), no_wrap=True)
-    for column in ("cut in\nuser", "cut in\nassistant", "dead\nair", *(("tool\ncalls",) if is_wide else ())):
-        table.add_column(Text(column), justify="right", width=max(map(len, column.splitlines())), no_wrap=True)
-    table.add_column("status")  # the only column without a width: it gives way on a narrow terminal
-    # Headline, space, two lines of column names, the line of left-out calls, the cursor's line.
-    free = height - 6 - bool(totals)
+    columns = [column for column in _COLUMNS if width >= column.from_columns]
+    chars = [column.wide_chars if column.wide_chars and width >= _WIDE else column.chars for column in columns]
+    left = width - sum(each + 1 for each in chars if each is not None)
+    for column, wide in zip(columns, chars, strict=True):
+        table.add_column(
+            Text(column.name),
+            justify="left" if column.is_left else "right",
+            no_wrap=True,
+            overflow="ellipsis",
+            width=wide,
+            max_width=None if wide else max(left, 1),
+        )
+    free = height - PLAIN_LINES - bool(totals)
     legend = LEGEND if totals and height >= _LEGEND_FROM_ROWS else ()
     free -= len(legend) + bool(legend)
     has_news = bool(news) and height >= _NEWS_FROM_ROWS
     fitting = max(1, free - (_FEWEST_NEWS_LINES + 1 if has_news else 0))
-    for row in rows[-fitting:]:
-        cells = [
-            short_id(row.conversation_id),
-            row.agent,
-            _clock((now_ms if row.closed is None else row.changed_ms) - row.first_seen_ms),
-            "" if row.turn is None else str(row.turn),
-            _goals(row.goals, is_stalled=row.is_stalled),
-            _latency(row.latency),
-            *(
-                ("" if row.latency is None or row.latency.anchor is None else row.latency.anchor.value,)
-                if is_wide
-                else ()
-            ),
-            _count(row.user_interruptions),
-            _count(row.assistant_interruptions),
-            _count(row.dead_airs),
-            *((_count(row.tool_calls),) if is_wide else ()),
-            Text(visible(_status(row)), no_wrap=True, overflow="ellipsis"),
-        ]
-        table.add_row(*cells, style="dim" if row.closed else "")
-    more = len(rows) - fitting
+    for call in calls[:fitting]:
+        table.add_row(*(column.cell(call, now_ms) for column in columns))
     lines: list[RenderableType] = [
-        _line(headline, "bold"),
+        _line(headline, URGENT if is_stale else "bold"),
         *([_line(totals, "")] if totals else ()),
         Text(),
         table,
+        _line(_left_out(calls[fitting:]), ""),
     ]
-    lines.append(Text(f"and {more} more calls" if more > 0 else "", style="dim"))
     if has_news:
-        count = min(MOST_NEWS_LINES, free - min(len(rows), fitting) - 1)
+        count = min(MOST_NEWS_LINES, free - min(len(calls), fitting) - 1)
         lines += [*(_line(each.text, each.style) for each in news[-count:]), Text()]
-    lines += [_line(text, "dim") for text in legend]
+    lines += [_line(text, "") for text in legend]
     return Group(*lines)
 
 
@@ -283,26 +349,68 @@ def _line(text: str, style: str) -> Text:
     return Text(visible(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _goals(goals: GoalsReached | None, *, is_stalled: bool) -> Text:
+def _left_out(calls: Sequence[ShownCall]) -> str:
+    """The calls for which there is no row: how many are in trouble, and the healthy ones by agent."""
+    bad = sum(call.is_bad for call in calls)
+    healthy = Counter(call.view.agent for call in calls if not call.is_bad)
+    named = [f"{agent} {count}" for agent, count in healthy.most_common(_MOST_AGENTS_COUNTED)]
+    others = healthy.total() - sum(count for _, count in healthy.most_common(_MOST_AGENTS_COUNTED))
+    named += [f"others {others}"] if others else []
+    parts = [f"and {bad} more calls in trouble"] if bad else []
+    parts += [f"and {healthy.total()} more calls without trouble: {', '.join(named)}"] if named else []
+    return "; ".join(parts)
+
+
+def _mark(call: ShownCall, _now_ms: int) -> Text:
+    if not call.troubles:
+        return Text("")
+    return Text("!!", style=URGENT) if call.troubles[0].is_urgent else Text("!", style=NOTABLE)
+
+
+def _age(call: ShownCall, now_ms: int) -> str:
+    return _clock((now_ms if call.view.closed is None else call.view.changed_ms) - call.view.first_seen_ms)
+
+
+def _goals(call: ShownCall, _now_ms: int) -> Text:
+    goals = call.view.goals
     if goals is None:
         return Text("")
-    style = "yellow" if is_stalled else "green" if goals.reached == goals.subgoals else ""
+    style = NOTABLE if call.view.is_stalled else "green" if goals.reached == goals.subgoals else ""
     return Text(f"{goals.reached}/{goals.subgoals}{'?' if goals.missing else ''}", style=style)
 
 
-def _latency(latency: MeasuredLatency | None) -> Text:
+def _latency(call: ShownCall, _now_ms: int) -> Text:
+    latency = call.view.latency
     if latency is None:
         return Text("")
     if latency.latency_ms < 0:
-        return Text("overlap", style="magenta")
-    style = "green" if latency.latency_ms <= SLOW_MS else "yellow" if latency.latency_ms <= VERY_SLOW_MS else "red"
-    return Text(f"{to_seconds(latency.latency_ms):.2f} s", style=style)
+        return Text("overlap")
+    seconds = f"{to_seconds(latency.latency_ms):.2f} s"
+    if latency.latency_ms <= SLOW_MS:
+        return Text(seconds)
+    return Text(f"{seconds}!", style=NOTABLE if latency.latency_ms <= VERY_SLOW_MS else URGENT)
 
 
-def _status(row: CallView) -> str:
-    if row.closed is None:
-        return "stalled" if row.is_stalled else "running"
-    return f"over: {row.closed.ended_reason or row.closed.reason.value}"
+def _anchor(call: ShownCall, _now_ms: int) -> str:
+    latency = call.view.latency
+    return "" if latency is None or latency.anchor is None else latency.anchor.value
+
+
+def _cut_in(call: ShownCall, _now_ms: int) -> str:
+    by_user, by_assistant = call.view.user_interruptions, call.view.assistant_interruptions
+    return f"{by_user}/{by_assistant}" if by_user or by_assistant else ""
+
+
+def _status(call: ShownCall, _now_ms: int) -> Text:
+    view = call.view
+    if view.closed is not None:
+        text = f"over: {view.closed.ended_reason or view.closed.reason.value}"
+    elif view.is_over:
+        text = "over, waiting for verdicts"
+    else:
+        text = "; ".join(trouble.reason for trouble in call.troubles) or "running"
+    style = "" if not call.troubles else URGENT if call.troubles[0].is_urgent else NOTABLE
+    return Text(visible(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _clock(duration_ms: int) -> str:
@@ -312,6 +420,26 @@ def _clock(duration_ms: int) -> str:
 
 def _count(number: int) -> str:
     return str(number) if number else ""
+
+
+_COLUMNS: Final = (
+    _Column("", 2, _mark, is_left=True),
+    _Column("call", ID_CHARS, lambda call, _: short_id(call.view.conversation_id), is_left=True),
+    _Column("agent", 10, lambda call, _: call.view.agent, is_left=True, wide_chars=20),
+    _Column("tenant", 12, lambda call, _: call.view.labels.tenant, _VERY_WIDE, is_left=True),
+    _Column("environment", 12, lambda call, _: call.view.labels.environment, _VERY_WIDE, is_left=True),
+    _Column("time", 5, _age),
+    _Column("turn", 4, lambda call, _: "" if call.view.turn is None else str(call.view.turn)),
+    _Column("quiet\nfor", 5, lambda call, now_ms: _clock(now_ms - call.view.changed_ms)),
+    _Column("goals", 5, _goals),
+    _Column("latency", 8, _latency),
+    _Column("anchor", max(map(len, Anchor)), _anchor, _WIDE, is_left=True),
+    _Column("cut in\nu/a", 6, _cut_in, _WIDE),
+    _Column("dead\nair", 4, lambda call, _: _count(call.view.dead_airs), _WIDE),
+    _Column("tool\ncalls", 5, lambda call, _: _count(call.view.tool_calls), _WIDE),
+    _Column("status", None, _status, is_left=True),
+)
+"""The columns of the table from left to right; a new one is a line here."""
 
 
 # Totals of all calls since the demo began: answers, interruptions, dead air, subgoals, ends; of all and by agent.
@@ -395,7 +523,7 @@ class Totals:
             table.add_row(
                 agent, str(totals.ended), str(len(totals.latencies_ms)), _percentile(totals.latencies_ms, 50),
                 _percentile(totals.latencies_ms, 95), str(totals.subgoals), str(totals.interruptions),
-                str(totals.dead_airs), style="yellow" if agent == marked else "",
+                str(totals.dead_airs), style=NOTABLE if agent == marked else "",
             )  # fmt: skip
         return table
 

@@ -346,6 +346,10 @@ def _maker(
 
             group, redactor = settings.judge_group, Redactor(settings.redaction)
             return partial(JudgeWorker, kafka, settings.judge, instruments, group_id=group, redactor=redactor)
+        case "history":
+            from consumers.history.service import HistoryRole
+
+            return partial(HistoryRole, kafka, settings.history, instruments)
         case "monitor":
             from streamer.sources.monitor import MonitorRole
 
@@ -432,7 +436,11 @@ def _redaction(settings: Settings) -> str:
 
 def roles_named(text: str | None, settings: Settings) -> tuple[RoleName, ...]:
     """The named roles, or all that have something to do."""
-    switches = {"ingest": settings.ingest.is_on, "monitor": settings.monitor.is_on}
+    switches = {
+        "history": settings.history.is_on,
+        "ingest": settings.ingest.is_on,
+        "monitor": settings.monitor.is_on,
+    }
     if text is None:
         return tuple(role for role in ROLE_NAMES if role not in switches or switches[role])
     names = [name.strip() for name in text.split(",")]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gzip
 import hashlib
+import itertools
 import os
 import re
 import stat
@@ -13,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
-from consumers.runtime.kafka.polling import COMMIT_SECONDS
-from consumers.runtime.process import OperatorError, finish_unless
+from consumers.runtime.kafka.polling import COMMIT_SECONDS, Subscription
+from consumers.runtime.process import OperatorError, finish_unless, first_of
 from consumers.runtime.registry import Instruments
 from schemas.quarantine import UndecodableRecord
 from schemas.topics import TRANSCRIPTS_TOPIC
@@ -139,20 +140,18 @@ def file_stem(conversation_id: str) -> str:
 # Its position is committed when the files exist, so each transcript becomes a file at least once, also after a crash;
 # a second time it becomes the same file. A transcript that cannot be written waits in the topic and is tried again.
 
-POLL_MS: Final = 200
-"""Duration of one poll: stopping may have to wait for it."""
 MAX_BATCH_RECORDS: Final = 50
 """Transcripts of one poll: their files take a tenth of a second."""
 RETRY_SECONDS: Final = 5.0
 """How long until a file is tried again that could not be written, or a broker that was away."""
-STOP_SECONDS: Final = 1.0
-"""How long leaving the group may take."""
 
 log = structlog.get_logger()
 
 
 class TranscriptFiler:
     """One member of the group that writes transcript files."""
+
+    _subscription: Subscription
 
     def __init__(self, kafka: KafkaSettings, group_id: str, files: TranscriptFiles, instruments: Instruments) -> None:
         """Nothing is connected before `follow`. A new group begins with the oldest transcripts there are."""
@@ -161,6 +160,7 @@ class TranscriptFiler:
         self._files = files
         self._instruments = instruments
         self._has_warned = False
+        self._stop = asyncio.Event()
 
     async def follow(self, stop: asyncio.Event) -> None:
         """Makes files until `stop` is set.
@@ -177,6 +177,7 @@ class TranscriptFiler:
                 "and files of an older version are open to all.",
                 what_to_do="Take the rights away: chmod o-rwx for the folder and the files in it.",
             )
+        self._stop = stop
         while not stop.is_set():
             try:
                 await self._read(stop)
@@ -187,26 +188,26 @@ class TranscriptFiler:
     async def _read(self, stop: asyncio.Event) -> None:
         if await finish_unless(stop, partition_counts(self._kafka, [TRANSCRIPTS_TOPIC])) is None:
             return
-        consumer = self._kafka.consumer(
+        self._subscription = Subscription(
+            self._kafka,
             "transcript-files",
-            self._kafka.topic(TRANSCRIPTS_TOPIC),
+            [TRANSCRIPTS_TOPIC],
+            self._take,
             group_id=self._group_id,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            max_poll_records=MAX_BATCH_RECORDS,
+            max_records=MAX_BATCH_RECORDS,
+            options={"auto_offset_reset": "earliest"},
         )
         try:
-            await consumer.start()
-            while not stop.is_set():
-                for partition, records in (await consumer.getmany(timeout_ms=POLL_MS)).items():
-                    await self._file(consumer, partition, records, stop)
+            await self._subscription.start()
+            await first_of(stop.wait(), self._subscription.failure())
         finally:
-            with contextlib.suppress(TimeoutError, KafkaError):
-                await asyncio.wait_for(consumer.stop(), STOP_SECONDS)
+            await self._subscription.stop()
 
-    async def _file(
-        self, consumer: AIOKafkaConsumer, partition: TopicPartition, records: Sequence[Any], stop: asyncio.Event
-    ) -> None:
+    async def _take(self, records: Sequence[Any]) -> None:
+        for partition, run in itertools.groupby(records, lambda record: TopicPartition(record.topic, record.partition)):
+            await self._file(partition, list(run))
+
+    async def _file(self, partition: TopicPartition, records: Sequence[Any]) -> None:
         """Writes the files of one partition in order until one fails; the rest is polled again."""
         for written, record in enumerate(records):
             if isinstance(record, UndecodableRecord):
@@ -224,18 +225,17 @@ class TranscriptFiler:
                 self._instruments.inc("callgauge_transcript_files_total", ("failed",))
                 self._tell(f"{error.filename}: {error.strerror or error}")
                 if written:
-                    await self._commit(consumer, partition, record.offset)
-                consumer.seek(partition, record.offset)
-                await _pause(stop)
+                    await self._commit(partition, record.offset)
+                self._subscription.consumer.seek(partition, record.offset)
+                await _pause(self._stop)
                 return
             self._instruments.inc("callgauge_transcript_files_total", ("written",))
             self._has_warned = False
-        await self._commit(consumer, partition, records[-1].offset + 1)
+        await self._commit(partition, records[-1].offset + 1)
 
-    async def _commit(self, consumer: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> None:
+    async def _commit(self, partition: TopicPartition, offset: int) -> None:
         try:
-            async with asyncio.timeout(COMMIT_SECONDS):
-                await consumer.commit({partition: OffsetAndMetadata(offset, "")})
+            await self._subscription.commit({partition: OffsetAndMetadata(offset, "")}, COMMIT_SECONDS)
         except (KafkaError, TimeoutError) as error:  # costs writing the same files again, if anything
             log.warning("commit_failed", role="transcript files", error=str(error) or type(error).__name__)
 

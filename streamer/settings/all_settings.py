@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -35,6 +36,7 @@ from pydantic_settings import SettingsError as UnreadableSettingError
 
 from consumers.engine.limits import GoalRules, Limits
 from consumers.exporter.settings import OtlpSettings
+from consumers.history.settings import HistorySettings
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
 from consumers.runtime.process import OperatorError
@@ -47,7 +49,9 @@ from consumers.runtime.settings import (
     LogFormat,
     LogLevel,
     SecretFile,
-    or_of_its_file,
+    SecretSettings,
+    names_in,
+    names_of,
 )
 from schemas.closed_sets import TEXT_JUDGES, Detector, JudgeKind
 from schemas.judging import TemplateError, check_template
@@ -108,7 +112,7 @@ class GoalSettings(GoalRules):
         "is asked in any case",
     )
 
-    text_judges: Annotated[tuple[JudgeKind, ...], NoDecode] = Field(
+    text_judges: Annotated[tuple[JudgeKind, ...], NoDecode, names_of(TEXT_JUDGES)] = Field(
         (),
         examples=["conciseness,speakability"],
         description="EVA's metrics to be judged besides those of judge.text_judges, separated by commas",
@@ -124,15 +128,6 @@ class GoalSettings(GoalRules):
             if name != ours and name in given and ours in given:
                 raise ValueError(f"goals.{name} and goals.{ours} are the same setting; set one of them")
         return {AGENT_INSPECT_NAMES.get(name, name): value for name, value in given.items()}
-
-    @field_validator("text_judges", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        """A text with commas, as the environment gives it, or the names one by one."""
-        names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
-        if isinstance(names, list) and (unknown := [name for name in names if name not in TEXT_JUDGES]):
-            raise ValueError(f"{unknown[0]!r} is none of {', '.join(TEXT_JUDGES)}")
-        return names
 
     @property
     def template(self) -> str | None:
@@ -165,7 +160,6 @@ class GoalSettings(GoalRules):
 
 MAX_TENANTS: Final = 100
 """Each tenant is a value of a label."""
-_SECRETS: Final = ("token", "elevenlabs_secret")
 
 
 def _not_empty(secret: SecretStr) -> SecretStr:
@@ -177,7 +171,7 @@ def _not_empty(secret: SecretStr) -> SecretStr:
 WebhookSecret = Annotated[SecretStr, AfterValidator(_not_empty)]
 
 
-class SenderSettings(BaseModel):
+class SenderSettings(SecretSettings):
     """The rights and limits of one sender of events: a tenant, or everybody if there are no tenants."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -199,17 +193,6 @@ class SenderSettings(BaseModel):
     events_per_second: int = Field(
         2_000, gt=0, le=1_000_000, description="events that a sender may post, over ten seconds on average"
     )
-
-    @field_validator(*_SECRETS)
-    @classmethod
-    def _secret_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        return or_of_its_file(value, info)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _settles_the_secrets(cls, given: object) -> object:
-        """Lets the validators of the secrets run when only their files are given."""
-        return {**dict.fromkeys(_SECRETS), **given} if isinstance(given, dict) else given
 
     @property
     def has_access(self) -> bool:
@@ -290,7 +273,7 @@ def tenants_in(path: Path) -> Mapping[str, SenderSettings]:
 # Settings of the role `monitor`: the key of ElevenLabs' API, and the agents whose calls are followed.
 
 
-class MonitorSettings(BaseModel):
+class MonitorSettings(SecretSettings):
     """The bridge from ElevenLabs' conversation monitor to Kafka."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -303,7 +286,7 @@ class MonitorSettings(BaseModel):
     api_key: HeaderSecret | None = Field(
         None, examples=["..."], description="the key itself; without one, no live call is followed"
     )
-    agents: Annotated[tuple[str, ...], NoDecode] = Field(
+    agents: Annotated[tuple[str, ...], NoDecode, BeforeValidator(names_in)] = Field(
         (), examples=["agent_1,agent_2"], description="ids of the agents to follow, separated by commas; none means all"
     )
     base_url: str = Field(
@@ -314,22 +297,6 @@ class MonitorSettings(BaseModel):
     poll_seconds: float = Field(
         5.0, gt=0, le=300, description="pause between two looks for calls that have begun, in seconds"
     )
-
-    @field_validator("api_key")
-    @classmethod
-    def _key_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        return or_of_its_file(value, info)
-
-    @field_validator("agents", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _settles_the_key(cls, given: object) -> object:
-        """Lets the key's validator run when only its file is given."""
-        return {"api_key": None, **given} if isinstance(given, dict) else given
 
     @property
     def is_on(self) -> bool:
@@ -351,7 +318,7 @@ class RedactionSettings(RedactionRules):
         default=True,
         description="whether personal data is taken out of transcripts, questions to the judge, explanations, logs and pages",
     )
-    detectors: Annotated[tuple[Detector, ...], NoDecode] = Field(
+    detectors: Annotated[tuple[Detector, ...], NoDecode, names_of(Detector)] = Field(
         tuple(Detector), examples=["card,iban,email"], description=f"what is looked for, separated by commas: {_NAMES}"
     )
     phone_regions: Annotated[tuple[Region, ...], NoDecode] = Field(
@@ -362,18 +329,10 @@ class RedactionSettings(RedactionRules):
         "commas",
     )
 
-    @field_validator("detectors", mode="before")
-    @classmethod
-    def _are_detectors(cls, value: object) -> object:
-        names = _split(value)
-        if isinstance(names, list) and (unknown := [name for name in names if name not in tuple(Detector)]):
-            raise ValueError(f"{unknown[0]!r} is none of {_NAMES}")
-        return names
-
     @field_validator("phone_regions", mode="before")
     @classmethod
     def _are_regions(cls, value: object) -> object:
-        names = _split(value)
+        names = names_in(value)
         if not isinstance(names, list) or not names:
             return names
         from phonenumbers import SUPPORTED_REGIONS  # brings tables of the world, which without a country nobody needs
@@ -381,11 +340,6 @@ class RedactionSettings(RedactionRules):
         if unknown := [name for name in names if name not in SUPPORTED_REGIONS]:
             raise ValueError(f"{unknown[0]!r} is no country with a telephone plan, written like US or DE")
         return names
-
-
-def _split(value: object) -> object:
-    """A text with commas, as the environment gives it, or the names one by one."""
-    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
 # Settings of transcripts: whether calls get a transcript, and whether transcripts become files too.
@@ -544,6 +498,8 @@ def _plain(variable: str) -> str:
     return re.sub("_+", "_", variable.removeprefix(ENV_PREFIX))
 
 
+# pydantic-settings reads the environment. Its own TOML source says neither where a value is from nor which name was meant.
+#
 # Settings of every command: defaults, then a TOML file, then the environment, then the command line; the later wins.
 #
 # All mistakes are found before anything is started and reported together, each with its name and a valid example.
@@ -585,7 +541,7 @@ class LimitSettings(Limits):
     model_config = ConfigDict(extra="forbid")
 
 
-class Settings(BaseSettings):
+class Settings(SecretSettings, BaseSettings):
     """The settings of an operator; `callgauge run --help` says how to set them."""
 
     model_config = SettingsConfigDict(
@@ -669,16 +625,12 @@ class Settings(BaseSettings):
     transcripts: TranscriptSettings = Field(
         TranscriptSettings(), description="whether calls that close get a transcript, and where it goes"
     )
+    history: HistorySettings = Field(HistorySettings(), description="past calls: where they are kept, and for how long")
     otlp: OtlpSettings = Field(OtlpSettings(), description="final scores as OpenTelemetry log events")
     security: SecuritySettings = Field(
         SecuritySettings(),
         description="how to get in at Kafka: TLS, and a login; secrets from the environment or files",
     )
-
-    @field_validator("http_token")
-    @classmethod
-    def _token_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        return or_of_its_file(value, info)
 
     def goal_rules(self, roles: Collection[str]) -> GoalRules:
         """How an evaluator judges calls against goals when these roles run in its process."""
@@ -753,7 +705,7 @@ def settings_of(given: Given) -> Settings:
     try:
         return Gathered(**given.options)
     except UnreadableSettingError as error:
-        example = next((text for block, text in _EXAMPLE_OF_BLOCK.items() if f'"{block}"' in str(error)), "")
+        example = next((_example_of((block,)) for block in BLOCKS if f'"{block}"' in str(error)), "")
         raise SettingsError([f"{error}: expected JSON. Set its parts one by one, for example {example}"]) from None
     except ValidationError as error:
         mistakes = _mistakes(error.errors(include_url=False), given)
@@ -766,17 +718,15 @@ def setting_names() -> tuple[Names, ...]:
     return alone + tuple((block, name) for block, model in BLOCKS.items() for name in model.model_fields)
 
 
-_EXAMPLE_OF_BLOCK: Final = {
-    "limits": "CALLGAUGE_LIMITS__IDLE_MS=300000",
-    "goals": "CALLGAUGE_GOALS__FOLDER=goals",
-    "judge": "CALLGAUGE_JUDGE__MODEL=gpt-4.1",
-    "monitor": "CALLGAUGE_MONITOR__API_KEY_FILE=/run/secrets/elevenlabs-api-key",
-    "ingest": "CALLGAUGE_INGEST__ELEVENLABS_SECRET_FILE=/run/secrets/elevenlabs-webhook",
-    "redaction": "CALLGAUGE_REDACTION__PHONE_REGIONS=US,GB",
-    "transcripts": "CALLGAUGE_TRANSCRIPTS__FOLDER=transcripts",
-    "otlp": "CALLGAUGE_OTLP__ENDPOINT=http://collector:4318/v1/logs",
-    "security": "CALLGAUGE_SECURITY__PROTOCOL=SSL",
-}
+def _example_of(names: Names) -> str:
+    """A variable with a value that works; of a block, that of its first setting that has a short example."""
+    if names[0] in BLOCKS and len(names) == 1:
+        fields = BLOCKS[names[0]].model_fields
+        short = (name for name, field in fields.items() if field.examples and " " not in str(field.examples[0]))
+        names = names[0], next(short, next(iter(fields)))
+    field = _fields_beside(names)[names[-1]]
+    value = field.examples[0] if field.examples else field.get_default(call_default_factory=True)
+    return f"{variable_of(names)}={value}"
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -815,13 +765,11 @@ def _mistake(names: tuple[str, ...], value: object, text: str, given: Given, *, 
     field = _fields_beside(names).get(names[-1])
     if field is None:
         return f"{where}: {text}"
-    if (example := _EXAMPLE_OF_BLOCK.get(names[-1])) is None:
+    if len(names) > 1 or names[0] not in BLOCKS:
         where += f" is {_seen(value, field)}"
-        default = field.get_default(call_default_factory=True)
-        example = f"{variable_of(names)}={field.examples[0] if field.examples else default}"
     meaning = (field.description or "").rstrip(".")
     told = f"{where}: {text} ({meaning})."
-    return f"{told} For example {example}" if shows_example and not is_secret(field.annotation) else told
+    return f"{told} For example {_example_of(names)}" if shows_example and not is_secret(field.annotation) else told
 
 
 def _expected(detail: Mapping[str, Any]) -> str:

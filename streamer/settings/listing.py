@@ -88,7 +88,7 @@ def listed_settings(settings: Settings, given: Given) -> tuple[ListedSetting, ..
         value, default = ((tree[block] if block else tree)[name] for tree in (values, defaults))
         origin = given.origin(names)
         hides = is_secret(field.annotation)
-        if hides and value is not None:
+        if hides and value not in (None, {}):
             value = HIDDEN
             origin = origin or (f"{'.'.join(names)}_file" if given.origin((*names[:-1], f"{name}_file")) else None)
         example = None if not field.examples else str(field.examples[0])

@@ -1,0 +1,13 @@
+"""Adapters, which bring events to the input topics. What each posts is made by `writer.outgoing`: topic, key, value, headers.
+
+| module | takes | writes to | an event that is sent again |
+|---|---|---|---|
+| `replayed_calls`, `replay` | recordings | all three | has its id again only with `--keep-ids` |
+| `simulator` | a seed | all three | has its id again |
+| `tail` | a run of EVA while it is written | all three | has the number of its line, also after a restart |
+| `monitor` | ElevenLabs' monitor of a live call | `elevenlabs.events`; start and end to `audit.events` | is known by its content |
+| `http/elevenlabs` | ElevenLabs' webhook after a call | the same | has an id made of the call's and its place |
+| `http/posted` | POST /events of any framework | by its `stream` or type | has its CloudEvents id, or that of the request |
+
+`publisher` sends without waiting, as fast as the broker takes it; `AcknowledgedWriter` returns when Kafka has what was posted.
+"""

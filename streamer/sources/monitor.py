@@ -20,14 +20,12 @@ from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK, Inv
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import OperatorError, finish_unless, first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from schemas.closed_sets import InputSource, MonitorOutcome
+from schemas.closed_sets import MonitorOutcome
 from schemas.events.elevenlabs import CarriedAgentEvent
-from schemas.events.envelope import envelope_headers
 from schemas.wire import MAX_NAME_CHARS, Name
 from streamer.settings.all_settings import MonitorSettings
-from streamer.sources.publisher import cloudevent_type
 from streamer.sources.replay import compact_json
-from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
+from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
 
 # Separates the past of a call from its present in the messages of ElevenLabs' monitor. Pure.
 #
@@ -273,20 +271,19 @@ class CallBridge:
 
         After a restart a bridge gives the same ids again, so that the evaluator sees repeats.
         """
-        conversation_id = self._call.conversation_id
-        is_agent_event = event_id is not None
-        source = InputSource.ELEVENLABS if is_agent_event else InputSource.AUDIT
-        headers = envelope_headers(
-            event_id=f"{conversation_id}/{kind}" if event_id is None else event_id,
-            source=CE_SOURCE,
-            event_type=cloudevent_type(
-                "elevenlabs" if is_agent_event else "audit", kind, is_agent_event=is_agent_event
-            ),
-            subject=conversation_id,
+        conversation_id, is_agent_event = self._call.conversation_id, event_id is not None
+        record = outgoing(
+            "elevenlabs" if is_agent_event else "audit",
+            conversation_id,
+            value,
+            name=kind,
+            event_id=event_id or f"{conversation_id}/{kind}",
+            ce_source=CE_SOURCE,
             time_ms=time_ms,
+            is_agent_event=is_agent_event,
         )
         with contextlib.suppress(asyncio.QueueFull):
-            self._waiting.put_nowait(OutgoingRecord(source, conversation_id.encode(), value, headers))
+            self._waiting.put_nowait(record)
             return True
         return False
 
@@ -442,7 +439,7 @@ class MonitorRole:
         try:
             async with httpx2.AsyncClient() as client:
                 await first_of(
-                    _wait(stop), _wait(self._writer.broken), self._look(LiveCalls(self._settings, client), stop)
+                    stop.wait(), self._writer.broken.wait(), self._look(LiveCalls(self._settings, client), stop)
                 )
             if self._writer.broken.is_set():
                 raise self._writer.failure()
@@ -500,7 +497,3 @@ class MonitorRole:
         if not done.cancelled() and (error := done.exception()) is not None:
             log.error("monitor_failed", conversation=conversation_id, exc_info=error,
                       what_happens_now="The call is not followed any more; others are.")  # fmt: skip
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()

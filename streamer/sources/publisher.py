@@ -4,35 +4,27 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from consumers.runtime.kafka.connection import KafkaSettings, require_access
 from consumers.runtime.process import OperatorError, first_of
-from schemas.closed_sets import InputSource
-from schemas.events.envelope import agent_event_type, envelope_headers
-from schemas.events.simulator import CONTROL_EVENTS, Source
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.cluster.facts import TRAFFIC_NEEDS
 from streamer.facts import MAX_OPEN_CALLS
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after, stop_on_signals
-from streamer.sources.replay import SOURCES, PlayedCall, WireEvent
+from streamer.sources.replay import PlayedCall, WireEvent
+from streamer.sources.writer import CLOSE_SECONDS, OutgoingRecord, connected, outgoing
 
 # Puts wire events on the input topics, paced like the calls they belong to.
 
 MAX_UNACKNOWLEDGED_SENDS: Final = 10_000
 """Records handed to the client and not yet acknowledged; publishing waits when there are more."""
-CLOSE_DEADLINE_SECONDS: Final = 1.5
-"""How long closing waits for the last records; Ctrl-C has to end a run in two seconds."""
-
-# Events on elevenlabs.events are of EVA's simulated caller, unless the event names a real ElevenLabs agent.
-_CE_SOURCE_NAMES: Final[Mapping[Source, str]] = {"pipecat": "pipecat", "elevenlabs": "user_sim", "audit": "audit"}
 
 
 class PublishError(OperatorError):
@@ -52,64 +44,40 @@ class Publishes(Protocol):
 class EventPublisher:
     """Sends wire events to Kafka: idempotent, in order for each call, with a bounded number on their way.
 
-    The key is the conversation id. aiokafka's default partitioner is murmur2, the same as Java's, so a call is on the
-    same partition number of every topic, whichever of the two wrote it. The headers are CloudEvents in binary mode;
-    `ce_id` comes from the call, the source and the sequence number only, so a repeated record has the same one. The
-    record's own timestamp is left to the client: it says when the record was sent.
+    The record's own timestamp is left to the client: it says when the record was sent.
     """
 
     def __init__(self, kafka: KafkaSettings, *, ce_source: str) -> None:
-        """Nothing is connected before `start`; `ce_source` names the producer, for example `callgauge.replay`."""
+        """Connected inside `async with`; `ce_source` names the producer, for example `callgauge.replay`."""
         self._kafka = kafka
         self._ce_source = ce_source
-        self._topics = {source: kafka.topic(TOPIC_BY_SOURCE[InputSource(source)]) for source in SOURCES}
-        self._producer: AIOKafkaProducer | None = None
+        self._topics = {source: kafka.topic(topic) for source, topic in TOPIC_BY_SOURCE.items()}
         self._free_sends = asyncio.Semaphore(MAX_UNACKNOWLEDGED_SENDS)
         self._failure: BaseException | None = None
 
-    async def start(self) -> None:
+    async def __aenter__(self) -> Self:
         """Connects.
 
         Raises:
-            PublishError: No broker answers at the address.
+            KafkaUnreachableError: No broker answers at the address.
         """
-        producer = self._kafka.producer("streamer")
-        try:
-            await producer.start()
-        except BaseException as error:
-            await producer.stop()  # also when cancelled: a producer that is dropped half started leaves its sockets
-            if isinstance(error, KafkaError):
-                raise self._broken(error) from error
-            raise
-        self._producer = producer
-
-    async def close(self) -> None:
-        """Sends the remaining events, for at most `CLOSE_DEADLINE_SECONDS`, and disconnects.
-
-        Raises:
-            PublishError: Something was not acknowledged, now or before.
-        """
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            try:
-                await asyncio.wait_for(producer.stop(), CLOSE_DEADLINE_SECONDS)  # flushes first
-            except (TimeoutError, KafkaError) as error:
-                self._failure = self._failure or error
-        if self._failure is not None:
-            raise self._broken(self._failure) from self._failure
-
-    async def __aenter__(self) -> Self:
-        await self.start()
+        self._producer = await connected(self._kafka, "streamer")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        """Sends the remaining events, for at most `CLOSE_SECONDS`, and disconnects.
+
+        Raises:
+            PublishError: Something was not acknowledged, now or before. An error that is already on its way says more.
+        """
         try:
-            await self.close()
-        except PublishError:
-            if error is None:  # an error that is already on its way says more
-                raise
+            await asyncio.wait_for(self._producer.stop(), CLOSE_SECONDS)  # flushes first
+        except (TimeoutError, KafkaError) as failure:
+            self._failure = self._failure or failure
+        if error is None:
+            self._require_no_failure()
 
     async def publish(self, conversation_id: str, event: WireEvent, *, sent_ms: int | None = None) -> None:
         """Hands one event to the client, in order; waits while `MAX_UNACKNOWLEDGED_SENDS` are on their way.
@@ -122,21 +90,18 @@ class EventPublisher:
         Raises:
             PublishError: This or an earlier event could not be sent.
         """
-        producer = self._running()
+        self._require_no_failure()
+        source, key, value, headers = record_of(conversation_id, event, self._ce_source)
         await self._free_sends.acquire()
         try:
-            acknowledged = await producer.send(
-                self._topics[event.source],
-                value=event.value,
-                key=conversation_id.encode(),
-                headers=cloudevent_headers(conversation_id, event, self._ce_source),
-                timestamp_ms=sent_ms,
+            acknowledged = await self._producer.send(
+                self._topics[source], value=value, key=key, headers=headers, timestamp_ms=sent_ms
             )
         except BaseException as error:
             self._free_sends.release()
             if isinstance(error, KafkaError):
                 self._failure = error
-                raise self._broken(error) from error
+                self._require_no_failure()
             raise
         acknowledged.add_done_callback(self._on_acknowledged)
 
@@ -146,56 +111,39 @@ class EventPublisher:
         Raises:
             PublishError: One of them was not.
         """
-        await self._running().flush()
+        self._require_no_failure()
+        await self._producer.flush()
         await asyncio.sleep(0)  # the callbacks of the last acknowledgements run in the next round of the loop
-        self._running()
-
-    def _running(self) -> AIOKafkaProducer:
-        if self._failure is not None:
-            raise self._broken(self._failure) from self._failure
-        if self._producer is None:
-            raise PublishError("The publisher is not started, or is closed: nothing can be sent. Call start() first.")
-        return self._producer
+        self._require_no_failure()
 
     def _on_acknowledged(self, acknowledged: "asyncio.Future[Any]") -> None:
         self._free_sends.release()
         error = None if acknowledged.cancelled() else acknowledged.exception()
         self._failure = self._failure or error
 
-    def _broken(self, error: BaseException) -> PublishError:
-        seen = str(error) or type(error).__name__  # Kafka's errors name their class in their text
-        return PublishError(
-            f"Events could not be sent to Kafka at {self._kafka.bootstrap_servers}:\n"
-            f"  expected every record to be acknowledged; seen {seen}.\n"
-            "  Sending stops here; events sent just before may be missing.\n"
-            "  Check that the broker runs at this address and that the topics exist."
-        )
+    def _require_no_failure(self) -> None:
+        if self._failure is not None:
+            seen = str(self._failure) or type(self._failure).__name__  # Kafka's errors name their class in their text
+            raise PublishError(
+                f"Events could not be sent to Kafka at {self._kafka.bootstrap_servers}:\n"
+                f"  expected every record to be acknowledged; seen {seen}.\n"
+                "  Sending stops here; events sent just before may be missing.\n"
+                "  Check that the broker runs at this address and that the topics exist."
+            ) from self._failure
 
 
-def cloudevent_type(source: Source, event_name: str, *, is_agent_event: bool) -> str:
-    """The CloudEvents type of an event, which says whose it is where streams share a topic.
-
-    Args:
-        source: The input topic.
-        event_name: The event's type in the words of its source.
-        is_agent_event: Whether it is of a real ElevenLabs agent.
-    """
-    if is_agent_event:
-        return agent_event_type(event_name)
-    is_control = source == "audit" and event_name in CONTROL_EVENTS
-    return f"callgauge.{'call' if is_control else _CE_SOURCE_NAMES[source]}.{event_name}.v1"
-
-
-def cloudevent_headers(conversation_id: str, event: WireEvent, ce_source: str) -> list[tuple[str, bytes]]:
-    """The event's CloudEvents attributes as Kafka headers (binary mode)."""
-    event_type = cloudevent_type(event.source, event.event_name, is_agent_event=event.is_agent_event)
-    return envelope_headers(
+def record_of(conversation_id: str, event: WireEvent, ce_source: str) -> OutgoingRecord:
+    """The record of an event; its id comes from the call, the source and the number only, so a repeat has the same one."""
+    return outgoing(
+        event.source,
+        conversation_id,
+        event.value,
+        name=event.event_name,
         event_id=f"{conversation_id}/{event.source}/{event.sequence}",
-        source=ce_source,
-        event_type=event_type,
-        subject=conversation_id,
+        ce_source=ce_source,
         time_ms=event.time_ms,
         sequence=event.sequence,
+        is_agent_event=event.is_agent_event,
     )
 
 

@@ -199,11 +199,11 @@ def with_control_events(
     call: RecordedCall,
     *,
     agent: str | None = None,
-    tenant: str | None = None,
     environment: str | None = None,
     goals: str | None = None,
 ) -> RecordedCall:
-    """Adds `call_started` at the time of the call's first event and `call_ended` at its last, where it has none yet.
+    """Adds `call_started` at the time of the call's first event and `call_ended` at its last, where it has none yet; and the
+    goals to a `call_started` that names none.
 
     A call without a single readable time gets none: there is nothing to say when it was.
     """
@@ -211,14 +211,18 @@ def with_control_events(
     if not times_ms:
         return call
     present = {event.get("type") for event in call.control}
-    labels = {"agent": agent, "tenant": tenant, "environment": environment}
-    facts = {"pipeline_type": call.pipeline_type, **labels, "goals": goals}
+    facts = {"pipeline_type": call.pipeline_type, "agent": agent, "environment": environment, "goals": goals}
     started: dict[str, Any] = {"type": "call_started", "timestamp": times_ms[0], **_without_nulls(facts)}
     ended: dict[str, Any] = {"type": "call_ended", "timestamp": times_ms[-1]}
     ended |= _without_nulls({"reason": call.conversation_ended_reason})
     first = () if "call_started" in present else (started,)
     last = () if "call_ended" in present else (ended,)
-    return replace(call, control=(*first, *call.control, *last))
+    named = {} if goals is None else {"goals": goals}
+    control = (
+        {**each, **named} if each.get("type") == "call_started" and each.get("goals") is None else each
+        for each in call.control
+    )
+    return replace(call, control=(*first, *control, *last))
 
 
 def event_name(source: Source, event: Mapping[str, Any]) -> str:

@@ -8,13 +8,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from consumers.runtime.kafka.connection import require_access
 from consumers.runtime.process import OperatorError, first_of
@@ -867,16 +866,9 @@ async def follow(
 
 async def _show(run: FollowedRun) -> None:
     """One line on the terminal with the progress, until cancelled."""
-    console = error_console()
-    with (
-        Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console)
-        if console.is_terminal
-        else nullcontext() as line
-    ):
-        task = line.add_task("") if line else None
+    with error_console().status("") as line:
         while True:
-            if line is not None and task is not None:
-                line.update(task, description=progress_text(run.progress))
+            line.update(progress_text(run.progress))
             await asyncio.sleep(_SHOW_SECONDS)
 
 

@@ -1,7 +1,8 @@
-"""Writes records to the input topics, and returns only when Kafka has acknowledged them."""
+"""Records as every source writes them to the input topics, and a writer that returns when Kafka has acknowledged them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer
@@ -10,6 +11,8 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import InputSource
+from schemas.events.envelope import agent_event_type, envelope_headers
+from schemas.events.simulator import CONTROL_EVENTS, Source
 from schemas.topics import MAX_BATCH_BYTES, TOPIC_BY_SOURCE
 
 ACKNOWLEDGE_SECONDS: Final = 5.0
@@ -24,6 +27,10 @@ MAX_VALUE_BYTES: Final = MAX_BATCH_BYTES - HEADROOM_BYTES
 """Largest value of a record: it and its headers are one batch."""
 
 
+# Events on elevenlabs.events are of EVA's simulated caller, unless the event is of a real ElevenLabs agent.
+_CE_SOURCE_NAMES: Final[Mapping[Source, str]] = {"pipecat": "pipecat", "elevenlabs": "user_sim", "audit": "audit"}
+
+
 class OutgoingRecord(NamedTuple):
     """One record for an input topic; the key is the conversation id."""
 
@@ -31,6 +38,60 @@ class OutgoingRecord(NamedTuple):
     key: bytes
     value: bytes
     headers: Sequence[tuple[str, bytes]]
+
+
+def outgoing(
+    source: Source,
+    conversation_id: str,
+    value: bytes,
+    *,
+    name: str,
+    event_id: str,
+    ce_source: str,
+    time_ms: int | None = None,
+    sequence: int | None = None,
+    is_agent_event: bool = False,
+) -> OutgoingRecord:
+    """What every adapter posts: the topic, the key, the event, and its CloudEvents attributes as headers (binary mode).
+
+    Args:
+        source: The input topic.
+        conversation_id: The key. Partitions are chosen by murmur2 of it, as Java and aiokafka do.
+        value: The event in JSON.
+        name: The event's type in the words of its source; with the topic it says whose event it is.
+        event_id: The same each time the event is sent, so that a second one is recognised.
+        ce_source: The adapter; with `event_id` it identifies the event.
+        time_ms: Of the event, in epoch milliseconds.
+        sequence: Number of the event within its source.
+        is_agent_event: Whether it is of a real ElevenLabs agent, which shares a topic with the simulated caller.
+    """
+    kind = "call" if source == "audit" and name in CONTROL_EVENTS else _CE_SOURCE_NAMES[source]
+    headers = envelope_headers(
+        event_id=event_id,
+        source=ce_source,
+        event_type=agent_event_type(name) if is_agent_event else f"callgauge.{kind}.{name}.v1",
+        subject=conversation_id,
+        time_ms=time_ms,
+        sequence=sequence,
+    )
+    return OutgoingRecord(InputSource(source), conversation_id.encode(), value, headers)
+
+
+async def connected(kafka: KafkaSettings, role: str) -> AIOKafkaProducer:
+    """A producer that has started.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or it does not let us in.
+    """
+    producer = kafka.producer(role)
+    try:
+        await producer.start()
+    except BaseException as error:
+        await producer.stop()  # also when cancelled: a producer that is dropped half started leaves its sockets
+        if isinstance(error, KafkaError):
+            raise kafka.unreachable(error) from error
+        raise
+    return producer
 
 
 class NotAcknowledgedError(Exception):
@@ -67,24 +128,14 @@ class AcknowledgedWriter:
         Raises:
             KafkaUnreachableError: No broker answers, or it does not let us in.
         """
-        producer = self._kafka.producer(self._role)
-        try:
-            await producer.start()
-        except BaseException as error:
-            await producer.stop()  # also when cancelled: a producer that is dropped half started leaves its sockets
-            if isinstance(error, KafkaError):
-                raise self._kafka.unreachable(error) from error
-            raise
-        self._producer = producer
+        self._producer = await connected(self._kafka, self._role)
 
     async def close(self) -> None:
         """Finishes open writes, for at most `CLOSE_SECONDS`, and disconnects."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            stopping = asyncio.ensure_future(producer.stop())
-            await asyncio.wait({stopping}, timeout=CLOSE_SECONDS)
-            stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
+            with suppress(TimeoutError, KafkaError):
+                await asyncio.wait_for(producer.stop(), CLOSE_SECONDS)
 
     @property
     def is_away(self) -> bool:

@@ -25,7 +25,7 @@ from schemas.topics import SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from streamer.recordings.reader import read_recordings
 from streamer.sources.replay import in_time_order, with_control_events
 from tests.properties.evaluation import EveryCall
-from tests.support.fakes.evaluator_fakes import Record
+from tests.support.fakes.evaluator_fakes import Record, outlet_of
 
 OURS: Final = str(Path(consumers.__file__).parents[1])
 FOLDERS: Final = tuple(f"{OURS}/{folder}/" for folder in ("consumers", "schemas"))
@@ -59,7 +59,7 @@ def trips() -> tuple[list[int], list[int]]:
     goals = ChosenGoals(EveryCall(), GoalRules(asks_judge=True))
     instruments = Instruments(CollectorRegistry(), ["evaluator"])
     partition = Partition(
-        0, PartitionEvaluator(limits, "trip", goals), limits, SOURCE_BY_TOPIC, instruments, goals=goals
+        outlet_of(), PartitionEvaluator(limits, "trip", goals), limits, SOURCE_BY_TOPIC, instruments, goals=goals
     )
     partition.start(dict.fromkeys(SOURCE_BY_TOPIC, 0))
     offsets = dict.fromkeys(SOURCE_BY_TOPIC, 0)

@@ -26,7 +26,7 @@ from tests.chaos.load.poison import Kind
 from tests.chaos.verdict.checker import Findings
 from tests.chaos.verdict.deleted_records import DeletedRecords, Deletion
 from tests.chaos.verdict.topic_reader import Follower, ReadRecord
-from tests.chaos.verdict.verdict import Traces, judged, limits_of
+from tests.chaos.verdict.verdict import Traces, judged, limits_of, rules_of
 from tests.support.brokers.topic_changes import add_partitions
 from tests.support.patience import patient
 
@@ -296,9 +296,9 @@ class Stage:
     def judged(self) -> Findings:
         """The checker's findings about the topics as they are now."""
         self.note(f"judging {len(self._closed):,} closed calls, {self.scores:,} records of scores")
-        limits = limits_of(self.environment)
+        settings = limits_of(self.environment), rules_of(self.environment)
         place = (self.cluster.bootstrap, self.prefix, self.partitions)
-        return judged(Traces(*place, limits, self._folder / "deleted", tuple(self.deletions)))
+        return judged(Traces(*place, *settings, self._folder / "deleted", tuple(self.deletions)))
 
     def note(self, what: str) -> None:
         """One line of the report, with its time."""

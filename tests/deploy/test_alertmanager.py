@@ -250,10 +250,20 @@ def test_without_any_process_one_alert_is_heard_beside_the_watchdog(address: str
     assert heard == {"CallgaugeDown", "CallgaugeWatchdog"}, quiet
 
 
+ADDRESSES = {
+    "runbook_url": "https://wiki.test/{name}.md",
+    "calls_url": "https://calls.test/calls?agent={{ $labels.agent | urlquery }}",
+}
+
+
 def _annotations(name: str, **filled: str) -> dict[str, str]:
-    """The annotations of a rule as Prometheus fills them in."""
+    """The annotations of a rule as Prometheus fills them in, with links as they are where addresses are set."""
     rule = next(rule for rule in ALERTS if rule["alert"] == name)
-    texts: dict[str, str] = rule["annotations"]
+    texts: dict[str, str] = {
+        **rule["annotations"],
+        **{key: url.replace("{name}", name) for key, url in ADDRESSES.items()},
+    }
+    texts["description"] = re.sub(r"{{ with .*{{ end }}$", " Calls running there now: 3.", texts["description"])
     for label, value in filled.items():
         for written, filled_in in (
             (f"{{{{ $labels.{label} }}}}", value),
@@ -277,8 +287,24 @@ def test_a_page_says_what_callers_feel_what_to_do_and_where_the_calls_are(
     assert text[:2] == [annotations["summary"], annotations["description"]]
     assert text[2] == f"Runbook: {annotations['runbook_url']}"
     assert text[3] == f"Calls: {annotations['calls_url']}"
-    assert annotations["calls_url"].endswith("/calls?agent=desk&environment=production")
+    assert annotations["calls_url"].endswith("/calls?agent=desk")
     assert re.fullmatch(r"Since \d{4}-\d\d-\d\d \d\d:\d\d UTC", text[4])
+    assert text[5:] == ["What to do:", *annotations["runbook"].splitlines()]
+
+
+def test_a_page_without_addresses_has_no_link_and_says_what_to_do(
+    address: str, messages: "queue.Queue[Message]"
+) -> None:
+    annotations = {
+        key: text for key, text in _annotations("CallgaugeDeadAir", **CALLER).items() if key not in ADDRESSES
+    }
+    _send(address, _labels("CallgaugeDeadAir", **CALLER), annotations=annotations)
+    _, page = messages.get(timeout=patient(10))
+    assert not page.get("links")
+    text = page["payload"]["custom_details"]["text"]
+    assert "Runbook:" not in text
+    assert "Calls:" not in text
+    assert text.rstrip().endswith("What to do:\n" + annotations["runbook"])
 
 
 def test_a_ticket_of_a_hostile_name_calls_nobody(address: str, messages: "queue.Queue[Message]") -> None:

@@ -105,7 +105,8 @@ def test_every_package_of_the_wheel_is_copied() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages = set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
     files = {project["project"]["readme"], *project["project"]["license-files"], "pyproject.toml", "requirements.lock"}
-    assert packages | files == set(_copied_from_checkout())
+    forced = {Path(place).parts[0] for place in project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]}
+    assert packages | files | forced == set(_copied_from_checkout())
 
 
 def test_only_locked_and_hashed_dependencies_are_installed() -> None:

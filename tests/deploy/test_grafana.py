@@ -22,7 +22,6 @@ PANELS = [panel for board in BOARDS.values() for panel in board["panels"] if pan
 every_board = pytest.mark.parametrize("board", BOARDS.values(), ids=list(BOARDS))
 every_panel = pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-ADDRESSES = yaml.safe_load((GRAFANA.parent / "addresses.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -83,33 +82,49 @@ def test_data_source_and_agent_are_chosen_on_the_page() -> None:
 # -- links -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_exemplar_leads_to_the_page_of_its_call() -> None:
-    """Grafana takes two dollar signs for one in this file, and no name after one for a variable of the environment."""
-    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text(encoding="utf-8"))[
-        "datasources"
-    ]
+@pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")
+def test_links_lead_where_the_addresses_say(generator: Any) -> None:
+    """Grafana takes two dollar signs for one in the data source's file, and no name after one for a variable of the environment."""
+    files = {
+        path.name: text
+        for path, text in generator.rendered({"runbooks": "https://w.test/", "console": "https://c.test"}).items()
+    }
+    (source,) = yaml.safe_load(files["prometheus.yml"])["datasources"]
     (link,) = source["jsonData"]["exemplarTraceIdDestinations"]
     assert link["name"] == "conversation_id"  # as the exporter attaches it
-    assert link["url"].replace("$$", "$") == f"{ADDRESSES['console']}/calls/${{__value.raw}}"
+    assert link["url"].replace("$$", "$") == "https://c.test/calls/${__value.raw}"
     assert "datasourceUid" not in link
-
-
-def test_an_alert_in_the_table_leads_to_its_runbook_and_its_calls() -> None:
-    (table,) = [panel for panel in PANELS if panel["type"] == "table"]
+    overview = json.loads(files["overview.json"])
+    (table,) = [panel for panel in overview["panels"] if panel["type"] == "table"]
     links = {link["title"]: link["url"] for link in table["fieldConfig"]["defaults"]["links"]}
-    assert links["Runbook"] == f"{ADDRESSES['runbooks']}/${{__data.fields.alertname}}.md"
-    fields = dict(re.findall(r"(\w+)=\${__data\.fields\.(\w+):percentencode}", links["Calls"].partition("?")[2]))
-    assert fields == {name: name for name in ("agent", "tenant", "environment")}
-    assert links["Calls"].startswith(f"{ADDRESSES['console']}/calls?")
+    assert links["Runbook"] == "https://w.test/${__data.fields.alertname}.md"
+    address, _, query = links["Calls"].partition("?")
+    fields = dict(re.findall(r"(\w+)=\${__data\.fields\.(\w+):percentencode}", query))
+    assert (address, fields) == ("https://c.test/calls", {name: name for name in ("agent", "tenant", "environment")})
+    for name in BOARDS:
+        assert json.loads(files[f"{name}.json"])["links"][1]["url"] == "https://c.test/calls"
+
+
+@pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")
+def test_without_an_address_there_is_no_link(generator: Any) -> None:
+    """A link to a page that does not exist costs a minute of the night."""
+    for text in generator.rendered({"runbooks": "", "console": ""}).values():
+        assert not {"Runbook", "Running calls", "exemplarTraceIdDestinations"} & set(
+            re.findall(r"Running calls|\w+", text)
+        )
+        assert "/calls" not in text
+
+
+def test_the_table_shows_alerts_as_they_are_now() -> None:
+    (table,) = [panel for panel in PANELS if panel["type"] == "table"]
     (query,) = table["targets"]
     assert (query["format"], query["instant"]) == ("table", True)
 
 
 @every_board
-def test_dashboards_lead_to_each_other_and_to_the_calls_and_mark_pages(board: dict[str, Any]) -> None:
-    others, calls = board["links"]
+def test_dashboards_lead_to_each_other_and_mark_pages(board: dict[str, Any]) -> None:
+    others = board["links"][0]
     assert (others["type"], others["tags"], others["keepTime"]) == ("dashboards", board["tags"], True)
-    assert calls["url"] == f"{ADDRESSES['console']}/calls"
     (pages,) = board["annotations"]["list"]
     labels_of(pages["expr"])
     assert 'severity="critical"' in pages["expr"]

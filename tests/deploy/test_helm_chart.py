@@ -18,6 +18,8 @@ from kubernetes_validate.utils import latest_version
 
 from schemas.closed_sets import ROLE_NAMES
 from streamer.settings.all_settings import load_settings, near_misses, setting_names
+from tests.deploy.test_grafana import generator as generator
+from tests.deploy.test_prometheus_rules import BY_HAND, SLO, rules_of
 from tests.support.patience import patient
 from tests.support.promtool import promtool
 from tests.support.required_tools import CACHE, require_tool
@@ -27,6 +29,7 @@ CHART = DEPLOY / "helm" / "callgauge"
 EVERYTHING = Path(__file__).parent / "chart_values" / "everything.yaml"
 MODELS = Path(__file__).parent / "custom_resources"
 HELM = Path(sys.executable).with_name("helm")
+ADDRESSES: dict[str, str] = yaml.safe_load(EVERYTHING.read_text(encoding="utf-8"))["addresses"]
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
 CUSTOM = {"PodMonitor", "PrometheusRule", "ScaledObject"}
@@ -174,6 +177,15 @@ def test_each_role_is_a_deployment_with_a_budget() -> None:
         assert budget["selector"]["matchLabels"].items() <= deployment["template"]["metadata"]["labels"].items()
 
 
+def test_history_writes_the_volume_that_it_is_given() -> None:
+    pod = _of("Deployment", *ALL)["calls-callgauge-history"]["spec"]["template"]["spec"]
+    assert pod["volumes"] == [{"name": "history", "persistentVolumeClaim": {"claimName": "calls"}}]
+    (mount,) = _container("history", *ALL)["volumeMounts"]
+    assert mount["mountPath"] == _variables("history", *ALL)["CALLGAUGE_HISTORY__FOLDER"]
+    without = _helm("template", "calls", CHART, "--set", "roles.history.enabled=true")
+    assert "the role history needs historyClaim" in without.stderr
+
+
 def test_a_role_may_have_another_version_while_versions_change() -> None:
     given = ("roles.evaluator.tag=0.0.9", "roles.evaluator.strategy=Recreate", "image.tag=1.2")
     options = [part for each in given for part in ("--set", each)]
@@ -229,32 +241,35 @@ def test_no_more_evaluators_than_partitions_and_no_two_owners_of_their_number() 
     assert trigger["metadata"]["query"] == 'sum(rate(callgauge_events_total{namespace="voice"}[5m]))'
 
 
-def test_the_rules_are_those_of_the_one_file_with_the_addresses_of_the_values(tmp_path: Path) -> None:
+def test_the_rules_are_those_of_the_one_file_with_links_where_the_values_have_addresses(tmp_path: Path) -> None:
     spec = _one("PrometheusRule")["spec"]
-    shipped = (DEPLOY / "prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8")
-    addresses = yaml.safe_load((DEPLOY / "addresses.yaml").read_text(encoding="utf-8"))
-    given = yaml.safe_load(EVERYTHING.read_text(encoding="utf-8"))["addresses"]
-    text = shipped
-    for name, address in addresses.items():
-        text = text.replace(address, given[name].rstrip("/"))
-    assert text != shipped
-    assert spec == yaml.safe_load(text)
-    unchanged = _of("PrometheusRule", "--set", "prometheusRule.enabled=true")["calls-callgauge"]["spec"]
-    assert unchanged == yaml.safe_load(shipped)
+    assert spec == rules_of(SLO, BY_HAND, ADDRESSES)
+    unlinked = _of("PrometheusRule", "--set", "prometheusRule.enabled=true")["calls-callgauge"]["spec"]
+    assert unlinked == yaml.safe_load((DEPLOY / "prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8"))
     path = tmp_path / "rules.yml"
     path.write_text(yaml.safe_dump(spec), encoding="utf-8")
     result = promtool("check", "rules", path)
     assert result.returncode == 0, result.stderr
 
 
-def test_the_dashboards_are_those_of_grafana_with_the_addresses_of_the_values() -> None:
-    boards = _of("ConfigMap", *ALL)
+@pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")
+def test_the_dashboards_are_those_of_grafana_with_links_where_the_values_have_addresses(generator: Any) -> None:
+    plain = _of("ConfigMap", "--set", "dashboards.enabled=true")
+    linked, expected = _of("ConfigMap", *ALL), {path.stem: text for path, text in generator.rendered(ADDRESSES).items()}
     for name in ("overview", "pipeline", "quality"):
         shipped = (DEPLOY / "grafana" / "dashboards" / f"{name}.json").read_text(encoding="utf-8")
-        (text,) = boards[f"calls-callgauge-dashboard-{name}"]["data"].values()
-        assert json.loads(text).keys() == json.loads(shipped).keys()
-        assert "example.com" not in text
-        assert "https://calls.test/calls" in text
+        (text,) = plain[f"calls-callgauge-dashboard-{name}"]["data"].values()
+        assert json.loads(text) == json.loads(shipped)
+        (text,) = linked[f"calls-callgauge-dashboard-{name}"]["data"].values()
+        assert _links(json.loads(text)) == _links(json.loads(expected[name])) != _links(json.loads(shipped))
+
+
+def _links(board: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """Title and address of each link of a dashboard and of its table."""
+    of_tables = [
+        link for panel in board["panels"] for link in panel.get("fieldConfig", {}).get("defaults", {}).get("links", ())
+    ]
+    return [(link["title"], link.get("url")) for link in [*board["links"], *of_tables]]
 
 
 def test_the_pods_are_scraped_with_the_token_that_they_ask_for() -> None:

@@ -8,9 +8,11 @@ import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
 from consumers.runtime.kafka.connection import READ, WRITE, Needs
 from consumers.runtime.kafka.security import SecuritySettings
@@ -19,9 +21,11 @@ from docs.metric_uses import uses
 from schemas.closed_sets import LATENCY_REASONS, Detector, UnscoredReason
 from schemas.goals.checks import CHECKS
 from schemas.goals.goal_set import GoalSet, JudgeOptions
+from schemas.json_schemas import TYPES
 from schemas.judging import PLACES
 from schemas.metrics.catalogue import METRICS
 from schemas.redaction import tag_of
+from schemas.topics import TOPICS
 from streamer.agent_inspect.traces import OPTIONS
 from streamer.cli.app import COMMANDS
 from streamer.cluster.facts import TRAFFIC_NEEDS, needs_of
@@ -59,6 +63,20 @@ def test_each_score_of_quality_is_on_a_dashboard_and_each_alert_is_named_beside_
     rules = yaml.safe_load((ROOT / "deploy/prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8"))
     alerts = {f"`{rule['alert']}`" for group in rules["groups"] for rule in group["rules"] if "alert" in rule}
     assert alerts - set().union(*used_by.values()) == {"`CallgaugeWatchdog`"}  # it reads nothing
+
+
+def test_the_asyncapi_document_has_every_topic_and_one_schema_for_each_name() -> None:
+    document = yaml.safe_load((ROOT / "docs/asyncapi.yaml").read_text(encoding="utf-8"))
+    assert set(document["channels"]) == {topic.name for topic in TOPICS}
+    pointers = set(re.findall(r"\$ref: '#/([^']+)'", GENERATED[ROOT / "docs/asyncapi.yaml"]))
+    for pointer in pointers:
+        place = document
+        for step in unquote(pointer).split("/"):
+            place = place[step]
+    defined: dict[str, Any] = {}
+    for kind in TYPES.values():  # FastStream keeps one schema of each name
+        for name, schema in TypeAdapter(kind).json_schema().get("$defs", {}).items():
+            assert defined.setdefault(name, schema) == schema, name
 
 
 def test_no_page_depends_on_the_environment_of_its_maker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,16 +135,16 @@ def column(page: str, first_header: str, number: int = 0) -> str:
 
 def first_words(text: str) -> set[str]:
     """The first words of inline code, without the name of the program."""
-    return set(re.findall(r"`(?:callgauge )?(\w+)", text))
+    return set(re.findall(r"`(?:callgauge )?([\w-]+)", text))
 
 
 def test_readme_has_every_command() -> None:
     rows = column(README_PAGE[README_PAGE.index("## Commands") :], "command")
-    assert set(re.findall(r"^`callgauge (\w+)", rows, re.M)) == COMMANDS.keys()
+    assert set(re.findall(r"^`callgauge ([\w-]+)", rows, re.M)) == COMMANDS.keys()
 
 
 def test_of_every_command_a_page_has_its_rights_or_that_it_needs_none() -> None:
-    (offline,) = re.findall(r"^(.+) need no broker\.", README_PAGE, re.M)
+    (offline,) = re.findall(r"\n\n([^|]+) need no broker\.", README_PAGE)
     assert (
         first_words(offline)
         | first_words(column(SECURITY_PAGE, "what runs"))
@@ -309,13 +327,14 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     assert table["`run --roles evaluator`"] == row_of(needs_of(["evaluator"], settings))
     assert table["`run --roles exporter`"] == row_of(needs_of(["exporter"], settings))
     assert table["`run --roles judge`"] == row_of(needs_of(["judge"], settings))
+    assert table["`run --roles history`"] == row_of(needs_of(["history"], settings))
     assert table["`run --roles monitor`"] == row_of(needs_of(["monitor"], settings))
     assert table["`run --roles ingest`, `ingest`"] == row_of(needs_of(["ingest"], settings)) == row_of(TRAFFIC_NEEDS)
     assert table["`replay`, `tail`, `simulate`"] == row_of(TRAFFIC_NEEDS)
     assert table["also with `goals.reads_topic`"] == more_rights({"reads_topic": True})
     assert table["also when it asks the judge"] == more_rights({"asks_judge": True})
     assert table["also with `transcripts.folder`"] == more_rights(transcripts={"folder": "files"})
-    assert len(table) == 9
+    assert len(table) == 10
 
 
 def more_rights(goals: dict[str, object] | None = None, **blocks: Any) -> list[frozenset[str]]:

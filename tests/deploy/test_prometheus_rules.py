@@ -172,8 +172,26 @@ def test_links_of_alerts_are_whole_and_lead_where_the_addresses_say() -> None:
     for alert in alerts:
         assert alert["annotations"]["runbook_url"] == f"https://wiki.test/voice/{alert['alert']}.md"
         assert ("calls_url" in alert["annotations"]) == (alert["labels"]["component"] == "agent")
-    query = "agent={{ $labels.agent | urlquery }}&environment={{ $labels.environment | urlquery }}"
+    query = "&".join(f"{name}={{{{ $labels.{name} | urlquery }}}}" for name in ("agent", "tenant", "environment"))
     assert calls["CallgaugeDeadAir"] == f"https://calls.test/calls?{query}"
+
+
+def test_without_an_address_there_is_no_link_but_the_text_of_the_runbook() -> None:
+    """A link to a page that does not exist costs a minute of the night."""
+    for alert in _rules(rules_of(SLO, BY_HAND, {"runbooks": "", "console": ""}), "alert"):
+        assert alert["annotations"].keys() == {"summary", "description", "runbook"}
+        assert alert["annotations"]["runbook"].startswith("1. ")
+        assert alert["annotations"]["runbook"] in (RUNBOOKS / f"{alert['alert']}.md").read_text(encoding="utf-8")
+
+
+def test_alerts_about_callers_say_how_many_calls_run_there() -> None:
+    """The sentence itself is read in the drills."""
+    for alert in ALERTS:
+        about_callers = alert["labels"]["component"] == "agent"
+        assert (
+            about_callers == ("each with one caller" in alert["annotations"]["description"])
+            or alert["alert"] == "CallgaugeNoCalls"
+        )
 
 
 def test_every_address_is_in_one_file() -> None:
@@ -181,7 +199,7 @@ def test_every_address_is_in_one_file() -> None:
     deploy = ROOT / "deploy"
     generated = {"prometheus/rules/callgauge.rules.yml", "grafana/provisioning/datasources/prometheus.yml"}
     files = [path for path in deploy.rglob("*.*") if path.suffix in {".py", ".yaml", ".yml", ".tmpl"}]
-    for address in ADDRESSES.values():
+    for address in filter(None, ADDRESSES.values()):
         found = {
             path.relative_to(deploy).as_posix()
             for path in files
@@ -211,6 +229,7 @@ def test_an_alert_fires_when_its_cases_say_and_not_otherwise(name: str, tmp_path
             assert {name for name, _ in firing.labels} >= {"severity", "component", "team"}
             for label, text in firing.annotations:
                 assert "<no value>" not in text, (label, text)
+                assert "error expanding" not in text, (label, text)
 
 
 @pytest.mark.long
@@ -362,8 +381,10 @@ def test_a_changed_value_of_the_table_fails_a_case(what: str, table: dict[str, A
 @every_alert
 def test_an_alert_selects_what_exists_and_its_texts_use_labels_it_has(alert: Rule) -> None:
     labels = labels_of(alert["expr"], _recorded()) | frozenset(alert["labels"])
-    for text in alert["annotations"].values():
-        assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels
+    for name, text in alert["annotations"].items():
+        assert name == "calls_url" or set(re.findall(r"\$labels\.(\w+)", text)) <= labels
+        for asked in re.findall(r"printf `([^`]*)`", text):
+            labels_of(re.sub("%q", '"x"', asked), _recorded())
 
 
 @every_alert
@@ -371,7 +392,7 @@ def test_an_alert_says_who_cares_and_why(alert: Rule) -> None:
     assert alert["labels"]["severity"] in {"critical", "warning", "info", "none"}
     assert alert["labels"]["component"]
     assert alert["labels"]["team"] == SLO["teams"][alert["labels"]["component"]]
-    assert set(alert["annotations"]) - {"calls_url"} == {"summary", "description", "runbook_url"}
+    assert set(alert["annotations"]) - {"calls_url", "runbook_url"} == {"summary", "description", "runbook"}
     assert not re.search(r"\d", re.sub(r"{{.*?}}", "", alert["annotations"]["summary"]))  # the felt trouble, no numbers
     for value in re.findall(r"{{([^}]*\$value[^}]*)}}", alert["annotations"]["description"]):
         assert "| humanize" in value
@@ -389,7 +410,17 @@ def test_an_alert_waits_two_evaluations_or_looks_back_on_its_own(alert: Rule) ->
 def test_recordings_are_named_level_metric_operation() -> None:
     for rule in RECORDINGS:
         level, metric, operation = rule["record"].split(":")
-        assert level in {"agent", "agent_stage", "tenant", "fleet", "environment", "pipeline", "kind", "goal_set"}
+        assert level in {
+            "agent",
+            "agent_stage",
+            "agent_tenant",
+            "tenant",
+            "fleet",
+            "environment",
+            "pipeline",
+            "kind",
+            "goal_set",
+        }
         assert metric.startswith("callgauge_")
         assert re.fullmatch(r"(rate|p\d+_|ratio_rate|count)\d+[mhd]", operation)
 

@@ -64,15 +64,26 @@ TENANTS = World(
     tenants=("a", "b", "c", "d", "e"),
     troubled_tenant="c",
 )
+MUTE_TENANT = World(
+    "one_tenant_mute",
+    2,
+    29,
+    [Incident("agent_mute", AGENT, minute(ONSET))],
+    agents=(AGENT,),
+    tenants=("a", "b", "c"),
+    troubled_tenant="c",
+)
 DEMO = World("demo", 6, 31, TROUBLES, seed=DEMO_SEED)
 """Half an hour of the demo: its calls, and as many of them."""
 QUIET = World("no_traffic", 3, 25, agents=(OTHER,))
+SIMULATED = World("simulated", 3, 25, agents=(OTHER,))
+"""`callgauge simulate` with its own environment, which somebody stops."""
 
 
 @pytest.fixture(scope="module")
 def series() -> Series:
     """Scrapes of an hour in which each environment has another trouble."""
-    return scraped([*(drill.world() for drill in DRILLS), TENANTS, DEMO, QUIET], MINUTES)
+    return scraped([*(drill.world() for drill in DRILLS), TENANTS, MUTE_TENANT, SIMULATED, DEMO, QUIET], MINUTES)
 
 
 @pytest.fixture(scope="module", params=["installed", pytest.param("newest", marks=pytest.mark.long)])
@@ -115,6 +126,34 @@ def test_one_slow_tenant_of_five_is_named(fired: list[Firing], record_property: 
     note(record_property, "one_tenant_slow", "CallgaugeAnswersSlow", 10, after)
     pages = {(each.alert, dict(each.labels).get("tenant")) for each in seen if ("severity", "critical") in each.labels}
     assert pages == {("CallgaugeAnswersSlow", "c")}
+
+
+def test_a_mute_tenant_beside_healthy_ones_is_named(fired: list[Firing], record_property: Record) -> None:
+    seen = of_place(fired, "one_tenant_mute", MUTE_TENANT.minutes)
+    after = first(seen, "CallgaugeAgentMute", (("agent", AGENT), ("tenant", "c"), ("level", "tenant")))
+    assert after is not None, f"never; but {sorted({each.alert for each in seen})}"
+    note(record_property, "one_tenant_mute", "CallgaugeAgentMute", 5, after)
+    pages = {(each.alert, dict(each.labels).get("tenant")) for each in seen if ("severity", "critical") in each.labels}
+    assert pages == {("CallgaugeAgentMute", "c")}
+
+
+def test_an_alert_says_how_many_calls_run_there_and_whose(fired: list[Firing]) -> None:
+    """Of two lines: two calls, or three while one that is over has not closed."""
+    for place, level, ending in (
+        ("agent_mute", "agent", r"Calls running there now, each with one caller: ([23]); tenants: t \1\."),
+        ("one_tenant_mute", "tenant", r"Calls running there now, each with one caller: [23]\."),
+    ):
+        texts = {
+            dict(each.annotations)["description"]
+            for each in of_place(fired, place, ONSET + 6)
+            if each.alert == "CallgaugeAgentMute" and ("level", level) in each.labels
+        }
+        assert texts
+        assert all(re.fullmatch(ending, text.rpartition("80 %. ")[2]) for text in texts), texts
+
+
+def test_somebody_who_stops_a_simulation_wakes_nobody(fired: list[Firing]) -> None:
+    assert of_place(fired, "simulated") == []
 
 
 def test_the_demo_pages_for_the_agent_in_trouble_alone(fired: list[Firing]) -> None:

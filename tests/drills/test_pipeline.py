@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.closed_sets import InputSource
-from streamer.roles.demo import GOALS_FOLDER
+from streamer.goals.files import SIMULATED_GOALS
 from tests.drills.conftest import Record, note
 from tests.drills.scene import scene
 from tests.integration.metrics_page import total
@@ -17,7 +17,7 @@ from tests.support.fakes.scripted_openai import grades, scripted_openai
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
 
 Environment = dict[str, str]
-JUDGED = {"CALLGAUGE_GOALS__FOLDER": str(GOALS_FOLDER / "judged"), "CALLGAUGE_GOALS__ASKS_JUDGE": "true"}
+JUDGED = {"CALLGAUGE_GOALS__FOLDER": str(SIMULATED_GOALS / "judged"), "CALLGAUGE_GOALS__ASKS_JUDGE": "true"}
 NO_ENDPOINT = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
 KEPT_MINUTES = 7
 """An agent's alert that ended with the scores would have ended by then: its window and its `keep_firing_for` are five minutes."""

@@ -22,10 +22,9 @@ from consumers.exporter.projection import CallSoFar, Counted, project
 from schemas.goals.goal_set import GoalSet
 from schemas.metrics.catalogue import metric_named
 from schemas.scores.records import AnyScoreRecord, ClosedFact
-from streamer.goals.files import GoalIndex, read_goal_file
+from streamer.goals.files import SIMULATED_GOALS, GoalIndex, read_goal_file
 from streamer.offline.contexts import arrivals_of
 from streamer.offline.side_by_side import results_in_order
-from streamer.roles.demo import GOALS_FOLDER
 from streamer.sources.replay import PlayedCall, WireEvent
 from streamer.sources.simulator.profile import AGENTS, HEALTHY, Incident, Profile, with_incidents
 from streamer.sources.simulator.traffic import simulated_traffic
@@ -186,7 +185,7 @@ def _asked() -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
 @cache
 def _goals() -> GoalIndex:
     sets: list[GoalSet] = []
-    for path in sorted(GOALS_FOLDER.glob("*.yaml")):
+    for path in sorted(SIMULATED_GOALS.glob("*.yaml")):
         sets += (placed.goals for placed in read_goal_file(path).sets)
     return GoalIndex(sets)
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from schemas.scores.records import ClosedFact, DeadAirFact, ProgressScore
-from streamer.roles.demo import GOALS_FOLDER
+from streamer.goals.files import SIMULATED_GOALS, goal_files_of
 from tests.integration.metrics_page import total
 from tests.integration.processes import ended, ran, started, wait_for
 from tests.integration.score_log import records_on, written_scores
@@ -18,7 +19,7 @@ SETTINGS = {
     "limits__closing_grace_ms": "500",
     "limits__idle_ms": "6000",
     "limits__dead_air_ms": "1200",
-    "goals__folder": str(GOALS_FOLDER),
+    "goals__folder": str(SIMULATED_GOALS),
 }
 
 pytestmark = pytest.mark.service(partitions=2, **SETTINGS)
@@ -44,6 +45,16 @@ async def records_by_run(environment: dict[str, str]) -> dict[str, list[tuple[in
         assert name == "callgauge_run"
         runs.setdefault(run.decode(), []).append((record.partition, record.key, record.value))
     return runs
+
+
+def with_fewer_subgoals(folder: Path) -> Path:
+    """The goals of simulated calls without the last subgoal of each set."""
+    folder.mkdir()
+    for path in goal_files_of(SIMULATED_GOALS):
+        goals = yaml.safe_load(path.read_text(encoding="utf-8"))
+        del goals["subgoals"][-1]
+        (folder / path.name).write_text(yaml.safe_dump(goals), encoding="utf-8")
+    return folder
 
 
 async def test_past_traffic_comes_out_as_it_did(environment: dict[str, str], topic_prefix: str, tmp_path: Path) -> None:
@@ -103,7 +114,9 @@ async def test_past_traffic_comes_out_as_it_did(environment: dict[str, str], top
     assert "callgauge_run=" in told
 
     # Without the facts goals are chosen again.
-    assert compared(without_goals, "--without-facts")["scores_by_name"]["progress"]["only_then"] > 0
+    others = {**environment, "CALLGAUGE_GOALS__FOLDER": str(with_fewer_subgoals(tmp_path / "goals"))}
+    assert compared(others)["scores_by_name"]["progress"]["changed"] == 0
+    assert compared(others, "--without-facts")["scores_by_name"]["progress"]["changed"] > 0
     result = compared({**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400"}, "--without-facts")
     assert result["calls"]["changed"] > 0
     assert result["scores_by_name"]["progress"]["only_then"] == 0

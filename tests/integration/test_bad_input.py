@@ -133,6 +133,8 @@ def final_scores(records: list[AnyScoreRecord]) -> dict[str, list[dict[str, Any]
         if record.name != "dead_air":
             score = said(record)
             score.pop("event_time_ms", None)  # which event completed a value depends on the topic that was read first
+            score.pop("offsets", None)
+            score.pop("through", None)
             finals.setdefault(score.pop("conversation_id"), []).append(score)
     return finals
 

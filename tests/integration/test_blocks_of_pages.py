@@ -28,7 +28,7 @@ from tests.support.patience import patient
 BIN: Final = Path(sys.executable).parent
 SECRETS: Final = {"elevenlabs-webhook": "wsec_test"}
 BROKER: Final = "make kafka PORT=9092"
-NEED_A_BROKER: Final = ("docs/sources/http.md", "docs/sources/elevenlabs.md", "docs/sources/kafka.md")
+NEED_A_BROKER: Final = ("docs/history.md", "docs/sources/http.md", "docs/sources/elevenlabs.md", "docs/sources/kafka.md")
 """Pages whose reader has one; README starts its own."""
 HAVE_READ: Final = {"docs/questions.md": "docs/events.md"}
 """The page whose files the reader of a page has saved already."""
@@ -44,8 +44,7 @@ NOT_RUN: Final = {
     "README.md: make test": "this is a part of it",
     "README.md: pip install ./streamer/pipecat_observer": "tests/integration/test_pipecat_versions.py runs it in each version of pipecat",
     "README.md: from pipecat_callgauge import CallgaugeObserver": "needs a bot: tests/integration/test_pipecat_readme.py",
-    "docs/otlp.md: uv tool install 'callgauge[otlp]'": "installs a release; tests/integration/test_otlp.py has the rest",
-    "docs/python.md: import pandas as pd": "needs pandas and a library of charts: tests/unit/streamer/test_notebook.py",
+    "docs/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'": "names a place of the reader's; tests/integration/test_otlp.py has the rest",
     "docs/python.md: from openai import OpenAI": "needs a key: tests/unit/streamer/test_notebook.py asks other judges",
     "docs/sources/agent-inspect.md: callgauge score traces.jsonl --format agent-inspect --judge ":
         "needs a judge with a key: tests/unit/streamer/agent_inspect",

@@ -49,12 +49,13 @@ def test_fresh_topics_are_well_and_nobody_reads_them(environment: dict[str, str]
     assert [verdict(found, check) for check in ("settings", "broker", "topics", "topic settings")] == ["ok"] * 4
     assert verdict(found, "replicas") == "warning", "one broker has one copy"
     assert verdict(found, "clock") == "unknown", "it is not found out by writing"
+    assert "none was sent" in found["producers"][0]["seen"]
     for check in ("evaluator group", "exporter group"):
         assert "never read" in found[check][0]["seen"]
     assert verdict(found, "quarantine") == "ok"
     exit_code, shown, _ = command({**environment, "CALLGAUGE_HTTP_PORT": "0"}, "doctor")
     assert exit_code == 0
-    assert shown.splitlines()[-1] == "10 ok, 3 warning, 1 unknown."
+    assert shown.splitlines()[-1] == "10 ok, 4 warning, 1 unknown."
 
 
 async def test_while_calls_run_the_clocks_are_compared_and_the_groups_are_seen(
@@ -77,7 +78,8 @@ async def test_while_calls_run_the_clocks_are_compared_and_the_groups_are_seen(
         finally:
             over.set()
             await writing
-    assert verdict(found, "clock") == "ok"
+    assert verdict(found, "clock") == verdict(found, "producers") == "ok"
+    assert "0 s ago" in found["producers"][0]["seen"]
     assert verdict(found, "evaluator group") == verdict(found, "exporter group") == "ok"
     assert "1 member, 8 of 8 partitions assigned" in found["evaluator group"][0]["seen"]
     assert "1 member, 2 of 2 partitions assigned" in found["exporter group"][0]["seen"]
@@ -176,3 +178,21 @@ async def test_one_call_by_two_partitioners_is_seen(environment: dict[str, str])
     assert (torn["verdict"], hashes["verdict"]) == ("wrong", "warning")
     assert "of 20 keys are on more than one partition number" in torn["seen"]
     assert f"{prefix}pipecat.events by CRC32 (librdkafka's default); {prefix}audit.events by murmur2" in hashes["seen"]
+
+
+async def test_a_producer_of_half_an_hour_ago_is_seen_behind_thousands_of_newer_records(
+    environment: dict[str, str],
+) -> None:
+    topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
+    wrong = line(type="speech_event", data={"kind": "bot_stopped", "timestamp": 1.0})
+    async with AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], linger_ms=20) as producer:
+        for number in range(12_000):
+            await producer.send(
+                topic, wrong if number < 2_000 else line(), key=b"%d" % (number % 2), partition=number % 2
+            )
+    found = await asyncio.to_thread(findings, environment, 0)
+    (told,) = found["records"]
+    assert "are not understood: speech_event of kind 'bot_stopped'" in told["seen"]
+    seen, of = (int(word) for word in told["seen"].split() if word.isdigit())
+    assert 0.1 < seen / of < 0.25, "a sixth of them"
+    assert of <= 1_000

@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaProducer
 
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.benchmarks.traffic import interleaved, simulated_events
-from tests.chaos.verdict.verdict import Traces, judged, limits_of
+from tests.chaos.verdict.verdict import Traces, judged, limits_of, rules_of
 from tests.integration.metrics_page import total
 from tests.integration.processes import started, wait_for
 from tests.integration.score_log import closings
@@ -81,6 +81,7 @@ async def test_the_next_owner_goes_on_after_a_stop_a_join_and_a_kill(
             assert total(three, "callgauge_events_total", outcome="replayed") > 0, third.text
             assert total(three, "callgauge_order_unusable_total") == 0, third.text
             third.signalled(signal.SIGTERM)
-    findings = judged(Traces(bootstrap, topic_prefix, PARTITIONS, limits_of(environment), tmp_path / "deleted"))
+    settings = limits_of(environment), rules_of(environment)
+    findings = judged(Traces(bootstrap, topic_prefix, PARTITIONS, *settings, tmp_path / "deleted"))
     assert (findings.missing, findings.duplicate, findings.wrong) == (0, 0, 0), findings.examples
     assert findings.calls == CALLS

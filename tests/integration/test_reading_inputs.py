@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic, RecordsToDelete
-from faststream import AckPolicy
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
@@ -25,7 +24,7 @@ from consumers.runtime.registry import Instruments
 from tests.chaos.cluster import cluster as clusters
 from tests.support.brokers import kafka_broker
 from tests.support.brokers.topic_changes import admin_of, create_topics
-from tests.support.fakes.evaluator_fakes import PIPECAT, StubEvaluator, owned_of, partition_of
+from tests.support.fakes.evaluator_fakes import PIPECAT, StubEvaluator, partition_of
 from tests.support.patience import patient
 from tests.support.required_tools import MISSING
 
@@ -51,7 +50,7 @@ class LossyReading:
         partition, _ = partition_of(self.evaluator)
         partition.next_offsets = {topic: 0}
         self.assignment = Assignment([topic], {}, BrokerClock(instruments))
-        self.assignment.owned = {0: owned_of(partition)}
+        self.assignment.owned = {0: partition}
         self.lost_records = LostRecords(self.assignment.gaps, lambda: self.assignment.active, instruments)
 
     async def to(self, last: bytes) -> None:
@@ -139,7 +138,7 @@ class Reading:
         self.log_ends = LogEnds(kafka, [A.topic], clock.steady_ms)
         self.partition, _ = partition_of(StubEvaluator())
         self.assignment = Assignment([A.topic], self.log_ends.ends, clock)
-        self.assignment.owned = {0: owned_of(self.partition)}
+        self.assignment.owned = {0: self.partition}
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Reads and looks, as often as it takes."""
@@ -238,7 +237,7 @@ async def _polling(bootstrap: str, prefix: str, interval_ms: int) -> AsyncIterat
     reading = _Polls()
     made = Subscription(
         KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=prefix), "reader", [PACED_TOPIC], reading.take,
-        group_id=prefix + "reader", max_records=50, ack_policy=AckPolicy.MANUAL, poll_interval_ms=interval_ms,
+        group_id=prefix + "reader", max_records=50, poll_interval_ms=interval_ms,
         options={"auto_offset_reset": "earliest", "max_partition_fetch_bytes": ANSWER_BYTES},
     )  # fmt: skip
     await made.start()

@@ -149,7 +149,7 @@ def stages_anew(call: Call) -> StageLatencies:
     anew._values, anew._used = known._values, known._used
     if live.record is not None:
         for turn in live.turns.turns:
-            anew.fold_convai(turn, live.record.metrics(turn))
+            anew.fold_convai(turn, live.record.recorded(turn).metrics)
     anew.stale_turns(live.heard(), set(live.machine.turns))
     return anew
 
@@ -178,7 +178,7 @@ def _view(live: LiveCall, turn: int, session_end_s: float | None = None) -> Turn
     if not isinstance(machine, BotTurnMachine):
         return view_of_eva_turn(machine.turns[turn], session_end_s)
     view = view_of_bot_turn(machine, turn)
-    recorded_ms = None if live.record is None else live.record.latency_ms(turn)
+    recorded_ms = None if live.record is None else live.record.recorded(turn).latency_ms
     if recorded_ms is None or view.anchor is not Anchor.ESTIMATED:
         return view
     return view._replace(recorded_ms=recorded_ms, anchor=Anchor.RECORD)

@@ -29,6 +29,7 @@ from schemas.topics import ORDER_TOPIC, SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from schemas.transcript import Transcript
 from tests.properties.evaluation import RULES, EveryCall
 from tests.support.fakes.engine_feed import T0_MS, opening_of
+from tests.support.fakes.evaluator_fakes import outlet_of
 
 LIMITS = Limits(max_event_time_skew_ms=0)
 """Events of these calls have times of their own, far from those of the broker."""
@@ -163,7 +164,7 @@ class Owner:
         goals = ChosenGoals(settings.goals_of(goal_files), settings.rules)
         self.evaluator = settings.evaluator(goals)
         self.partition = Partition(
-            0, self.evaluator, settings.limits, SOURCE_BY_TOPIC, _INSTRUMENTS,
+            outlet_of(), self.evaluator, settings.limits, SOURCE_BY_TOPIC, _INSTRUMENTS,
             goals=goals, version=version,
         )  # fmt: skip
         folded = {source: log.positions.get(source, 0) for source in InputSource}

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.measures.talk import RepeatedQuestions, SpokenTurn, ToolRun, measures_of
+from consumers.engine.measures.talk import SpokenTurn, ToolRun, measures_of, repeated
 from consumers.engine.turns.timeline import Span, length_ms, merged
 
 PAUSE_MS = 10
@@ -94,13 +94,9 @@ def test_a_monologue_is_no_shorter_than_a_stretch_and_no_longer_than_the_call(tu
         assert side.longest_ms <= length_ms(own) + pause_ms
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.frozensets(st.sampled_from("abcd"))), max_size=15))
-def test_repeated_questions_are_those_of_the_turns_that_are_left(changes: list[tuple[int, frozenset[str]]]) -> None:
-    kept = RepeatedQuestions()
-    left: dict[int, frozenset[str]] = {}
-    for turn, questions in changes:
-        assert kept.put(turn, questions) == (questions != left.get(turn, frozenset()))
-        left[turn] = questions
-    asked = {each: sorted(turn for turn in left if each in left[turn]) for each in "abcd"}
-    assert kept.count == sum(max(0, len(turns) - 1) for turns in asked.values())
-    assert list(kept.turns) == sorted({turn for turns in asked.values() for turn in turns[1:]})
+@given(st.dictionaries(st.integers(0, 5), st.frozensets(st.sampled_from("abcd"))))
+def test_repeated_questions_are_those_of_an_earlier_turn(asked: dict[int, frozenset[str]]) -> None:
+    turns = {each: sorted(turn for turn in asked if each in asked[turn]) for each in "abcd"}
+    count, again = repeated(asked)
+    assert count == sum(max(0, len(each) - 1) for each in turns.values())
+    assert list(again) == sorted({turn for each in turns.values() for turn in each[1:]})

@@ -32,6 +32,7 @@ from schemas.goals.checks import (
 )
 from schemas.goals.goal_set import GoalSet
 from schemas.goals.patterns import compiled, is_found
+from schemas.units import MS_PER_SECOND
 
 # The facts of one turn that checks by code read, and whether the leaves of a check hold in it.
 
@@ -239,11 +240,6 @@ def _text(value: object) -> str:
 # the first turn that ends later is where the time is over. Checks inside a `within` are under its limit too, so of
 # two limits the stricter one holds. - A turn without times may be in time or not. A leaf about arguments or an answer
 # that a producer withholds may hold or not. If that decides, the check stays open, even when the call is over.
-#
-# The turns that show a result are its evidence: while their facts stay the same, so does the result. For something
-# that did not happen, and for something that happened in time, these are all turns up to the deciding one.
-
-MS_PER_SECOND: Final = 1_000
 
 
 class CheckState(StrEnum):
@@ -260,12 +256,10 @@ class CheckResult(NamedTuple):
     Attributes:
         state: State of the subgoal.
         turn: The deciding turn; None while it is open.
-        evidence: The turns that show it, in order; the result holds while their facts stay the same. Empty while it is open.
     """
 
     state: CheckState
     turn: int | None = None
-    evidence: tuple[int, ...] = ()
 
 
 OPEN: Final = CheckResult(CheckState.OPEN)
@@ -317,11 +311,6 @@ class CheckPlan:
             subgoal.id: self._node(subgoal.check) for subgoal in goals.subgoals if not isinstance(subgoal.check, Judge)
         }
 
-    @property
-    def subgoals(self) -> tuple[str, ...]:
-        """The ids of the subgoals that code checks, in the set's order."""
-        return tuple(self.nodes)
-
     def _node(self, check: CodeCheck) -> _Node:
         match check:
             case AllOf() | AnyOf():
@@ -351,11 +340,10 @@ class _Window(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A decided result: its value, turn and evidence."""
+    """A decided result: its value and its turn."""
 
     value: bool
     turn: int
-    evidence: frozenset[int]
 
 
 class SubgoalChecks:
@@ -381,8 +369,6 @@ class SubgoalChecks:
         Returns:
             Whether anything in it is different.
         """
-        if turn < 1:
-            raise ValueError(f"turn {turn} is no turn of the conversation: they begin at 1")
         times = (facts.start_ms, facts.end_ms)
         is_new = turn not in self._hashes
         if not is_new and self._hashes[turn] == facts.content_hash and self._times[turn] == times:
@@ -399,20 +385,15 @@ class SubgoalChecks:
         self._forget()
         return True
 
-    def drop_turn(self, turn: int) -> bool:
-        """Drops a turn, for example when the call's events turn out to be fewer turns.
-
-        Returns:
-            Whether there was one.
-        """
+    def drop_turn(self, turn: int) -> None:
+        """Drops a turn, for example when the call's events turn out to be fewer turns."""
         if self._hashes.pop(turn, None) is None:
-            return False
+            return
         del self._times[turn]
         self._turns.remove(turn)
         for turns in (*self._hits, *self._doubts):
             _note(turns, turn, is_hit=False)
         self._forget()
-        return True
 
     def results(self, *, is_over: bool) -> Mapping[str, CheckResult]:
         """The result of every subgoal that code checks, by its id.
@@ -484,14 +465,10 @@ class SubgoalChecks:
         for turn in self._hits[leaf]:
             is_in_time = self._is_in_time(turn, window)
             if is_in_time:
-                # With a limit in ms, the times of earlier turns could put it out of time.
-                first = turn if window.ms is None else 1
-                return _Known(value=True, turn=turn, evidence=frozenset(range(first, turn + 1)))
+                return _Known(value=True, turn=turn)
             may_be_in_time |= is_in_time is None
         over_at = self._over_at(window)
-        if over_at is None or may_be_in_time:
-            return None
-        return _Known(value=False, turn=over_at, evidence=frozenset(range(1, over_at + 1)))
+        return None if over_at is None or may_be_in_time else _Known(value=False, turn=over_at)
 
     def _is_in_time(self, turn: int, window: _Window) -> bool | None:
         """Whether a turn is inside this window; None when its times do not show it."""
@@ -537,15 +514,13 @@ def _combined(parts: Sequence[_Known | None], *, needs_all: bool) -> _Known | No
         return min(decisive, key=lambda part: part.turn)
     if len(known) < len(parts):
         return None
-    evidence = frozenset[int]().union(*(part.evidence for part in known))
-    return _Known(needs_all, max(part.turn for part in known), evidence)
+    return _Known(needs_all, max(part.turn for part in known))
 
 
 def _result(known: _Known | None) -> CheckResult:
     if known is None:
         return OPEN
-    state = CheckState.REACHED if known.value else CheckState.MISSED
-    return CheckResult(state, known.turn, tuple(sorted(known.evidence)))
+    return CheckResult(CheckState.REACHED if known.value else CheckState.MISSED, known.turn)
 
 
 def _note(hits: list[int], turn: int, *, is_hit: bool) -> None:

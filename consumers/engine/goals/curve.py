@@ -6,7 +6,7 @@ from typing import NamedTuple
 from consumers.engine.goals.checks import Undecided
 from consumers.engine.records import Value
 from schemas.closed_sets import UnscoredReason
-from schemas.goals.goal_set import DEFAULT_MAX_TURNS, MAX_SUBGOALS, MAX_TURNS
+from schemas.goals.goal_set import DEFAULT_MAX_TURNS
 
 # The area under a progress curve, equal to agent-inspect's to the last bit: numpy's trapezoid rule rounded to 4
 # places.
@@ -128,22 +128,13 @@ class ProgressCurve:
     that code checks needs no verdicts: code says where it is reached, and can withdraw that.
     """
 
-    __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_undecided", "_verdicts")
-
     def __init__(self, subgoals: int, max_turns: int = DEFAULT_MAX_TURNS) -> None:
         """Starts without turns.
 
         Args:
             subgoals: Number of subgoals in the goal set.
             max_turns: The last turn that is judged, and the width of the AUC.
-
-        Raises:
-            ValueError: A number is out of bounds.
         """
-        if not 0 <= subgoals <= MAX_SUBGOALS:
-            raise ValueError(f"A goal set has 0 to {MAX_SUBGOALS} subgoals; this one has {subgoals}.")
-        if not 1 <= max_turns <= MAX_TURNS:
-            raise ValueError(f"max_turns is a number from 1 to {MAX_TURNS}; it was {max_turns}.")
         self._max_turns = max_turns
         self._hashes: list[str | None] = []  # None: the turn was passed over
         self._verdicts: list[dict[int, bool | UnscoredReason]] = []
@@ -162,27 +153,18 @@ class ProgressCurve:
         """For each subgoal the first turn judged to have reached it; None without one."""
         return tuple(self._reached_at)
 
-    def set_input(self, turn: int, input_hash: str) -> bool:
+    def set_input(self, turn: int, input_hash: str) -> None:
         """Sets the input on which a turn is judged. Verdicts on another input of it become void.
 
-        A turn that is passed over leaves later scores open until its input is set.
-
-        Returns:
-            Whether that changed anything. Turns after `max_turns` are not judged and change nothing.
-
-        Raises:
-            ValueError: The turn is not positive.
+        A turn that is passed over leaves later scores open until its input is set. Turns after `max_turns` are not judged.
         """
-        if turn < 1:
-            raise ValueError(f"Progress is judged from turn 1 on; the turn was {turn}.")
         if turn > self._max_turns or (turn <= self.turns and self._hashes[turn - 1] == input_hash):
-            return False
+            return
         while self.turns < turn:
             self._hashes.append(None)
             self._verdicts.append({})
         self._void(turn)
         self._hashes[turn - 1] = input_hash
-        return True
 
     def remove_from(self, first_gone: int) -> None:
         """Removes this turn and all after it."""
@@ -195,13 +177,7 @@ class ProgressCurve:
 
         Returns:
             Whether it counts. It does not when the turn has another input by now.
-
-        Raises:
-            ValueError: There is no such subgoal, or code checks it.
         """
-        self._require_subgoal(subgoal)
-        if subgoal in self._by_code:
-            raise ValueError(f"Subgoal {subgoal} is checked by code and takes no verdicts.")
         if not 1 <= turn <= self.turns or self._hashes[turn - 1] != input_hash:
             return False
         self._verdicts[turn - 1][subgoal] = verdict
@@ -213,35 +189,25 @@ class ProgressCurve:
         del self._prefixes[turn - 1 :]
         return True
 
-    def know(self, subgoal: int, reached_at: int | None, undecided: Undecided | None = None) -> bool:
+    def know(self, subgoal: int, reached_at: int | None, undecided: Undecided | None = None) -> None:
         """Sets the result of code for a subgoal, for all turns.
 
         Args:
             subgoal: Its place in the goal set.
             reached_at: The turn that reached it; None for not reached.
             undecided: First turn from which it is undecidable, and why; None if it is decidable.
-
-        Returns:
-            Whether that changed anything.
-
-        Raises:
-            ValueError: There is no such subgoal, or the turn is not positive.
         """
-        self._require_subgoal(subgoal)
-        if reached_at is not None and reached_at < 1:
-            raise ValueError(f"A subgoal is reached from turn 1 on; the turn was {reached_at}.")
         is_new = subgoal not in self._by_code
         was_reached_at, was_undecided = before = (self._reached_at[subgoal], self._undecided.pop(subgoal, None))
         if undecided is not None:
             self._undecided[subgoal] = undecided
         if not is_new and before == (reached_at, undecided):
-            return False
+            return
         self._by_code.add(subgoal)
         self._reached_at[subgoal] = reached_at
         turns = [turn for turn in (was_reached_at, reached_at) if turn is not None]
         turns += [each.since for each in (was_undecided, undecided) if each is not None]
         del self._prefixes[0 if is_new else min(turns) - 1 :]
-        return True
 
     def open_questions(self) -> Iterator[tuple[int, int]]:
         """(turn, subgoal) pairs to be judged now: of each subgoal the first turn without a verdict.
@@ -258,14 +224,8 @@ class ProgressCurve:
                     break
 
     def at(self, turn: int) -> TurnScores:
-        """The scores of the call up to this turn; after `max_turns` they do not change.
-
-        Raises:
-            ValueError: The turn is not positive, or no input of it or of a later turn is known.
-        """
+        """The scores of the call up to this turn, of which an input is known; after `max_turns` they do not change."""
         turn = min(turn, self._max_turns)
-        if not 1 <= turn <= self.turns:
-            raise ValueError(f"There are scores of turns 1 to {self.turns}; the turn was {turn}.")
         if not self._reached_at:
             return _without_scores(turn, UnscoredReason.NO_SUBGOALS)
         while len(self._prefixes) < turn:
@@ -358,12 +318,6 @@ class ProgressCurve:
             if reached_at == turn and subgoal not in self._by_code:
                 self._reached_at[subgoal] = self._first_reaching(subgoal)
         del self._prefixes[turn - 1 :]
-
-    def _require_subgoal(self, subgoal: int) -> None:
-        if not 0 <= subgoal < len(self._reached_at):
-            raise ValueError(
-                f"There is no subgoal {subgoal}: the goal set has {len(self._reached_at)}, counted from 0."
-            )
 
     def _first_reaching(self, subgoal: int) -> int | None:
         return next((turn for turn, verdicts in enumerate(self._verdicts, 1) if verdicts.get(subgoal) is True), None)

@@ -1,12 +1,11 @@
 """Progress of a call towards its goals: subgoals as verdicts and checks reach them, and stalls."""
 
-import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from consumers.engine.effects import Effect, PublishScore, RequestVerdict
-from consumers.engine.goals.checks import CheckPlan, CheckState, SubgoalChecks, TurnFacts
+from consumers.engine.goals.checks import CheckPlan, CheckState, SubgoalChecks
 from consumers.engine.goals.curve import ProgressCurve, TurnScores
 from consumers.engine.goals.questions import (
     AT_RISK,
@@ -20,7 +19,7 @@ from consumers.engine.goals.questions import (
     turn_of,
     value_in_words,
 )
-from consumers.engine.goals.text_judges import Ratings, TextJudges, facts_of, transcript_of
+from consumers.engine.goals.text_judges import JudgedTurns, Ratings, TextJudges, facts_of
 from consumers.engine.goals.tool_correctness import Difference, ToolCorrectness, ToolQuestion
 from consumers.engine.limits import GoalRules
 from consumers.engine.records import Cause, ExpectedToolValues, GoalValues, Revisions, Value, result_of
@@ -28,7 +27,7 @@ from consumers.engine.turns.live import LiveCall, LiveChanges
 from schemas.closed_sets import UnscoredReason
 from schemas.events.audit import CallStarted
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
-from schemas.judging import JudgeRequest, JudgeVerdict, TranscriptItem, TrialAnswer, Votes
+from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Votes
 from schemas.scores.records import (
     WITHDRAWN,
     AnyScoreRecord,
@@ -136,9 +135,7 @@ class GoalProgress:
         self._asking = SubgoalQuestions(conversation_id, goal_set, rules, revisions.redactor)
         self._questions: OpenQuestions[AskedAbout] = OpenQuestions(keeps_trials=rules.include_judge_explanation)
         self._places = {subgoal.id: place for place, subgoal in enumerate(goal_set.subgoals)}
-        self._facts: dict[int, TurnFacts] = {}
-        self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
-        self._inputs: dict[int, str] = {0: goal_set.digest}
+        self._turns = JudgedTurns(revisions.redactor)
         self._verdicts: dict[int, dict[int, _Verdict]] = {}
         self._undecidable: dict[int, UnscoredReason] = {}
         self._words = SteadyWords(rules)
@@ -167,8 +164,7 @@ class GoalProgress:
             GoalsFact, ("goals", None, 0), TurnStatus.OPEN, (self.goal_set.digest,), Cause(None, broker_ms),
             goal_set=self.goal_set, digest=self.goal_set.digest,
         )  # fmt: skip
-        if fact is not None:
-            out.append(PublishScore(fact))
+        self._publish(fact, out)
 
     def follow(
         self, live: LiveCall, changes: LiveChanges | None, time_ms: int | None, broker_ms: int, out: list[Effect]
@@ -213,7 +209,7 @@ class GoalProgress:
         if late or is_due:
             self._settle(late, None, now_ms, out)
         if self._is_open:
-            self._record_stall(self._stalls.by_time(self._since(), now_ms), out)
+            self._publish(self._stalls.by_time(self._since(), now_ms), out)
 
     def set_agent(self, agent: str) -> None:
         """Sets the agent whose budget pays for the judges' work."""
@@ -250,7 +246,7 @@ class GoalProgress:
         if not self.goal_set.expected_tool_calls:
             return
         called_in: dict[str, dict[int, None]] = {}
-        for turn, facts in sorted(self._facts.items()):
+        for turn, facts in sorted(self._turns.facts.items()):
             for call in facts.calls:
                 called_in.setdefault(call.tool.strip(), {})[turn] = None
         for found in self._tools.found(self._last, is_over=is_over):
@@ -280,13 +276,9 @@ class GoalProgress:
     ) -> None:
         if last >= 1:
             self._stalls.begins(broker_ms)
-        if 0 not in self._transcripts:
-            first = 0
-        changed = [
-            turn
-            for turn, facts in facts_of(live, range(min(first, last + 1), last + 1)).items()
-            if self._is_news(turn, facts)
-        ]
+        first = 0 if 0 not in self._turns.facts else min(first, last + 1)
+        other_words = self._turns.look(live, first, last)
+        changed = [turn for turn in range(first, last + 1) if self._is_news(turn, has_other_words=turn in other_words)]
         self._words.changed(changed, broker_ms)
         for turn in range(last + 1, self._last + 1):
             self._drop(turn, Cause(time_ms, broker_ms), out)
@@ -295,42 +287,32 @@ class GoalProgress:
         self._curve.remove_from(last + 1)
         self._tools.forget_from(last + 1)
         self._last = last
-        if 0 in changed:
-            self._inputs[0] = self.goal_set.digest + self._facts[0].content_hash
-        for turn in range(max(1, min(changed, default=last + 1)), last + 1):
-            digest = hashlib.blake2b(self._inputs[turn - 1].encode(), digest_size=16)
-            digest.update(self._facts[turn].content_hash.encode())
-            self._inputs[turn] = digest.hexdigest()
-            self._curve.set_input(turn, self._inputs[turn])
+        first_changed = min(changed, default=last + 1)
+        self._turns.hash_from(first_changed, last, self.goal_set.digest)
+        for turn in range(max(1, first_changed), last + 1):
+            self._curve.set_input(turn, self._turns.inputs[turn])
         results = self._checks.results(is_over=self._is_over)
         undecidable = self._checks.undecidable()
         self._undecidable = {self._places[subgoal]: each.reason for subgoal, each in undecidable.items()}
         for subgoal, result in results.items():
             reached_at = result.turn if result.state is CheckState.REACHED else None
             self._curve.know(self._places[subgoal], reached_at, undecidable.get(subgoal))
-        self._questions.forget_unless(lambda about, input_hash: self._inputs.get(turn_of(about)) == input_hash)
+        self._questions.forget_unless(lambda about, input_hash: self._turns.inputs.get(turn_of(about)) == input_hash)
         self._settle([], time_ms, broker_ms, out)
 
-    def _is_news(self, turn: int, facts: TurnFacts) -> bool:
-        known = self._facts.get(turn)
-        if known is not None and known.content_hash == facts.content_hash:
-            if turn >= 1 and (known.start_ms, known.end_ms) != (facts.start_ms, facts.end_ms):
-                self._facts[turn] = facts
-                return self._checks.set_turn(turn, facts)
-            return False
-        self._facts[turn] = facts
-        self._transcripts[turn] = transcript_of(turn, facts, self._revisions.redactor)
-        if turn >= 1:
-            self._checks.set_turn(turn, facts)
+    def _is_news(self, turn: int, *, has_other_words: bool) -> bool:
+        """Shows the turn to the checks by code; returns whether its words, tools or times differ."""
+        if turn < 1:
+            return has_other_words
+        facts = self._turns.facts[turn]
+        if has_other_words:
             self._tools.look(turn, facts.calls, self._asking.found)
-        return True
+        return self._checks.set_turn(turn, facts)
 
     def _drop(self, turn: int, cause: Cause, out: list[Effect]) -> None:
         """Drops a turn that does not exist any more."""
-        if self._facts.pop(turn, None) is None:
+        if not self._turns.drop(turn):
             return
-        del self._transcripts[turn]
-        self._inputs.pop(turn, None)
         self._checks.drop_turn(turn)
         if self._published_scores.pop(turn, None) is not None:
             self._publish(self._withdrawn(turn, cause), out)
@@ -366,8 +348,8 @@ class GoalProgress:
             self._verdicts.setdefault(place, {})[turn] = _Verdict(
                 answer.input_hash, finding, answer.votes, answer.trials
             )
-        for turn in looked_at & self._facts.keys():
-            self._tools.look(turn, self._facts[turn].calls, self._asking.found)
+        for turn in looked_at & self._turns.facts.keys():
+            self._tools.look(turn, self._turns.facts[turn].calls, self._asking.found)
 
     def _ask(self, broker_ms: int) -> list[JudgeRequest]:
         """Asks all open questions; known answers may open further ones. Returns the requests to send."""
@@ -387,21 +369,21 @@ class GoalProgress:
     def _put(self, about: AskedAbout, broker_ms: int, budget: AskingBudget) -> JudgeRequest | Answer[AskedAbout] | None:
         turn = turn_of(about)
         self._asking.priority = AT_RISK if self._stalls.is_stuck else 0
-        input_hash = self._inputs[turn]
+        input_hash = self._turns.inputs[turn]
         if not self._rules.asks_judge:
             return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
         if self._questions.is_open(about, input_hash):
             return None
         if budget.is_spent:  # the next turn or answer considers it again, if one comes
             return None if self._asks else Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
-        transcript = budget.transcript(self._transcripts.get(number, ()) for number in range(turn + 1))
+        transcript = budget.transcript(self._turns.transcripts.get(number, ()) for number in range(turn + 1))
         request = self._asking.request(about, transcript, broker_ms)
         return self._questions.ask(about, input_hash, request, is_late=not self._asks)
 
     def _current_verdict(self, place: int) -> "_Verdict | None":
         """The newest verdict on a subgoal whose input is current."""
         verdicts = self._verdicts.get(place, {})
-        current = [turn for turn, verdict in verdicts.items() if verdict.input_hash == self._inputs.get(turn)]
+        current = [turn for turn, verdict in verdicts.items() if verdict.input_hash == self._turns.inputs.get(turn)]
         return verdicts[max(current)] if current else None
 
     def _unknown(self, place: int) -> UnscoredReason | None:
@@ -425,7 +407,7 @@ class GoalProgress:
             if reached_turn is not None or ("subgoal", None, place) in self._revisions.published:
                 self._publish(self._subgoal(place, TurnStatus.PROVISIONAL, cause), out)
         if self._is_open:
-            self._record_stall(self._stalls.by_turns(self._since(), self._last, cause), out)
+            self._publish(self._stalls.by_turns(self._since(), self._last, cause), out)
 
     def _progress(self, turn: int, scores: TurnScores, status: TurnStatus, cause: Cause) -> ProgressScore | None:
         values = [scores.progress, scores.auc, scores.auc_if_ended_now, scores.ppt, scores.success]
@@ -440,8 +422,8 @@ class GoalProgress:
         )  # fmt: skip
 
     def _withdrawn(self, turn: int, cause: Cause) -> ProgressScore | None:
-        return self._revisions.make(
-            ProgressScore, ("progress", turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
+        return self._revisions.withdraw(
+            ProgressScore, ("progress", turn, 0), cause,
             result=WITHDRAWN, auc=WITHDRAWN, auc_if_ended_now=WITHDRAWN, ppt=WITHDRAWN, success=WITHDRAWN,
             reached=0, missing=0, subgoals=len(self.goal_set.subgoals),
         )  # fmt: skip
@@ -479,10 +461,6 @@ class GoalProgress:
 
     def _since(self) -> int:
         return max((turn for turn in self._curve.reached_at if turn is not None), default=0)
-
-    def _record_stall(self, fact: StallFact | None, out: list[Effect]) -> None:
-        if fact is not None:
-            out.append(PublishScore(fact))
 
 
 # Chooses the goal set of a call, and makes the part that judges the call against it.
@@ -537,19 +515,6 @@ class JudgedScores:
         seen_turn: Turn of the call when it was followed last; -1 before. In the same turn only changed uses of tools count.
         wakeup_ms: Broker time of the next deadline of a verdict, question or stall; None without any.
     """
-
-    __slots__ = (
-        "_chosen",
-        "_conversation_id",
-        "_early_verdicts",
-        "_goals",
-        "_parts",
-        "_revisions",
-        "_texts",
-        "is_any",
-        "seen_turn",
-        "wakeup_ms",
-    )
 
     def __init__(self, conversation_id: str, chosen: ChosenGoals, revisions: Revisions, ratings: Ratings) -> None:
         self._conversation_id = conversation_id

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from consumers.engine.goals.tool_correctness import Finding, ToolQuestion
 from consumers.engine.limits import GoalRules
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
-from schemas.closed_sets import JudgeKind, UnjudgedReason, UnscoredReason
+from schemas.closed_sets import JudgeKind, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import (
     MAX_EXPLANATION_CHARS,
@@ -153,19 +153,10 @@ class OpenQuestions(Generic[About]):
 
 
 def _answer(about: About, input_hash: str, verdict: JudgeVerdict) -> Answer[About]:
-    result = verdict.result
+    result: VerdictResult | UnscoredReason = verdict.result
     if isinstance(result, Unjudged):
-        return Answer(about, input_hash, unscored(result.reason), verdict.votes, verdict.answers)
+        result = UnscoredReason(result.reason.value)  # a judge's reasons are among those of scores, by value
     return Answer(about, input_hash, result, verdict.votes, verdict.answers)
-
-
-def unscored(reason: UnjudgedReason) -> UnscoredReason:
-    """The judge's reason as a reason of scores; both have the same values.
-
-    >>> all(unscored(reason) for reason in UnjudgedReason)
-    True
-    """
-    return UnscoredReason(reason.value)
 
 
 # Bounds the work of asking judges in one step: each question carries the call up to its turn, and there can be many.
@@ -183,7 +174,6 @@ class AskingBudget:
     """Counts the work that one step may still spend on questions."""
 
     def __init__(self) -> None:
-        """Starts with nothing asked."""
         self._left = MAX_WORK_PER_STEP
 
     @property
@@ -248,18 +238,6 @@ class Voting:
         votes_incomplete: Valid answers so far that say incomplete.
         votes_invalid: Invalid answers so far, including those that were asked again.
     """
-
-    __slots__ = (
-        "_majority",
-        "_pending",
-        "_retries_left",
-        "_stops_early",
-        "_trials_left",
-        "failure",
-        "votes_complete",
-        "votes_incomplete",
-        "votes_invalid",
-    )
 
     def __init__(self, trials: int, *, stops_early: bool, retry_waves: int = 5) -> None:
         """Starts with nothing asked.
@@ -481,10 +459,7 @@ class SteadyWords:
         ask_at_ms: Broker time from when held questions may be asked; None when no question is held.
     """
 
-    __slots__ = ("_first_ms", "_for_ms", "_steady_at_ms", "ask_at_ms")
-
     def __init__(self, rules: GoalRules) -> None:
-        """Starts without a turn."""
         # Without a judge nothing costs, so nothing waits.
         self._for_ms = rules.steady_words_ms if rules.asks_judge else 0
         self._first_ms: dict[int, int] = {}

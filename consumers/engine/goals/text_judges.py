@@ -11,13 +11,14 @@ from consumers.engine.goals.questions import Answer, AskingBudget, OpenQuestions
 from consumers.engine.limits import GoalRules
 from consumers.engine.records import Revisions, hash_of
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
-from consumers.engine.turns.heard import MS_PER_SECOND, HeardTurn, Purpose
+from consumers.engine.turns.heard import HeardTurn, Purpose
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from consumers.engine.turns.timeline import PairedUse, outcome_of
 from schemas.closed_sets import JudgeKind, PipelineType, ToolOutcome, UnscoredReason
 from schemas.events.audit import CallStarted
 from schemas.judging import PROMPT_VERSIONS, AgentBrief, JudgeRequest, JudgeVerdict, NotRateable, Rated, TranscriptItem
 from schemas.scores.records import NotApplicable, Result, Scored, Unscored
+from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_INSTRUCTIONS_CHARS, MAX_TEXT_CHARS
 
 # The turns of a conversation as goals are judged on them: words, tools, and times.
@@ -93,6 +94,47 @@ def _dumped(value: object) -> str:
     return dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
+class JudgedTurns:
+    """The turns of a call up to the last one that is judged.
+
+    Attributes:
+        facts: Facts of each turn as last seen.
+        transcripts: Each turn as a judge reads it.
+        inputs: By turn, a hash of all words and tools up to it: what a judge is asked about.
+    """
+
+    def __init__(self, redactor: CallRedactor) -> None:
+        self.facts: dict[int, TurnFacts] = {}
+        self.transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
+        self.inputs: dict[int, str] = {}
+        self._redactor = redactor
+
+    def look(self, live: LiveCall, first: int, last: int) -> set[int]:
+        """Reads the turns from `first` to `last` again; returns those with other words or tools than before."""
+        changed = set()
+        for turn, facts in facts_of(live, range(first, last + 1)).items():
+            before = self.facts.get(turn)
+            self.facts[turn] = facts
+            if before is None or before.content_hash != facts.content_hash:
+                self.transcripts[turn] = transcript_of(turn, facts, self._redactor)
+                changed.add(turn)
+        return changed
+
+    def drop(self, turn: int) -> bool:
+        """Drops a turn that does not exist any more; returns whether there was one."""
+        self.transcripts.pop(turn, None)
+        self.inputs.pop(turn, None)
+        return self.facts.pop(turn, None) is not None
+
+    def hash_from(self, first: int, last: int, beginning: str) -> None:
+        """Makes the hashes of these turns; that of turn 0 rests on `beginning`, all others on the turn before."""
+        for turn in range(first, last + 1):
+            before = self.inputs[turn - 1] if turn else beginning
+            digest = hashlib.blake2b(before.encode(), digest_size=16)
+            digest.update(self.facts[turn].content_hash.encode())
+            self.inputs[turn] = digest.hexdigest()
+
+
 # The ratings that judges gave to a call's texts so far: by turn, and of the call.
 
 Outcome = Rated | NotRateable | UnscoredReason
@@ -107,12 +149,6 @@ class Ratings:
     Attributes:
         changed_turns: Turns whose ratings changed; the publisher clears it.
     """
-
-    __slots__ = (
-        "_of_call",
-        "_of_turns",
-        "changed_turns",
-    )
 
     def __init__(self) -> None:
         self.changed_turns: set[int] = set()
@@ -198,9 +234,8 @@ class TextJudges:
         self._revisions = revisions
         self._ratings = ratings
         self._questions: OpenQuestions[_About] = OpenQuestions()
-        self._facts: dict[int, TurnFacts] = {}
-        self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
-        self._inputs: dict[int, str] = {-1: ""}
+        self._turns = JudgedTurns(revisions.redactor)
+        self._is_s2s = False
         self._found: dict[_About, Outcome] = {}
         self._asked: dict[_About, str] = {}
         self._last = -1
@@ -277,8 +312,7 @@ class TextJudges:
     def _look(self, live: LiveCall, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
         last = max(-1, last)  # a call can return to before its greeting
         for turn in range(last + 1, self._last + 1):
-            for known in (self._facts, self._transcripts, self._inputs):
-                known.pop(turn, None)  # the turn does not exist any more
+            self._turns.drop(turn)
             for kind in OF_TURNS:
                 if self._found.pop((kind, turn), None) is not None:
                     self._ratings.rate_turn(kind, turn, None)
@@ -293,16 +327,9 @@ class TextJudges:
             if judged and min(judged) > last:
                 self._ratings.rate_call(kind, None, 0)
         first = max(0, min(first, last + 1))
-        for turn, facts in facts_of(live, range(first, last + 1)).items():
-            before = self._facts.get(turn)
-            self._facts[turn] = facts
-            if before is None or before.content_hash != facts.content_hash:
-                self._transcripts[turn] = transcript_of(turn, facts, self._revisions.redactor)
-        self._inputs[-1] = live.history.pipeline_type.value
-        for turn in range(first, last + 1):
-            digest = hashlib.blake2b(self._inputs[turn - 1].encode(), digest_size=16)
-            digest.update(self._facts[turn].content_hash.encode())
-            self._inputs[turn] = digest.hexdigest()
+        self._turns.look(live, first, last)
+        self._turns.hash_from(first, last, live.history.pipeline_type.value)
+        self._is_s2s = live.history.pipeline_type is PipelineType.S2S
         self._settle([], broker_ms, out)
 
     def _settle(self, answers: list[Answer[_About]], broker_ms: int, out: list[Effect]) -> None:
@@ -331,7 +358,7 @@ class TextJudges:
 
     def _put(self, about: _About, broker_ms: int, budget: AskingBudget) -> JudgeRequest | Answer[_About] | None:
         kind, turn = about
-        input_hash = self._inputs[turn]
+        input_hash = self._turns.inputs[turn]
         if kind is JudgeKind.FAITHFULNESS and self._brief is not None:
             input_hash = hash_of((input_hash, *self._brief.model_dump().values()))
         if self._asked.get(about) == input_hash or (budget.is_spent and not self._is_late):
@@ -340,15 +367,15 @@ class TextJudges:
         self._questions.forget_unless(lambda open_about, open_hash: open_about != about or open_hash == input_hash)
         if not self._rules.asks_judge:
             return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
-        if kind is JudgeKind.SPEAKABILITY and self._inputs[-1] == PipelineType.S2S:
+        if kind is JudgeKind.SPEAKABILITY and self._is_s2s:
             return Answer(about, input_hash, NotRateable(reason="the agent speaks without a text of its own"))
-        if kind in OF_TURNS and not self._facts[turn].assistant_words:
+        if kind in OF_TURNS and not self._turns.facts[turn].assistant_words:
             return Answer(about, input_hash, NotRateable(reason="the assistant said nothing"))
         if budget.is_spent:
             return Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
-        said: Iterable[tuple[TranscriptItem, ...]] = map(self._transcripts.__getitem__, range(turn + 1))
+        said: Iterable[tuple[TranscriptItem, ...]] = map(self._turns.transcripts.__getitem__, range(turn + 1))
         if kind is JudgeKind.SPEAKABILITY:
-            said = [tuple(item for item in self._transcripts[turn] if item.kind == "assistant")]
+            said = [tuple(item for item in self._turns.transcripts[turn] if item.kind == "assistant")]
         transcript = budget.transcript(said)
         request = JudgeRequest(
             conversation_id=self._conversation_id,
@@ -366,7 +393,7 @@ class TextJudges:
 
     def _apply(self, answers: list[Answer[_About]]) -> None:
         for answer in answers:
-            if self._inputs.get(answer.about[1]) != answer.input_hash and answer.about[0] in OF_TURNS:
+            if self._turns.inputs.get(answer.about[1]) != answer.input_hash and answer.about[0] in OF_TURNS:
                 continue
             result: Any = answer.result
             self._found[answer.about] = result if isinstance(result, Outcome) else UnscoredReason.INVALID_ANSWERS

@@ -80,22 +80,14 @@ class ToolCorrectness:
     ones.
     """
 
-    __slots__ = ("_differences", "_expected", "_findings", "_questions")
-
     def __init__(self, expected: Sequence[ExpectedToolCall]) -> None:
-        """Starts with nothing compared."""
         self._expected = tuple(expected)
         self._findings: dict[int, Finding] = {}
         self._differences: dict[int, tuple[Difference, ...]] = {}
         self._questions: dict[int, tuple[ToolQuestion, ...]] = {}
 
-    def look(self, turn: int, made: Sequence[CalledTool], answers: Answers) -> bool:
-        """Looks for the calls expected in this turn among those made in it; again when either changes.
-
-        Returns:
-            Whether a finding changed.
-        """
-        before = dict(self._findings)
+    def look(self, turn: int, made: Sequence[CalledTool], answers: Answers) -> None:
+        """Looks for the calls expected in this turn among those made in it; again when either changes."""
         for place, expected in enumerate(self._expected):
             if _turn_of(expected) == turn:
                 search = _Search(turn, place, answers)
@@ -104,7 +96,6 @@ class ToolCorrectness:
                 self._differences.pop(place, None)
                 if search.nearest is not None:
                     self._differences[place] = search.nearest
-        return self._findings != before
 
     def forget_from(self, first_gone: int) -> None:
         """Forgets this turn and all after it."""

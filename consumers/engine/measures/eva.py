@@ -5,7 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
@@ -232,49 +232,34 @@ STAGES: Final = ("llm_latency", "stt_latency", "tts_latency")
 """Stages of an answer whose mean latency is in a run's result."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallFacts:
-    """Inputs of EVA's metrics besides the context of the call.
-
-    Attributes:
-        caller_line: The end of the simulated caller's stream.
-        pre_tool_speech_rate: Share of tool groups that the assistant announced; None without tools.
-        stage_mean_ms: Mean latency of each known stage.
-        mean_tokens: Mean number of tokens of the model's steps, by EVA's names, as far as known.
-    """
-
-    caller_line: CallerLine
-    pre_tool_speech_rate: float | None = None
-    stage_mean_ms: Mapping[str, float] = field(default_factory=dict)
-    mean_tokens: Mapping[str, float] = field(default_factory=dict)
-
-
-def facts_of(
+def metrics_of(
+    context: MetricContext,
     history: EvaHistory,
     stage_mean_ms: Mapping[str, float] | None = None,
     mean_tokens: Mapping[str, float] | None = None,
-) -> CallFacts:
-    """The facts from the merged history of a call, together with the given ones."""
-    rate = pre_tool_speech_rate(history.timeline)
-    return CallFacts(history.caller_line, rate, stage_mean_ms or {}, mean_tokens or {})
-
-
-def metrics_of(context: MetricContext, facts: CallFacts) -> dict[str, MetricResult]:
+) -> dict[str, MetricResult]:
     """EVA's metrics by name.
 
     Metrics of the call alone are always there. The one of a valid end needs a simulated caller, and those of the final state need
     both the final and the expected state.
+
+    Args:
+        context: EVA's context of the call.
+        history: Its merged history.
+        stage_mean_ms: Mean latency of each known stage.
+        mean_tokens: Mean number of tokens of the model's steps, by EVA's names, as far as known.
     """
+    line, rate = history.caller_line, pre_tool_speech_rate(history.timeline)
     results = {
         "conversation_completed_on_time": conversation_completed_on_time(context),
         "conversation_correctly_finished": conversation_correctly_finished(context),
-        "response_speed": response_speed(context, facts.stage_mean_ms),
+        "response_speed": response_speed(context, stage_mean_ms),
         "stt_wer": stt_wer(context, context.language or DEFAULT_LANGUAGE),
         "tool_call_validity": tool_call_validity(context),
-        "turn_taking": turn_taking(context, facts.pre_tool_speech_rate, mean_tokens=facts.mean_tokens),
+        "turn_taking": turn_taking(context, rate, mean_tokens=mean_tokens),
     }
-    if facts.caller_line.has_events:
-        results["conversation_valid_end"] = conversation_valid_end(context, facts.caller_line)
+    if line.has_events:
+        results["conversation_valid_end"] = conversation_valid_end(context, line)
     expected, final = context.expected_scenario_db, context.final_scenario_db
     if expected is not None and final is not None:
         results["authentication_success"] = authentication_success(
@@ -284,8 +269,14 @@ def metrics_of(context: MetricContext, facts: CallFacts) -> dict[str, MetricResu
     return results
 
 
-# EVA's composites of a call's experience (EVA-X): the mean of its known parts, and whether all are good enough.
+# EVA's composites of a call's accuracy (EVA-A) and experience (EVA-X): the mean of the known parts, and whether all are good enough.
 
+ACCURACY_THRESHOLDS: Final[Mapping[str, float]] = {
+    "task_completion": 1.0,
+    "faithfulness": 0.5,
+    "agent_speech_fidelity": 0.95,
+}
+"""Least normalised score that is good enough, by part of EVA-A."""
 EXPERIENCE_THRESHOLDS: Final[Mapping[str, float]] = {
     "conversation_progression": 0.5,
     "turn_taking": 0.8,
@@ -295,15 +286,15 @@ EXPERIENCE_THRESHOLDS: Final[Mapping[str, float]] = {
 TOLERANCE: Final = 1e-9
 
 
-def eva_x_mean(normalized: Mapping[str, float | None]) -> float | None:
-    """The mean of the known parts of EVA-X; None when none is known."""
-    known = [value for name in EXPERIENCE_THRESHOLDS if (value := normalized.get(name)) is not None]
+def composite_mean(parts: Mapping[str, float | None]) -> float | None:
+    """The mean of the known parts; None when none is known."""
+    known = [value for value in parts.values() if value is not None]
     return fmean(known) if known else None
 
 
-def eva_x_pass(normalized: Mapping[str, float | None]) -> bool | None:
-    """Whether every part of EVA-X is good enough; None while one of them is unknown."""
-    values = [(normalized.get(name), least) for name, least in EXPERIENCE_THRESHOLDS.items()]
+def composite_pass(parts: Mapping[str, float | None], thresholds: Mapping[str, float]) -> bool | None:
+    """Whether every part is good enough; None while one of them is unknown."""
+    values = [(parts.get(name), least) for name, least in thresholds.items()]
     if any(value is None for value, _ in values):
         return None
     return all(value is not None and value >= least - TOLERANCE for value, least in values)
@@ -323,14 +314,6 @@ class SuppliedFacts:
         final_state_hash: Hash of the final state from the same event; takes precedence over the state.
         latencies_ms: The producer's own latencies in the order of the turns; empty before any event names them.
     """
-
-    __slots__ = (
-        "expected_state",
-        "final_state",
-        "final_state_hash",
-        "latencies_ms",
-        "tools",
-    )
 
     def __init__(self) -> None:
         self.tools: Sequence[AgentTool] | None = None
@@ -485,6 +468,8 @@ def _state(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
 # call; at the close every value is EVA's own. A settled turn whose final value differs is counted with the cause.
 
 TURN: Final = "turn_taking"
+_NO_ACCURACY: Final = NotApplicable(reason="neither the task's completion nor faithfulness is known")
+_NO_SOUND: Final = NotApplicable(reason="agent speech fidelity is judged from sound, which callgauge does not hear")
 _NOT_JUDGED: Final = NotApplicable(reason="conciseness and conversation progression are not both judged")
 _OF_SOUND: Final = ("eva_turn_taking", "eva_response_speed")
 _RATING_DIGITS: Final = 3
@@ -499,13 +484,6 @@ class EvaScores:
     Attributes:
         supplied: Facts that the producer supplied, for metrics of the final state and of tools.
     """
-
-    __slots__ = (
-        "_final",
-        "_ratings",
-        "_settled",
-        "supplied",
-    )
 
     def __init__(self, ratings: Ratings) -> None:
         self.supplied = SuppliedFacts()
@@ -591,8 +569,13 @@ class EvaScores:
         }
         timing = metrics["eva_turn_taking"][0].result
         mean = timing.value if isinstance(timing, Scored) else None
+        accuracy = self._accuracy(metrics["eva_task_completion"][0].result)
+        metrics["eva_a_mean"] = (_mean_of(accuracy, _NO_ACCURACY), None)
+        metrics["eva_a_pass"] = (FinalScore(_NO_SOUND), None)
         metrics["eva_x_mean"] = (self._experience_mean(mean), None)
-        metrics["eva_x_pass"] = (self._experience_pass(mean), None)
+        is_passed = composite_pass(self._experience(mean), EXPERIENCE_THRESHOLDS)
+        passed = FinalScore(_NOT_JUDGED) if is_passed is None else FinalScore(Scored(value=is_passed), float(is_passed))
+        metrics["eva_x_pass"] = (passed, None)
         return metrics
 
     def closing_counts(self) -> list[Count]:
@@ -609,14 +592,17 @@ class EvaScores:
         return found
 
     def _experience_mean(self, timing: float | None) -> FinalScore:
-        parts = self._experience(timing)
-        mean = eva_x_mean(parts)
-        result: Result = Unscored(reason=UnscoredReason.NO_TURN_JUDGED) if mean is None else Scored(value=mean)
-        return FinalScore(result, mean, {name: value for name, value in parts.items() if value is not None})
+        return _mean_of(self._experience(timing), Unscored(reason=UnscoredReason.NO_TURN_JUDGED))
 
-    def _experience_pass(self, timing: float | None) -> FinalScore:
-        is_passed = eva_x_pass(self._experience(timing))
-        return FinalScore(_NOT_JUDGED) if is_passed is None else FinalScore(Scored(value=is_passed), float(is_passed))
+    def _accuracy(self, completion: Result) -> dict[str, float | None]:
+        """The known parts of EVA-A."""
+        parts: dict[str, float | None] = dict.fromkeys(ACCURACY_THRESHOLDS)
+        if isinstance(completion, Scored):
+            parts["task_completion"] = float(completion.value)
+        faithfulness = self._ratings.of_call().get(JudgeKind.FAITHFULNESS)
+        if faithfulness is not None and isinstance(faithfulness[0], Rated):
+            parts[JudgeKind.FAITHFULNESS.value] = faithfulness[0].normalised
+        return parts
 
     def _experience(self, timing: float | None) -> dict[str, float | None]:
         """The known parts of EVA-X."""
@@ -628,6 +614,12 @@ class EvaScores:
         known = self._ratings.known_of_turns(JudgeKind.CONCISENESS)
         parts[JudgeKind.CONCISENESS.value] = round(fmean(known), _RATING_DIGITS) if known else None
         return parts
+
+
+def _mean_of(parts: Mapping[str, float | None], unknown: Result) -> FinalScore:
+    mean = composite_mean(parts)
+    known = {name: value for name, value in parts.items() if value is not None}
+    return FinalScore(unknown if mean is None else Scored(value=mean), mean, known)
 
 
 def taking_inputs(value: TurnValue | None) -> tuple[Any, ...] | None:

@@ -16,7 +16,7 @@ from consumers.engine.effects import Count
 from consumers.engine.records import MetricResult, scored, skipped
 from consumers.engine.turns.heard import HeardTurn
 from consumers.engine.turns.live import LiveCall
-from consumers.engine.turns.timeline import EVA_DIGITS, ToolEntry, TurnView, voice_to_voice_ms
+from consumers.engine.turns.timeline import EVA_DIGITS, MS_DIGITS, ToolEntry, TurnView, voice_to_voice_ms
 from schemas.closed_sets import Anchor, PipelineType, UnscoredReason
 from schemas.metric_context import MetricContext
 from schemas.scores.records import NotApplicable, Result, Scored, Unscored
@@ -38,7 +38,6 @@ YIELD_LIMIT_MS: Final = 2000.0
 TOUCHING_S: Final = 0.001
 """Longest overlap of two sounds, in seconds, that is no interruption."""
 SCORE_DIGITS: Final = 4
-MS_DIGITS: Final = 3
 
 Segments = Sequence[tuple[float, float]]
 """(start, end) of each stretch of sound, in epoch seconds."""
@@ -369,13 +368,11 @@ class HeardTimes(NamedTuple):
         times: Input of its score.
         anchor: Source of the end of the user's speech; None while unknown.
         pending: Why there is no score yet although both sides were heard; None if there is nothing to wait for.
-        is_open: Whether a sound of the turn has no end yet.
     """
 
     times: TurnTimes
     anchor: Anchor | None
     pending: UnscoredReason | None
-    is_open: bool
 
 
 MAX_LIVE_SOUNDS: Final = 256
@@ -417,20 +414,14 @@ def heard_times(turn: HeardTurn, view: TurnView) -> HeardTimes:
     is_over_other = times.assistant_interrupted or times.user_interrupted
     if is_over_other and (turn.user.has_gaps or turn.assistant.has_gaps) and may_be_scored(turn, view):
         pending = UnscoredReason.TIMES_UNKNOWN  # for how long one spoke over the other is not known
-    return _known(times, anchor, pending)
-
-
-def _known(times: TurnTimes, anchor: Anchor | None, pending: UnscoredReason | None) -> HeardTimes:
-    is_user_open = bool(times.user) and times.user[-1][1] == inf
-    is_assistant_open = bool(times.assistant) and times.assistant[-1][1] == inf
     if times.is_fallback:
         pending = None
-    elif times.user and times.assistant and pending is None:
-        if is_user_open:
+    elif user and assistant and pending is None:
+        if user[-1][1] == inf:
             pending = UnscoredReason.USER_STILL_SPEAKING
         elif times.user_interrupted and times.assistant_before_end_s == inf:
             pending = UnscoredReason.ASSISTANT_STILL_SPEAKING
-    return HeardTimes(times, anchor, pending, is_user_open or is_assistant_open)
+    return HeardTimes(times, anchor, pending)
 
 
 # The timing of a turn while the call runs, and at its end.
@@ -446,21 +437,19 @@ class TurnValue(NamedTuple):
         score: The score with its grounds; None when the turn has none.
         result: The same as a record has it.
         anchor: Source of the end of the user's speech.
-        is_open: Whether a sound of the turn has no end yet.
     """
 
     score: TurnScore | None
     result: Result
     anchor: Anchor | None
-    is_open: bool
 
 
 def live_value(turn: int, heard: HeardTimes) -> TurnValue | None:
     """The turn as heard so far; None while one side was not heard, since nothing is known yet."""
     if heard.pending is not None and turn:
-        return TurnValue(None, Unscored(reason=heard.pending), heard.anchor, heard.is_open)
+        return TurnValue(None, Unscored(reason=heard.pending), heard.anchor)
     score = live_score(turn, heard)
-    return None if score is None else TurnValue(score, Scored(value=score.score), heard.anchor, heard.is_open)
+    return None if score is None else TurnValue(score, Scored(value=score.score), heard.anchor)
 
 
 def live_score(turn: int, heard: HeardTimes) -> TurnScore | None:
@@ -487,7 +476,7 @@ def final_value(heard: HeardTimes, score: TurnScore | None, *, is_last: bool) ->
         result = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
     else:
         result = NOT_ANSWERED if is_last else Unscored(reason=UnscoredReason.NO_ASSISTANT_SPEECH)
-    return TurnValue(score, result, heard.anchor, is_open=False)
+    return TurnValue(score, result, heard.anchor)
 
 
 def why_silent(heard: Mapping[int, HeardTimes], *, has_speech_events: bool) -> UnscoredReason:
@@ -630,13 +619,6 @@ class ChangeCause(StrEnum):
 
 class SettledTurns:
     """Keeps the score of each turn as settled, and the cause of its first change."""
-
-    __slots__ = (
-        "_causes",
-        "_changed",
-        "_settled",
-        "_then",
-    )
 
     def __init__(self) -> None:
         self._then: dict[int, bytes] = {}

@@ -28,7 +28,7 @@ from consumers.engine.records import (
 from consumers.engine.turns.heard import HeardSides, HeardTurn, HeardTurns
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from consumers.engine.turns.timeline import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
-from schemas.closed_sets import Anchor, InputSource, JudgeKind, UnscoredReason
+from schemas.closed_sets import Anchor, JudgeKind, UnscoredReason
 from schemas.judging import Rated
 from schemas.metric_context import MetricContext
 from schemas.scores.latency_stages import Stage
@@ -160,18 +160,6 @@ class TurnRecords:
         unscored: By value, the number of turns of the closed call without it, by reason.
     """
 
-    __slots__ = (
-        "_counted",
-        "_eva",
-        "_ratings",
-        "_revisions",
-        "_seen",
-        "_stages",
-        "_transcripts",
-        "latencies",
-        "unscored",
-    )
-
     def __init__(
         self,
         revisions: Revisions,
@@ -190,68 +178,48 @@ class TurnRecords:
         self._seen: dict[int, _Seen] = {}
         self._counted: dict[int, int] = {}
 
-    def make(self, live: LiveCall, heard: HeardTurns, number: int, cause: Cause) -> TurnValues | None:
-        """The record of the turn, if it differs from the published one; withdraws it when the turn does not exist."""
-        view, turn = live.turns.view(number), heard.turn(number)
-        if view is None or turn is None:
-            return self.withdraw(number, cause)
-        taking, waited = self._eva.turn_value(live, heard, number), self._waited(live, number, view)
-        self._seen[number] = _Seen.of(turn, heard.sides, taking, waited)
-        return self._published(live, heard, turn, view, taking, waited, cause, None)
-
     def has_other_words(self, heard: HeardTurns, number: int) -> bool:
         """Whether the known words of the turn differ from those of its last record."""
         turn = heard.turn(number)
         return turn is None or number not in self._seen or self._seen[number].words != turn.words.mark
 
-    def final_record(
-        self, live: LiveCall, heard: HeardTurns, number: int, cause: Cause, end_ms: int | None, *, may_differ: bool
+    def make(
+        self,
+        live: LiveCall,
+        heard: HeardTurns,
+        number: int,
+        cause: Cause,
+        end_ms: int | None = None,
+        *,
+        is_final: bool = False,
+        may_differ: bool = True,
     ) -> TurnValues | None:
-        """The final record of the turn, if it differs from the published one.
+        """The record of the turn, if it differs from the published one; withdraws it when the turn does not exist.
 
         Args:
             live: The call.
             heard: Its turns.
             number: Number of the turn.
-            cause: End of the call.
-            end_ms: End of open sound.
+            cause: When it changed, or the end of the call.
+            end_ms: End of open sound; None while the call runs.
+            is_final: Whether the call is over.
             may_differ: Whether other measures than its words and its score may differ from its last record.
         """
         view, turn = live.turns.view(number), heard.turn(number)
         if view is None or turn is None:
             return self.withdraw(number, cause)
-        taking = self._eva.turn_value(live, heard, number)
-        waited = self._waited(live, number, view)
-        is_answered = view.has_assistant or view.is_answered_in_text
-        if number == heard.current and number >= 1 and view.has_user and not is_answered:
-            waited = NOT_ANSWERED
-        if isinstance(waited, Scored) and view.anchor is not None:
-            self.latencies.setdefault(view.anchor, []).append(waited.value)
-        self._count_unscored(number, waited, taking)
-        if not may_differ and self._seen.get(number) == _Seen.of(turn, heard.sides, taking, waited):
+        taking, waited = self._eva.turn_value(live, heard, number), self._waited(live, number, view)
+        if is_final:
+            is_answered = view.has_assistant or view.is_answered_in_text
+            if number == heard.current and number >= 1 and view.has_user and not is_answered:
+                waited = NOT_ANSWERED
+            if isinstance(waited, Scored) and view.anchor is not None:
+                self.latencies.setdefault(view.anchor, []).append(waited.value)
+            self._count_unscored(number, waited, taking)
+        seen = _Seen.of(turn, heard.sides, taking, waited)
+        if not may_differ and self._seen.get(number) == seen:
             return None
-        return self._published(live, heard, turn, view, taking, waited, cause, end_ms, status=TurnStatus.FINAL)
-
-    def withdraw(self, turn: int, cause: Cause) -> TurnValues | None:
-        """Withdraws the record of a turn that does not exist."""
-        if (NAME, turn, 0) not in self._revisions.published:
-            return None
-        return self._revisions.make(
-            TurnValues, (NAME, turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
-            voice_to_voice_ms=WITHDRAWN, is_withdrawn=True,
-        )  # fmt: skip
-
-    def _waited(self, live: LiveCall, turn: int, view: TurnView) -> Result:
-        if turn < 1:
-            return _GREETING
-        reason = unmeasured_reason(view, has_speech_events=live.has_speech_events)
-        return voice_to_voice_ms(view) or Unscored(reason=reason)
-
-    def _published(
-        self, live: LiveCall, heard: HeardTurns, turn: HeardTurn, view: TurnView, taking: TurnValue | None, waited: Result,
-        cause: Cause, end_ms: int | None, *, status: TurnStatus | None = None,
-    ) -> TurnValues | None:  # fmt: skip
-        number = turn.number
+        self._seen[number] = seen
         row = _Row(
             view,
             waited,
@@ -262,9 +230,20 @@ class TurnRecords:
             self._ratings.of_turn(number),
         )
         return self._revisions.make(
-            TurnValues, (NAME, number, 0), status or live.turns.status(number), row.inputs, cause,
+            TurnValues, (NAME, number, 0), TurnStatus.FINAL if is_final else live.turns.status(number), row.inputs, cause,
             has_value=waited != NOT_ANSWERED, fields=lambda: row.fields(number, self._first_known(number, row.known)),
         )  # fmt: skip
+
+    def withdraw(self, turn: int, cause: Cause) -> TurnValues | None:
+        """Withdraws the record of a turn that does not exist."""
+        subject = (NAME, turn, 0)
+        return self._revisions.withdraw(TurnValues, subject, cause, voice_to_voice_ms=WITHDRAWN, is_withdrawn=True)
+
+    def _waited(self, live: LiveCall, turn: int, view: TurnView) -> Result:
+        if turn < 1:
+            return _GREETING
+        reason = unmeasured_reason(view, has_speech_events=live.has_speech_events)
+        return voice_to_voice_ms(view) or Unscored(reason=reason)
 
     def _first_known(self, turn: int, known: int) -> tuple[str, ...]:
         """Names of the values that no earlier record had."""
@@ -424,23 +403,6 @@ class Measures:
         eva: EVA's metrics.
     """
 
-    __slots__ = (
-        "_age_at_due_ms",
-        "_call_due_ms",
-        "_dirty",
-        "_every_ms",
-        "_is_compared_out",
-        "_known",
-        "_ratings",
-        "_revisions",
-        "_transcripts",
-        "_turn",
-        "_turns",
-        "_work",
-        "eva",
-        "stages",
-    )
-
     def __init__(self, revisions: Revisions, limits: Limits, ratings: Ratings) -> None:
         self.stages = StageLatencies(limits)
         self.eva = EvaScores(ratings)
@@ -456,10 +418,6 @@ class Measures:
         self._work = 0
         self._is_compared_out = False
         self._known: tuple[HeardSides, bool] | None = None
-
-    def observe(self, source: InputSource, event: Any, time_ms: int) -> None:
-        """Folds an event that changes no turn and reports latencies or tokens."""
-        self.stages.observe(source, event, time_ms)
 
     def follow(
         self, live: LiveCall, changes: LiveChanges, cause: Cause, judged: JudgedScores, out: list[Effect]
@@ -529,7 +487,7 @@ class Measures:
         ]
         for number, turn in heard.turns(turns).items():
             may_differ = number in changed or number >= heard.current or turn.rests_on_open_sound
-            records.append(self._turns.final_record(live, heard, number, cause, end_ms, may_differ=may_differ))
+            records.append(self._turns.make(live, heard, number, cause, end_ms, is_final=True, may_differ=may_differ))
         counted = heard.numbers()
         measured = CallMeasured(
             max(counted, default=heard.current),
@@ -613,4 +571,4 @@ class Measures:
         record = live.record
         if record is not None:
             for turn in turns:
-                self.stages.fold_convai(turn, record.metrics(turn))
+                self.stages.fold_convai(turn, record.recorded(turn).metrics)

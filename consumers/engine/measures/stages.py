@@ -4,6 +4,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeGuard
@@ -36,6 +37,7 @@ from schemas.scores.latency_stages import (
     StageSource,
     service_kind,
 )
+from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_NAME_CHARS, MAX_TIME_MS
 
 # Reads stage latencies and token counts from events, by the tables of `schemas.scores.latency_stages`.
@@ -171,15 +173,7 @@ def _service_usage(data: Any, at_s: float, findings: Findings) -> None:
         findings.used_tokens("service_usage llm", at_s, 0, data.get("model"), data)
 
 
-def _user_bot_latency(data: Any, at_s: float, findings: Findings) -> None:
-    _whole(data, Stage.VOICE_TO_VOICE, at_s, findings)
-
-
-def _first_bot_speech(data: Any, at_s: float, findings: Findings) -> None:
-    _whole(data, Stage.FIRST_SPEECH, at_s, findings)
-
-
-def _whole(data: Any, stage: Stage, at_s: float, findings: Findings) -> None:
+def _whole(stage: Stage, data: Any, at_s: float, findings: Findings) -> None:
     seconds = data.get("latency_seconds") if isinstance(data, Mapping) else data
     findings.took(stage, stage, StageSource.PIPECAT, seconds, end_s=at_s)
 
@@ -267,8 +261,8 @@ _RECORD_READERS: Mapping[str, Callable[[Any, float, Findings], None]] = {
     "service_latency": _service_latency,
     "service_usage": _service_usage,
     "latency_breakdown": _breakdown,
-    "user_bot_latency": _user_bot_latency,
-    "first_bot_speech_latency": _first_bot_speech,
+    "user_bot_latency": partial(_whole, Stage.VOICE_TO_VOICE),
+    "first_bot_speech_latency": partial(_whole, Stage.FIRST_SPEECH),
 }
 
 
@@ -321,11 +315,6 @@ class TurnWindows:
     """A turn's window reaches from its user's first sound to the next turn's; the first turn has no earlier end.
     Epoch seconds.
     """
-
-    __slots__ = (
-        "_begins_s",
-        "_order",
-    )
 
     def __init__(self) -> None:
         self._begins_s: dict[int, float] = {}
@@ -410,13 +399,6 @@ class StageValues:
     They are stored as columns: a call has hundreds of them, and most are read once.
     """
 
-    __slots__ = (
-        "_begins_s",
-        "_codes",
-        "_models",
-        "_seconds",
-    )
-
     def __init__(self) -> None:
         self._begins_s = array("d")
         self._codes = array("H")
@@ -446,14 +428,6 @@ class StageValues:
 
     def _says(self, place: int) -> tuple[int, float, str]:
         return self._codes[place], self._seconds[place], self._models[place]
-
-    def slice(self, from_s: float, until_s: float) -> tuple[int, float, float]:
-        """A key of the values in a window, for comparison: their number, and the starts of the first and the last. Values are
-        never removed.
-        """
-        begins_s = self._begins_s
-        first, last = bisect_left(begins_s, from_s), bisect_left(begins_s, until_s)
-        return (last - first, begins_s[first], begins_s[last - 1]) if first < last else (0, from_s, from_s)
 
     def reports(self, from_s: float, until_s: float, silent_from_s: float | None = None) -> Reports:
         """The reports of the values that began in the window of a turn.
@@ -524,7 +498,6 @@ DISAGREEMENT_MS = 200
 DISAGREEMENT_SHARE = 0.2
 """And share of the larger number. Beyond both they disagree: a clock is skewed, or one of them measures something else."""
 
-MS_PER_SECOND = 1000
 SECOND_DIGITS = 6
 _FROM_A_RECORD = frozenset({StageSource.ELEVENLABS, StageSource.RUN})
 _SPEECH = SOURCES.index(StageSource.SPEECH)
@@ -629,20 +602,6 @@ class StageLatencies:
         unknown_keys: Reported names that no table has.
     """
 
-    __slots__ = (
-        "_convai",
-        "_counts",
-        "_has_windows",
-        "_is_full",
-        "_max_values",
-        "_of_the_run_s",
-        "_stale",
-        "_used",
-        "_values",
-        "_windows",
-        "unknown_keys",
-    )
-
     def __init__(self, limits: Limits) -> None:
         self.unknown_keys: set[str] = set()
         self._max_values = limits.max_stage_values_per_call
@@ -746,7 +705,7 @@ class StageLatencies:
         if turn is None or turn.view is None:
             return TurnMetrics({}, {})
         seconds = convai_seconds(self._reports(turn), turn.view.heard_ms)
-        recorded = None if record is None else record.usage(number)
+        recorded = None if record is None else record.recorded(number).usage
         return TurnMetrics(seconds, recorded or self._usage(number))
 
     def _usage(self, turn: int) -> Mapping[str, TokenUsage]:

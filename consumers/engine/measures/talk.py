@@ -1,7 +1,7 @@
 """Shares of talk: speech, monologues, pace, overlap, silence, repeated questions."""
 
 import re
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -238,46 +238,14 @@ def questions_in(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-class RepeatedQuestions:
-    """The questions of one side of a call by turn. Adding, replacing or removing a turn costs only that turn."""
-
-    def __init__(self) -> None:
-        self._by_turn: dict[int, frozenset[str]] = {}
-        self._turns: dict[str, list[int]] = {}
-        self._again: dict[str, list[int]] = {}
-
-    @property
-    def count(self) -> int:
-        """Number of questions that had been asked in an earlier turn."""
-        return sum(len(turns) - 1 for turns in self._again.values())
-
-    @property
-    def turns(self) -> tuple[int, ...]:
-        """The turns with such questions, lowest first."""
-        return tuple(sorted({turn for turns in self._again.values() for turn in turns[1:]}))
-
-    def put(self, turn: int, questions: frozenset[str]) -> bool:
-        """Sets the questions of a turn; returns whether they differ from before."""
-        known = self._by_turn.get(turn, frozenset())
-        if questions == known:
-            return False
-        for question in known - questions:
-            turns = self._turns[question]
-            turns.remove(turn)
-            if len(turns) == 1:
-                del self._again[question]
-            elif not turns:
-                del self._turns[question]
-        for question in sorted(questions - known):  # sorted, so that equal states are equal byte for byte
-            turns = self._turns.setdefault(question, [])
-            insort(turns, turn)
-            if len(turns) > 1:
-                self._again[question] = turns
-        if questions:
-            self._by_turn[turn] = questions
-        else:
-            self._by_turn.pop(turn, None)
-        return True
+def repeated(asked: Mapping[int, frozenset[str]]) -> tuple[int, tuple[int, ...]]:
+    """The number of questions by turn that had been asked in an earlier turn, and the turns with such questions, lowest first."""
+    known: set[str] = set()
+    again = {}
+    for turn in sorted(asked):
+        again[turn] = len(asked[turn] & known)
+        known |= asked[turn]
+    return sum(again.values()), tuple(turn for turn, count in again.items() if count)
 
 
 # Measures how a call sounds: talk, pace, monologues, silence, overlap and repeated questions.
@@ -368,7 +336,7 @@ def speech_of(live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: 
         is_over: Whether it is over: open sound ends then, and the caller may have waited until then.
     """
     end_ms = heard.sound_end_ms(last_ms) if is_over else None
-    user_asks, assistant_asks = RepeatedQuestions(), RepeatedQuestions()
+    user_asks, assistant_asks = dict[int, frozenset[str]](), dict[int, frozenset[str]]()
     has_user_words = has_assistant_words = has_user_gaps = has_assistant_gaps = False
     work = 0
     spoken = {}
@@ -376,8 +344,8 @@ def speech_of(live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: 
         user, assistant = turn.user.spans(end_ms), turn.assistant.spans(end_ms)
         by_user, by_assistant = turn.user.said(Purpose.TALK), turn.assistant.said(Purpose.TALK)
         spoken[number] = SpokenTurn(user, assistant, word_count(by_user), word_count(by_assistant))
-        user_asks.put(number, questions_in(by_user))
-        assistant_asks.put(number, questions_in(by_assistant))
+        user_asks[number] = questions_in(by_user)
+        assistant_asks[number] = questions_in(by_assistant)
         has_user_words |= bool(by_user)
         has_assistant_words |= bool(by_assistant)
         has_user_gaps |= _has_gaps(turn.user, is_over=is_over)
@@ -388,12 +356,9 @@ def speech_of(live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: 
     sides = heard.sides
     unknown = _unknown(sides, measured) or (_NO_TIMES if has_user_gaps or has_assistant_gaps else None)
     began_ms = live.first_ms
-    of_user = user_asks if has_user_words else None
-    of_assistant = assistant_asks if has_assistant_words else None
-    inputs = (
-        measured, sides, began_ms, of_user and (of_user.count, of_user.turns),
-        of_assistant and (of_assistant.count, of_assistant.turns), has_user_gaps, has_assistant_gaps,
-    )  # fmt: skip
+    of_user = repeated(user_asks) if has_user_words else None
+    of_assistant = repeated(assistant_asks) if has_assistant_words else None
+    inputs = (measured, sides, began_ms, of_user, of_assistant, has_user_gaps, has_assistant_gaps)
     fields = {
         "result": unknown or Scored(value=round(measured.talk_ratio or 0.0, _RATIO_DIGITS)),
         "source": sides.source,
@@ -445,14 +410,14 @@ def _unheard(reason: Unscored, *, is_heard: bool, has_gaps: bool) -> Unscored | 
     return _NO_TIMES if has_gaps else None
 
 
-def _side(measured: SideMeasures, asks: RepeatedQuestions | None, unheard: Unscored | None) -> dict[str, Any]:
+def _side(measured: SideMeasures, asks: tuple[int, tuple[int, ...]] | None, unheard: Unscored | None) -> dict[str, Any]:
     pace = measured.words_per_minute
     return {
         "speech_ms": unheard or Scored(value=measured.speech_ms),
         "longest_monologue_ms": unheard or Scored(value=measured.longest_ms),
         "words_per_minute": unheard or (_NO_WORDS if pace is None else Scored(value=round(pace, _PACE_DIGITS))),
-        "repeated_questions": _NO_WORDS if asks is None else Scored(value=asks.count),
-        "repeated_in_turns": () if asks is None else asks.turns,
+        "repeated_questions": _NO_WORDS if asks is None else Scored(value=asks[0]),
+        "repeated_in_turns": () if asks is None else asks[1],
     }
 
 

@@ -78,37 +78,23 @@ Comparison = Callable[[str, str, str], TurnErrors]
 
 
 class WordErrors:
-    """The turns of one call, by turn id, and their sums.
+    """The turns of one call.
+
+    Attributes:
+        sums: The sums of all turns that count.
+        turns: By id, the turns that count: both texts have words.
 
     Args:
         language: The spoken language, as a two-letter code.
         comparing: Compares the two texts of a turn; they come without labels, and neither is empty.
     """
 
-    __slots__ = (
-        "_compared",
-        "_comparing",
-        "_language",
-        "_pairs",
-        "_sums",
-    )
-
     def __init__(self, language: str = "en", comparing: Comparison | None = None) -> None:
         self._language = language
         self._comparing = comparing or compare
         self._pairs: dict[int, bytes] = {}
-        self._compared: dict[int, TurnErrors] = {}
-        self._sums = ErrorSums()
-
-    @property
-    def sums(self) -> ErrorSums:
-        """The sums of all turns that count."""
-        return self._sums
-
-    @property
-    def turns(self) -> Mapping[int, TurnErrors]:
-        """The turns that count: both texts have words."""
-        return self._compared
+        self.turns: dict[int, TurnErrors] = {}
+        self.sums = ErrorSums()
 
     def knows(self, turn: int) -> bool:
         """Whether both texts of the turn have been seen."""
@@ -136,17 +122,17 @@ class WordErrors:
         if not reference or not hypothesis:
             return was_there
         compared = self._comparing(reference, hypothesis, self._language)
-        self._compared[turn] = compared
-        self._sums = self._sums.plus(compared.sums)
+        self.turns[turn] = compared
+        self.sums = self.sums.plus(compared.sums)
         return True
 
     def remove(self, turn: int) -> bool:
         """Removes a turn; true when it counted."""
         self._pairs.pop(turn, None)
-        compared = self._compared.pop(turn, None)
+        compared = self.turns.pop(turn, None)
         if compared is None:
             return False
-        self._sums = self._sums.plus(compared.sums, -1)
+        self.sums = self.sums.plus(compared.sums, -1)
         return True
 
     def put_all(self, meant: Mapping[int, str], understood: Mapping[int, str | None]) -> None:
@@ -158,12 +144,12 @@ class WordErrors:
 
     def result(self) -> MetricResult:
         """The call in EVA's encoding."""
-        if not self._compared:
+        if not self.turns:
             return failed(NO_PAIR)
-        turns = {turn: self._compared[turn] for turn in sorted(self._compared)}
-        sums, rate = self._sums, round(self._sums.rate, _DIGITS)
+        turns = {turn: self.turns[turn] for turn in sorted(self.turns)}
+        sums, rate = self.sums, round(self.sums.rate, _DIGITS)
         by_character = counts_characters(self._language)
-        accuracy = round(1 - min(1.0, self._sums.rate), _DIGITS)
+        accuracy = round(1 - min(1.0, self.sums.rate), _DIGITS)
         details = {
             "cer" if by_character else "wer": rate,
             "accuracy": accuracy,
@@ -372,23 +358,11 @@ class CallDifferences(NamedTuple):
 
 
 class TranscriptErrors:
-    """Compares the turns of one call.
+    """Compares the turns of one call."""
 
-    Args:
-        language: The spoken language, as a two-letter code.
-    """
-
-    __slots__ = (
-        "_changed_at_close",
-        "_chars",
-        "_of_assistant",
-        "_of_user",
-        "_waiting",
-    )
-
-    def __init__(self, language: str = "en") -> None:
-        self._of_user = WordErrors(language, _compared)
-        self._of_assistant = WordErrors(language, _differing)
+    def __init__(self) -> None:
+        self._of_user = WordErrors(comparing=_compared)
+        self._of_assistant = WordErrors(comparing=_differing)
         self._chars = 0
         self._waiting: set[int] = set()
         self._changed_at_close: frozenset[int] = frozenset()

@@ -84,7 +84,6 @@ class Digits:
     """The dictated digits of a text."""
 
     def __init__(self, words: Words) -> None:
-        """Starts without a search; digits are searched on demand."""
         self.words = words
 
     @cached_property

@@ -323,13 +323,6 @@ class CallRedactor:
         texts_left_out: Number of texts left out since the last `drain_counts`.
     """
 
-    __slots__ = (
-        "_known",
-        "_redactor",
-        "left_chars",
-        "texts_left_out",
-    )
-
     def __init__(self, redactor: Redactor) -> None:
         """Starts with nothing redacted.
 

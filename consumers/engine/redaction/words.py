@@ -197,7 +197,6 @@ class Words:
     """
 
     def __init__(self, source: str) -> None:
-        """Reads the text once."""
         self.source = source
         self.all: Sequence[Word] = tuple(_read(source))
 

@@ -1,11 +1,11 @@
 """Turns by the bot's own view: what pipecat and ElevenLabs agents report of speech, one transition for each moment."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from itertools import chain
 from math import inf
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from consumers.engine.turns.timeline import (
     AGENT_RANK,
@@ -53,20 +53,8 @@ class TextPiece:
         self.length += len(self.glue) + len(frame)
 
 
-class PieceEdits(Protocol):
-    """Applies new and removed pieces to the timeline of the bot."""
-
-    def place_text(self, piece: TextPiece, time_ms: int) -> None:
-        """Adds the piece at this time, and sets its key."""
-
-    def displace_text(self, piece: TextPiece) -> None:
-        """Removes the piece."""
-
-
 class SpokenText:
     """The texts of one call's pipecat stream, in stream order. Replies of the model count only while no text went to synthesis."""
-
-    __slots__ = ("_has_speech", "_last_ms", "_open", "_phrase", "_replies")
 
     def __init__(self) -> None:
         self._open: TextPiece | None = None
@@ -79,7 +67,7 @@ class SpokenText:
         """Ends the open piece: another turn may begin."""
         self._open = None
 
-    def speech(self, edits: PieceEdits, time_ms: int, frame: str) -> bool:
+    def speech(self, edits: "BotHistory", time_ms: int, frame: str) -> bool:
         """Adds a `tts_text` frame; returns whether it begins a piece."""
         if not self._has_speech:
             self._has_speech = True
@@ -96,7 +84,7 @@ class SpokenText:
         edits.place_text(TextPiece(" ", frame, is_phrase=True), time_ms)
         return True
 
-    def reply(self, edits: PieceEdits, time_ms: int, frame: str) -> bool:
+    def reply(self, edits: "BotHistory", time_ms: int, frame: str) -> bool:
         """Adds an `llm_response`, whole or a token with its own blanks; returns whether it begins a piece."""
         if self._has_speech:
             return False
@@ -105,7 +93,7 @@ class SpokenText:
             self._replies.append(self._open)
         return is_new
 
-    def _word(self, edits: PieceEdits, time_ms: int, frame: str, glue: str) -> bool:
+    def _word(self, edits: "BotHistory", time_ms: int, frame: str, glue: str) -> bool:
         has_paused = abs(time_ms - self._last_ms) > MAX_PAUSE_MS
         self._last_ms = time_ms
         if self._open is not None and not has_paused:
@@ -267,12 +255,6 @@ class PendingSpeech(NamedTuple):
 # that is missing makes a time unknown (`Gap`) and nothing more: who spoke over whom is decided when the stretch of
 # speech that was spoken over has its end, and a stretch without one proves nothing.
 
-_FIELDS = (
-    "turn", "answering", "has_bot_spoken", "bot_turn", "ruled_turn", "is_answered", "vad_turn", "vad_open_s",
-    "pending_vad", "vad_closed_s", "ruling_closed_s", "bot_closed_s", "over_bot", "over_user", "unruled",
-    "lacks_rulings", "has_user_events", "has_bot_events", "hears_agent", "last_tool",
-)  # fmt: skip
-_read_fields = attrgetter(*_FIELDS)
 _EMPTY = BotTurn()
 
 
@@ -292,26 +274,33 @@ class BotTurnMachine:
     the bot reports its answers as they were heard (`reports_answers`), no event shows that it speaks (`is_mute`), it `is_over`.
     """
 
+    # Each value that a checkpoint keeps, besides turns and words; its annotation makes it one.
+    turn: int = 0
+    answering: int = 0
+    has_bot_spoken: bool = False
+    bot_turn: int | None = None
+    ruled_turn: int | None = None
+    is_answered: bool = False
+    vad_turn: int | None = None
+    vad_open_s: float | None = None
+    pending_vad: PendingSpeech | None = None
+    vad_closed_s: float = -inf
+    ruling_closed_s: float = -inf
+    bot_closed_s: float = -inf
+    over_bot: int | None = None
+    over_user: int | None = None
+    unruled: int | None = None
+    lacks_rulings: bool = False
+    has_user_events: bool = False
+    has_bot_events: bool = False
+    hears_agent: bool = False
+    last_tool: ToolEntry | None = None
+
     def __init__(self) -> None:
-        self.turns: dict[int, BotTurn] = {}
-        self.words: dict[int, tuple[Words, ...]] = {}
-        self.touched: set[int] = set()
+        self.turns = dict[int, BotTurn]()
+        self.words = dict[int, tuple[Words, ...]]()
+        self.touched = set[int]()
         self.have_words_changed = False
-        self.turn = self.answering = 0
-        self.has_bot_spoken = False
-        self.bot_turn: int | None = None
-        self.ruled_turn: int | None = None
-        self.is_answered = False
-        self.vad_turn: int | None = None
-        self.vad_open_s: float | None = None
-        self.pending_vad: PendingSpeech | None = None
-        self.vad_closed_s = self.ruling_closed_s = self.bot_closed_s = -inf
-        self.over_bot: int | None = None
-        self.over_user: int | None = None
-        self.unruled: int | None = None
-        self.lacks_rulings = False
-        self.has_user_events = self.has_bot_events = self.hears_agent = False
-        self.last_tool: ToolEntry | None = None
         self.hears_transcripts = self.is_mute = True
         self.has_rulings = self.hears_detector = self.reports_answers = self.is_over = False
 
@@ -608,24 +597,10 @@ class BotTurnMachine:
         self.last_tool = ToolEntry(self.last_tool, self.turn, use, time_ms, is_response=is_response)
 
 
-_RULE_BY_KIND: dict[SpeechMoment, Callable[[BotTurnMachine, Any, int], None]] = {
-    SpeechMoment.VAD_STARTED: BotTurnMachine._vad_started,
-    SpeechMoment.VAD_STOPPED: BotTurnMachine._vad_stopped,
-    SpeechMoment.TURN_STARTED: BotTurnMachine._turn_started,
-    SpeechMoment.TURN_RELEASED: BotTurnMachine._turn_released,
-    SpeechMoment.USER_TEXT: BotTurnMachine._user_text,
-    SpeechMoment.BOT_STARTED: BotTurnMachine._bot_started,
-    SpeechMoment.BOT_STOPPED: BotTurnMachine._bot_stopped,
-    SpeechMoment.BOT_TEXT: BotTurnMachine._bot_text,
-    SpeechMoment.TOOL_CALL: BotTurnMachine._tool_call,
-    SpeechMoment.TOOL_RESPONSE: BotTurnMachine._tool_response,
-    SpeechMoment.WORDS: BotTurnMachine._words,
-    SpeechMoment.AGENT_HEARD: BotTurnMachine._agent_heard,
-    SpeechMoment.AGENT_SAID: BotTurnMachine._agent_said,
-    SpeechMoment.AGENT_CUT_OFF: BotTurnMachine._agent_cut_off,
-    SpeechMoment.FALLBACK: BotTurnMachine._fallback,
-}
-_RULES = tuple(_RULE_BY_KIND[kind] for kind in SpeechMoment)
+_FIELDS = tuple(BotTurnMachine.__annotations__)
+_read_fields = attrgetter(*_FIELDS)
+# The rule of a kind of moment is the method of its name.
+_RULES = tuple(getattr(BotTurnMachine, f"_{kind.name.lower()}") for kind in SpeechMoment)
 
 
 # The bot's own view of who speaks, as a timeline: speech moments of pipecat's stream, tools and transcripts of the

@@ -22,6 +22,10 @@ SLOWEST_CHARS_PER_SECOND: Final = 8
 """Slowest pace of words that may be heard, half of the usual one: speech whose start is lost ends before dead air is decided."""
 
 
+_BEGINS_AGAIN: Final = frozenset({SilenceKind.TOOL_ANSWERED, SilenceKind.FUNCTION_SETTLED})
+"""Moments at which a silence begins again."""
+
+
 class DeadAir(NamedTuple):
     """A silence that became dead air: its start (event time), turn, number, the broker time at which it was known, and the end of the
     caller's speech before it (0 where only the log is known). The turn is the one in which that end was read; another topic can
@@ -42,30 +46,6 @@ class DeadAirWatch:
         count: Number of silences that became dead air.
         wakeup_at_ms: When a silence may become dead air; None without one.
     """
-
-    __slots__ = (
-        "_allowance_ms",
-        "_answered",
-        "_counted_since_ms",
-        "_due_at_ms",
-        "_found",
-        "_functions_gave_way",
-        "_heard_by",
-        "_is_line_down",
-        "_last_start_ms",
-        "_latest_ms",
-        "_place",
-        "_running_tools",
-        "_since_ms",
-        "_threshold_ms",
-        "_tool_called_ms",
-        "_turn",
-        "_user_end_ms",
-        "_waiting",
-        "_words_until_ms",
-        "count",
-        "wakeup_at_ms",
-    )
 
     def __init__(self, threshold_ms: int, allowance_ms: int) -> None:
         self._threshold_ms = threshold_ms
@@ -98,17 +78,9 @@ class DeadAirWatch:
         silent_ms = self._threshold_ms - noticed_after_ms
         self._wait(SilenceKind.USER_ENDED, end_ms, at, silent_ms, turn, heard_by)
 
-    def speech_started(self, start_ms: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER) -> None:
-        """Ends the silence at `start_ms`; it was dead air if it had lasted by the call's own clock."""
-        self._wait(SilenceKind.SPEECH_STARTED, start_ms, at, heard_by=heard_by)
-
-    def user_started(self, start_ms: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER) -> None:
-        """As `speech_started`; but words that may have been heard before it leave the silence unproved."""
-        self._wait(SilenceKind.USER_STARTED, start_ms, at, heard_by=heard_by)
-
-    def someone_spoke(self, time_ms: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER) -> None:
-        """Ends the silence without a result: somebody was speaking at this time, and nobody knows since when."""
-        self._wait(SilenceKind.SOMEONE_SPOKE, time_ms, at, heard_by=heard_by)
+    def note(self, kind: SilenceKind, time_ms: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER) -> None:
+        """Takes a moment of any other kind; `SilenceKind` says what each does."""
+        self._wait(kind, time_ms, at, self._threshold_ms if kind in _BEGINS_AGAIN else None, heard_by=heard_by)
 
     def words_came(self, time_ms: int, chars: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER) -> None:
         """Puts the decision off while words that went to speech synthesis may be heard."""
@@ -123,30 +95,6 @@ class DeadAirWatch:
             self._heard_by = heard_by
             after = (at.broker_ms, at.input_rank)
             self._waiting = [each for each in self._waiting if each.heard_by >= heard_by or each[:2] <= after]
-
-    def tool_called(self, time_ms: int, at: BrokerMoment) -> None:
-        """Pauses the silence while a tool runs; it was dead air if it had already lasted too long."""
-        self._wait(SilenceKind.TOOL_CALLED, time_ms, at)
-
-    def tool_answered(self, time_ms: int, at: BrokerMoment) -> None:
-        """Begins the silence again at the answer of a tool."""
-        self._wait(SilenceKind.TOOL_ANSWERED, time_ms, at, self._threshold_ms)
-
-    def function_called(self, time_ms: int, at: BrokerMoment) -> None:
-        """Notes that pipecat reports a running tool; it counts until pipecat's tools give way."""
-        self._wait(SilenceKind.FUNCTION_CALLED, time_ms, at)
-
-    def function_settled(self, time_ms: int, at: BrokerMoment) -> None:
-        """Notes that pipecat reports the end of that tool."""
-        self._wait(SilenceKind.FUNCTION_SETTLED, time_ms, at, self._threshold_ms)
-
-    def functions_give_way(self, at: BrokerMoment) -> None:
-        """Drops pipecat's tools from this moment on; `FunctionCalls` has the rule."""
-        self._wait(SilenceKind.FUNCTIONS_GAVE_WAY, 0, at)
-
-    def line_went_down(self, at: BrokerMoment) -> None:
-        """Ends the watch: the call is over, and nobody waits for an answer."""
-        self._wait(SilenceKind.LINE_DOWN, 0, at)
 
     def reached(self, now_ms: int) -> list[DeadAir]:
         """The dead air decided by broker time `now_ms`, up to which every input is known; oldest first."""

@@ -1,6 +1,7 @@
 """Turns by EVA's rules: the state of its processor, one transition for each element, and the context at the end."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from hashlib import blake2b
 from itertools import chain
 from operator import attrgetter
@@ -102,44 +103,27 @@ def is_there(text: Pieces | None) -> bool:
     return bool(text)
 
 
+@dataclass(slots=True, eq=False)
 class TurnState:
     """One turn. Every field is an immutable value, so a copy is shallow; `epoch` names the checkpoint that still shares it.
 
     Texts are None where the turn has none, which is not the same as empty.
     """
 
-    __slots__ = (
-        "assistant_ends",
-        "assistant_interrupted",
-        "assistant_starts",
-        "epoch",
-        "has_assistant_entry",
-        "intended_assistant",
-        "intended_user",
-        "is_fallback",
-        "segments",
-        "transcribed_assistant",
-        "transcribed_user",
-        "user_ends",
-        "user_interrupted",
-        "user_starts",
-    )
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.transcribed_user: Pieces | None = None
-        self.transcribed_assistant: Pieces | None = None
-        self.intended_user: Pieces | None = None
-        self.intended_assistant: Pieces | None = None
-        self.segments: tuple[TextGroup, ...] = ()
-        self.user_starts: Times = ()
-        self.user_ends: Times = ()
-        self.assistant_starts: Times = ()
-        self.assistant_ends: Times = ()
-        self.assistant_interrupted = False
-        self.user_interrupted = False
-        self.is_fallback = False
-        self.has_assistant_entry = False
+    epoch: int
+    transcribed_user: Pieces | None = None
+    transcribed_assistant: Pieces | None = None
+    intended_user: Pieces | None = None
+    intended_assistant: Pieces | None = None
+    segments: tuple[TextGroup, ...] = ()
+    user_starts: Times = ()
+    user_ends: Times = ()
+    assistant_starts: Times = ()
+    assistant_ends: Times = ()
+    assistant_interrupted: bool = False
+    user_interrupted: bool = False
+    is_fallback: bool = False
+    has_assistant_entry: bool = False
 
     def has_user_end(self, end_ms: int) -> bool:
         """Whether the caller's sound ended in this turn at that millisecond."""
@@ -147,65 +131,29 @@ class TurnState:
 
     def copied(self, epoch: int) -> "TurnState":
         """A copy that belongs to `epoch`."""
-        copy = TurnState.__new__(TurnState)
-        copy.epoch = epoch
-        copy.transcribed_user = self.transcribed_user
-        copy.transcribed_assistant = self.transcribed_assistant
-        copy.intended_user = self.intended_user
-        copy.intended_assistant = self.intended_assistant
-        copy.segments = self.segments
-        copy.user_starts = self.user_starts
-        copy.user_ends = self.user_ends
-        copy.assistant_starts = self.assistant_starts
-        copy.assistant_ends = self.assistant_ends
-        copy.assistant_interrupted = self.assistant_interrupted
-        copy.user_interrupted = self.user_interrupted
-        copy.is_fallback = self.is_fallback
-        copy.has_assistant_entry = self.has_assistant_entry
+        copy = TurnState(epoch)
+        for name in _KEPT_BY_A_COPY:
+            setattr(copy, name, getattr(self, name))
         return copy
 
 
-class TraceEntry:
-    """One entry of the trace and, through `previous`, all before it. Entries are never changed, only replaced.
+_KEPT_BY_A_COPY = tuple(field.name for field in fields(TurnState) if field.name != "epoch")
+
+
+class TraceEntry(NamedTuple):
+    """One entry of the trace and, through `previous`, all before it.
 
     `role` is None for tools. `time_ms` is None for entries that EVA writes without a time.
     """
 
-    __slots__ = ("content", "is_from_audit", "is_nudge", "kind", "previous", "role", "time_ms", "turn")
-
-    def __init__(
-        self,
-        previous: "TraceEntry | None",
-        role: str | None,
-        kind: str,
-        turn: int,
-        content: Pieces | ToolUse,
-        time_ms: int | None,
-        *,
-        is_from_audit: bool = False,
-        is_nudge: bool = False,
-    ) -> None:
-        self.previous = previous
-        self.role = role
-        self.kind = kind
-        self.turn = turn
-        self.content = content
-        self.time_ms = time_ms
-        self.is_from_audit = is_from_audit
-        self.is_nudge = is_nudge
-
-    def after(self, previous: "TraceEntry | None", content: Pieces | ToolUse | None = None) -> "TraceEntry":
-        """The same entry behind `previous`, with `content` in place of its own if given."""
-        return TraceEntry(
-            previous,
-            self.role,
-            self.kind,
-            self.turn,
-            self.content if content is None else content,
-            self.time_ms,
-            is_from_audit=self.is_from_audit,
-            is_nudge=self.is_nudge,
-        )
+    previous: "TraceEntry | None"
+    role: str | None
+    kind: str
+    turn: int
+    content: Pieces | ToolUse
+    time_ms: int | None
+    is_from_audit: bool = False
+    is_nudge: bool = False
 
 
 def in_order(last: TraceEntry | None) -> list[TraceEntry]:
@@ -223,32 +171,6 @@ def in_order(last: TraceEntry | None) -> list[TraceEntry]:
 # The rules and their quirks are the reference's; rule numbers in comments are those of EVA's processor as specified
 # for this project (5.1 audit `user` to 5.11 `connection_state`). EVA's work after the pass is in `metric_context`.
 
-_FIELDS = (
-    "turn",
-    "has_assistant_spoken",
-    "has_user_audio_begun",
-    "has_tool_run",
-    "is_advance_held",
-    "user_start_turn",
-    "assistant_start_turn",
-    "session_ended_ms",
-    "is_user_audio_open",
-    "is_assistant_audio_open",
-    "is_user_interruption_pending",
-    "assistant_audio_turn",
-    "user_audio_turn",
-    "is_responding",
-    "has_user_speech",
-    "waiting_speeches",
-    "buffered_texts",
-    "is_advance_owed",
-    "was_owed_advance_used",
-    "is_nudge_next",
-    "trace",
-    "last_tool",
-)
-_read_fields = attrgetter(*_FIELDS)
-
 
 class EvaTurnMachine:
     """State of the pass. `turns` has the state of each turn id; `turn` is 0 for the greeting and can become -1.
@@ -258,35 +180,37 @@ class EvaTurnMachine:
     before the first); the ends belong there.
     """
 
+    # Each value that a checkpoint keeps, besides the turns; its annotation makes it one.
+    turn: int = 0
+    has_assistant_spoken: bool = False
+    has_user_audio_begun: bool = False
+    has_tool_run: bool = False
+    is_advance_held: bool = False
+    user_start_turn: int | None = None
+    assistant_start_turn: int | None = None
+    session_ended_ms: int | None = None
+    is_user_audio_open: bool = False
+    is_assistant_audio_open: bool = False
+    is_user_interruption_pending: bool = False
+    assistant_audio_turn: int = 0
+    user_audio_turn: int = 0
+    is_responding: bool = False
+    has_user_speech: bool = False
+    waiting_speeches: tuple[tuple[str, int], ...] = ()
+    buffered_texts: frozenset[str] = frozenset()
+    is_advance_owed: bool = False
+    was_owed_advance_used: bool = False
+    is_nudge_next: bool = False
+    trace: TraceEntry | None = None
+    last_tool: ToolEntry | None = None
+
     def __init__(self, pipeline_type: PipelineType, replays: Replays) -> None:
         self._replays = replays
         self._is_s2s = pipeline_type is PipelineType.S2S
         self._is_cascade = pipeline_type is PipelineType.CASCADE
         self._epoch = 0
-        self.turns: dict[int, TurnState] = {}
-        self.touched: set[int] = set()
-        self.turn = 0
-        self.has_assistant_spoken = False
-        self.has_user_audio_begun = False
-        self.has_tool_run = False
-        self.is_advance_held = False
-        self.user_start_turn: int | None = None
-        self.assistant_start_turn: int | None = None
-        self.session_ended_ms: int | None = None
-        self.is_user_audio_open = False
-        self.is_assistant_audio_open = False
-        self.is_user_interruption_pending = False
-        self.assistant_audio_turn = 0
-        self.user_audio_turn = 0
-        self.is_responding = False
-        self.has_user_speech = False
-        self.waiting_speeches: tuple[tuple[str, int], ...] = ()
-        self.buffered_texts: frozenset[str] = frozenset()
-        self.is_advance_owed = False
-        self.was_owed_advance_used = False
-        self.is_nudge_next = False
-        self.trace: TraceEntry | None = None
-        self.last_tool: ToolEntry | None = None
+        self.turns = dict[int, TurnState]()
+        self.touched = set[int]()
 
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
         """Applies one element of the history."""
@@ -341,9 +265,9 @@ class EvaTurnMachine:
         entry = self.trace
         while entry is not None and entry.turn == turn:
             if entry.role == role and entry.kind == kind and not isinstance(entry.content, ToolUse):
-                entry = entry.after(entry.previous, grown(entry.content, label))
+                entry = entry._replace(content=grown(entry.content, label))
                 for later in reversed(passed):
-                    entry = later.after(entry)
+                    entry = later._replace(previous=entry)
                 self.trace = entry
                 break
             passed.append(entry)
@@ -544,22 +468,10 @@ class EvaTurnMachine:
         self.session_ended_ms = time_ms
 
 
-_RULE_BY_KIND: dict[ElementKind, Callable[[EvaTurnMachine, Any, int], None]] = {
-    ElementKind.AUDIT_USER: EvaTurnMachine._audit_user,
-    ElementKind.AUDIT_ASSISTANT: EvaTurnMachine._audit_assistant,
-    ElementKind.FALLBACK: EvaTurnMachine._fallback,
-    ElementKind.TOOL_CALL: EvaTurnMachine._tool_call,
-    ElementKind.TOOL_RESPONSE: EvaTurnMachine._tool_response,
-    ElementKind.TEXT_GROUP: EvaTurnMachine._text_group,
-    ElementKind.USER_AUDIO_START: EvaTurnMachine._user_audio_start,
-    ElementKind.USER_AUDIO_END: EvaTurnMachine._user_audio_end,
-    ElementKind.ASSISTANT_AUDIO_START: EvaTurnMachine._assistant_audio_start,
-    ElementKind.ASSISTANT_AUDIO_END: EvaTurnMachine._assistant_audio_end,
-    ElementKind.USER_SPEECH: EvaTurnMachine._user_speech,
-    ElementKind.ASSISTANT_SPEECH: EvaTurnMachine._assistant_speech,
-    ElementKind.SESSION_ENDED: EvaTurnMachine._session_ended,
-}
-_RULES = tuple(_RULE_BY_KIND[kind] for kind in ElementKind)
+_FIELDS = tuple(EvaTurnMachine.__annotations__)
+_read_fields = attrgetter(*_FIELDS)
+# The rule of a kind is the method of its name.
+_RULES = tuple(getattr(EvaTurnMachine, f"_{kind.name.lower()}") for kind in ElementKind)
 
 
 # Core and tail: EVA's `MetricContext` of a call, computed on copies on demand.
@@ -695,7 +607,7 @@ class _ContextBuilder:
                 searched_chars += spoken[entry.turn].chars
                 content = spoken[entry.turn].prefix(joined(entry.content))
             if content is not None:
-                kept.append(entry.after(None, content))
+                kept.append(entry._replace(previous=None, content=content))
             elif entry.is_nudge:
                 kept.append(entry)
         return kept

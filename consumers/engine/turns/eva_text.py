@@ -4,6 +4,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
@@ -50,17 +51,15 @@ CHARS_LIKE_AN_ELEMENT = 64
 """Characters whose splitting and joining costs about as much as folding one element again."""
 
 
+@dataclass(slots=True, eq=False)
 class RawFrame:
     """One kept frame of a group that holds phrases; `is_dropped` by P3."""
 
-    __slots__ = ("index", "is_dropped", "is_phrase", "stamp", "text")
-
-    def __init__(self, stamp: float, text: str, index: int, *, is_phrase: bool) -> None:
-        self.stamp = stamp
-        self.text = text
-        self.index = index
-        self.is_phrase = is_phrase
-        self.is_dropped = False
+    stamp: float
+    text: str
+    index: int
+    is_phrase: bool
+    is_dropped: bool = False
 
 
 class TextGroup:
@@ -393,7 +392,6 @@ class SpokenText:
     """
 
     def __init__(self, segments: Iterable[str]) -> None:
-        """Reads the segments, in their order."""
         spoken = [segment for segment in map(normalised, segments) if segment]
         self._joined = "".join(spoken)
         self._sorted = sorted(set(spoken))
@@ -424,11 +422,6 @@ class SpokenText:
         if kept == 0 or sizes[kept - 1] < MIN_SPOKEN_CHARS:
             return None
         return " ".join(text.split()[:kept])
-
-
-def spoken_prefix(text: str, segments: Iterable[str]) -> str | None:
-    """The part of `text` that the segments spoke; see `SpokenText.prefix`."""
-    return SpokenText(segments).prefix(text)
 
 
 def _common_length(wanted: str, segment: str) -> int:

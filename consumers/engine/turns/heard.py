@@ -26,6 +26,7 @@ from consumers.engine.turns.timeline import (
     key_time_ms,
 )
 from schemas.closed_sets import Anchor
+from schemas.units import MS_PER_SECOND
 
 # The words of a turn by source, and one table that chooses the sources for each purpose.
 #
@@ -176,7 +177,6 @@ WORDS_BY_PURPOSE: Final[Mapping[Purpose, _Order]] = {
 # places that know both the machines and this shape. Everything that measures, judges or shows a turn reads it and no
 # machine.
 
-MS_PER_SECOND = 1_000
 Times = tuple[float, ...]
 """Epoch seconds, in the order of filing."""
 Segments = tuple[tuple[float, float], ...]
@@ -472,13 +472,6 @@ def _starts_of_answer(machine: BotTurnMachine, number: int) -> tuple[float, ...]
     return (() if may_be_reported else state.bot_texts) or state.agent_said
 
 
-def views_by_the_bot(machine: BotTurnMachine, numbers: Iterable[int] | None = None) -> dict[int, TurnView]:
-    """The views of the existing turns among `numbers`, or of all; see `view_of_bot_turn`."""
-    turns = machine.turns
-    there = turns if numbers is None else [number for number in numbers if number in turns]
-    return {number: view_of_bot_turn(machine, number) for number in there}
-
-
 class HeardByTheBot(HeardTurns):
     """The bot's turns, including those with words only."""
 
@@ -653,15 +646,6 @@ def view_of_eva_turn(state: TurnState, fallback_end_s: float | None = None) -> T
         user_interrupted=state.user_interrupted,
         assistant_interrupted=state.assistant_interrupted,
     )
-
-
-def views_by_the_caller(
-    history: EvaHistory, numbers: Iterable[int] | None = None, fallback_end_s: float | None = None
-) -> dict[int, TurnView]:
-    """The views of the existing turns among `numbers`, or of all; see `view_of_eva_turn`."""
-    turns = history.machine.turns
-    there = turns if numbers is None else [number for number in numbers if number in turns]
-    return {number: view_of_eva_turn(turns[number], fallback_end_s) for number in there}
 
 
 class HeardByTheCaller(HeardTurns):

@@ -1,9 +1,9 @@
 """The call as it is now: its turn, and the moments that are published at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import inf
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from consumers.engine.effects import Effect, PublishScore
 from consumers.engine.limits import Limits
@@ -15,14 +15,15 @@ from consumers.engine.turns.heard import (
     HeardByTheBot,
     HeardByTheCaller,
     HeardTurns,
-    views_by_the_bot,
-    views_by_the_caller,
+    view_of_bot_turn,
+    view_of_eva_turn,
 )
 from consumers.engine.turns.reported import AgentRecord, AgentRecords, ReportedTools
 from consumers.engine.turns.timeline import (
     BrokerMoment,
     HeardBy,
     PairedUse,
+    SilenceKind,
     ToolEntry,
     ToolUse,
     ToolUses,
@@ -32,7 +33,6 @@ from consumers.engine.turns.timeline import (
     voice_to_voice_ms,
 )
 from schemas.closed_sets import InputSource, PipelineType, ToolOutcome
-from schemas.events.elevenlabs import ConversationRecord
 from schemas.events.pipecat import FunctionCall, Message, message_began_ms
 from schemas.scores.records import (
     WITHDRAWN,
@@ -46,6 +46,7 @@ from schemas.scores.records import (
     TurnStatus,
     VoiceToVoiceLatency,
 )
+from schemas.units import MS_PER_SECOND
 
 # Publishes the moments of a call's turns: compares turns with the published values and makes records of latencies,
 # interruptions and tools.
@@ -60,19 +61,9 @@ class TurnMoments:
 
     Attributes:
         ever_settled: Turns that were settled once, whatever their status now.
+        highest_turn: Largest turn number seen; 0 before the first turn.
+        tools: The uses of tools as last seen.
     """
-
-    __slots__ = (
-        "_current",
-        "_highest",
-        "_left_at_ms",
-        "_reopened",
-        "_revisions",
-        "_tools",
-        "_unended",
-        "_views",
-        "ever_settled",
-    )
 
     def __init__(self, revisions: Revisions) -> None:
         self._revisions = revisions
@@ -82,8 +73,8 @@ class TurnMoments:
         self._reopened: set[int] = set()  # settled once, and not now
         self._unended: dict[int, int] = {}
         self._current = 0
-        self._highest = 0
-        self._tools = ToolUses()
+        self.highest_turn = 0
+        self.tools = ToolUses()
 
     @property
     def turns(self) -> set[int]:
@@ -93,16 +84,6 @@ class TurnMoments:
     def view(self, turn: int) -> TurnView | None:
         """The turn as last seen; None when it does not exist."""
         return self._views.get(turn)
-
-    @property
-    def tools(self) -> ToolUses:
-        """The uses of tools as last seen."""
-        return self._tools
-
-    @property
-    def highest_turn(self) -> int:
-        """Largest turn number seen; 0 before the first turn."""
-        return self._highest
 
     @property
     def unsettled_since_ms(self) -> int | None:
@@ -142,11 +123,11 @@ class TurnMoments:
             if view == old and not has_moved:
                 continue
             self._views[turn] = view
-            self._highest = max(self._highest, turn)
+            self.highest_turn = max(self.highest_turn, turn)
             self._move(turn, cause)
             if view != old:
                 records += self._turn_records(turn, view, old, cause)
-        changed = self._tools.follow(last_tool)
+        changed = self.tools.follow(last_tool)
         if changed:
             records += [self._tool_record(key, changed[key], cause) for key in sorted(changed)]
         return [record for record in records if record is not None], {turn for turn, _ in changed}
@@ -173,8 +154,8 @@ class TurnMoments:
         self._views = dict(views)
         records: list[AnyScoreRecord | None] = []
         records += [self._latency(turn, views[turn], TurnStatus.FINAL, cause) for turn in sorted(views) if turn >= 1]
-        self._tools.follow(last_tool)
-        records += [self._tool_record((use.turn, use.index), use, cause, is_over=True) for use in self._tools]
+        self.tools.follow(last_tool)
+        records += [self._tool_record((use.turn, use.index), use, cause, is_over=True) for use in self.tools]
         return [record for record in records if record is not None]
 
     def status(self, turn: int) -> TurnStatus:
@@ -228,10 +209,9 @@ class TurnMoments:
         )
 
     def _withdrawn_latency(self, turn: int, cause: Cause) -> VoiceToVoiceLatency | None:
-        return self._revisions.make(
-            VoiceToVoiceLatency, (LATENCY, turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
-            result=WITHDRAWN, anchor=None, source=None,
-        )  # fmt: skip
+        return self._revisions.withdraw(
+            VoiceToVoiceLatency, (LATENCY, turn, 0), cause, result=WITHDRAWN, anchor=None, source=None
+        )
 
     def _interruption(self, name: str, turn: int, cause: Cause, *, is_withdrawn: bool) -> InterruptionFact | None:
         return self._revisions.make(
@@ -245,14 +225,11 @@ class TurnMoments:
         self._left_at_ms.pop(turn, None)
         self._unended.pop(turn, None)
         self._reopen(turn)
-        if turn == self._highest:
-            self._highest = max(self._views, default=0)
-        published = self._revisions.published
-        records: list[AnyScoreRecord | None] = []
-        if (LATENCY, turn, 0) in published:
-            records.append(self._withdrawn_latency(turn, cause))
-        names = [name for name in _INTERRUPTIONS if (name, turn, 0) in published]
-        return records + [self._interruption(name, turn, cause, is_withdrawn=True) for name in names]
+        if turn == self.highest_turn:
+            self.highest_turn = max(self._views, default=0)
+        names = [name for name in _INTERRUPTIONS if (name, turn, 0) in self._revisions.published]
+        interruptions = [self._interruption(name, turn, cause, is_withdrawn=True) for name in names]
+        return [self._withdrawn_latency(turn, cause), *interruptions]
 
     def _tool_record(
         self, key: UseKey, use: PairedUse | None, cause: Cause, *, is_over: bool = False
@@ -261,12 +238,10 @@ class TurnMoments:
         turn, index = key
         subject = ("tool_call", turn, index)
         if use is None or (use.outcome is None and not is_over):
-            if subject not in self._revisions.published:
-                return None
-            return self._revisions.make(
-                ToolUseFact, subject, TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
-                tool="", outcome=ToolOutcome.UNANSWERED, duration_ms=None, is_withdrawn=True,
-            )  # fmt: skip
+            unanswered = ToolOutcome.UNANSWERED
+            return self._revisions.withdraw(
+                ToolUseFact, subject, cause, tool="", outcome=unanswered, duration_ms=None, is_withdrawn=True
+            )
         status = TurnStatus.FINAL if is_over else self.status(turn)
         outcome = use.outcome or ToolOutcome.UNANSWERED
         return self._revisions.make(
@@ -277,15 +252,11 @@ class TurnMoments:
 
 # Tools of a call from pipecat's `FunctionCallObserver`; they count where no other source has tools.
 
-_MS_PER_SECOND: Final = 1_000
-
 
 class FunctionCalls:
     """Follows the function calls of one call. A requested tool is not in use yet: it may wait for another, and never run. A
     cancelled tool runs no more and has no answer.
     """
-
-    __slots__ = ("_gave_way_at", "_heard", "_tools")
 
     def __init__(self) -> None:
         self._tools = ReportedTools(InputSource.PIPECAT)
@@ -300,16 +271,16 @@ class FunctionCalls:
         is_over = call.is_over
         if call_id is None or name is None or not (is_over or call.is_in_progress):
             return
-        at_ms = logged_ms if call.timestamp is None else int(call.timestamp * _MS_PER_SECOND)
+        at_ms = logged_ms if call.timestamp is None else int(call.timestamp * MS_PER_SECOND)
         if (call_id, is_over) not in self._heard:
             self._heard.add((call_id, is_over))
-            dead_air.function_settled(at_ms, at) if is_over else dead_air.function_called(at_ms, at)
+            dead_air.note(SilenceKind.FUNCTION_SETTLED if is_over else SilenceKind.FUNCTION_CALLED, at_ms, at)
         if bot is None or self._gave_way_at is not None:
             return
         if not is_over:
             self._tools.called(bot, call_id, name, at_ms, call.arguments)
         elif call.in_progress_at is not None:
-            self._tools.called(bot, call_id, name, int(call.in_progress_at * _MS_PER_SECOND), None)
+            self._tools.called(bot, call_id, name, int(call.in_progress_at * MS_PER_SECOND), None)
         if call.has_answered:
             result = call.result if call.error is None else {"status": "error", "message": call.error}
             self._tools.answered(
@@ -326,7 +297,7 @@ class FunctionCalls:
             self._tools.withdraw(bot)
         if self._gave_way_at is None or at < self._gave_way_at:
             self._gave_way_at = at
-            dead_air.functions_give_way(at)
+            dead_air.note(SilenceKind.FUNCTIONS_GAVE_WAY, 0, at)
 
 
 # The live call: turns as heard now, and their latencies, interruptions, tools and silences as records to publish.
@@ -457,9 +428,9 @@ class LiveCall:
             self.someone_speaks(int(started_s * 1000))
         self.dead_air.is_heard(HeardBy.BOT if machine.has_user_events else HeardBy.TRANSCRIPT, self.broker_moment)
         if is_unseen and not is_found:
-            self.dead_air.someone_spoke(at_ms, self.broker_moment, self._heard_by)
+            self.dead_air.note(SilenceKind.SOMEONE_SPOKE, at_ms, self.broker_moment, self._heard_by)
         elif moment in _USER_STARTS:
-            self.dead_air.user_started(at_ms, self.broker_moment, self._heard_by)
+            self.dead_air.note(SilenceKind.USER_STARTED, at_ms, self.broker_moment, self._heard_by)
         elif moment is SpeechMoment.BOT_STARTED:
             self.someone_speaks(at_ms)
         if machine.bot_turn is None and (
@@ -497,11 +468,6 @@ class LiveCall:
             if self.bot.machine.is_mute:  # its words are the answer
                 self.someone_speaks(time_ms)
 
-    def fell_back(self, time_ms: int) -> None:
-        """Folds a step of the agent's turn-end timer."""
-        if self.bot is not None:
-            self.bot.fell_back(time_ms)
-
     def message(self, time_ms: int, text: str, message: Message, *, is_user: bool) -> None:
         """Folds pipecat's own record of an utterance, for calls whose audit log lacks it."""
         if self.bot is None:
@@ -533,17 +499,12 @@ class LiveCall:
         at = self.broker_moment
         self._function_calls.give_way(at, self.dead_air, self.bot)
         if is_exact:
-            used = self.dead_air.tool_called if moment is SpeechMoment.TOOL_CALL else self.dead_air.tool_answered
-            used(time_ms, at)
+            is_call = moment is SpeechMoment.TOOL_CALL
+            self.dead_air.note(SilenceKind.TOOL_CALLED if is_call else SilenceKind.TOOL_ANSWERED, time_ms, at)
 
     def function_call(self, call: FunctionCall, time_ms: int) -> None:
         """Folds pipecat's report of a tool's progress."""
         self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self.bot)
-
-    def bot_marked(self) -> None:
-        """Folds one of EVA's turn markers: a border of texts."""
-        if self.bot is not None:
-            self.bot.marked()
 
     def bot_text(self, stamp: float, frame: str, *, is_reply: bool = False) -> None:
         """Folds text that the bot hands to speech synthesis, or a reply of its model: its speech, if it does not report that."""
@@ -556,10 +517,6 @@ class LiveCall:
             self.someone_speaks(time_ms)
         elif bot.machine.has_bot_events and not is_reply:
             self.dead_air.words_came(time_ms, len(frame), self.broker_moment, self._heard_by)
-
-    def fold_agent_record(self, record: ConversationRecord) -> None:
-        """Folds a conversation record of an ElevenLabs agent's provider; of several the most complete counts."""
-        self.records.fold(record)
 
     def refresh(self, cause: Cause, out: list[Effect]) -> LiveChanges:
         """Publishes the changed moments, and settles the turns that every stream has passed."""
@@ -622,8 +579,10 @@ class LiveCall:
     def _views(self, numbers: set[int] | None, end_s: float | None = None) -> dict[int, TurnView]:
         """Views of the existing turns among `numbers`, or of all; EVA's open sound ends at `end_s`."""
         if self.bot is None:
-            return views_by_the_caller(self.history, numbers, end_s)
-        views, record = views_by_the_bot(self.bot.machine, numbers), self.record
+            of_caller = self.history.machine.turns
+            return {turn: view_of_eva_turn(of_caller[turn], end_s) for turn in _among(of_caller, numbers)}
+        machine, record = self.bot.machine, self.record
+        views = {turn: view_of_bot_turn(machine, turn) for turn in _among(machine.turns, numbers)}
         return views if record is None else {turn: record.revised(turn, view) for turn, view in views.items()}
 
     def _publish(self, records: Sequence[AnyScoreRecord], out: list[Effect]) -> None:
@@ -641,7 +600,7 @@ class LiveCall:
 
     def someone_speaks(self, start_ms: int) -> None:
         """Ends the silence."""
-        self.dead_air.speech_started(start_ms, self.broker_moment, self._heard_by)
+        self.dead_air.note(SilenceKind.SPEECH_STARTED, start_ms, self.broker_moment, self._heard_by)
 
     def _declare_dead_air(self, out: list[Effect]) -> None:
         found, self._found = self._found, []
@@ -657,3 +616,8 @@ class LiveCall:
             if record is not None:
                 self.announce(known_at_ms, out)
                 out.append(PublishScore(record))
+
+
+def _among(turns: Mapping[int, object], numbers: Iterable[int] | None) -> Iterable[int]:
+    """The numbers of existing turns among `numbers`, or of all."""
+    return turns if numbers is None else [number for number in numbers if number in turns]

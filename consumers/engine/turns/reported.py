@@ -2,16 +2,18 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
 from consumers.engine.effects import Count, Effect
 from consumers.engine.turns.bot import BotHistory, BotTurnMachine, SpeechMoment, TokenUsage
-from consumers.engine.turns.timeline import ToolUse, TurnView
+from consumers.engine.turns.timeline import MS_DIGITS, ToolUse, TurnView
 from schemas.closed_sets import Anchor, InputSource
 from schemas.events.elevenlabs import LATENCY_METRIC, ConversationRecord, RecordEntry
 from schemas.scores.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, SEVERAL, Several
+from schemas.units import MS_PER_SECOND
 from schemas.wire import without_infinity
 
 # Matches the turns of an ElevenLabs conversation record with the turns heard live.
@@ -20,8 +22,6 @@ from schemas.wire import without_infinity
 # match live events by id. Without ids, turns match by place if both sides have as many, otherwise by the caller's
 # words.
 
-MS_PER_SECOND: Final = 1_000
-MS_DIGITS: Final = 3
 MAX_AMOUNT: Final = 1e12
 """Largest number of tokens, or price, of a turn."""
 _PIECE_CHARS: Final = 64
@@ -49,6 +49,9 @@ class RecordedTurn(NamedTuple):
     def measured(self) -> tuple[object, ...]:
         """The measured values, without the fields that identify the turn."""
         return self[2:]
+
+
+_NOTHING: Final = RecordedTurn("", frozenset(), None, {})
 
 
 class AgentRecord:
@@ -93,27 +96,17 @@ class AgentRecord:
         """Drops the matches: the live turns are others now."""
         self._places = {}
 
-    def latency_ms(self, turn: int) -> float | None:
-        """ElevenLabs' latency of a live turn in ms; None without one."""
+    def recorded(self, turn: int) -> RecordedTurn:
+        """The values that the record has for a live turn; none without a match."""
         place = self._places.get(turn)
-        return None if place is None else self._turns[place].latency_ms
+        return _NOTHING if place is None else self._turns[place]
 
     def revised(self, turn: int, view: TurnView) -> TurnView:
         """The view of a live turn with the record's latency in place of an estimate."""
-        recorded_ms = self.latency_ms(turn)
+        recorded_ms = self.recorded(turn).latency_ms
         if recorded_ms is None or view.anchor is not Anchor.ESTIMATED:
             return view
         return view._replace(recorded_ms=recorded_ms, anchor=Anchor.RECORD)
-
-    def metrics(self, turn: int) -> Mapping[str, float]:
-        """Seconds of a live turn's metrics by ElevenLabs' name; empty without any."""
-        place = self._places.get(turn)
-        return {} if place is None else self._turns[place].metrics
-
-    def usage(self, turn: int) -> Mapping[str, TokenUsage]:
-        """Tokens and their prices of a live turn by model; empty without any."""
-        place = self._places.get(turn)
-        return {} if place is None else self._turns[place].usage
 
     def _found(self, machine: BotTurnMachine) -> dict[int, int]:
         by_id = self._place_by_id
@@ -244,7 +237,6 @@ record, one by one, take two fifths of it.
 """
 
 _LIMIT: Final = "callgauge_limits_hit_total"
-_NOTHING: Final = RecordedTurn("", frozenset(), None, {})
 
 
 class AgentRecords:
@@ -254,14 +246,6 @@ class AgentRecords:
         current: The record that is matched with the turns; None before the first.
         is_any: Whether one has come.
     """
-
-    __slots__ = (
-        "_count",
-        "_newest",
-        "_work",
-        "current",
-        "is_any",
-    )
 
     def __init__(self) -> None:
         self.current: AgentRecord | None = None
@@ -339,30 +323,24 @@ def _changed(before: Mapping[int, RecordedTurn], after: Mapping[int, RecordedTur
 # Uses of tools as an ElevenLabs agent or pipecat reports them: with the id of the call, in any order, repeatedly.
 
 
+@dataclass(slots=True)
 class _Tool:
     """One use of a tool, as far as its events have come: `call` and `reply` are its keys on the timeline."""
 
-    __slots__ = (
-        "arguments", "call", "called_ms", "is_exact", "is_withheld", "replied_ms", "reply", "result", "result_is_error", "took_ms",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.is_exact = True
-        self.took_ms: int | None = None
-        self.call: int | None = None
-        self.called_ms = 0
-        self.arguments: object = None
-        self.reply: int | None = None
-        self.replied_ms = 0
-        self.result: object = None
-        self.is_withheld = False
-        self.result_is_error = False
+    call: int | None = None
+    called_ms: int = 0
+    arguments: object = None
+    reply: int | None = None
+    replied_ms: int = 0
+    result: object = None
+    result_is_error: bool = False
+    is_exact: bool = True
+    is_withheld: bool = False
+    took_ms: int | None = None
 
 
 class ReportedTools:
     """The tools of one call that `source` reports. Of repeated reports the earlier time and the fuller value count."""
-
-    __slots__ = ("_source", "_tools")
 
     def __init__(self, source: InputSource) -> None:
         self._source = source

@@ -3,7 +3,7 @@
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 from typing import Literal, NamedTuple, Protocol
 
@@ -45,16 +45,12 @@ class Replays:
     events run backwards could keep a partition busy with one call.
     """
 
-    __slots__ = ("elements",)
-
     def __init__(self) -> None:
         self.elements = 0
 
 
 class Timeline:
     """Elements ordered by key, and a machine that has applied all of them."""
-
-    __slots__ = ("_checkpoints", "_first_key", "_keys", "_kinds", "_machine", "_payloads", "_replays", "_time_shift")
 
     def __init__(self, machine: Machine, time_shift: int, replays: Replays) -> None:
         self._machine = machine
@@ -72,11 +68,6 @@ class Timeline:
     def __iter__(self) -> Iterator[tuple[int, int, object]]:
         first = self._first_key
         return zip((first + key for key in self._keys), self._kinds, self._payloads, strict=True)
-
-    @property
-    def last_key(self) -> int | None:
-        """Key of the last element; None while empty."""
-        return self._first_key + self._keys[-1] if self._keys else None
 
     def insert(self, key: int, kind: int, payload: object) -> None:
         """Inserts an element at the place of its key."""
@@ -195,6 +186,7 @@ def key_time_ms(key: int) -> int:
     return key >> TIME_SHIFT
 
 
+@dataclass(slots=True, eq=False)
 class ToolUse:
     """Payload of a tool call or response: the tool, and its parameters or its answer (None without any).
 
@@ -204,28 +196,15 @@ class ToolUse:
     reporting input.
     """
 
-    __slots__ = ("call_id", "is_error", "is_exact", "is_withheld", "name", "source", "took_ms", "value")
-
-    def __init__(
-        self,
-        name: str,
-        value: object,
-        call_id: str | None = None,
-        *,
-        is_error: bool = False,
-        is_withheld: bool = False,
-        is_exact: bool = True,
-        took_ms: int | None = None,
-        source: InputSource = InputSource.AUDIT,
-    ) -> None:
-        self.is_withheld = is_withheld
-        self.is_exact = is_exact
-        self.took_ms = took_ms
-        self.name = name
-        self.value = value
-        self.call_id = call_id
-        self.is_error = is_error
-        self.source = source
+    name: str
+    value: object
+    call_id: str | None = None
+    _: KW_ONLY
+    is_error: bool = False
+    is_withheld: bool = False
+    is_exact: bool = True
+    took_ms: int | None = None
+    source: InputSource = InputSource.AUDIT
 
 
 # The moments that a watch for dead air reads, in the broker's order.
@@ -247,7 +226,21 @@ class HeardBy(IntEnum):
 
 
 class SilenceKind(IntEnum):
-    """Kinds of moments that begin, explain or end a silence."""
+    """Kinds of moments that begin, explain or end a silence.
+
+    Attributes:
+        USER_ENDED: Begins a silence.
+        SPEECH_STARTED: Ends the silence; it was dead air if it had lasted by the call's own clock.
+        TOOL_CALLED: Pauses the silence while a tool runs; it was dead air if it had already lasted too long.
+        TOOL_ANSWERED: Begins the silence again at the answer of a tool.
+        LINE_DOWN: Ends the watch: the call is over, and the caller waits for no answer.
+        FUNCTION_CALLED: Pipecat reports a running tool; it counts until pipecat's tools give way.
+        FUNCTION_SETTLED: Pipecat reports the end of that tool.
+        USER_STARTED: As SPEECH_STARTED; but words that may have been heard before it leave the silence unproved.
+        SOMEONE_SPOKE: Ends the silence without a result: somebody was speaking at this time, and it is not known since when.
+        WORDS_CAME: Puts the decision off while words that went to speech synthesis may be heard.
+        FUNCTIONS_GAVE_WAY: Drops pipecat's tools from this moment on; `FunctionCalls` has the rule.
+    """
 
     USER_ENDED = 0
     SPEECH_STARTED = 1
@@ -375,13 +368,6 @@ class PairedUse:
 
 class ToolUses:
     """The pairing of a call's tool events. It follows the end of their chain, at the cost of the changes there."""
-
-    __slots__ = (
-        "_by_turn",
-        "_entries",
-        "_uses",
-        "_waiting",
-    )
 
     def __init__(self) -> None:
         self._entries: list[ToolEntry] = []

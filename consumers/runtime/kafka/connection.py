@@ -21,12 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from consumers.runtime.kafka.batches import read_tolerantly
 from consumers.runtime.kafka.security import SecuritySettings
 from consumers.runtime.kafka.token_file import TokenError
-from consumers.runtime.process import OperatorError
-from schemas.topics import MAX_BATCH_BYTES
+from consumers.runtime.process import OperatorError, pause_unless
+from schemas.topics import MAX_BATCH_BYTES, MAX_TRANSACTION_MS
 
 if TYPE_CHECKING:
     from faststream.kafka import KafkaBroker
-import contextlib
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -190,6 +189,11 @@ def _refused(error: BaseException, security: SecuritySettings) -> Explanation:
             what = f"the transactional id {named}" if named else "the transactional id"
         case errors.ClusterAuthorizationFailedError():
             what = "the cluster as a whole in this way"
+        case errors.InvalidTransactionTimeout():
+            return Explanation(
+                f"does not let a transaction take as long as ours: its transaction.max.timeout.ms is below {MAX_TRANSACTION_MS}",
+                f"Set transaction.max.timeout.ms={MAX_TRANSACTION_MS} on every broker, or more; Kafka's default is 900000.",
+            )
         case _:
             return Explanation(f"answers with {_text(error)}", "Look into the broker's log for more.")
     return Explanation(f"does not let {security.who} use {what}", f"Give it the right; {RIGHTS_PAGE}")
@@ -425,6 +429,22 @@ class KafkaSettings(BaseModel):
         """Returns a client for topics and their settings; its `start` raises like `first_contact`."""
         return _Admin(self, role)
 
+    @asynccontextmanager
+    async def administration(self, role: str) -> AsyncIterator[AIOKafkaAdminClient]:
+        """A client for topics and their settings that is connected.
+
+        Raises:
+            KafkaUnreachableError: No broker answers, at the start or later, or it refuses.
+        """
+        admin = self.admin(role)
+        try:
+            await admin.start()
+            yield admin
+        except (KafkaError, TimeoutError) as error:
+            raise self.unreachable(error) from error
+        finally:
+            await admin.close()
+
     def consumer(self, role: str, *topics: str, **options: Any) -> AIOKafkaConsumer:
         """Returns a consumer of committed records; its `start` connects.
 
@@ -441,7 +461,7 @@ class KafkaSettings(BaseModel):
         )
 
     def producer(
-        self, role: str, transactional_id: str | None = None, transaction_timeout_ms: int = 60_000
+        self, role: str, transactional_id: str | None = None, transaction_timeout_ms: int = MAX_TRANSACTION_MS
     ) -> AIOKafkaProducer:
         """Returns a producer whose retries neither double nor reorder records; its `start` connects.
 
@@ -637,9 +657,9 @@ class LoginWatch:
         if self._kafka.security.protocol == "PLAINTEXT":
             return
         while not stop.is_set():
-            await _pause(stop, TRIAL_SECONDS)
+            await pause_unless(stop, TRIAL_SECONDS)
             if await self._is_refused() and not self._refusal:
-                await _pause(stop, CONFIRM_SECONDS)
+                await pause_unless(stop, CONFIRM_SECONDS)
                 await self._is_refused(confirms=True)
 
     async def _is_refused(self, *, confirms: bool = False) -> bool:
@@ -682,11 +702,6 @@ def _refused_by(error: BaseException, kafka: KafkaSettings) -> tuple[str, Explan
     return None
 
 
-async def _pause(stop: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), seconds)
-
-
 # Asks the broker for the settings of topics.
 
 
@@ -704,15 +719,8 @@ async def topic_settings(kafka: KafkaSettings, names: Iterable[str]) -> Mapping[
     Raises:
         KafkaUnreachableError: No broker answers.
     """
-    admin = kafka.admin("topics")
-    try:
-        await admin.start()
-        async with asyncio.timeout(CONNECT_SECONDS):
-            return await settings_of(admin, {kafka.topic(name): name for name in names})
-    except (KafkaError, TimeoutError) as error:
-        raise kafka.unreachable(error) from error
-    finally:
-        await admin.close()
+    async with kafka.administration("topics") as admin, asyncio.timeout(CONNECT_SECONDS):
+        return await settings_of(admin, {kafka.topic(name): name for name in names})
 
 
 async def settings_of(admin: AIOKafkaAdminClient, names: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Never
+from typing import Any, Final, Generic, NamedTuple, Never, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, OffsetAndMetadata, TopicPartition
@@ -15,11 +15,15 @@ from aiokafka.errors import ConsumerStoppedError, KafkaError
 from aiokafka.partitioner import murmur2
 from faststream import AckPolicy
 from faststream.kafka import KafkaMessage
+from pydantic import TypeAdapter, ValidationError
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.logs import about_record
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
+from schemas.quarantine import UndecodableRecord
+
+Message = TypeVar("Message")
 
 # Watches the polls of one role: failed polls are counted and logged, and make `/healthz` fail if they persist.
 
@@ -158,7 +162,15 @@ class Commits(ConsumerRebalanceListener):  # type: ignore[misc]  # the library h
             await self._owner.on_partitions_assigned(assigned)
 
 
-# A FastStream batch subscriber that passes records on unchanged and does not swallow failures.
+# A FastStream batch subscriber with typed messages, which does not swallow failures.
+#
+# FastStream makes the client, subscribes, runs the loop of polls and stops it. These parts of it are replaced:
+#
+# - its poll: it restarts after whatever a poll raises, and says so once an hour; after an empty poll it sleeps,
+# - its parser: it decodes every header as UTF-8 and drops the whole batch, silently, when one is not,
+# - its types: one record of another type would refuse the whole batch,
+# - its publishers: they know no transaction of records and offsets,
+# - its application: it takes the signals of the process, but our roles share one and are started again one by one.
 
 POLL_MS: Final = 200
 """How long one poll waits for records. Nothing else waits for it, and the next poll follows at once."""
@@ -173,6 +185,19 @@ STOP_SECONDS: Final = 1.0
 """How long stopping may take, leaving the group included. The broker drops a silent member by itself."""
 
 BatchHandler = Callable[[Sequence[Any]], Awaitable[None]]
+
+
+class Unreadable(NamedTuple):
+    """Stands for the message of a record that has none of its type, with the reason in a line."""
+
+    reason: str
+
+
+class Received(NamedTuple, Generic[Message]):
+    """A record and its message, which is None if the record has no value."""
+
+    record: Any
+    message: Message | Unreadable | None
 
 
 class Subscription:
@@ -191,7 +216,7 @@ class Subscription:
         *,
         group_id: str,
         max_records: int,
-        ack_policy: AckPolicy,
+        message: TypeAdapter[Any] | None = None,
         listener: ConsumerRebalanceListener | None = None,
         poll_interval_ms: int = POLL_INTERVAL_MS,
         options: Mapping[str, Any] | None = None,
@@ -203,10 +228,11 @@ class Subscription:
             kafka: The cluster.
             role: Last part of the client's name.
             topics: Names in the topic table.
-            handle: Called with the records of one poll, those of each partition in order and together.
+            handle: Called with what came with one poll, that of each partition in order and together: `Received` of each record,
+                or without `message` the records.
             group_id: The consumer group.
             max_records: Most records of one poll.
-            ack_policy: `MANUAL` when the owner commits, `ACK_FIRST` when positions are committed as time passes.
+            message: The type of the messages. A record that is not of it stops no other; None if the owner reads the bytes.
             listener: Called with assignments. Its errors only go to aiokafka's log, so it must call `fail`.
             poll_interval_ms: How long a broker lets records gather before it answers, unless it has `ENOUGH_BYTES`.
             options: Further options of the subscriber.
@@ -215,6 +241,7 @@ class Subscription:
         self._kafka = kafka
         self._role = role
         self._handle = handle
+        self._message = message
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._is_misled = False
         self._commits = Commits(listener)
@@ -226,7 +253,7 @@ class Subscription:
             max_records=max_records,
             fetch_max_wait_ms=poll_interval_ms,
             fetch_min_bytes=ENOUGH_BYTES,
-            ack_policy=ack_policy,
+            ack_policy=AckPolicy.MANUAL,
             listener=self._commits,
             parser=self._wrap,
             decoder=_unwrap,
@@ -236,7 +263,6 @@ class Subscription:
         self._subscriber(self._take)
         self._watch = PollWatch(role, instruments)
         self._max_records = max_records
-        # FastStream restarts reading after whatever a poll raises, and says so once an hour; after an empty poll it sleeps.
         setattr(self._subscriber, "get_msg", lambda consumer: self._watch.watched(lambda: self._poll(consumer)))  # noqa: B010  # no seam
 
     @property
@@ -324,17 +350,27 @@ class Subscription:
         return tuple(itertools.chain.from_iterable(batches.values()))
 
     async def _wrap(self, records: tuple[Any, ...]) -> KafkaMessage:
-        # The library's parser decodes every header as UTF-8 and drops the whole batch, silently, when one is not.
         # Without an id it draws two at random for each poll.
         return KafkaMessage(
             body=b"", raw_message=records, headers={}, correlation_id=self._role, consumer=self._subscriber.consumer
         )
 
+    def _read(self, record: Any) -> Any:
+        if isinstance(record, UndecodableRecord):
+            return Unreadable(str(record))
+        if record.value is None or self._message is None:
+            return None
+        try:
+            return self._message.validate_json(record.value)
+        except ValidationError as error:
+            return Unreadable(str(error).partition("\n")[0])
+
     async def _take(self, records: Sequence[Any]) -> None:
         if self._failure.done():
             return
         try:
-            await self._handle(records)
+            typed = self._message is not None
+            await self._handle([Received(record, self._read(record)) for record in records] if typed else records)
         except Exception as error:  # the top of a shell: whatever it is, the owner must stop
             log.exception("batch_failed", role=self._role, records=len(records), **about_record(records[0]))
             self.fail(error)
@@ -342,6 +378,35 @@ class Subscription:
 
 async def _unwrap(message: Any) -> Any:
     return message.raw_message
+
+
+# Records that a role cannot use: each counted, and the first ones of a poll logged.
+
+MAX_REFUSED_LINES: Final = 10
+"""Most log lines about refused records of one poll. One more line has the number of the others."""
+
+
+class Refusals:
+    """Counts refused records and logs those of a poll with their places."""
+
+    def __init__(self, role: str, metric: str, instruments: Instruments) -> None:
+        self._role = role
+        self._metric = metric
+        self._instruments = instruments
+        self._of_this_poll = 0
+
+    def refuse(self, record: Any, reason: str) -> None:
+        """Counts a record, and logs it unless the poll has had enough."""
+        self._instruments.inc(self._metric)
+        self._of_this_poll += 1
+        if self._of_this_poll <= MAX_REFUSED_LINES:
+            log.warning("record_refused", role=self._role, **about_record(record), reason=reason)
+
+    def end_poll(self) -> None:
+        """Logs how many have no line of their own."""
+        if self._of_this_poll > MAX_REFUSED_LINES:
+            log.warning("more_records_refused", role=self._role, records=self._of_this_poll - MAX_REFUSED_LINES)
+        self._of_this_poll = 0
 
 
 # Checks that records are on the partition that murmur2 of their key gives, so that all inputs of a call have one

@@ -53,10 +53,10 @@ class Outbox:
         self._held[rank] += 1
         self.is_empty.clear()
 
-    def lose(self, what: str, count: int = 1) -> None:
-        """Counts lost events, for the next record that reports them."""
-        self.lost[what] += count
-        self._unreported[what] += count
+    def lose(self, what: str) -> None:
+        """Counts a lost event, for the next record that reports them."""
+        self.lost[what] += 1
+        self._unreported[what] += 1
         self.is_empty.clear()
 
     def take(self, most: int) -> Sequence[Record]:

@@ -16,14 +16,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from consumers.runtime.registry import Instruments
-from schemas.closed_sets import InputSource, WebhookKind, WebhookOutcome
-from schemas.events.envelope import envelope_headers
+from schemas.closed_sets import WebhookKind, WebhookOutcome
 from schemas.wire import MAX_INSTRUCTIONS_CHARS
 from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call, record_in
-from streamer.sources.http.receiving import Bodies, BusyError, GoneError, Sender, Senders, TooSlowError, key_of
-from streamer.sources.publisher import cloudevent_type
+from streamer.sources.http.receiving import Bodies, Body, Sender, Senders, UnreadBodyError, key_of
 from streamer.sources.replay import AGENT_RECORD, agent_event_name, compact_json
-from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
+from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
 
 # The records for Kafka of one delivery of ElevenLabs' webhook. Pure.
 
@@ -115,48 +113,42 @@ def _agent_records(
 ) -> Iterator[OutgoingRecord]:
     for number, event in enumerate(events[:MAX_EVENTS], first):
         name = agent_event_name(event)
-        yield OutgoingRecord(
-            InputSource.ELEVENLABS,
-            conversation_id.encode(),
+        event_id = f"{conversation_id}/{AGENT_RECORD if name == AGENT_RECORD else number}"
+        yield outgoing(
+            "elevenlabs",
+            conversation_id,
             compact_json(event),
-            envelope_headers(
-                event_id=f"{conversation_id}/{AGENT_RECORD if name == AGENT_RECORD else number}",
-                source=CE_SOURCE,
-                event_type=cloudevent_type("elevenlabs", name, is_agent_event=True),
-                subject=conversation_id,
-                time_ms=int(event["timestamp"]),
-            ),
+            name=name,
+            event_id=event_id,
+            ce_source=CE_SOURCE,
+            time_ms=int(event["timestamp"]),
+            is_agent_event=True,
         )
 
 
 def _control(conversation_id: str, event: Mapping[str, Any]) -> OutgoingRecord:
-    name = str(event["type"])
-    return OutgoingRecord(
-        InputSource.AUDIT,
-        conversation_id.encode(),
-        compact_json({key: value for key, value in event.items() if value is not None}),
-        envelope_headers(
-            event_id=f"{conversation_id}/{name}",
-            source=CE_SOURCE,
-            event_type=cloudevent_type("audit", name, is_agent_event=False),
-            subject=conversation_id,
-            time_ms=int(event["timestamp"]),
-        ),
+    name, value = str(event["type"]), compact_json({key: value for key, value in event.items() if value is not None})
+    return outgoing(
+        "audit",
+        conversation_id,
+        value,
+        name=name,
+        event_id=f"{conversation_id}/{name}",
+        ce_source=CE_SOURCE,
+        time_ms=int(event["timestamp"]),
     )
 
 
 def _unread(conversation_id: str, content: bytes) -> OutgoingRecord:
     """The body as it came, for the quarantine; the beginning of one that is too large for a record."""
-    return OutgoingRecord(
-        InputSource.ELEVENLABS,
-        conversation_id.encode(),
+    return outgoing(
+        "elevenlabs",
+        conversation_id,
         content[:MAX_VALUE_BYTES],
-        envelope_headers(
-            event_id=f"{conversation_id}/{AGENT_RECORD}",
-            source=CE_SOURCE,
-            event_type=cloudevent_type("elevenlabs", AGENT_RECORD, is_agent_event=True),
-            subject=conversation_id,
-        ),
+        name=AGENT_RECORD,
+        event_id=f"{conversation_id}/{AGENT_RECORD}",
+        ce_source=CE_SOURCE,
+        is_agent_event=True,
     )
 
 
@@ -332,32 +324,26 @@ class WebhookRoute:
             signature = read_signature(b"".join(headers) if len(headers) == 1 else b"")
             check_time(signature, time.time())
             signed = SignedBody(signature, secret.get_secret_value().encode())
-            body = await self._bodies.read(request, _kept_bytes, signed.add)
+            async with self._bodies.read(request, _kept_bytes, signed.add) as body:
+                signed.check()
+                return await self._taken(body, sender)
         except SignatureError as error:
-            return self._unsigned(error)
-        except BusyError:
-            return self._answer(WebhookKind.UNKNOWN, WebhookOutcome.BUSY, 503)
-        except TooSlowError:
-            return self._answer(WebhookKind.UNKNOWN, WebhookOutcome.TOO_SLOW, 408)
-        except GoneError:
-            return self._answer(WebhookKind.UNKNOWN, WebhookOutcome.GONE, 400)
-        try:
-            signed.check()
-            content = body.content
-            kind = _kind_of(content) if body.is_whole else _kind_at_the_beginning(content)
-            if kind is not WebhookKind.TRANSCRIPTION:
-                return self._answer(kind, WebhookOutcome.IGNORED)
-            if not body.is_whole:
-                log.error(
-                    "webhook_too_large", bytes=body.total_bytes, expected=f"at most {MAX_BODY_BYTES} bytes",
-                    what_happens_now="The call is not measured.", what_to_do="Leave audio out of the transcript webhook.",
-                )  # fmt: skip
-                return self._answer(kind, WebhookOutcome.TOO_LARGE)
-            return await self._deliver(content, sender)
-        except SignatureError as error:
-            return self._unsigned(error)
-        finally:
-            body.release()
+            return self._answer(WebhookKind.UNKNOWN, WebhookOutcome(error.fault), _REFUSED_STATUS, str(error))
+        except UnreadBodyError as error:
+            return self._answer(WebhookKind.UNKNOWN, WebhookOutcome(error.reason), error.status)
+
+    async def _taken(self, body: Body, sender: Sender) -> Response:
+        """Answers a delivery whose signature holds."""
+        kind = _kind_of(body.content) if body.is_whole else _kind_at_the_beginning(body.content)
+        if kind is not WebhookKind.TRANSCRIPTION:
+            return self._answer(kind, WebhookOutcome.IGNORED)
+        if body.is_whole:
+            return await self._deliver(body.content, sender)
+        log.error(
+            "webhook_too_large", bytes=body.total_bytes, expected=f"at most {MAX_BODY_BYTES} bytes",
+            what_happens_now="The call is not measured.", what_to_do="Leave audio out of the transcript webhook.",
+        )  # fmt: skip
+        return self._answer(kind, WebhookOutcome.TOO_LARGE)
 
     async def _deliver(self, content: bytes, sender: Sender) -> Response:
         """Writes the records of a call once, also if the same delivery comes twice at the same time."""
@@ -397,9 +383,6 @@ class WebhookRoute:
         delivery.set_result(None)
         seconds = time.perf_counter() - began
         self._instruments.observe("callgauge_ingest_acknowledgement_seconds", ("elevenlabs",), seconds)
-
-    def _unsigned(self, error: SignatureError) -> Response:
-        return self._answer(WebhookKind.UNKNOWN, WebhookOutcome(error.fault), _REFUSED_STATUS, str(error))
 
     def _answer(self, kind: WebhookKind, outcome: WebhookOutcome, status: int = 200, text: str = "") -> Response:
         self._instruments.inc("callgauge_ingest_webhooks_total", (kind.value, outcome.value))

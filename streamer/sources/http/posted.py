@@ -24,15 +24,13 @@ from consumers.runtime.http import challenge, given_token
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import IngestOutcome, RefusalReason
 from schemas.events.codec import Misread, misread_of
-from schemas.events.envelope import envelope_headers
-from schemas.events.simulator import STREAMS, Stream, input_source_of, source_of, stream_of, stream_of_type
+from schemas.events.simulator import STREAMS, Stream, source_of, stream_of, stream_of_type
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
-from streamer.sources.http.receiving import Bodies, BusyError, GoneError, Sender, Senders, TooSlowError, key_of
-from streamer.sources.publisher import cloudevent_type
+from streamer.sources.http.receiving import Bodies, Sender, Senders, UnreadBodyError, key_of
 from streamer.sources.replay import agent_event_name, event_name, event_time_ms
-from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
+from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
 
 # Reads the events in the body of a POST: plain JSON, JSON lines, and CloudEvents 1.0 in all three modes of HTTP.
 # Pure.
@@ -413,29 +411,31 @@ class Batches:
         if is_agent_event and event.get("timestamp") is None and "transcript" not in event and "data" not in event:
             event["timestamp"] = now_ms  # ElevenLabs' events have no time: it is that of their arrival
         sequence = attributes.get("sequence", "")
-        headers = envelope_headers(
-            event_id=attributes.get("id") or own_id,
-            source=attributes.get("source") or (f"{CE_SOURCE}/{sender.tenant}" if sender.tenant else CE_SOURCE),
-            event_type=cloudevent_type(source_of(stream), name, is_agent_event=is_agent_event),
-            subject=key.decode(),
-            time_ms=event_time_ms(event),
-            sequence=int(sequence) if sequence.isascii() and sequence.isdigit() and len(sequence) < 19 else None,
-        )  # fmt: skip
-        if any(len(value) > 4 * MAX_NAME_CHARS for _, value in headers):
-            return _refusal(
-                place, RefusalReason.TEXT_TOO_LONG, "an attribute is too long",
-                f"expected CloudEvents attributes and types of at most {4 * MAX_NAME_CHARS} bytes",
-            )  # fmt: skip
         try:
             value = to_json(event, inf_nan_mode="null")  # 1e999 is infinity by now
         except (PydanticSerializationError, ValueError) as error:
             return _refusal(place, RefusalReason.UNDECODABLE, "it cannot be written as JSON", type(error).__name__)
-        source = input_source_of(stream)
-        record = _PostedRecord(TOPIC_BY_SOURCE[source], place, now_ms, key, value, headers)
-        arrival = admit(source, record, self._limits, self._redactor)
+        record = outgoing(
+            source_of(stream),
+            key.decode(),
+            value,
+            name=name,
+            event_id=attributes.get("id") or own_id,
+            ce_source=attributes.get("source") or (f"{CE_SOURCE}/{sender.tenant}" if sender.tenant else CE_SOURCE),
+            time_ms=event_time_ms(event),
+            sequence=int(sequence) if sequence.isascii() and sequence.isdigit() and len(sequence) < 19 else None,
+            is_agent_event=is_agent_event,
+        )
+        if any(len(value) > 4 * MAX_NAME_CHARS for _, value in record.headers):
+            return _refusal(
+                place, RefusalReason.TEXT_TOO_LONG, "an attribute is too long",
+                f"expected CloudEvents attributes and types of at most {4 * MAX_NAME_CHARS} bytes",
+            )  # fmt: skip
+        as_read = _PostedRecord(TOPIC_BY_SOURCE[record.source], place, now_ms, key, value, list(record.headers))
+        arrival = admit(record.source, as_read, self._limits, self._redactor)
         if isinstance(arrival, QuarantineRecord):
             return _refusal(place, arrival.reason, arrival.what, arrival.expected_and_seen, arrival.what_to_do)
-        return Accepted(OutgoingRecord(source, key, value, headers), stream, misread_of(arrival.event))
+        return Accepted(record, stream, misread_of(arrival.event))
 
 
 def _stream(event: dict[str, Any], attributes: Mapping[str, str]) -> Stream | None:
@@ -468,6 +468,12 @@ BYTES_AN_EVENT: Final = MAX_BODY_BYTES // MAX_EVENTS
 RETRY_SECONDS: Final = 5
 """Pause after which a sender should try again when Kafka is away, or there is no room."""
 MAX_REQUEST_ID_CHARS: Final = 200
+_UNREAD: Final[Mapping[str, tuple[str, dict[str, str]]]] = {
+    "busy": ("Too many requests at a time; nothing was accepted.", {"retry-after": str(RETRY_SECONDS)}),
+    "too_slow": ("The body did not arrive in time; nothing was accepted.", {"connection": "close"}),
+    "gone": ("The body has no end.", {"connection": "close"}),
+}
+"""The text and the headers of the answer to a body that was not read to its end."""
 
 
 class EventsRoute:
@@ -498,27 +504,15 @@ class EventsRoute:
             text = "Expected a body without Content-Encoding; nothing was accepted."
             return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 415, text)
         try:
-            body = await self._bodies.read(request, lambda _: MAX_BODY_BYTES)
-        except BusyError:
-            text = "Too many requests at a time; nothing was accepted."
-            return self._refused(sender.tenant, IngestOutcome.BUSY, 503, text, _retry(RETRY_SECONDS))
-        except TooSlowError:
-            text = "The body did not arrive in time; nothing was accepted."
-            return self._refused(sender.tenant, IngestOutcome.TOO_SLOW, 408, text, {"connection": "close"})
-        except GoneError:
-            return self._refused(
-                sender.tenant, IngestOutcome.GONE, 400, "The body has no end.", {"connection": "close"}
-            )
-        try:
-            if not body.is_whole:
-                sender.take(_cost(body.total_bytes))
-                text = (
-                    f"Expected a body of at most {MAX_BODY_BYTES} bytes, saw {body.total_bytes}: send smaller batches."
-                )
-                return self._refused(sender.tenant, IngestOutcome.TOO_LARGE, 413, text)
-            return await self._taken(request, body.content, sender)
-        finally:
-            body.release()
+            async with self._bodies.read(request, lambda _: MAX_BODY_BYTES) as body:
+                if body.is_whole:
+                    return await self._taken(request, body.content, sender)
+        except UnreadBodyError as error:
+            text, headers = _UNREAD[error.reason]
+            return self._refused(sender.tenant, IngestOutcome(error.reason), error.status, text, headers)
+        sender.take(_cost(body.total_bytes))
+        text = f"Expected a body of at most {MAX_BODY_BYTES} bytes, saw {body.total_bytes}: send smaller batches."
+        return self._refused(sender.tenant, IngestOutcome.TOO_LARGE, 413, text)
 
     async def _taken(self, request: Request, body: bytes, sender: Sender) -> Response:
         began = time.perf_counter()

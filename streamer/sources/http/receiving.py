@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, Literal, NamedTuple
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -23,16 +24,30 @@ MAX_DRAINED_BYTES: Final = 134_217_728
 sound in base64 has 80 MB."""
 
 
-class TooSlowError(Exception):
-    """The body did not arrive in time."""
+class UnreadBodyError(Exception):
+    """A body that was not read to its end; nothing of it is kept.
+
+    Attributes:
+        reason: `busy` if too many bodies are in memory, `too_slow` if it did not arrive in time, `gone` if the client went
+            away before its end, or sends without one. Metrics call it so too.
+    """
+
+    def __init__(self, reason: Literal["busy", "too_slow", "gone"]) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.status = {"busy": 503, "too_slow": 408, "gone": 400}[reason]
 
 
-class BusyError(Exception):
-    """Too many bodies are in memory; there is room again in a moment."""
+class Body(NamedTuple):
+    """The kept bytes of a body, and its length with those that were dropped."""
 
+    content: bytes
+    total_bytes: int
 
-class GoneError(Exception):
-    """The client went away before the end of the body, or sends without an end."""
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was dropped."""
+        return self.total_bytes == len(self.content)
 
 
 class Bodies:
@@ -41,10 +56,11 @@ class Bodies:
     def __init__(self) -> None:
         self.pending_bytes = 0
 
+    @asynccontextmanager
     async def read(
         self, request: Request, most_bytes: Callable[[bytearray], int], on_piece: Callable[[bytes], None] | None = None
-    ) -> "Body":
-        """Reads a body to its end. Of a body that is too large, the beginning is kept and the rest is dropped.
+    ) -> AsyncIterator[Body]:
+        """Reads a body to its end, and gives its room back afterwards. Of one that is too large, the beginning is kept.
 
         Args:
             request: The request.
@@ -52,75 +68,31 @@ class Bodies:
             on_piece: Called with each piece, in order, also with those that are dropped.
 
         Raises:
-            TooSlowError, BusyError, GoneError: It was not read to its end; nothing of it is kept.
+            UnreadBodyError: It was not read to its end.
         """
-        body = Body(self)
+        kept, total_bytes = bytearray(), 0
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                async for piece in request.stream():
-                    if on_piece is not None:
-                        on_piece(piece)
-                    body.add(piece, most_bytes)
-        except TimeoutError:
-            body.release()
-            raise TooSlowError from None
-        except ClientDisconnect:
-            body.release()
-            raise GoneError from None
-        except BaseException:
-            body.release()
-            raise
-        return body
-
-
-class Body:
-    """One body. `release` gives its room back.
-
-    Attributes:
-        total_bytes: Its length, dropped pieces included.
-    """
-
-    def __init__(self, bodies: Bodies) -> None:
-        self.total_bytes = 0
-        self._bodies = bodies
-        self._kept = bytearray()
-
-    @property
-    def content(self) -> bytes:
-        """The kept bytes."""
-        return bytes(self._kept)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing was dropped."""
-        return self.total_bytes == len(self._kept)
-
-    def add(self, piece: bytes, most_bytes: Callable[[bytearray], int]) -> None:
-        """Keeps a piece as far as there is room.
-
-        Raises:
-            BusyError: All bodies together are too many.
-            GoneError: The body has no end.
-        """
-        self.total_bytes += len(piece)
-        if self.total_bytes > MAX_DRAINED_BYTES:
-            raise GoneError
-        before = len(self._kept)
-        if self.is_whole_but_for(piece):
-            self._kept += piece
-        del self._kept[most_bytes(self._kept) :]
-        self._bodies.pending_bytes += len(self._kept) - before
-        if self._bodies.pending_bytes > MAX_PENDING_BYTES:
-            raise BusyError
-
-    def is_whole_but_for(self, piece: bytes) -> bool:
-        """Whether nothing before this piece was dropped."""
-        return self.total_bytes - len(piece) == len(self._kept)
-
-    def release(self) -> None:
-        """Gives the room of the body back; harmless when repeated."""
-        self._bodies.pending_bytes -= len(self._kept)
-        self._kept = bytearray()
+            try:
+                async with asyncio.timeout(BODY_SECONDS):
+                    async for piece in request.stream():
+                        if on_piece is not None:
+                            on_piece(piece)
+                        if total_bytes == (before := len(kept)):  # nothing was dropped so far
+                            kept += piece
+                        total_bytes += len(piece)
+                        del kept[most_bytes(kept) :]
+                        self.pending_bytes += len(kept) - before
+                        if total_bytes > MAX_DRAINED_BYTES:
+                            raise UnreadBodyError("gone")
+                        if self.pending_bytes > MAX_PENDING_BYTES:
+                            raise UnreadBodyError("busy")
+            except TimeoutError:
+                raise UnreadBodyError("too_slow") from None
+            except ClientDisconnect:
+                raise UnreadBodyError("gone") from None
+            yield Body(bytes(kept), total_bytes)
+        finally:
+            self.pending_bytes -= len(kept)
 
 
 # The senders that may post: their tokens, how much each may send, and which conversations are theirs.
@@ -155,18 +127,17 @@ class Sender:
         settings: Its rights and limits.
     """
 
-    def __init__(self, tenant: str, settings: SenderSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, tenant: str, settings: SenderSettings) -> None:
         """Starts with a full allowance; the tenant is empty for everybody."""
         self.tenant = tenant
         self.settings = settings
-        self._clock = clock
         self._most = settings.events_per_second * BURST_SECONDS
         self._left = self._most
-        self._at = clock()
+        self._at = time.monotonic()
 
     def wait_seconds(self) -> float:
         """How long the sender has to wait before it may send again; 0 if it may send now."""
-        now = self._clock()
+        now = time.monotonic()
         self._left = min(self._most, self._left + (now - self._at) * self.settings.events_per_second)
         self._at = now
         return 0.0 if self._left > 0 else 1 - self._left / self.settings.events_per_second
@@ -179,8 +150,8 @@ class Sender:
 class Senders:
     """All senders, and the owners of the newest conversations."""
 
-    def __init__(self, settings: Mapping[str, SenderSettings], clock: Callable[[], float] = time.monotonic) -> None:
-        self.by_tenant = {tenant: Sender(tenant, each, clock) for tenant, each in settings.items()}
+    def __init__(self, settings: Mapping[str, SenderSettings]) -> None:
+        self.by_tenant = {tenant: Sender(tenant, each) for tenant, each in settings.items()}
         self._has_tenants = any(self.by_tenant)
         self._owners: OrderedDict[bytes, str] = OrderedDict()
 

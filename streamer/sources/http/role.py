@@ -104,7 +104,7 @@ class IngestRole:
             await self._listener.start()
             self.ready.set()
             log.info("ingest_listens", address=self._listener.address, tenants=self._tenants)
-            await first_of(_wait(stop), _wait(self._writer.broken))
+            await first_of(stop.wait(), self._writer.broken.wait())
             if self._writer.broken.is_set():
                 raise self._writer.failure()
         finally:
@@ -124,7 +124,3 @@ class IngestRole:
 
 def _count(instruments: Instruments, limit: HttpLimit) -> None:
     instruments.inc("callgauge_http_limits_hit_total", (limit,))
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()

@@ -27,11 +27,16 @@ _STARTED_MS: Final = 600
 _PLAYBACK_MS: Final = 30
 """From the first byte of speech to its first sound on the line."""
 
-TimedEvent = tuple[int, Mapping[str, Any]]
-"""When it is produced (epoch ms), and the event."""
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """An event and when it is produced (epoch ms); its own time, inside the event, may be earlier."""
+
+    produced_ms: int
+    event: Mapping[str, Any]
 
 
-def pipecat_metrics(plan: CallPlan) -> Iterator[TimedEvent]:
+def pipecat_metrics(plan: CallPlan) -> Iterator[Emission]:
     """Metrics of pipecat's transcriber and speech synthesis; those of the model are in the audit log."""
     for processor in (_STT_METRICS, _TTS_METRICS):
         for kind in ("TTFBMetricsData", "ProcessingMetricsData"):
@@ -48,7 +53,7 @@ def pipecat_metrics(plan: CallPlan) -> Iterator[TimedEvent]:
                 yield _metric(first_byte_ms, "TTFBMetricsData", _TTS_METRICS, _TTS_MODEL, waited_s)
 
 
-def framework_metrics(plan: CallPlan) -> Iterator[TimedEvent]:
+def framework_metrics(plan: CallPlan) -> Iterator[Emission]:
     """Metrics of a speech-to-speech framework: one latency for the whole answer, and its tokens."""
     for turn in plan.turns:
         spoken = next((step.speech for step in turn.steps if step.speech), None)
@@ -57,7 +62,7 @@ def framework_metrics(plan: CallPlan) -> Iterator[TimedEvent]:
         at_ms = spoken.start_ms - _PLAYBACK_MS
         waited_s = (at_ms - turn.user.end_ms) / 1000
         latency = {"type": "LatencyMetric", "stage": "model_response", "model": _REALTIME_MODEL, "value": waited_s}
-        yield at_ms, {"timestamp": at_ms, **latency}
+        yield Emission(at_ms, {"timestamp": at_ms, **latency})
         usage = {"prompt_tokens": 40 * len(turn.user.text.split()), "completion_tokens": 8 * len(spoken.text.split())}
         usage["total_tokens"] = sum(usage.values())
         yield _metric(spoken.end_ms, "LLMTokenUsageMetricsData", "realtime", _REALTIME_MODEL, usage)
@@ -71,22 +76,14 @@ def model_figures(step: Step) -> dict[str, Any]:
     return {"model": _LLM_MODEL, "latency_ms": float(step.decided_ms - step.asked_ms), "usage": usage}
 
 
-def _metric(at_ms: int, kind: str, processor: str, model: str | None, value: Any) -> TimedEvent:
-    return at_ms, {"timestamp": at_ms, "type": kind, "processor": processor, "model": model, "value": value}
+def _metric(at_ms: int, kind: str, processor: str, model: str | None, value: Any) -> Emission:
+    return Emission(at_ms, {"timestamp": at_ms, "type": kind, "processor": processor, "model": model, "value": value})
 
 
 # A planned call in EVA's three sources: the simulated caller, the pipecat or framework log, the audit log.
 #
 # Each source sees the call through its own delays: silence is noticed late, transcripts come seconds after the sound,
 # speech-to-speech models write their audit entries only when they are done and date them back.
-
-
-@dataclass(frozen=True, slots=True)
-class Emission:
-    """An event and when it is produced (epoch ms); its own time, inside the event, may be earlier."""
-
-    produced_ms: int
-    event: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +199,7 @@ def pipecat_events(plan: CallPlan, rng: random.Random, *, announce_phrases: bool
                 frame = {"frame": step.speech.text}
                 log.line(step.decided_ms, "llm_response", frame, "BenchmarkAgentProcessor#0", "CartesiaTTSService#1")
                 log.words(step.speech, announced=announce_phrases and not step.speech.cut_off)
-    return _with_metrics(log.emissions, pipecat_metrics(plan))
+    return sorted([*log.emissions, *pipecat_metrics(plan)], key=_by_production)
 
 
 class _PipecatLog:
@@ -250,7 +247,7 @@ def framework_events(plan: CallPlan) -> list[Emission]:
         emissions.append(_framework_line(written_ms, "llm_response", speech.text))
         if speech.cut_off:
             emissions.append(_framework_line(speech.end_ms + 30, "s2s_transcript", f"{speech.spoken} [interrupted]"))
-    return _with_metrics(emissions, framework_metrics(plan))
+    return sorted([*emissions, *framework_metrics(plan)], key=_by_production)
 
 
 def _framework_line(at_ms: int, kind: str, frame: str) -> Emission:
@@ -340,10 +337,6 @@ def _speeches(turn: Turn) -> Iterable[Speech]:
     return [step.speech for step in turn.steps if step.speech]
 
 
-def _with_metrics(lines: Iterable[Emission], metrics: Iterable[TimedEvent]) -> list[Emission]:
-    return sorted([*lines, *(Emission(at_ms, event) for at_ms, event in metrics)], key=_by_production)
-
-
 def _by_production(emission: Emission) -> int:
     return emission.produced_ms
 
@@ -388,7 +381,7 @@ def phone_events(plan: CallPlan, rng: random.Random, *, voice_detector: bool) ->
         emissions += _bot_speech(plan, number)
         if turn.user and voice_detector:
             emissions += _latency_records(turn, turn.user)
-    return _with_turn_counter(sorted(emissions, key=lambda item: item.produced_ms), plan)
+    return _with_turn_counter(sorted(emissions, key=_by_production), plan)
 
 
 def _record(at_ms: int, kind: str, data: Mapping[str, Any]) -> Emission:
@@ -558,7 +551,7 @@ def _with_turn_counter(emissions: list[Emission], plan: CallPlan) -> list[Emissi
         counted.append(emission)
     if is_open:
         end(max(plan.hang_up_ms, counted[-1].produced_ms), was_interrupted=True)  # the end of a call flushes its turn
-    return sorted(counted, key=lambda item: item.produced_ms)
+    return sorted(counted, key=_by_production)
 
 
 def _seconds(at_ms: int) -> float:
@@ -618,6 +611,7 @@ def simulate_call(
     environment: str | None = "simulated",
     profile_of: ProfileOf = ALWAYS_AWKWARD,
     agents: Collection[str] = AGENTS,
+    names_goals: bool = False,
 ) -> SimulatedCall:
     """Simulates one call.
 
@@ -629,6 +623,7 @@ def simulate_call(
         environment: Named in `call_started`, when given.
         profile_of: How well the agent of the call does.
         agents: The agents that callers may reach.
+        names_goals: Whether `call_started` names the goal set of the agent.
     """
     rng = random.Random(f"call {seed}")  # noqa: S311 - play, not secrets
     drawn_kind = kind or _draw_kind(rng)
@@ -683,7 +678,7 @@ def simulate_call(
         audit=_stream(streams, "audit"),
         pipecat=_stream(streams, "pipecat"),
         elevenlabs=_stream(streams, "elevenlabs"),
-        control=_control(plan, streams, updates, tenant, environment),
+        control=_control(plan, streams, updates, tenant, environment, plan.agent if names_goals else None),
     )
     return SimulatedCall(call, Delivery(delays_ms, frozenset(repeated)), frozenset(features))
 
@@ -714,8 +709,9 @@ def _control(
     updates: Sequence[Emission],
     tenant: str | None,
     environment: str | None,
+    goals: str | None,
 ) -> tuple[dict[str, Any], ...]:
-    facts = {"agent": plan.agent, "tenant": tenant, "environment": environment}
+    facts = {"agent": plan.agent, "tenant": tenant, "environment": environment, "goals": goals}
     pipeline_type = "cascade" if plan.kind == "phone" else plan.kind
     started = {"type": "call_started", "timestamp": plan.start_ms, "pipeline_type": pipeline_type}
     started |= {key: value for key, value in facts.items() if value is not None}
@@ -736,6 +732,7 @@ def simulated_traffic(
     environment: str | None = "simulated",
     profile_of: ProfileOf = ALWAYS_AWKWARD,
     agents: Collection[str] = AGENTS,
+    names_goals: bool = False,
 ) -> Iterator[PlayedCall]:
     """Calls on a number of lines; each line calls again seconds after it hung up. Calls are made lazily, one by one.
 
@@ -749,6 +746,7 @@ def simulated_traffic(
         environment: Environment in every `call_started`, if given.
         profile_of: How well the agents do.
         agents: The agents that callers may reach.
+        names_goals: Whether each `call_started` names the goal set of its agent.
 
     Yields:
         Calls in the order in which they start.
@@ -762,7 +760,7 @@ def simulated_traffic(
         begin_ms = lines_free_ms[0]
         simulated = simulate_call(
             rng.getrandbits(40), start_ms=begin_ms, kind=kind, tenant=tenant, environment=environment,
-            profile_of=profile_of, agents=agents,
+            profile_of=profile_of, agents=agents, names_goals=names_goals,
         )  # fmt: skip
         events = tuple(simulated.wire_events())
         heapq.heapreplace(lines_free_ms, events[-1].arrival_ms + rng.randint(_PAUSE_MIN_MS, _PAUSE_MAX_MS))

@@ -23,6 +23,13 @@ PARTITION: Final = 0
 """A script has one partition, so that it knows whose it is."""
 ALONE: Final = {**LIMITS, "CALLGAUGE_EVALUATOR_INSTANCE": "the only one"}
 """Settings of an evaluator that is alone: killed, it comes back at once, without a session timeout."""
+JUDGED: Final = {
+    **ALONE,
+    "CALLGAUGE_GOALS__ASKS_JUDGE": "true",
+    "CALLGAUGE_GOALS__TEXT_JUDGES": "conciseness",
+    "CALLGAUGE_GOALS__VERDICT_DEADLINE_MS": "5000",
+}
+"""The same, of one that puts questions to a judge who never answers."""
 SEVERAL: Final = LIMITS
 WAIT_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 30.0

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from tests.chaos.canaries.script import ALONE, SEVERAL, Script, call, split
+from tests.chaos.canaries.script import ALONE, JUDGED, SEVERAL, Script, call, split
 from tests.chaos.evaluators.broken import HAS_WRITTEN, HESITANT, HESITATES
 from tests.chaos.evaluators.fleet import Evaluator, PageError, partitions_of
 
@@ -76,7 +76,7 @@ def _order(script: Script) -> None:
 
 
 def _end(script: Script) -> None:
-    """The owner is killed as soon as its last transaction can be read, long before it could commit behind it."""
+    """The owner is killed as soon as its last transaction can be read, long before it could commit behind it. Calls are judged too."""
     owner = script.evaluator()
     names = [f"call-{number}" for number in range(ALIKE)]
     template = call(3)
@@ -143,7 +143,7 @@ class Canary(NamedTuple):
 
 
 CANARIES: Final[Mapping[str, Canary]] = {
-    "end": Canary(_end),
+    "end": Canary(_end, JUDGED),
     "order": Canary(_order),
     "watermark": Canary(_watermark),
     "versions": Canary(_versions),

@@ -6,7 +6,7 @@ has and the topic has not; and a refused record that is not in quarantine. *Dupl
 read twice, one that says nothing new, a second `closed` or final record of a call, or what counters count: a second record that
 claims to be the first of its subject with a value, or the first of its turn to know a value. *Wrong*: a newest revision that says
 something else than the undisturbed run's, that the undisturbed run does not have, or that is no record of the contract; a revision
-that does not follow the one before it; and any record of a call after its end.
+that does not follow the one before it, what is final and is not any more, offsets that go back; and any record of a call after its end.
 
 Revisions of a subject are 1, 2, 3 and so on in the order of the log. When another version of the code takes a call over, they go on
 with the first of a later generation, which may say what the one before it said.
@@ -14,7 +14,8 @@ with the first of a later generation, which may say what the one before it said.
 The right scores of a call that lost records are not known: only what is doubled, out of order or after its end counts.
 
 What a newest revision says follows from the log alone, the end of a call and its silences too: whichever topic was read first,
-whatever crashed in between, it must be equal.
+whatever crashed in between, it must be equal. So do the offsets up to which a call was folded when it ended, and its transcript.
+Which questions a judge is asked does not: but each of them is asked once, by the partition of its call, and before the call closes.
 """
 
 from collections import Counter
@@ -54,6 +55,9 @@ _WHEN: Final = {"labels", "event_time_ms"}
 """Labels and time of the event that last changed a value: which event that is depends on the order of reading."""
 _WHENEVER: Final = {"call_started", "dead_air", "call", "closed"}
 """Of these not even that may differ: they say it of the call, of a silence, or of the end."""
+_PLACE: Final = {"offsets", "through"}
+_AT_THE_END: Final = {"closed"}
+"""Of these not even the offsets may differ."""
 
 _HASH: Final = "input_hash"
 
@@ -160,6 +164,8 @@ def compared(
 def said(record: AnyScoreRecord) -> dict[str, Any]:
     """The content of a record, without its time and its offsets."""
     left_out = _NOT_WHAT_BUT_HOW if record.name in _WHENEVER else _NOT_WHAT_BUT_HOW | _WHEN
+    if record.name in _AT_THE_END:
+        left_out = left_out - _PLACE
     return record.model_dump(mode="json", exclude=left_out)
 
 
@@ -200,6 +206,8 @@ class _Read:
         self._ids: set[str] = set()
         self._once: Counter[tuple[Subject, str]] = Counter()
         self._over: set[str] = set()
+        self._final: set[Subject] = set()
+        self._offsets: dict[tuple[str, str], int] = {}
 
     def take(self, record: AnyScoreRecord, *, is_newer_version: bool) -> None:
         """One more record; a newer version's hash is of that version's own content."""
@@ -216,6 +224,8 @@ class _Read:
         if is_new:
             self._require_order(subject, highest, record.revision)
         self._require_news(subject, record)
+        if not begins_a_generation(record.revision):
+            self._require_progress(subject, record)
         is_end = isinstance(record, CallValues) and record.status is TurnStatus.FINAL
         if is_end or isinstance(record, ClosedFact):
             self._require_once(subject, f"a second final record, revision {record.revision}", "final")
@@ -239,6 +249,22 @@ class _Read:
         elif revision != highest + 1 and not begins_a_generation(revision) and subject[0] not in self._lost:
             what = f"{_named(subject)}: revision {revision} follows {highest or 'none'}"
             self._findings.note("wrong", subject[1], what)
+
+    def _require_progress(self, subject: Subject, record: AnyScoreRecord) -> None:
+        """What is final stays final, and no offset of a call goes back, except where values are published once again. Other statuses
+        do go back: a late event opens a turn again.
+        """
+        if record.status is TurnStatus.FINAL:
+            self._final.add(subject)
+        elif subject in self._final:
+            what = f"{_named(subject)}: revision {record.revision} is {record.status} after a final one"
+            self._findings.note("wrong", record.name, what)
+        for topic, offset in record.offsets.items():
+            place = record.conversation_id, topic
+            if offset < self._offsets.get(place, offset):
+                what = f"{_named(subject)}: revision {record.revision} is of {topic}@{offset}, after {self._offsets[place]}"
+                self._findings.note("wrong", record.name, what)
+            self._offsets[place] = offset
 
     def _require_news(self, subject: Subject, record: AnyScoreRecord) -> None:
         """A revision says something new, unless another version of the code says everything once again."""

@@ -6,16 +6,19 @@ broker gave it, the four inputs merged by that, and silence is judged at those m
 until every call is closed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from consumers.engine.admission import Arrival, admit
-from consumers.engine.effects import CloseCall, Effect, PublishScore
+from consumers.engine.effects import CloseCall, Effect, PublishScore, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
-from consumers.engine.limits import Limits
+from consumers.engine.goals.progress import ChosenGoals
+from consumers.engine.limits import GoalRules, Limits
 from schemas.closed_sets import InputSource
+from schemas.judging import JudgeRequest
 from schemas.scores.records import AnyScoreRecord
+from schemas.transcript import Transcript
 
 END_OF_TIME_MS: Final = 2**53
 """Far behind every deadline."""
@@ -41,32 +44,48 @@ class Undisturbed:
     Attributes:
         records: Everything published, in order.
         refused: Topic, partition and offset of records that belong in quarantine.
+        transcripts: Those of the calls that closed.
+        questions: Those to judges.
     """
 
     records: tuple[AnyScoreRecord, ...]
     refused: frozenset[tuple[str, int, int]]
+    transcripts: tuple[Transcript, ...] = ()
+    questions: tuple[JudgeRequest, ...] = ()
 
 
 Inputs = Mapping[InputSource, Sequence[InputRecord]]
 """The records of one partition number on each input, in order of their offsets."""
 
 
-def undisturbed(inputs: Inputs, limits: Limits) -> Undisturbed:
+def undisturbed(inputs: Inputs, limits: Limits, rules: GoalRules | None = None) -> Undisturbed:
     """Evaluates one partition number."""
-    evaluator = PartitionEvaluator(limits, "undisturbed")
-    records: list[AnyScoreRecord] = []
+    evaluator = PartitionEvaluator(limits, "undisturbed", ChosenGoals(None, rules), writes_transcripts=True)
+    effects: list[Effect] = []
     refused: set[tuple[str, int, int]] = set()
     for time_ms, source, record in _in_order(inputs):
-        _keep(evaluator.advance(time_ms), records)
+        effects += evaluator.advance(time_ms)
         arrival = admit(source, record, limits)
         if isinstance(arrival, Arrival):
-            _keep(evaluator.receive(arrival), records)
+            effects += evaluator.receive(arrival)
         else:
             refused.add((record.topic, record.partition, record.offset))
-    _keep(evaluator.advance(END_OF_TIME_MS), records)
+    effects += evaluator.advance(END_OF_TIME_MS)
     while evaluator.next_wakeup() is not None:  # a close that takes several steps
-        _keep(evaluator.advance(END_OF_TIME_MS), records)
-    return Undisturbed(tuple(records), frozenset(refused))
+        effects += evaluator.advance(END_OF_TIME_MS)
+    records: list[AnyScoreRecord] = []
+    transcripts: list[Transcript] = []
+    questions: list[JudgeRequest] = []
+    for effect in effects:
+        match effect:
+            case PublishScore(score):
+                records.append(score)
+            case RequestVerdict(question):
+                questions.append(question)
+            case CloseCall(conversation_id, closing, transcript):
+                records += closing
+                transcripts += [Transcript(conversation_id, transcript)] if transcript is not None else []
+    return Undisturbed(tuple(records), frozenset(refused), tuple(transcripts), tuple(questions))
 
 
 def _in_order(inputs: Inputs) -> list[tuple[int, InputSource, InputRecord]]:
@@ -82,12 +101,3 @@ def _in_order(inputs: Inputs) -> list[tuple[int, InputSource, InputRecord]]:
             keyed.append((latest_ms, rank, record.offset, source, record))
     keyed.sort(key=lambda item: item[:3])
     return [(time_ms, source, record) for time_ms, _, _, source, record in keyed]
-
-
-def _keep(effects: Iterable[Effect], records: list[AnyScoreRecord]) -> None:
-    for effect in effects:
-        match effect:
-            case PublishScore(record):
-                records.append(record)
-            case CloseCall(_, closing):
-                records += closing

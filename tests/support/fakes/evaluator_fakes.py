@@ -15,7 +15,7 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.evaluator import service
 from consumers.evaluator.group import Member
-from consumers.evaluator.partition import OwnedPartition, Partition
+from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import OrderLog, OrderStarts, PlacedStart
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
@@ -234,7 +234,7 @@ def partition_of(
 ) -> tuple[Partition, CollectorRegistry]:
     """A partition that has been taken over, perhaps with something to recover."""
     registry = CollectorRegistry()
-    partition = Partition(number, evaluator, Limits(), SOURCE_BY_TOPIC, Instruments(registry, ["evaluator"]))
+    partition = Partition(outlet_of(number), evaluator, Limits(), SOURCE_BY_TOPIC, Instruments(registry, ["evaluator"]))
     partition.start(offsets, **recovery)
     return partition, registry
 
@@ -244,17 +244,11 @@ def order_starts() -> OrderStarts:
     return OrderStarts([PlacedStart(0, {}, 0)], 0)
 
 
-class StubWriter:
-    """Writes nothing."""
-
-    def __init__(self) -> None:
-        self.starts = order_starts()
-        self.writing_since: float | None = None
-
-
-def owned_of(partition: Partition) -> OwnedPartition:
-    writer: Any = StubWriter()
-    return OwnedPartition(partition, writer, SOURCE_BY_TOPIC)
+def outlet_of(number: int = 0) -> Outlet:
+    """The way out of a partition that has been taken over with nothing in its order."""
+    there = Outlet(number, KafkaSettings(), EvaluatorSettings())
+    there.starts = order_starts()
+    return there
 
 
 def decision(*records: Written, steps: bytes = b"", version: str = "test") -> Decision:
@@ -428,12 +422,12 @@ class FakeTakeover:
     async def stop(self) -> None:
         self.stopped = True
 
-    async def keep(self, owned: Sequence[OwnedPartition], writer_id: str) -> None:
-        self.kept = [each.partition.number for each in owned]
+    async def keep(self, owned: Sequence[Partition], writer_id: str) -> None:
+        self.kept = [each.number for each in owned]
         for each in owned:
             each.writer_id = writer_id
 
-    async def take(self, owned: Sequence[OwnedPartition], _: Any, writer_id: str) -> None:
+    async def take(self, owned: Sequence[Partition], _: Any, writer_id: str) -> None:
         self.begun += 1
         await self.gate.wait()
         if self.error is not None:
@@ -441,7 +435,7 @@ class FakeTakeover:
         for each in owned:
             each.writer_id = writer_id
             each.outlet.starts = order_starts()
-            each.partition.start(dict.fromkeys(INPUT_TOPICS, START))
+            each.start(dict.fromkeys(INPUT_TOPICS, START))
 
 
 class Shell:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.limits import Limits
-from schemas.closed_sets import CloseReason, InputSource, UnscoredReason
+from consumers.engine.limits import GoalRules, Limits
+from schemas.closed_sets import CloseReason, InputSource, JudgeKind, UnscoredReason
+from schemas.judging import REPLY_PARTITION_HEADER
 from schemas.order import OrderEncoder, OrderStart, order_value
 from schemas.scores.live_view import is_withdrawn
 from schemas.scores.records import (
@@ -33,6 +34,7 @@ from streamer.sources.replay import renamed, shifted
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call
 from tests.chaos.evaluators import newer_version
 from tests.chaos.load.call_pool import T0_SECONDS, CallTemplate, call_template, make_pool
+from tests.chaos.verdict.beside_scores import Beside, beside_compared
 from tests.chaos.verdict.checker import MOST_EXAMPLES, Findings, compared
 from tests.chaos.verdict.order_check import order_compared
 from tests.chaos.verdict.topic_reader import ReadRecord
@@ -189,14 +191,15 @@ def test_nothing_comes_after_the_end_of_a_call(peaceful: Undisturbed) -> None:
     closed = one_of(peaceful, ClosedFact)
     of_the_call = [record for record in newest(peaceful) if record.conversation_id == closed.conversation_id]
     score = next(record for record in of_the_call if isinstance(record, VoiceToVoiceLatency))
-    late = score.model_copy(update={"revision": score.revision + 1, "input_hash": "another", "is_first": False})
+    how = {"revision": score.revision + 1, "input_hash": "another", "is_first": False, "offsets": closed.offsets}
+    late = score.model_copy(update=how)
     findings = compared(peaceful.records, written([*peaceful.records, late]))
     assert zeros(findings) == (0, 0, 2), "and what it says is not what is final"
     assert "after the end" in "".join(findings.examples)
 
 
 def test_what_was_taken_back_was_never_there(peaceful: Undisturbed) -> None:
-    gone = {"turn": 77, "revision": 1}
+    gone: dict[str, Any] = {"turn": 77, "revision": 1, "offsets": {}}
     row = one_of(peaceful, TurnValues).model_copy(update={**gone, "is_withdrawn": True})
     latency = one_of(peaceful, VoiceToVoiceLatency).model_copy(update={**gone, "result": UNKNOWN})
     tool = one_of(peaceful, ToolUseFact).model_copy(update={**gone, "is_withdrawn": True})
@@ -264,7 +267,7 @@ def test_another_value_is_wrong_and_the_example_says_what(peaceful: Undisturbed)
 def test_how_and_when_it_was_said_is_not_what_it_says(peaceful: Undisturbed) -> None:
     final = one_of(peaceful, VoiceToVoiceLatency)
     how = {"revision": GENERATION, "offsets": {"audit.events": 9}, "caused_at_ms": 1, "code_version": "9"}
-    how |= {"status": TurnStatus.FINAL, "labels": CallLabels(agent="unknown"), "event_time_ms": 5}
+    how |= {"labels": CallLabels(agent="unknown"), "event_time_ms": 5}
     assert changed(peaceful, final, final.model_copy(update=how)).is_clean
 
 
@@ -273,6 +276,36 @@ def test_what_is_about_the_call_or_its_end_has_one_time_and_its_labels(peaceful:
     record = one_of(peaceful, kind)
     for other in ({"labels": CallLabels(agent="another")}, {"event_time_ms": 5}):
         assert zeros(changed(peaceful, record, record.model_copy(update=other))) == (0, 0, 1)
+
+
+def test_what_is_final_stays_final(peaceful: Undisturbed) -> None:
+    """Another status may go back: a late event opens a turn again."""
+    last: TurnValues = one_of(peaceful, TurnValues)
+
+    def then(number: int, status: TurnStatus) -> TurnValues:
+        how = {"revision": last.revision + number, "is_first": False, "first_known": (), "status": status}
+        return last.model_copy(update={**how, "input_hash": last.input_hash if number == 2 else f"{number}"})
+
+    settled, provisional, final = TurnStatus.SETTLED, TurnStatus.PROVISIONAL, TurnStatus.FINAL
+    assert changed(peaceful, last, then(0, settled), then(1, provisional), then(2, final)).is_clean
+    findings = changed(peaceful, last, then(0, settled), then(1, final), then(2, provisional))
+    assert zeros(findings) == (0, 0, 1)
+    assert "is provisional after a final one" in findings.examples[0]
+
+
+def test_offsets_of_a_call_do_not_go_back(peaceful: Undisturbed) -> None:
+    """Of the end of a call they are those of the undisturbed run: which records belong to it follows from the log."""
+    *_, last = [record for record in peaceful.records if record.name == "turn" and len(record.offsets) > 1]
+    topic, offset = next(iter(last.offsets.items()))
+    earlier = last.model_copy(update={"offsets": {**last.offsets, topic: 0}})
+    at = peaceful.records.index(last)
+    findings = compared(peaceful.records, written([*peaceful.records[:at], earlier, *peaceful.records[at + 1 :]]))
+    assert zeros(findings) == (0, 0, 1)
+    assert f"{topic}@0, after" in findings.examples[0]
+    closed: ClosedFact = one_of(peaceful, ClosedFact)
+    topic, offset = next(iter(closed.offsets.items()))
+    for further in ({"offsets": {**closed.offsets, topic: offset + 1}}, {"through": {topic: offset + 1}}):
+        assert zeros(changed(peaceful, closed, closed.model_copy(update=further))) == (0, 0, 1)
 
 
 def test_a_score_that_nobody_expects_is_wrong(peaceful: Undisturbed) -> None:
@@ -365,6 +398,66 @@ def test_a_template_gives_the_bytes_that_playing_the_call_gives() -> None:
         template = call_template([seed], None)
         assert [event.rendered(seconds, name.encode()) for event in template.events] == [e.value for e in played]
         assert [event.after_ms + seconds * 1_000 for event in template.events] == [e.arrival_ms for e in played]
+
+
+# The checker finds what is wrong beside scores: a transcript or a question that is missing, doubled or another one.
+
+
+NUMBER = 3
+OTHER = b"another transcript"
+
+
+@pytest.fixture(scope="module")
+def judged() -> Undisturbed:
+    rules = GoalRules(asks_judge=True, text_judges=(JudgeKind.CONCISENESS,))
+    return undisturbed(inputs_of(make_pool(3, 3)), LIMITS, rules)
+
+
+def transcripts_of(judged: Undisturbed) -> list[ReadRecord]:
+    return [
+        ReadRecord(0, at, 0, each.conversation_id.encode(), each.value) for at, each in enumerate(judged.transcripts)
+    ]
+
+
+def questions_of(judged: Undisturbed, number: int = NUMBER) -> list[ReadRecord]:
+    headers = ((REPLY_PARTITION_HEADER, b"%d" % number),)
+    return [
+        ReadRecord(0, at, 0, each.conversation_id.encode(), each.model_dump_json().encode(), headers)
+        for at, each in enumerate(judged.questions)
+    ]
+
+
+def test_transcripts_and_questions_are_there_once(judged: Undisturbed) -> None:
+    expected = Beside.of(judged, NUMBER, ())
+    transcripts, questions = transcripts_of(judged), questions_of(judged)
+    assert len(transcripts) == 3
+    assert len(questions) > 3
+    assert beside_compared(expected, transcripts, questions).is_clean
+    assert zeros(beside_compared(expected, transcripts[1:], questions)) == (1, 0, 0)
+    assert zeros(beside_compared(expected, [*transcripts, transcripts[0]], questions)) == (0, 1, 0)
+    another = transcripts[0]._replace(value=OTHER)
+    assert zeros(beside_compared(expected, [another, *transcripts[1:]], questions)) == (1, 0, 1)
+    assert zeros(beside_compared(expected, [another, *transcripts], questions)) == (0, 0, 1)
+    assert zeros(beside_compared(expected, transcripts, questions[1:])) == (1, 0, 0)
+    assert zeros(beside_compared(expected, transcripts, [*questions, questions[0]])) == (0, 1, 0)
+
+
+def test_a_question_names_its_call_and_the_partition_of_it(judged: Undisturbed) -> None:
+    expected = Beside.of(judged, NUMBER, ())
+    transcripts, (first, *others) = transcripts_of(judged), questions_of(judged)
+    elsewhere = questions_of(judged, NUMBER + 1)[0]
+    assert zeros(beside_compared(expected, transcripts, [elsewhere, *others])) == (1, 0, 1)
+    assert zeros(beside_compared(expected, transcripts, [first._replace(key=b"another"), *others])) == (0, 0, 1)
+
+
+def test_what_partitions_hold_adds_up_and_of_calls_that_lost_records_only_doubles_count(judged: Undisturbed) -> None:
+    lost = {each.conversation_id for each in judged.transcripts}
+    expected = Beside.of(judged, NUMBER, ()).and_of(Beside.of(judged, NUMBER + 1, lost))
+    transcripts, questions = transcripts_of(judged), questions_of(judged)
+    twice = [*questions, *questions_of(judged, NUMBER + 1)]
+    assert beside_compared(expected, [*transcripts, *transcripts], twice).is_clean
+    assert beside_compared(expected, [], []).is_clean
+    assert zeros(beside_compared(expected, [*transcripts, *transcripts, transcripts[0]], twice)) == (0, 1, 0)
 
 
 # The checker finds what is wrong with an order: a call that closes elsewhere only, a record passed over, an owner that goes back.

@@ -13,6 +13,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.transcripts import RecordedTranscript, transcript_bytes
 from schemas.events.elevenlabs import ConversationRecord
+from schemas.redaction import RedactionRules
 from tests.support.calls.agent_calls import arrivals_of, entry, heard, metrics, record, said
 from tests.support.fakes.engine_feed import Json, closings_of
 from tests.unit.schemas.test_transcript import KEYS
@@ -45,9 +46,9 @@ RESULT: Json = {
 def transcript(*entries: Json, redacts: bool = True, **more: Any) -> list[Json]:
     """The transcript of a record with these entries."""
     typed = ConversationRecord.model_validate(record(*entries, **more))
-    writer = RecordedTranscript("c", typed.transcript, typed.agent_id or "desk", Redactor() if redacts else None)
-    assert writer.go_on(lambda: True)
-    value = transcript_bytes(writer.turns)
+    redactor = Redactor(RedactionRules(enabled=redacts))
+    written = RecordedTranscript("c", typed.transcript, typed.agent_id or "desk", redactor)
+    value = transcript_bytes([turn for turn in written if turn is not None])
     assert value is not None
     turns: list[Json] = json.loads(value)
     assert all(list(turn) == KEYS for turn in turns)
@@ -163,16 +164,17 @@ def test_a_transcript_that_is_too_large_loses_long_values_and_then_everything(mo
     (turn,) = transcript(entry("agent", None, tool_calls=[long]))
     assert turn["tool_calls"][0]["params_as_json"] == '{"left_out_characters":6012}'
     typed = ConversationRecord.model_validate(record(entry("agent", "x" * 6_000)))
-    assert RecordedTranscript("c", typed.transcript, "desk", None).is_too_large
+    assert RecordedTranscript("c", typed.transcript, "desk", Redactor()).is_too_large
 
 
 def test_each_step_redacts_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
     typed = ConversationRecord.model_validate(
         record(entry("agent", "Yes?", original_message="Yes? And so on", feedback={"a": 1}))
     )
-    writer = RecordedTranscript("c", typed.transcript, "desk", Redactor())
-    assert [writer.go_on(lambda: False) for _ in range(3)] == [False, False, True]
-    assert len(writer.turns) == 1
+    written = RecordedTranscript("c", typed.transcript, "desk", Redactor())
+    assert [turn is None for turn in written] == [True, True, True, False], (
+        "a pause behind each of three, then the entry"
+    )
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,20 @@ def written_by(events: Events, *, taken_over: int = 0) -> list[AnyScoreRecord]:
     return [*records, *records_of(evaluator.advance(events[-1][0] + HOUR_MS))]
 
 
+@pytest.mark.parametrize("counts", [True, False])
+def test_after_a_loss_no_value_counts_as_the_first_one(*, counts: bool) -> None:
+    """A former owner may have counted it."""
+    feed = Feed()
+    talk(feed, 0, 1)
+    feed.evaluator.renumber("call", 1_000_000, counts=counts)
+    talk(feed, 2, 3)
+    feed.send("audit", ENDED, 60_000)
+    feed.advance(HOUR_MS)
+    later = [record for record in feed.records("turn") if record.turn == 3]
+    assert {record.revision // 1_000_000 for record in later} == {1}
+    assert [record.is_first for record in later][:1] == [counts]
+
+
 # The record of the call.
 
 

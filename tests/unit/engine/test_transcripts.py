@@ -8,17 +8,21 @@ from typing import Any
 import pytest
 
 from consumers.engine import transcripts as transcript_module
+from consumers.engine.call import Call
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.transcripts import transcript_bytes, transcript_of
+from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.transcripts import CallTranscript, MetricsOf, transcript_bytes
 from consumers.engine.turns.bot import BotTurn, BotTurnMachine, TokenUsage, TurnMetrics
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.heard import HeardByTheBot, cut_off_turns
 from consumers.engine.turns.timeline import ToolUses
+from schemas.redaction import RedactionRules
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from tests.support.fakes.engine_feed import Feed, Json, closings_of
 
 END_MS = 24 * 3_600_000
+PLAIN = Redactor(RedactionRules(enabled=False))
 
 
 class TranscriptFeed(Feed):
@@ -311,21 +315,12 @@ def test_a_message_that_was_cut_off_belongs_to_the_turn_that_was(feed: Transcrip
     assert brief(feed.closed()) == [(0, "agent", "Welcome to"), (0, "user", "Stop")]
 
 
-class Masking:
-    """Replaces a word everywhere, and shows its input."""
-
-    def redact(self, text: str) -> str:
-        return text.replace("SECRET", "[X]")
-
-    def redact_value(self, value: Any) -> Any:
-        match value:
-            case str():
-                return self.redact(value)
-            case dict():
-                return {key: self.redact_value(each) for key, each in value.items()}
-            case list():
-                return [self.redact_value(each) for each in value]
-        return value
+def entries_of(
+    call: Call, redactor: Redactor = PLAIN, metrics_of: MetricsOf | None = None
+) -> tuple[TranscriptTurn, ...]:
+    """The entries of the transcript of a call as it is now."""
+    transcript = CallTranscript("call", call.live, "desk", redactor, metrics_of)
+    return tuple(entry for entry in transcript if entry is not None)
 
 
 def test_the_redactor_goes_over_every_text_and_leaves_json_whole(feed: TranscriptFeed) -> None:
@@ -334,19 +329,17 @@ def test_the_redactor_goes_over_every_text_and_leaves_json_whole(feed: Transcrip
     feed.uses("book", 2_500, {"name": 'a "SECRET"'}, '{"note": ["SECRET"]}')
     feed.uses("pay", 3_000, "SECRET", "SECRET")
     call = feed.evaluator._calls["call"]
-    turns = transcript_of("call", call.live, "desk", Masking())
+    turns = entries_of(call, Redactor(RedactionRules(patterns={"XX": "SECRET"})))
     text = TRANSCRIPT.dump_json(turns).decode()
     assert "SECRET" not in text
-    assert text.count("[X]") == 4 + 2 * 2 + 2, "messages, the original, arguments twice each, results"
+    assert text.count("[XX]") == 4 + 2 * 2 + 2, "messages, the original, arguments twice each, results"
     plain = json.loads(text)
     tools = [each for turn in plain for each in (*turn["tool_calls"], *turn["tool_results"])]
     assert [json.loads(each["params_as_json"]) for each in tools if "params_as_json" in each] == [
-        {"name": 'a "[X]"'}, "[X]"
+        {"name": 'a "[XX]"'}, "[XX]"
     ]  # fmt: skip
-    assert [each["result_value"] for each in tools if "result_value" in each] == ['{"note":["[X]"]}', "[X]"]
-    assert "SECRET" in TRANSCRIPT.dump_json(transcript_of("call", call.live, "desk")).decode(), (
-        "only where it is asked to"
-    )
+    assert [each["result_value"] for each in tools if "result_value" in each] == ['{"note":["[XX]"]}', "[XX]"]
+    assert "SECRET" in TRANSCRIPT.dump_json(entries_of(call)).decode(), "only where it is asked to"
 
 
 MEASURED = TurnMetrics(
@@ -376,9 +369,7 @@ def test_each_number_stands_once_on_the_entry_that_it_is_about(feed: TranscriptF
     feed.uses("book", 2_500, {}, "done")
     feed.uses("pay", 3_500, {}, "done")
     feed.agent(5_000, 6_000, "Done.")
-    turns = transcript_of(
-        "call", feed.evaluator._calls["call"].live, "desk", metrics_of=lambda turn: MEASURED if turn == 1 else NOTHING
-    )
+    turns = entries_of(feed.evaluator._calls["call"], metrics_of=lambda turn: MEASURED if turn == 1 else NOTHING)
     assert measured(turns) == [
         ("user", "", {"convai_asr_trailing_service_latency": 0.2}),
         ("agent", "calls", {"convai_llm_tool_request_generation_latency": 1.25}),
@@ -398,8 +389,7 @@ def test_numbers_move_to_the_entry_that_is_there(feed: TranscriptFeed) -> None:
     feed.caller(1_000, 2_000, "Book both", "Book both")
     feed.uses("book", 2_500, {}, "done")
     feed.uses("pay", 3_500, {}, "done")
-    live = feed.evaluator._calls["call"].live
-    turns = transcript_of("call", live, "desk", metrics_of=lambda _turn: MEASURED)
+    turns = entries_of(feed.evaluator._calls["call"], metrics_of=lambda _turn: MEASURED)
     everything = {"convai_llm_service_ttfb": 1.5, "convai_llm_tool_request_generation_latency": 1.25}
     assert measured(turns) == [
         ("agent", "", everything),  # the greeting has no calls, and no caller

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.evaluator.assignment import Assignment
-from consumers.evaluator.partition import OwnedPartition, Partition
+from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import order_version
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Takeover
@@ -244,21 +244,20 @@ class Owner:
         self.evaluator = PartitionEvaluator(
             settings.limits, settings.code_version, chosen, writes_transcripts=settings.writes_transcripts
         )
+        self.outlet = Outlet(number, broker.kafka, settings)
         self.partition = Partition(
-            number, self.evaluator, settings.limits, SOURCE_BY_TOPIC, instruments, goals=chosen, version=version
+            self.outlet, self.evaluator, settings.limits, SOURCE_BY_TOPIC, instruments, goals=chosen, version=version
         )
-        self.outlet = Outlet(number, self.partition.outbox, broker.kafka, settings)
         self.writer = Writer(broker.kafka, settings, instruments)
-        self.owned = OwnedPartition(self.partition, self.outlet, SOURCE_BY_TOPIC)
         self.takeover = Takeover(broker.kafka, settings, instruments, SOURCE_BY_TOPIC, version, goals)
         self.consumer = LittleConsumer(broker)
         self.assignment = _Assignment(SOURCE_BY_TOPIC, {}, trusted_clock())
-        self.assignment.owned = {number: self.owned}
+        self.assignment.owned = {number: self.partition}
 
     async def take_over(self) -> None:
         await self.takeover.start()
         await self.writer.start()
-        await self.takeover.take([self.owned], self.consumer, self.writer.id)
+        await self.takeover.take([self.partition], self.consumer, self.writer.id)
         self.consumer.positions = {tp: self.partition.next_offsets[tp.topic] for tp in self.inputs}
 
     def read(self, most: Mapping[str, int] | int) -> None:
@@ -294,7 +293,7 @@ class Owner:
             await self.writer._write({self.outlet: decisions})
 
     def commit(self) -> None:
-        self.broker.committed |= self.owned.due_offsets()
+        self.broker.committed |= self.partition.due_offsets()
 
     async def to_the_end(self) -> None:
         """Reads everything, lets every call end, and writes everything."""

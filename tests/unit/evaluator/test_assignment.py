@@ -21,7 +21,6 @@ from tests.support.fakes.evaluator_fakes import (
     Record,
     StubEvaluator,
     fact,
-    owned_of,
     partition_of,
     trusted_clock,
 )
@@ -84,7 +83,7 @@ async def test_time_passes_in_a_partition_once_every_input_is_known() -> None:
     for evaluator in evaluators:
         evaluator.wakeup_ms = 0
     assignment = Assignment(["a", "b"], {}, trusted_clock(LATER))
-    assignment.owned = {number: owned_of(partition_of(evaluators[number])[0]) for number in (0, 1)}
+    assignment.owned = {number: partition_of(evaluators[number])[0] for number in (0, 1)}
     known: dict[TopicPartition, Any] = {TopicPartition(topic, 0): (4, 4, 4, NOW_MS) for topic in "ab"}
     known[TopicPartition("a", 1)] = (4, 4, 4, NOW_MS)
     consumer = FakeConsumer(known)
@@ -102,7 +101,7 @@ async def test_what_cannot_be_decoded_leaves_no_gap_and_says_nothing_of_the_time
     assignment = Assignment(["a"], {}, clock)
     partition, _ = partition_of(StubEvaluator())
     partition.next_offsets["a"] = 4
-    assignment.owned = {0: owned_of(partition)}
+    assignment.owned = {0: partition}
     consumer = FakeConsumer({TopicPartition("a", 0): (4, 4, 4, NOW_MS)})
     await told_twice(assignment, consumer)
     assignment.polled({0: [[stand_in("a", 4, 9)]]})
@@ -115,7 +114,7 @@ async def test_an_answer_says_how_things_were_when_the_one_before_had_come() -> 
     evaluator = StubEvaluator()
     evaluator.wakeup_ms = 0
     assignment = Assignment(["a"], {}, trusted_clock(LATER))
-    assignment.owned = {0: owned_of(partition_of(evaluator)[0])}
+    assignment.owned = {0: partition_of(evaluator)[0]}
     consumer = FakeConsumer({TopicPartition("a", 0): (4, 4, 4, NOW_MS)})
     for answered_at_ms in (NOW_MS, NOW_MS, NOW_MS + 100, NOW_MS + 100, NOW_MS + 9_000):
         consumer.known[TopicPartition("a", 0)] = (4, 4, 4, answered_at_ms)
@@ -131,7 +130,7 @@ async def test_what_the_client_has_no_more_is_not_asked_for() -> None:
     for evaluator in evaluators:
         evaluator.wakeup_ms = 0
     assignment = Assignment(["a"], {}, trusted_clock())
-    assignment.owned = {number: owned_of(partition_of(evaluators[number])[0]) for number in (0, 1)}
+    assignment.owned = {number: partition_of(evaluators[number])[0] for number in (0, 1)}
     consumer = FakeConsumer({TopicPartition("a", number): (4, 4, 4, NOW_MS) for number in (0, 1)})
     consumer.assigned = {TopicPartition("a", 1)}
     await told_twice(assignment, consumer)
@@ -147,7 +146,7 @@ async def test_what_the_client_has_no_more_is_not_asked_for() -> None:
 )
 async def test_the_end_is_what_can_be_read(stable_end: int | None, lag: int) -> None:
     assignment = Assignment(["a"], {}, trusted_clock())
-    assignment.owned = {3: owned_of(partition_of(StubEvaluator(), 3)[0])}
+    assignment.owned = {3: partition_of(StubEvaluator(), 3)[0]}
     await assignment.look(FakeConsumer({TopicPartition("a", 3): (4, 10, stable_end, NOW_MS)}))
     assert assignment.lag_messages("g") == {("g", "a", "3"): lag}
 
@@ -155,7 +154,7 @@ async def test_the_end_is_what_can_be_read(stable_end: int | None, lag: int) -> 
 async def test_lag_and_newest_records_are_told_by_topic() -> None:
     partition, _ = partition_of(StubEvaluator())
     assignment = Assignment([PIPECAT, AUDIT], {}, trusted_clock())
-    assignment.owned = {0: owned_of(partition)}
+    assignment.owned = {0: partition}
     assert assignment.newest_records_ms() == {}
     assert assignment.lag_seconds("g") == {}
     partition.polled([[Record(PIPECAT, 0, NOW_MS - 500), Record(PIPECAT, 1, NOW_MS - 700)]])
@@ -168,14 +167,14 @@ async def test_lag_and_newest_records_are_told_by_topic() -> None:
 def test_what_is_given_up_is_dropped_and_the_rest_is_known_anew() -> None:
     partitions = [partition_of(StubEvaluator([PublishScore(fact("c-1"))]), number)[0] for number in (0, 1)]
     assignment = Assignment([PIPECAT], {}, trusted_clock())
-    assignment.owned = {partition.number: owned_of(partition) for partition in partitions}
+    assignment.owned = {partition.number: partition for partition in partitions}
     for partition in partitions:
         partition.fold([[Record(PIPECAT, 0, partition=partition.number)]], None)
     at = {TopicPartition(PIPECAT, 1): OffsetAndMetadata(1, "")}
     assignment.committed(at)
     assert assignment.not_committed(at) == {}
     assert assignment.unwritten_records == 2
-    assert [owned.partition.number for owned in assignment.keep_only([1])] == [0]
+    assert [owned.number for owned in assignment.keep_only([1])] == [0]
     assert [partition.is_active for partition in partitions] == [False, True]
     assert list(assignment.active) == [1]
     assert assignment.unwritten_records == 1
@@ -187,7 +186,7 @@ def test_what_a_given_up_partition_has_folded_is_counted() -> None:
     evaluator = StubEvaluator()
     partition, registry = partition_of(evaluator)
     assignment = Assignment([PIPECAT], {}, trusted_clock())
-    assignment.owned = {0: owned_of(partition)}
+    assignment.owned = {0: partition}
     evaluator.counts = [Count("callgauge_events_total", ("audit", "folded"), 15)]
     assignment.keep_only(())
     assert registry.get_sample_value("callgauge_events_total", {"source": "audit", "outcome": "folded"}) == 15
@@ -199,7 +198,7 @@ def test_the_lag_of_the_watermark_is_what_a_restart_reads_again() -> None:
     partition, _ = partition_of(evaluator, 3, {PIPECAT: 2, AUDIT: 0})
     partition.fold([[Record(PIPECAT, 2, partition=3), Record(PIPECAT, 8, partition=3)]], None)
     assignment = Assignment([PIPECAT, AUDIT], {}, trusted_clock())
-    assignment.owned = {3: owned_of(partition)}
+    assignment.owned = {3: partition}
     assert assignment.watermark_lag_messages("g") == {("g", PIPECAT, "3"): 7, ("g", AUDIT, "3"): 0}
     partition.drop()
     assert assignment.watermark_lag_messages("g") == {}
@@ -225,7 +224,7 @@ class Lagging(NamedTuple):
         for run in runs:
             tp = TopicPartition(run[0].topic, 0)
             self.consumer.known[tp] = (run[-1].offset + 1, *self.consumer.known[tp][1:])
-        self.assignment.owned[0].partition.polled(runs)
+        self.assignment.owned[0].polled(runs)
         await self.assignment.look(self.consumer)
         self.assignment.fold(0, runs)
         self.assignment.pause_leading_inputs(self.consumer)
@@ -236,7 +235,7 @@ async def lagging() -> Lagging:
     evaluator = StubEvaluator()
     clocks = Clocks()
     assignment = Assignment([PIPECAT, AUDIT], {}, trusted_clock(clocks))
-    assignment.owned = {0: owned_of(partition_of(evaluator)[0])}
+    assignment.owned = {0: partition_of(evaluator)[0]}
     consumer = FakeConsumer({TopicPartition(topic, 0): (0, 10, 10, NOW_MS) for topic in (PIPECAT, AUDIT)})
     await told_twice(assignment, consumer)
     return Lagging(evaluator, assignment, consumer, clocks)
@@ -246,7 +245,7 @@ async def test_an_input_that_is_ahead_waits_for_the_one_that_lags(lagging: Laggi
     await lagging.read(*(Record(PIPECAT, offset, NOW_MS + offset * 1_000) for offset in range(10)))
     assert lagging.folded == []
     assert lagging.assignment.waiting_records == 10
-    partition = lagging.assignment.owned[0].partition
+    partition = lagging.assignment.owned[0]
     assert partition.offsets_to_commit()[PIPECAT] == 0  # a successor reads the waiting records again
     await lagging.read(Record(AUDIT, 0, NOW_MS + 500), Record(AUDIT, 1, NOW_MS + 2_500))
     assert lagging.folded == [("pipecat", 0), ("audit", 0), ("pipecat", 1), ("pipecat", 2), ("audit", 1)]
@@ -293,7 +292,7 @@ async def test_after_a_rebalance_what_waited_is_read_again(lagging: Lagging) -> 
     await lagging.read(*(Record(PIPECAT, offset, NOW_MS) for offset in range(5)))
     assert lagging.assignment.keep_only([0]) == []
     assert lagging.assignment.waiting_records == 0
-    assert lagging.assignment.owned[0].partition.next_offsets[PIPECAT] == 0
+    assert lagging.assignment.owned[0].next_offsets[PIPECAT] == 0
     assert lagging.assignment.newest_records_ms() == {}
 
 
@@ -316,7 +315,7 @@ async def replicated() -> Replicated:
     evaluator = StubEvaluator()
     clocks = Clocks()
     assignment = Assignment([PIPECAT, AUDIT], {TopicPartition(AUDIT, 0): None}, trusted_clock(clocks))
-    assignment.owned = {0: owned_of(partition_of(evaluator)[0])}
+    assignment.owned = {0: partition_of(evaluator)[0]}
     consumer = FakeConsumer({TopicPartition(topic, 0): (10, 10, 10, NOW_MS) for topic in (PIPECAT, AUDIT)})
     await told_twice(assignment, consumer)
     return Replicated(evaluator, assignment, consumer, clocks)
@@ -385,7 +384,7 @@ async def test_an_input_that_we_do_not_read_on_is_waited_for(replicated: Replica
 
 async def test_only_the_partitions_of_a_poll_are_looked_at() -> None:
     assignment = Assignment([PIPECAT], {}, trusted_clock(LATER))
-    assignment.owned = {number: owned_of(partition_of(StubEvaluator(), number)[0]) for number in (0, 1)}
+    assignment.owned = {number: partition_of(StubEvaluator(), number)[0] for number in (0, 1)}
     consumer = FakeConsumer({TopicPartition(PIPECAT, number): (0, 0, 0, NOW_MS) for number in (0, 1)})
     await assignment.look(consumer, [1])
     assert assignment.lag_messages("g") == {("g", PIPECAT, "1"): 0}
@@ -395,7 +394,7 @@ async def test_only_the_partitions_of_a_poll_are_looked_at() -> None:
 
 async def test_what_was_looked_at_less_often_is_known_up_to_less() -> None:
     assignment = Assignment([PIPECAT], {}, trusted_clock(LATER))
-    assignment.owned = {number: owned_of(partition_of(StubEvaluator(), number)[0]) for number in (0, 1)}
+    assignment.owned = {number: partition_of(StubEvaluator(), number)[0] for number in (0, 1)}
     consumer = FakeConsumer({})
     for answered_at_ms, numbers in ((0, [0, 1]), (25, [1]), (50, [1]), (75, [0, 1])):
         consumer.known = {TopicPartition(PIPECAT, number): (0, 0, 0, NOW_MS + answered_at_ms) for number in (0, 1)}
@@ -407,7 +406,7 @@ async def test_what_was_looked_at_less_often_is_known_up_to_less() -> None:
 async def test_when_the_clock_was_set_every_partition_is_looked_at() -> None:
     clocks = Clocks()
     assignment = Assignment([PIPECAT], {}, trusted_clock(clocks))
-    assignment.owned = {number: owned_of(partition_of(StubEvaluator(), number)[0]) for number in (0, 1)}
+    assignment.owned = {number: partition_of(StubEvaluator(), number)[0] for number in (0, 1)}
     consumer = FakeConsumer({})
 
     async def looks(numbers: list[int] | None = None) -> None:

@@ -15,7 +15,7 @@ from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, Op
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.evaluator import partition as partition_module
-from consumers.evaluator.partition import MAX_KINDS, MAX_QUARANTINE_LINES, MisreadRecords, OwnedPartition, Partition
+from consumers.evaluator.partition import MAX_KINDS, MAX_QUARANTINE_LINES, MisreadRecords, Partition
 from consumers.evaluator.recovery import CommitNote, OrderStarts, PlacedStart
 from consumers.evaluator.writer import Trip
 from consumers.runtime.registry import Instruments
@@ -33,7 +33,6 @@ from tests.support.fakes.evaluator_fakes import (
     fact,
     goal_set,
     goals_fact,
-    owned_of,
     partition_of,
     waiting_in,
 )
@@ -240,6 +239,16 @@ def test_every_step_is_noted_in_its_order() -> None:
     assert waiting_in(partition.outbox) == [[RefusalReason.EMPTY_KEY], ["c-1"], ["c-0", "c-2"]]
 
 
+def test_steps_that_decided_nothing_are_written_when_the_partition_is_given_up() -> None:
+    """Or the successor would fold their records as new ones, and count them again."""
+    partition, _ = partition_of(Scripted((), ()))
+    partition.fold([[Record(PIPECAT, 3), Record(PIPECAT, 4)]], None)
+    assert not partition.outbox.is_filled
+    for _ in range(2):
+        partition.write_steps()
+    assert steps_in(partition) == [[Fold(InputSource.PIPECAT, 3), Fold(InputSource.PIPECAT, 4)]]
+
+
 def test_a_decision_has_all_steps_since_the_one_before() -> None:
     evaluator = Scripted((), (Count("callgauge_late_events_total", ("audit",)),), (SCORE,), (), (SCORE, SCORE), ())
     partition, _ = partition_of(evaluator, offsets={PIPECAT: 7})
@@ -274,16 +283,16 @@ def test_steps_that_decide_nothing_are_not_kept_for_ever(monkeypatch: pytest.Mon
 # A partition between two owners: which offsets may be committed, and the note beside them.
 
 
-def owned(evaluator: StubEvaluator | None = None) -> OwnedPartition:
+def owned(evaluator: StubEvaluator | None = None) -> Partition:
     engine = evaluator or StubEvaluator([PublishScore(fact("c-1"))])
-    return owned_of(partition_of(engine, offsets={PIPECAT: 5, AUDIT: 2})[0])
+    return partition_of(engine, offsets={PIPECAT: 5, AUDIT: 2})[0]
 
 
-def fold(each: OwnedPartition, *offsets: int) -> None:
-    each.partition.fold([[Record(PIPECAT, offset) for offset in offsets]], None)
+def fold(each: Partition, *offsets: int) -> None:
+    each.fold([[Record(PIPECAT, offset) for offset in offsets]], None)
 
 
-def due(each: OwnedPartition) -> dict[str, int]:
+def due(each: Partition) -> dict[str, int]:
     return {tp.topic: at.offset for tp, at in each.due_offsets().items()}
 
 
@@ -302,7 +311,7 @@ def test_a_commit_says_where_to_read_the_inputs_and_the_order() -> None:
 
 def test_only_what_is_written_is_committed_and_what_came_since_is_not() -> None:
     each = owned()
-    outbox = each.partition.outbox
+    outbox = each.outbox
     fold(each, 5)
     assert due(each) == {}
     fold(each, 6)
@@ -320,14 +329,14 @@ def test_the_note_is_of_the_same_moment_as_the_offsets() -> None:
     assert due(each) == {}
     each.outlet.starts.add(PlacedStart(2, {InputSource.PIPECAT: 6}, 41))
     fold(each, 6)
-    each.partition.outbox.written(1)
+    each.outbox.written(1)
     assert each.due_offsets()[TopicPartition(PIPECAT, 0)] == OffsetAndMetadata(6, CommitNote(40, read=6).text())
 
 
 def test_a_partition_that_is_not_ours_commits_nothing() -> None:
     each = owned()
     fold(each, 5)
-    each.partition.drop()
+    each.drop()
     assert [due(each) for _ in range(2)] == [{}, {}]
 
 
@@ -339,12 +348,12 @@ def test_no_offset_is_ahead_of_what_is_written(steps: list[str]) -> None:
             fold(each, folded)
             folded += 1
         elif step == "write" and written < folded:
-            each.partition.outbox.written(1)
+            each.outbox.written(1)
             written += 1
         elif offsets := due(each):
             assert committed <= offsets[PIPECAT] <= written
             committed = offsets[PIPECAT]
-    each.partition.outbox.written(30)
+    each.outbox.written(30)
     due(each)
     assert due(each)[PIPECAT] == folded
 

@@ -70,7 +70,7 @@ async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(shell: S
     await shell.assigned(0, 1)
     shell.may_write.clear()
     await shell.folds(4, number=1)
-    lost = shell.role._assignment.owned[1].partition
+    lost = shell.role._assignment.owned[1]
     revoking = asyncio.create_task(shell.revoked())
     await until_idle()
     shell.may_write.set()

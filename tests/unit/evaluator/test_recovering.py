@@ -30,7 +30,7 @@ from tests.support.fakes.evaluator_fakes import (
     fact,
     goal_set,
     goals_fact,
-    owned_of,
+    outlet_of,
     trusted_clock,
     waiting_in,
 )
@@ -53,10 +53,9 @@ class Recovering:
         self.engine.closing_calls = int(closes)
         self.goals = ChosenGoals()
         self.partition = Partition(
-            0, self.engine, Limits(), SOURCE_BY_TOPIC, Instruments(self.registry, ["evaluator"]), goals=self.goals,
+            outlet_of(), self.engine, Limits(), SOURCE_BY_TOPIC, Instruments(self.registry, ["evaluator"]), goals=self.goals,
             version=VERSION,
         )  # fmt: skip
-        self.owned = owned_of(self.partition)
 
     def replay(self, order: WrittenOrder, **ends: int) -> None:
         """Begins to take this order again. The inputs end at these offsets."""
@@ -187,13 +186,13 @@ def test_meanwhile_nothing_is_committed_counted_or_closed_and_no_time_passes(kin
     partition.advance(NOW_MS)
     partition.count_events()
     assert (engine.advanced_to_ms, partition.closing_calls, len(engine.counts)) == ([], 0, 1)
-    assert [recovering.owned.due_offsets() for _ in range(2)] == [{}, {}]
+    assert [recovering.partition.due_offsets() for _ in range(2)] == [{}, {}]
     recovering.fold(said(1))
     assert not recovering.is_silent()
     partition.advance(NOW_MS)
     assert (engine.advanced_to_ms, partition.closing_calls) == ([NOW_MS], 1)
     partition.outbox.written(9)
-    assert len(recovering.owned.due_offsets()) == len(INPUT_TOPICS)
+    assert len(recovering.partition.due_offsets()) == len(INPUT_TOPICS)
 
 
 @BOTH
@@ -210,7 +209,7 @@ def test_records_behind_what_is_recovered_are_folded_before_time_passes(kind: st
             return None
 
     assignment = Known(INPUT_TOPICS, {}, trusted_clock())
-    assignment.owned = {0: recovering.owned}
+    assignment.owned = {0: recovering.partition}
     assignment.fold(0, [[said(1), said(2, at_ms=NOW_MS + 300), said(3, at_ms=NOW_MS + 600)]])
     assignment.fold(0, ())
     folded = [arrival.offset for arrival in recovering.engine.arrivals]

@@ -27,6 +27,8 @@ from tests.support.fakes.evaluator_fakes import (
     Record,
     Shell,
     WrittenOrder,
+    decision,
+    fact,
     inputs_of,
     until_idle,
 )
@@ -86,7 +88,7 @@ async def test_a_replay_goes_on_without_a_wait_between_its_steps(shell: Shell, m
     order.write(*(TimePassed(NOW_MS + step) for step in range(5)))
     positions = dict.fromkeys(InputSource, START)
     shell.evaluators[0].open_calls = ()
-    partition = shell.role._assignment.owned[0].partition
+    partition = shell.role._assignment.owned[0]
     taken = replay.Replay(order.read(), positions, positions, "1", shell.evaluators[0], partition.admitted)
     partition.start(dict.fromkeys(INPUT_TOPICS, START), replay=taken)
     waits: list[float] = []
@@ -413,6 +415,30 @@ async def test_reading_waits_for_a_broker_that_takes_scores_slowly(shell: Shell)
     shell.role._pause_leading_inputs()
     assert shell.role._assignment.unwritten_records == 0
     assert shell.consumer.paused == set()
+
+
+async def test_all_partitions_wait_for_the_one_writer_until_half_of_it_is_written(shell: Shell) -> None:
+    await shell.assigned(0, 1)
+    shell.may_write.clear()
+    await shell.polled(*range(4, 4 + 2 * MAX_UNWRITTEN))
+    outbox = shell.role._assignment.owned[0].outbox
+    seen = []
+    while outbox.records:
+        shell.role._pause_leading_inputs()
+        seen.append((outbox.records, shell.consumer.paused == inputs_of(0) | inputs_of(1)))
+        outbox.written(1)
+    half = MAX_UNWRITTEN // 2
+    assert seen == [(left, left > half) for left in range(2 * MAX_UNWRITTEN, 0, -1)]
+
+
+async def test_a_tick_does_not_pause_what_waits_for_the_writer_a_moment(shell: Shell) -> None:
+    await shell.assigned(0)
+    shell.may_write.clear()
+    shell.role._assignment.owned[0].outbox.put(decision(*[fact("c-1")] * (MAX_UNWRITTEN + 1)))
+    shell.role._pause_leading_inputs(may_stop=False)
+    assert shell.consumer.paused == set()
+    shell.role._pause_leading_inputs()
+    assert shell.consumer.paused == inputs_of(0)
 
 
 async def test_nobody_waits_for_what_is_given_up(shell: Shell) -> None:

@@ -102,7 +102,7 @@ async def test_nothing_is_read_before_every_partition_is_claimed(
 
     monkeypatch.setattr(Claims, "claim", late)
     await one.takeover.start()
-    task = asyncio.create_task(one.takeover.take([one.owned, other.owned], one.consumer, one.writer.id))
+    task = asyncio.create_task(one.takeover.take([one.partition, other.partition], one.consumer, one.writer.id))
     await until_idle()
     assert broker.journal == ["mark order[0]", "mark scores[0]"]
     may_claim.set()
@@ -157,8 +157,8 @@ async def test_what_is_kept_is_claimed_for_the_next_writer(handed_over: LittleBr
     handed_over.put(PIPECAT, STARTED, b"c")
     owner.writer = Writer(handed_over.kafka, EvaluatorSettings(group_id="g"), owner.instruments)
     await owner.writer.start()
-    await owner.takeover.keep([owner.owned], owner.writer.id)
-    assert owner.owned.writer_id == owner.writer.id
+    await owner.takeover.keep([owner.partition], owner.writer.id)
+    assert owner.partition.writer_id == owner.writer.id
     owner.read(20)
     successor = await took_over(handed_over)
     with pytest.raises(ProducerFenced):
@@ -522,11 +522,11 @@ async def test_taking_over_without_a_connection_is_refused(broker: LittleBroker)
     """Without commits everything is read again, so their absence must not be a guess."""
     owner = Owner(broker)
     with pytest.raises(RuntimeError, match="before it was started, or after it was stopped"):
-        await owner.takeover.take([owner.owned], owner.consumer, owner.writer.id)
+        await owner.takeover.take([owner.partition], owner.consumer, owner.writer.id)
     await owner.takeover.start()
     await owner.takeover.stop()
     with pytest.raises(RuntimeError, match="before it was started, or after it was stopped"):
-        await owner.takeover.take([owner.owned], owner.consumer, owner.writer.id)
+        await owner.takeover.take([owner.partition], owner.consumer, owner.writer.id)
     assert not any(line.startswith("read") for line in broker.journal)
     assert not owner.partition.is_active
 

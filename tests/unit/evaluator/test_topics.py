@@ -148,6 +148,35 @@ async def test_the_embedded_broker_is_asked_for_counts_only(broker: Broker) -> N
 # While it runs.
 
 
+async def test_a_setting_that_is_changed_while_running_is_told_once_with_the_remedy(broker: Broker) -> None:
+    watch = TopicWatch(KAFKA, SETTINGS, AsyncMock())
+    with capture_logs() as logged:
+        await watch.look_at_settings()
+        broker.settings["scores"] = {**RIGHT, "cleanup.policy": "compact"}
+        for _ in range(2):
+            await watch.look_at_settings()
+        broker.settings["scores"] = {**RIGHT, "message.timestamp.type": "CreateTime"}  # which stops no start
+        await watch.look_at_settings()
+    (line,) = logged
+    assert (line["event"], line["log_level"], line["topic"]) == ("topic_changed", "error", "x.scores")
+    assert line["seen"].startswith("cleanup.policy is compact, expected delete")
+    assert line["what_to_do"].startswith("Set cleanup.policy=delete")
+
+
+async def test_settings_are_looked_at_now_and_then_and_a_broker_that_is_away_is_no_fault(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "SETTINGS_EVERY_SECONDS", 0.0)
+    watch = TopicWatch(KAFKA, SETTINGS, AsyncMock())
+    watch.look(None)
+    assert watch._looking is not None
+    await watch._looking
+    assert broker.asked_for_settings
+    monkeypatch.setattr(topics, "topic_settings", AsyncMock(side_effect=KafkaUnreachableError("away")))
+    await watch.look_at_settings()
+    watch.stop()
+
+
 class Answering(KafkaSettings):
     """Settings whose connection gives one answer: partition counts by topic, 0 for one that is not there."""
 

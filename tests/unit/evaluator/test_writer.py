@@ -149,7 +149,6 @@ class Writing:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_embedded: bool = False, **settings: Any) -> None:
         self.registry = CollectorRegistry()
-        self.outbox = Outbox()
         self.producer = FakeProducer()
         self.asked: dict[str, Any] = {}
         self.is_started = False
@@ -159,7 +158,8 @@ class Writing:
         instruments = Instruments(self.registry, ["evaluator"])
         self.writer = Writer(kafka, evaluator, instruments)
         self.claims = Claims(kafka, evaluator)
-        self.outlet = Outlet(3, self.outbox, kafka, evaluator)
+        self.outlet = Outlet(3, kafka, evaluator)
+        self.outbox = self.outlet.outbox
         self.outlet.starts = OrderStarts([PlacedStart(0, {}, 9)], 0)
         self.writer.add(self.outlet)
 
@@ -263,7 +263,7 @@ async def test_without_transactions_the_writer_has_no_id(
 
 
 async def test_all_partitions_share_a_transaction_and_each_has_its_order(writing: Writing) -> None:
-    other = Outlet(4, Outbox(), KafkaSettings(topic_prefix="t."), EvaluatorSettings(group_id="g"))
+    other = Outlet(4, KafkaSettings(topic_prefix="t."), EvaluatorSettings(group_id="g"))
     other.starts = OrderStarts([PlacedStart(0, {}, 9)], 0)
     writing.writer.add(other)
     writing.put("a")
@@ -277,7 +277,7 @@ async def test_all_partitions_share_a_transaction_and_each_has_its_order(writing
 
 
 async def test_what_does_not_fit_into_a_transaction_comes_first_in_the_next(writing: Writing) -> None:
-    other = Outlet(4, Outbox(), KafkaSettings(topic_prefix="t."), EvaluatorSettings(group_id="g"))
+    other = Outlet(4, KafkaSettings(topic_prefix="t."), EvaluatorSettings(group_id="g"))
     writing.writer.add(other)
     full = decision(*[fact("a")] * MAX_TRANSACTION_RECORDS)
     for _ in range(2):
@@ -490,7 +490,8 @@ async def test_nothing_is_written_when_the_partition_had_another_owner_while_the
     writing.outbox.put(decision(LARGE_TRANSCRIPT, fact("c-2")))
     running = await writing.run()
     with pytest.raises(FencedError, match="taken over by another evaluator in between"):
-        await running
+        async with asyncio.timeout(patient(5)):
+            await running
     assert writing.producer.journal[-2:] == ["stop", "start"]
     assert writing.outbox.records == 2
     assert writing.published == 0
@@ -740,6 +741,14 @@ async def test_the_embedded_broker_gets_no_order(make: Callable[..., Writing]) -
     await writing.written(steps_of("a"), steps_of("b", record=False))
     assert [sent.topic for sent in writing.producer.sent] == ["t.scores"]
     assert len(writing.outlet.starts._starts) == 1
+
+
+async def test_steps_that_decided_nothing_end_no_writer_on_the_embedded_broker(make: Callable[..., Writing]) -> None:
+    """They have no record there, and the evaluator has them written whenever it stops."""
+    writing = make(is_embedded=True)
+    async with asyncio.timeout(patient(5)):
+        await writing.written(steps_of("b", record=False))
+    assert writing.producer.sent == []
 
 
 # Decisions that wait to be written stay in order and whole, and their waiters wake at the right moment.

@@ -198,5 +198,5 @@ def test_an_endpoint_that_asks_for_a_pause_gets_one_also_if_batches_wait() -> No
 
 def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http._log_exporter", None)
-    with pytest.raises(OtlpUnavailableError, match=r"callgauge\[otlp\]"):
+    with pytest.raises(OtlpUnavailableError, match=r"\[otlp\]"):
         EvaluationSender(OtlpSettings(endpoint="http://127.0.0.1:1/v1/logs"), "1", lambda *_: None)

@@ -9,14 +9,15 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, KafkaConnectionError
 from aiokafka.structs import OffsetAndMetadata
+from faststream.kafka import TestKafkaBroker
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from consumers.exporter import service
-from consumers.exporter.service import MAX_REFUSED_LINES, MAX_SILENT_SECONDS, Exporter
+from consumers.exporter.service import MAX_SILENT_SECONDS, Exporter
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
-from consumers.runtime.kafka.polling import Commits
+from consumers.runtime.kafka.polling import MAX_REFUSED_LINES, Commits
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import CloseReason, UnscoredReason
 from schemas.metrics.process import STEP_METRIC
@@ -43,6 +44,15 @@ def exporter(**settings: Any) -> tuple[Exporter, CollectorRegistry]:
     return made, registry
 
 
+async def take(role: Exporter, records: Sequence[Any]) -> None:
+    """Hands over records as a poll does: FastStream's subscriber gets them."""
+    subscription = getattr(role._subscription, "real", role._subscription)
+    async with TestKafkaBroker(subscription._broker):
+        await subscription._subscriber.process_message(tuple(records))
+    if subscription._failure.done():
+        await subscription.failure()
+
+
 def sample(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
     return registry.get_sample_value(name, labels)
 
@@ -50,7 +60,7 @@ def sample(registry: CollectorRegistry, name: str, **labels: str) -> float | Non
 async def test_records_become_metrics() -> None:
     role, registry = exporter()
     records = [score("c-1"), latency(1500), score("c-2", closes=True)]
-    await role._take([Record(each.model_dump_json().encode()) for each in records])
+    await take(role, [Record(each.model_dump_json().encode()) for each in records])
     role._instruments.refresh()
     labels = {"agent": "ava", "tenant": "acme", "environment": "live", "source": "pipecat", "anchor": "vad"}
     assert sample(registry, "callgauge_turn_response_latency_seconds_sum", **labels) == 1.5
@@ -63,7 +73,7 @@ async def test_the_last_step_of_an_event_ends_when_its_record_counts(monkeypatch
     monkeypatch.setattr(service, "wall_clock_ms", lambda: 1_040)
     role, registry = exporter()
     written = Record(score("c-1").model_dump_json().encode(), timestamp=1_000)
-    await role._take([written, written._replace(timestamp=1_050)])  # the second one by a clock that is ahead
+    await take(role, [written, written._replace(timestamp=1_050)])  # the second one by a clock that is ahead
     assert sample(registry, f"{STEP_METRIC}_sum", step="counted") == pytest.approx(0.04)
     assert sample(registry, f"{STEP_METRIC}_count", step="counted") == 2
 
@@ -81,7 +91,7 @@ async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_wh
         call(success_final_turn=Scored(value=0)),
         closed(CloseReason.ENDED),
     ):
-        await role._take([Record(record.model_dump_json().encode())])
+        await take(role, [Record(record.model_dump_json().encode())])
         role._instruments.refresh()
         seen.append(
             (
@@ -114,7 +124,7 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
     values = [b"", b"\xff", b"{}", b'{"name":"closed"}', odd.model_dump_json().encode()]
     usual = score("c-1").model_dump_json().encode()
     later = usual.replace(b"{", b'{"of_a_later_version": 1, ', 1)
-    await role._take([*map(Record, values), Record(None), Record(usual), Record(later)])  # None: another owner came
+    await take(role, [*map(Record, values), Record(None), Record(usual), Record(later)])  # None: another owner came
     assert sample(registry, "callgauge_scores_refused_total") == len(values)
     assert sample(registry, "callgauge_scores_read_total", kind="fact") == 2
 
@@ -124,7 +134,7 @@ async def test_of_a_log_of_schema_1_what_both_versions_have_is_counted() -> None
     role, registry = exporter()
     values = (Path(__file__).parents[2] / "support" / "scores_of_schema_1.jsonl").read_bytes().splitlines()
     with capture_logs() as lines:
-        await role._take([Record(value) for value in values])
+        await take(role, [Record(value) for value in values])
     latencies = [value for value in values if b'"name": "voice_to_voice_latency_ms"' in value]
     firsts = sum(b'"is_first": true' in value for value in latencies)
     assert len(latencies) > firsts > 0
@@ -140,17 +150,17 @@ async def test_of_a_log_of_schema_1_what_both_versions_have_is_counted() -> None
     refused = sample(registry, "callgauge_scores_refused_total")
     assert refused is not None
     assert sum(b'"name": "%s"' % name in value for name in names for value in values) <= refused < len(values)
-    reasons = {line["reason"] for line in lines if line["event"] == "score_refused"}
+    reasons = {line["reason"] for line in lines if line["event"] == "record_refused"}
     assert [reason.split(",")[0] for reason in reasons] == ["it is of schema version 1"]
 
 
 async def test_what_the_client_cannot_decode_is_counted_and_passed() -> None:
     role, registry = exporter()
     with capture_logs() as lines:
-        await role._take([stand_in("scores", 3, 8), Record(score("c-1").model_dump_json().encode(), offset=9)])
+        await take(role, [stand_in("scores", 3, 8), Record(score("c-1").model_dump_json().encode(), offset=9)])
     assert sample(registry, "callgauge_scores_refused_total") == 1
     assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
-    assert [line["reason"] for line in lines if line["event"] == "score_refused"] == [
+    assert [line["reason"] for line in lines if line["event"] == "record_refused"] == [
         "scores[0]@3 to @8: the batch cannot be unpacked, expected what zstd writes, saw less"
     ]
     assert role._next == {TopicPartition("scores", 0): 10}
@@ -158,13 +168,13 @@ async def test_what_the_client_cannot_decode_is_counted_and_passed() -> None:
 
 async def test_forgotten_calls_are_counted() -> None:
     role, registry = exporter(max_active_calls=1)
-    await role._take([Record(score(name).model_dump_json().encode()) for name in ("c-1", "c-2")])
+    await take(role, [Record(score(name).model_dump_json().encode()) for name in ("c-1", "c-2")])
     assert sample(registry, "callgauge_calls_forgotten_total") == 1
 
 
 async def test_running_calls_of_partitions_taken_away_are_dropped() -> None:
     role, registry = exporter()
-    await role._take([Record(score("c-1").model_dump_json().encode(), partition=3)])
+    await take(role, [Record(score("c-1").model_dump_json().encode(), partition=3)])
     await role.on_partitions_assigned({TopicPartition("scores", 1)})
     role._instruments.refresh()
     assert sample(registry, "callgauge_calls_active", agent="ava", tenant="unknown", environment="unknown") == 0
@@ -174,10 +184,10 @@ async def test_what_is_refused_is_told_with_its_place_and_not_without_end() -> N
     role, _ = exporter()
     junk = [Record(b"{}", key=b"c-7", partition=2, offset=offset) for offset in range(MAX_REFUSED_LINES + 5)]
     with capture_logs() as lines:
-        await role._take(junk)
-        await role._take(junk[:1])
+        await take(role, junk)
+        await take(role, junk[:1])
     assert [line["event"] for line in lines] == [
-        *["score_refused"] * MAX_REFUSED_LINES, "more_scores_refused", "score_refused",
+        *["record_refused"] * MAX_REFUSED_LINES, "more_records_refused", "record_refused",
     ]  # fmt: skip
     place = {"conversation_id": "c-7", "topic": "scores", "partition": 2, "offset": 1}
     assert place.items() <= lines[1].items()
@@ -215,6 +225,7 @@ class FakeConsumer:
 
 class FakeSubscription:
     def __init__(self, role: Exporter, consumer: FakeConsumer) -> None:
+        self.real = role._subscription
         self._role = role
         self._failed = asyncio.Event()
         self.consumer = consumer
@@ -271,7 +282,7 @@ class Shell:
 
     async def count(self, partition: int, *offsets: int) -> None:
         value = score("c-1").model_dump_json().encode()
-        await self.role._take([Record(value, partition=partition, offset=offset) for offset in offsets])
+        await take(self.role, [Record(value, partition=partition, offset=offset) for offset in offsets])
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -327,10 +338,10 @@ async def test_a_failure_commits_what_was_counted_before_it(shell: ShellMaker, m
     await made.run()
     counted = made.role._count
 
-    def count_one(record: Any, now_ms: int) -> None:
+    def count_one(record: Any, *counted_with: Any) -> None:
         if record.offset == 1:
             raise ZeroDivisionError
-        counted(record, now_ms)
+        counted(record, *counted_with)
 
     monkeypatch.setattr(made.role, "_count", count_one)
     with pytest.raises(ZeroDivisionError):

@@ -233,6 +233,21 @@ async def test_the_tries_that_left_are_counted() -> None:
     assert (delivery.departed, delivery.tries_that_stayed) == ({2, 3}, 1)
 
 
+async def test_headers_and_parameters_of_the_settings_go_with_each_request() -> None:
+    network = FakeNetwork(response(b"{}"))
+    await reply_of(
+        network,
+        base_url="https://ours.example.com/openai/deployments/judge",
+        headers={"api-key": "{api_key}", "x-team": "voice quality"},
+        query={"api-version": "2024-10-21"},
+    )
+    (request,) = network.requests
+    assert str(request.url) == (
+        "https://ours.example.com/openai/deployments/judge/chat/completions?api-version=2024-10-21"
+    )
+    assert (request.headers["api-key"], request.headers["x-team"]) == ("key", "voice quality")
+
+
 async def test_what_goes_out_and_what_comes_back_is_bounded() -> None:
     body = json.dumps(ANSWER).encode()
     network = FakeNetwork(response(body + b" " * (transport.MAX_REPLY_BYTES - len(body)), set_cookie="a=b"))

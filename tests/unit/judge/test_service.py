@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 from consumers.judge import progress, service
 from consumers.judge.ask import Judge
 from consumers.judge.progress import VerdictWriteError
-from consumers.judge.service import MAX_REFUSED_LINES, JudgeWorker, reply_partition_in
+from consumers.judge.service import JudgeWorker, reply_partition_in
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.polling import Commits
+from consumers.runtime.kafka.polling import MAX_REFUSED_LINES, Commits
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
 from schemas.quarantine import UndecodableRecord
@@ -188,6 +188,7 @@ class House:
         monkeypatch.setattr(KafkaSettings, "producer", lambda _, __, given, ___: FakeProducer(self.cluster, given))
         kafka = KafkaSettings(is_embedded=is_embedded)
         self.worker = JudgeWorker(kafka, judge_settings(), self.instruments, group_id="judges")
+        self.made = self.worker._subscription
         monkeypatch.setattr(self.worker, "_subscription", self.subscription)
         monkeypatch.setattr(self.worker, "_reply_partitions", 4)
 
@@ -199,7 +200,9 @@ class House:
         await self.worker.on_partitions_revoked(set(partitions))
 
     async def take(self, *records: Record | UndecodableRecord) -> None:
-        await self.worker._take(records)
+        await self.made._take(records)
+        if self.made._failure.done():
+            await self.made.failure()
 
     async def asking(self) -> JudgeRequest:
         """The first record of P0 is a question, and the endpoint thinks about it until the test opens its gate."""
@@ -567,12 +570,12 @@ async def test_what_is_no_question_is_told_and_counted_and_not_without_end(house
     await house.assigned(P0)
     with capture_logs() as lines:
         await house.take(*(Record(b"{}", offset) for offset in range(MAX_REFUSED_LINES + 5)))
-    refused = [line for line in lines if line["event"] == "question_refused"]
+    refused = [line for line in lines if line["event"] == "record_refused"]
     assert len(refused) == MAX_REFUSED_LINES
     assert {"conversation_id": "c-1", "topic": "judge.requests", "partition": 0, "offset": 0}.items() <= refused[
         0
     ].items()
-    assert [line["records"] for line in lines if line["event"] == "more_questions_refused"] == [5]
+    assert [line["records"] for line in lines if line["event"] == "more_records_refused"] == [5]
     value = house.instruments.registry.get_sample_value("callgauge_judge_questions_refused_total")
     assert value == MAX_REFUSED_LINES + 5
     assert await house.committed() == {0: MAX_REFUSED_LINES + 5}
@@ -582,7 +585,7 @@ async def test_questions_that_the_client_cannot_decode_are_passed(house: House) 
     await house.assigned(P0)
     with capture_logs() as lines:
         await house.take(stand_in("judge.requests", 0, 6), record_of(question(), 7))
-    assert [line["reason"][:26] for line in lines if line["event"] == "question_refused"] == [
+    assert [line["reason"][:26] for line in lines if line["event"] == "record_refused"] == [
         "judge.requests[0]@0 to @6:"
     ]
     await house.until_written(1)

@@ -1,5 +1,6 @@
 """Settings of the judge as an operator gives them, and the key in particular."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,23 @@ def test_a_key_is_given_once_and_fits_a_header(key_file: str) -> None:
     assert "visible ASCII" in mistake(**{KEY: "a key"})
     assert "must not be empty" in mistake(**{KEY: ""})
     assert "cannot be read" in mistake(**{KEY_FILE: "/nowhere"})
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("HEADERS", '{"x-team": "hush\\r\\nx-evil: 1"}'),
+        ("HEADERS", '{"x team": "hush"}'),
+        ("HEADERS", '{"x-team": ""}'),
+        ("HEADERS", json.dumps({f"x-{number}": "hush" for number in range(21)})),
+        ("QUERY", '{"api-version": ""}'),
+    ],
+)
+def test_a_header_is_one_line_and_no_mistake_shows_it(name: str, given: str) -> None:
+    told = mistake(**{f"CALLGAUGE_JUDGE__{name}": given})
+    assert told.startswith(f"CALLGAUGE_JUDGE__{name}")
+    assert "hush" not in told
+    assert "hush" not in repr(loaded(CALLGAUGE_JUDGE__HEADERS='{"x-team": "hush"}'))
 
 
 @pytest.mark.parametrize("variables", [{KEY: "hush hush"}, {KEY: "hush-hush", "CALLGAUGE_JUDGE__MODEL": ""}])

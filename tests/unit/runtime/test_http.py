@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -295,12 +296,16 @@ async def probed(serving: Serving) -> set[int]:
     return {(await serving.get(path)).status_code for path in ("/healthz", "/readyz")}
 
 
+def bound(serving: Serving, **bounds: Any) -> None:
+    """Changes bounds of the connections."""
+    connections = serving.server._connections
+    connections.bounds = replace(connections.bounds, **bounds)
+
+
 @pytest.mark.parametrize("begun", [b"", b"GET /metr", SCRAPE[:-2]])
-async def test_a_connection_without_a_whole_request_ends(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch, begun: bytes
-) -> None:
+async def test_a_connection_without_a_whole_request_ends(serving: Serving, begun: bytes) -> None:
     assert http_connections.REQUEST_SECONDS == 5
-    monkeypatch.setattr(http_connections, "REQUEST_SECONDS", 0.05)
+    bound(serving, request_seconds=0.05)
     client = await (await Client.of(serving)).sent(begun)
     await client.ended()
     assert times(serving, "request_time") == 1
@@ -314,10 +319,8 @@ BODY = b"GET /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 99999\r\n\r\n"
     [b"GET /healthz HTTP/1.1\r\nx: ", SCRAPE + b"GET /healthz HTTP/1.1\r\nx: ", BODY],
     ids=["headers", "headers of the second request", "a body"],
 )
-async def test_what_comes_byte_by_byte_extends_nothing(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch, begun: bytes
-) -> None:
-    monkeypatch.setattr(http_connections, "REQUEST_SECONDS", 0.2)
+async def test_what_comes_byte_by_byte_extends_nothing(serving: Serving, begun: bytes) -> None:
+    bound(serving, request_seconds=0.2)
     client = await (await Client.of(serving)).sent(begun)
     ended = asyncio.create_task(client.ended())
     while not ended.done():
@@ -327,10 +330,8 @@ async def test_what_comes_byte_by_byte_extends_nothing(
     assert times(serving, "request_time") == 1
 
 
-async def test_a_connection_that_has_had_its_answer_ends_uncounted(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_connections, "REQUEST_SECONDS", 0.05)
+async def test_a_connection_that_has_had_its_answer_ends_uncounted(serving: Serving) -> None:
+    bound(serving, request_seconds=0.05)
     client = await (await Client.of(serving)).sent(SCRAPE)
     assert (await client.ended()).startswith(b"HTTP/1.1 200 OK")
     assert times(serving, "request_time") == 0
@@ -349,8 +350,8 @@ async def test_idle_connections_keep_no_probe_out(serving: Serving) -> None:
         client.writer.close()
 
 
-async def test_connections_that_are_answered_give_way_last(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connections, "MAX_CONNECTIONS", 3)
+async def test_connections_that_are_answered_give_way_last(serving: Serving) -> None:
+    bound(serving, most_connections=3)
     wide_page(serving, 5_000_000)
     reading = await (await Client.of(serving)).sent(SCRAPE[:-2] + b"connection: close\r\n\r\n")
     await until(lambda: bool(reading.reader._buffer))  # type: ignore[attr-defined]  # its page has begun
@@ -361,10 +362,8 @@ async def test_connections_that_are_answered_give_way_last(serving: Serving, mon
         client.writer.close()
 
 
-async def test_probes_are_answered_though_every_connection_has_a_request(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_connections, "MAX_CONNECTIONS", MAX_SCRAPES)
+async def test_probes_are_answered_though_every_connection_has_a_request(serving: Serving) -> None:
+    bound(serving, most_connections=MAX_SCRAPES)
     wide_page(serving, 5_000_000)
     slow = [await (await Client.of(serving)).sent(SCRAPE) for _ in range(MAX_SCRAPES)]
     await until(lambda: all(client.reader._buffer for client in slow))  # type: ignore[attr-defined]  # as above
@@ -397,7 +396,7 @@ async def test_a_client_that_does_not_read_its_page_is_left(serving: Serving, mo
 
     monkeypatch.setattr(BoundedConnection, "_set_deadline", noted)
     monkeypatch.setattr(http, "MAX_SCRAPES", 1)
-    monkeypatch.setattr(http_connections, "ANSWER_SECONDS", 3_600)
+    bound(serving, answer_seconds=3_600)
     wide_page(serving, 20_000_000)
     slow = await (await Client.of(serving)).sent(SCRAPE)
     await until(lambda: bool(slow.reader._buffer))  # type: ignore[attr-defined]  # its page has begun
@@ -421,7 +420,7 @@ async def test_the_last_piece_of_an_answer_has_a_deadline_too(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is with the operating system and our buffer by then, so the answer counts as sent."""
-    monkeypatch.setattr(http_connections, "REQUEST_SECONDS", 0.2)
+    bound(serving, request_seconds=0.2)
     monkeypatch.setattr(http, "PAGE_PIECE_BYTES", 50_000_000)
     wide_page(serving, 20_000_000)
     slow = await (await Client.of(serving)).sent(SCRAPE)
@@ -436,11 +435,9 @@ async def test_who_is_refused_without_a_token_takes_no_place(guarded: Serving, m
     assert await probed(guarded) == {200}
 
 
-async def test_probes_are_answered_while_a_large_page_is_made_and_sent(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_probes_are_answered_while_a_large_page_is_made_and_sent(serving: Serving) -> None:
     """Within a second; on a machine that is slow at everything, within a quarter of the time for the page."""
-    monkeypatch.setattr(http_connections, "ANSWER_SECONDS", 3_600)
+    bound(serving, answer_seconds=3_600)
     wide_page(serving, 20_000_000, line_bytes=500)
     began = time.monotonic()
     scrape = asyncio.create_task(serving.get("/metrics"))

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from consumers.runtime.process import finish_unless, first_of
+from consumers.runtime.process import finish_unless, first_of, pause_unless
+from tests.support.patience import patient
 
 
 async def give(result: str) -> str:
@@ -53,3 +54,11 @@ async def test_work_ends_when_stopping_is_asked_for() -> None:
     assert await finish_unless(stop, wait_for_ever(ended)) is None
     assert ended == ["cancelled"]
     assert await finish_unless(asyncio.Event(), give("done")) == "done"
+
+
+async def test_stopping_waits_for_no_pause() -> None:
+    stop = asyncio.Event()
+    pausing = asyncio.create_task(pause_unless(stop, 3_600))
+    stop.set()
+    await asyncio.wait_for(pausing, patient(10))
+    await pause_unless(asyncio.Event(), 0.001)

@@ -21,6 +21,7 @@ from schemas.scores.records import (
     AnyScoreRecord,
     CallLabels,
     CallStartedFact,
+    CallValues,
     ClosedFact,
     DeadAirFact,
     InterruptionFact,
@@ -166,6 +167,9 @@ def test_a_view_shows_all_that_its_records_have() -> None:
         goals=GoalsReached(2, 0, 3),
         is_stalled=False,
         closed=end,
+        interrupted_turns=(2, 2),
+        dead_air_turns=(2,),
+        is_over=True,
     )  # fmt: skip
 
 
@@ -198,6 +202,9 @@ REVISED: tuple[tuple[AnyScoreRecord, ...], ...] = (
     tuple(interruption(3, is_withdrawn=is_gone, revision=revision) for revision, is_gone in enumerate((False, True), 1)),
     tuple(interruption(1, "assistant", is_withdrawn=not at % 2, revision=at) for at in (1, 2, 3)),
     tuple(tool(2, index) for index in (0, 1)),
+    tuple(tool(3, 0, outcome=how, revision=at) for at, how in enumerate((ToolOutcome.ERROR, ToolOutcome.SUCCESS), 1)),
+    (tool(5, 0, outcome=ToolOutcome.ERROR), tool(5, 1, outcome=ToolOutcome.ERROR)),
+    tuple(CallValues(**FIRST | {"revision": at}, through_turn=1, is_over=at > 1) for at in (1, 2)),
     (dead_air(1, 0), dead_air(2, 1)),
     tuple(row(turn=4, is_withdrawn=is_gone, revision=revision) for revision, is_gone in enumerate((False, True), 1)),
     (goals(), judged(1, 1), judged(1, 0, revision=2), judged(2, 1), judged(3, 3), unjudged(3, revision=2)),

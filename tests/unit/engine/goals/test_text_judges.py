@@ -170,6 +170,15 @@ def test_faithfulness_is_the_lowest_rating_so_far() -> None:
     assert of_call(feed, "faithfulness")[-3:] == [(0, 1.0), (1, 0.0), (2, 0.0)]
 
 
+def test_a_rating_of_faithfulness_is_a_part_of_accuracy() -> None:
+    feed = JudgedFeed("faithfulness")
+    feed.turn("book it")
+    feed.rate(feed.requests[-1], 2)
+    feed.end()
+    accuracy = feed.call_values().eva["eva_a_mean"]
+    assert (_value(accuracy.result), accuracy.sub_metrics) == (0.5, {"faithfulness": 0.5})
+
+
 def test_a_late_verdict_on_a_turn_that_does_not_exist_any_more_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The law of recovery found it: the call goes back behind a turn twice, whose second question is still open."""
     said = "Hello"

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from consumers.engine.measures.eva import (
+    EXPERIENCE_THRESHOLDS,
     authentication_success,
+    composite_mean,
+    composite_pass,
     conversation_completed_on_time,
     conversation_correctly_finished,
     conversation_valid_end,
-    eva_x_mean,
-    eva_x_pass,
     state_hash,
     task_completion,
 )
@@ -211,16 +212,17 @@ def test_attempts_to_identify_the_user() -> None:
 
 
 def test_the_mean_is_that_of_what_is_known() -> None:
-    assert eva_x_mean({"turn_taking": 0.5, "conciseness": 1.0, "conversation_progression": None}) == 0.75
-    assert eva_x_mean({"turn_taking": None}) is None
+    assert composite_mean({"turn_taking": 0.5, "conciseness": 1.0, "conversation_progression": None}) == 0.75
+    assert composite_mean({"turn_taking": None}) is None
 
 
 @pytest.mark.parametrize(
     ("timing", "passes"), [(0.8, True), (0.8 - 1e-10, True), (0.79, False), (None, None)]
 )  # fmt: skip
 def test_every_part_must_be_good_enough(timing: float | None, passes: bool | None) -> None:
-    assert eva_x_pass({"turn_taking": timing, "conciseness": 0.5, "conversation_progression": 0.5}) is passes
-    assert eva_x_pass({"turn_taking": timing, "conciseness": 0.5}) is None
+    parts = {"turn_taking": timing, "conciseness": 0.5, "conversation_progression": 0.5}
+    assert composite_pass(parts, EXPERIENCE_THRESHOLDS) is passes
+    assert composite_pass({"turn_taking": timing, "conciseness": 0.5}, EXPERIENCE_THRESHOLDS) is None
 
 
 @pytest.mark.parametrize(("calls", "average"), [(("identify", "verify"), 1.0), (("identify", "verify", "verify"), 1.5)])

@@ -243,6 +243,8 @@ def test_production_says_what_it_cannot_know() -> None:
         "eva_conversation_valid_end": "there is no simulated caller",
         "eva_authentication_success": "the expected final state is not known",
         "eva_task_completion": "the expected final state is not known",
+        "eva_a_mean": "neither the task's completion nor faithfulness is known",
+        "eva_a_pass": "agent speech fidelity is judged from sound, which callgauge does not hear",
         "eva_x_mean": "no_turn_judged",
         "eva_x_pass": "conciseness and conversation progression are not both judged",
     }
@@ -286,6 +288,7 @@ def test_the_state_that_is_expected_is_compared(name: str, success: float) -> No
     ended(feed, event={**ENDED, "final_state": {"fees": {}, "session": {"name": name}}})
     assert metrics(feed, "eva_authentication_success") == [success]
     assert metrics(feed, "eva_task_completion") == [success]
+    assert metrics(feed, "eva_a_mean") == [success]
 
 
 def test_the_hash_of_the_final_state_counts_where_it_comes_with_the_state() -> None:

@@ -608,15 +608,6 @@ def test_of_values_that_begin_at_once_the_same_is_the_first_in_any_order() -> No
     assert all(each == found[0] for each in found)
 
 
-def test_a_slice_tells_whether_other_values_are_in_a_window() -> None:
-    values = StageValues()
-    for begin_s in (1.0, 2.0, 3.0):
-        values.add(value(0.5, begin_s=begin_s))
-    assert values.slice(1.5, 9.0) == values.slice(2.0, 3.5) == (2, 2.0, 3.0)
-    assert values.slice(1.0, 3.0) == (2, 1.0, 2.0)
-    assert values.slice(3.5, 9.0)[0] == 0
-
-
 def heard(turns: dict[int, BotTurn]) -> HeardByTheBot:
     machine = BotTurnMachine()
     machine.turns = turns

@@ -9,11 +9,11 @@ from consumers.engine.measures.talk import (
     MAX_QUESTIONS_PER_TURN,
     MAX_RUNNING_WORK,
     CallMeasures,
-    RepeatedQuestions,
     SpokenTurn,
     ToolRun,
     measures_of,
     questions_in,
+    repeated,
 )
 from consumers.engine.measures.words import MAX_RUNNING_CHARS
 from consumers.engine.turns.timeline import Span
@@ -536,18 +536,7 @@ def test_a_list_that_is_read_out_does_not_grow_without_end() -> None:
 
 
 def test_questions_that_are_asked_again() -> None:
-    asked = RepeatedQuestions()
     name, code = "what is your name", "what is your code"
-    assert asked.put(1, frozenset({name}))
-    assert not asked.put(1, frozenset({name}))
-    assert (asked.count, asked.turns) == (0, ())
-    asked.put(4, frozenset({name, code}))
-    asked.put(3, frozenset({name}))
-    assert (asked.count, asked.turns) == (2, (3, 4))
-    asked.put(2, frozenset({code}))
-    assert (asked.count, asked.turns) == (3, (3, 4))
-    asked.put(1, frozenset())
-    assert (asked.count, asked.turns) == (2, (4,))
-    asked.put(4, frozenset())
-    assert (asked.count, asked.turns) == (0, ())
-    assert not asked.put(9, frozenset())
+    assert repeated({1: frozenset({name})}) == repeated({}) == (0, ())
+    assert repeated({4: frozenset({name, code}), 3: frozenset({name}), 1: frozenset({name})}) == (2, (3, 4))
+    assert repeated({1: frozenset({name}), 2: frozenset({code}), 4: frozenset({name, code})}) == (2, (4,))

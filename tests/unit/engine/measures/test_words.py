@@ -1,7 +1,5 @@
 """One spelling for spoken text, and the errors that are left: each step, and their values in EVA's encoding."""
 
-import pickle
-
 import pytest
 
 from consumers.engine.measures.words import NO_PAIR, ErrorSums, WordErrors, compare, differences, stt_wer
@@ -161,14 +159,6 @@ def test_two_texts_that_meet_elsewhere_are_another_pair() -> None:
     errors = WordErrors()
     errors.put(1, "ab", "c")
     assert errors.put(1, "a", "bc")
-
-
-def test_a_snapshot_goes_on() -> None:
-    errors = WordErrors("en", differences)
-    errors.put(1, "Hi there", "Hi")
-    restored = pickle.loads(pickle.dumps(errors))  # noqa: S301  # our own bytes
-    assert not restored.put(1, "Hi there", "Hi")
-    assert restored.result() == errors.result()
 
 
 def test_spelling_is_no_difference_between_transcripts() -> None:

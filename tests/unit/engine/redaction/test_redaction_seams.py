@@ -31,7 +31,7 @@ from streamer.quarantine import MAX_VALUE_BYTES, shown_value
 from streamer.settings.all_settings import RedactionSettings
 from tests.support.calls.judge_questions import ScriptedEndpoint, judge_settings, question, running_judge
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json
-from tests.support.fakes.evaluator_fakes import NOW_MS, PIPECAT, Record, StubEvaluator
+from tests.support.fakes.evaluator_fakes import NOW_MS, PIPECAT, Record, StubEvaluator, outlet_of
 from tests.unit.engine.goals.test_progress import JUDGED, GoalFeed, OneSet, goal_set
 
 CARD = "4111 1111 1111 1111"
@@ -203,7 +203,9 @@ def test_a_quarantine_record_and_its_log_line_repeat_nothing(
     registry = CollectorRegistry()
     redactor = Redactor()
     evaluator = PartitionEvaluator(Limits(), "test", redactor=redactor)
-    partition = Partition(0, evaluator, Limits(), SOURCE_BY_TOPIC, Instruments(registry, ["evaluator"]), redactor)
+    partition = Partition(
+        outlet_of(), evaluator, Limits(), SOURCE_BY_TOPIC, Instruments(registry, ["evaluator"]), redactor
+    )
     partition.start({topic: 0})
     partition.fold([[record]], None)
     partition.count_events()
@@ -223,7 +225,7 @@ def test_the_rules_of_the_operator_hold_for_refused_records() -> None:
     assert isinstance(off, QuarantineRecord)
     assert CARD in off.expected_and_seen
     partition = Partition(
-        0, StubEvaluator(), Limits(), SOURCE_BY_TOPIC, Instruments(CollectorRegistry(), ["evaluator"]),
+        outlet_of(), StubEvaluator(), Limits(), SOURCE_BY_TOPIC, Instruments(CollectorRegistry(), ["evaluator"]),
         Redactor(RedactionRules(enabled=False)),
     )  # fmt: skip
     partition.start({PIPECAT: 0})

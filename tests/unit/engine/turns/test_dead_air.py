@@ -7,7 +7,7 @@ import pytest
 
 from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
-from consumers.engine.turns.timeline import BrokerMoment, HeardBy
+from consumers.engine.turns.timeline import BrokerMoment, HeardBy, SilenceKind
 from schemas.scores.records import DeadAirFact
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.files import RecordedCall
@@ -39,6 +39,13 @@ def test_silence_is_known_when_threshold_and_delivery_time_have_passed(feed: Fee
     (fact,) = feed.records("dead_air")
     assert (fact.event_time_ms, fact.caused_at_ms) == (T0_MS + 5_000, T0_MS + 5_500)
     assert fact.threshold_ms == 3_000
+
+
+def test_a_silence_is_found_although_time_leaps_beyond_the_end_of_the_call(feed: Feed) -> None:
+    feed.user_audio(1_000, 2_000)
+    feed.advance(10 * 3_600_000)
+    assert _dead_airs(feed) == [(0, 2_000)]
+    assert feed.records("closed")
 
 
 @pytest.mark.parametrize(("started_ms", "agent"), [(5_499, "desk"), (5_501, "unknown")])
@@ -158,7 +165,7 @@ def test_an_end_that_comes_after_the_answer_is_no_silence(feed: Feed) -> None:
 def test_the_rules_without_a_call() -> None:
     watch = DeadAirWatch(3_000, 500)
     assert watch.reached(10**12) == []
-    watch.speech_started(0, BrokerMoment(50_000, 0))
+    watch.note(SilenceKind.SPEECH_STARTED, 0, BrokerMoment(50_000, 0))
     watch.user_ended(1_000, 1_000, BrokerMoment(51_000, 0), 4)  # the broker's clock is not the call's
     assert watch.wakeup_at_ms == 54_500
     assert watch.reached(54_499) == []

@@ -5,7 +5,7 @@ import pytest
 from consumers.engine.call import Call
 from consumers.engine.evaluator import NO_LIMITS
 from consumers.engine.limits import Limits
-from consumers.engine.turns.eva_text import normalised, spoken_prefix, without_eva_labels
+from consumers.engine.turns.eva_text import SpokenText, normalised, without_eva_labels
 from schemas.closed_sets import UnscoredReason
 from tests.reference.oracle import batch_context
 from tests.support.calls.wire_calls import arrivals_of
@@ -105,7 +105,7 @@ OFFER = "One moment please, I am looking that booking up."
     ],
 )
 def test_spoken_prefix(text: str, segments: list[str], expected: str | None) -> None:
-    assert spoken_prefix(text, segments) == expected
+    assert SpokenText(segments).prefix(text) == expected
 
 
 def test_labels_are_no_words() -> None:
@@ -139,7 +139,7 @@ def test_labels_are_no_words() -> None:
     ],
 )  # fmt: skip
 def test_texts_are_compared_letter_by_letter_as_eva_does(text: str, spoken: str, kept: str) -> None:
-    assert spoken_prefix(text, [spoken]) == kept
+    assert SpokenText([spoken]).prefix(text) == kept
 
 
 LIMITS = Limits(dead_air_ms=3_000, delivery_allowance_ms=500)

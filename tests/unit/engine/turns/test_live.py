@@ -285,7 +285,7 @@ LIMITS = Limits(allowed_lateness_ms=5_000)
 
 
 def value(score: float) -> TurnValue:
-    return TurnValue(TurnScore(score, TurnReason.LATENCY, {}), Scored(value=score), None, is_open=False)
+    return TurnValue(TurnScore(score, TurnReason.LATENCY, {}), Scored(value=score), None)
 
 
 def live(*, pipeline: PipelineType = PipelineType.CASCADE, newest_ms: int = 9_000) -> LiveCall:

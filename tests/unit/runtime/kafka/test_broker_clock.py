@@ -337,7 +337,7 @@ async def test_before_time_is_proved_it_goes_as_far_as_records_do(running: Runni
     shell.clock._is_trusted = False
     assignment = shell.role._assignment
     assert assignment.known_ms(0) == 0
-    assignment.owned[0].partition.last_record_ms[PIPECAT] = NOW_MS - 500
+    assignment.owned[0].last_record_ms[PIPECAT] = NOW_MS - 500
     assert assignment.known_ms(0) == NOW_MS - 500
     await running.go(UNPROVED_MS)
     known_ms = assignment.known_ms(0)

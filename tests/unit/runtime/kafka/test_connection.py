@@ -128,6 +128,7 @@ def test_every_silence_is_told_with_its_remedy(
         (errors.TopicAuthorizationFailedError("a"), LOGIN, "use the topic a", "right"),
         (errors.ClusterAuthorizationFailedError(), OPEN, "a client without a login (User:ANONYMOUS)", "right"),
         (errors.TopicAuthorizationFailedError(), OPEN, "use a topic", "right"),
+        (errors.InvalidTransactionTimeout(), OPEN, "timeout.ms is below 60000", "Set transaction.max.timeout.ms=60000"),
         (errors.InvalidTopicError("x/y"), OPEN, "answers with x/y", "broker's log"),
     ],
 )  # fmt: skip

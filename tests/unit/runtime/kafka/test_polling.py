@@ -9,8 +9,9 @@ import pytest
 from aiokafka import OffsetAndMetadata, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import ConsumerStoppedError, KafkaConnectionError, TopicAuthorizationFailedError
-from faststream import AckPolicy
+from faststream.kafka import TestKafkaBroker
 from prometheus_client import CollectorRegistry
+from pydantic import TypeAdapter
 from structlog.testing import capture_logs
 
 from consumers.runtime.kafka import polling as poll_watch
@@ -23,10 +24,12 @@ from consumers.runtime.kafka.polling import (
     Placement,
     PollWatch,
     Subscription,
+    Unreadable,
     murmur2_place,
 )
 from consumers.runtime.registry import Instruments
 from schemas.topics import JUDGE_VERDICTS_TOPIC, SOURCE_BY_TOPIC
+from tests.support.brokers.record_bytes import stand_in
 from tests.support.fakes.evaluator_fakes import AUDIT, PIPECAT
 from tests.support.fakes.evaluator_fakes import Record as KeyedRecord
 from tests.support.patience import patient
@@ -113,7 +116,7 @@ async def test_a_subscription_watches_its_polls(monkeypatch: pytest.MonkeyPatch)
 
     registry = CollectorRegistry()
     made = Subscription(
-        KafkaSettings(), "judge", ["scores"], handle, group_id="g", max_records=10, ack_policy=AckPolicy.MANUAL,
+        KafkaSettings(), "judge", ["scores"], handle, group_id="g", max_records=10,
         instruments=Instruments(registry, ["judge"]),
     )  # fmt: skip
     assert await made._subscriber.get_msg(FailingConsumer()) == ()
@@ -131,9 +134,7 @@ async def test_a_poll_takes_what_its_client_has_and_an_empty_one_is_not_followed
 
     async def handle(_: Any) -> None: ...
 
-    made = Subscription(
-        KafkaSettings(), "judge", ["scores"], handle, group_id="g", max_records=10, ack_policy=AckPolicy.MANUAL
-    )
+    made = Subscription(KafkaSettings(), "judge", ["scores"], handle, group_id="g", max_records=10)
     async with asyncio.timeout(POLL_MS / 1_000):
         assert await made._subscriber.get_msg(Consumer()) == (1, 2, 3)
         assert await made._subscriber.get_msg(Consumer()) == ()
@@ -144,7 +145,7 @@ async def test_the_broker_is_told_how_long_records_may_gather() -> None:
     async def handle(_: Any) -> None: ...
 
     made = Subscription(
-        KafkaSettings(), "judge", ["scores"], handle, group_id="g", max_records=10, ack_policy=AckPolicy.MANUAL,
+        KafkaSettings(), "judge", ["scores"], handle, group_id="g", max_records=10,
         poll_interval_ms=40,
     )  # fmt: skip
     options = made._subscriber._connection_args
@@ -242,7 +243,7 @@ async def test_a_hand_over_that_fails_keeps_no_commit_going() -> None:
 
 
 class Record(NamedTuple):
-    value: bytes = b"{}"
+    value: bytes | None = b"{}"
     topic: str = "scores"
     partition: int = 0
     offset: int = 0
@@ -256,9 +257,7 @@ def subscription(handled: list[Any], error: Exception | None = None) -> Subscrip
         if error is not None:
             raise error
 
-    return Subscription(
-        KafkaSettings(), "exporter", ["scores"], handle, group_id="g", max_records=10, ack_policy=AckPolicy.MANUAL
-    )
+    return Subscription(KafkaSettings(), "exporter", ["scores"], handle, group_id="g", max_records=10)
 
 
 async def test_records_are_handed_over_as_they_came_whatever_their_headers() -> None:
@@ -277,6 +276,30 @@ async def test_a_failure_ends_the_subscription_and_later_batches_are_dropped() -
     assert len(handled) == 1
     with pytest.raises(ZeroDivisionError, match="boom"):
         await made.failure()
+
+
+async def test_a_record_of_another_type_stops_no_other_of_its_batch() -> None:
+    handled: list[Any] = []
+
+    async def handle(received: Sequence[Any]) -> None:
+        handled.extend(received)
+
+    made = Subscription(
+        KafkaSettings(), "exporter", ["scores"], handle, group_id="g", max_records=10, message=TypeAdapter(list[int])
+    )
+    gone = stand_in("scores", 4, 6)
+    async with TestKafkaBroker(made._broker) as broker:
+        await broker.publish(b"[1, 2]", "scores", headers={"x": "1"})
+        await made._subscriber.process_message((Record(b"{}"), Record(b"[3]"), gone, Record(None)))
+    messages = [received.message for received in handled]
+    assert messages == [
+        [1, 2],
+        Unreadable("1 validation error for list[int]"),
+        [3],
+        Unreadable(str(gone)),
+        None,
+    ]
+    assert handled[3].record is gone
 
 
 async def test_the_first_failure_counts() -> None:

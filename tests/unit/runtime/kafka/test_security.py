@@ -311,7 +311,7 @@ class Watching:
                 raise NoContactError([(ADDRESS, outcome)])
             yield
 
-        monkeypatch.setattr(login_watch, "_pause", pause)
+        monkeypatch.setattr(login_watch, "pause_unless", pause)
         monkeypatch.setattr(login_watch, "first_contact", contact)
 
     async def follow(self) -> list[str]:
@@ -364,10 +364,3 @@ async def test_an_open_broker_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> N
     made = Watching(monkeypatch, [REFUSED], SecuritySettings())
     assert await made.follow() == []
     assert made.trials == 0
-
-
-async def test_stopping_waits_for_no_pause() -> None:
-    stop = asyncio.Event()
-    pausing = asyncio.create_task(login_watch._pause(stop, 3_600))
-    stop.set()
-    await asyncio.wait_for(pausing, patient(10))

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import socket
 import subprocess
 import sys
@@ -34,7 +35,7 @@ COMMANDS = [
     *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
     *("quarantine", "quarantine list", "quarantine show", "quarantine replay", "doctor"),
     *("goals", "goals check", "score", "report", "transcript", "ingest", "events", "events check", "tail"),
-    *("settings", "call", "top", "trials"),
+    *("settings", "call", "top", "trials", "history", "history find", "deploy-files"),
 ]
 ROOT = Path(__file__).parents[4]
 NOBODY = "127.0.0.1:1"
@@ -68,7 +69,9 @@ def test_every_help_ends_with_an_example_of_that_command(callgauge: Command, com
 def test_the_list_of_commands_is_complete(callgauge: Command) -> None:
     assert set(cli_app.COMMANDS) == {command.split()[0] for command in COMMANDS}
     modules = {
-        path.stem for path in (ROOT / "streamer" / "cli").glob("*.py") if "app = typer.Typer(" in path.read_text()
+        path.stem.replace("_", "-")
+        for path in (ROOT / "streamer" / "cli").glob("*.py")
+        if "app = typer.Typer(" in path.read_text()
     }
     assert modules - {"app"} == set(cli_app.COMMANDS)
     assert callgauge("--version") == (0, f"callgauge {installed_version()}\n", "")
@@ -464,6 +467,37 @@ def test_the_script_for_a_shell_is_printed() -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "complete -o default -F _callgauge_completion callgauge" in ended.stdout
+
+
+def test_the_installation_of_completion_says_what_it_changes(tmp_path: Path) -> None:
+    (tmp_path / ".bashrc").write_text("alias ll='ls -l'\n")
+    command = f"{sys.executable} -c 'from streamer.cli.main import main; main()' --install-completion; exit $?"
+    told = [
+        subprocess.run(
+            ["bash", "-c", command], cwd=ROOT, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True,
+            timeout=patient(30),
+        ).stdout
+        for _ in range(2)
+    ]  # fmt: skip
+    script = tmp_path / ".bash_completions" / "callgauge.sh"
+    assert f"New file: {script}\n" in told[0]
+    assert f"Added to {tmp_path / '.bashrc'}:\n  source '{script}'\n" in told[0]
+    assert "To remove completion, delete" in told[0]
+    assert "alias" not in told[0]
+    assert not {"New file", "Added to"} & set(told[1].split(":"))
+
+
+def test_help_names_no_type_of_python_and_each_option_once(callgauge: Command) -> None:
+    for command in COMMANDS:
+        text = callgauge(*command.split(), "--help").out
+        assert not re.search(r"<(bool|str|int|float|list|Path|path)\b", text), command
+        for line in re.findall(r"^│ \*?\s*(--\S+)", text, re.MULTILINE):
+            assert "," not in line, (command, line)
+
+
+def test_an_error_about_an_option_is_in_our_words(callgauge: Command) -> None:
+    told = callgauge("score", "sample", "--format", "csv").err
+    assert "Invalid value for '--format': 'csv' is not one of" in told
 
 
 PRINTING = (

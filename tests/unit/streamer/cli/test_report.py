@@ -25,7 +25,7 @@ def write(path: Path, *calls: RecordedCall) -> Path:
 
 def test_one_call_is_one_page(report: Command, tmp_path: Path) -> None:
     calls, html = write(tmp_path / "calls.jsonl.gz", recorded()), tmp_path / "report.html"
-    ended = report(calls, "--html", html)
+    ended = report(calls, "-o", html)
     assert (ended.code, ended.out) == (0, "")
     page = html.read_text()
     assert ended.err == f"Report of 1 call, {html.stat().st_size:,} bytes: {html}\n"
@@ -34,7 +34,7 @@ def test_one_call_is_one_page(report: Command, tmp_path: Path) -> None:
     assert "No goals were given" in page
     assert "<nav" not in page
     assert {path.name for path in tmp_path.iterdir()} == {"calls.jsonl.gz", "report.html"}
-    report(calls, "--html", html)
+    report(calls, "-o", html)
     assert html.read_text() == page, "the same calls give the same page"
 
 
@@ -44,7 +44,7 @@ def test_several_calls_have_an_index_and_too_many_are_left_out_and_counted(
     monkeypatch.setattr(cli_report, "MOST_CALLS", 3)
     calls = write(tmp_path / "calls.jsonl.gz", *(recorded(conversation_id=f"call {number}") for number in range(5)))
     html = tmp_path / "report.html"
-    assert report(calls, "--html", html).code == 0
+    assert report(calls, "-o", html).code == 0
     page = html.read_text()
     assert page.count("<article ") == 3
     for number in range(3):
@@ -57,7 +57,7 @@ def test_progress_needs_goals(report: Command, tmp_path: Path) -> None:
     calls, html = write(tmp_path / "calls.jsonl.gz", recorded()), tmp_path / "report.html"
     goals = tmp_path / "goals.json"
     goals.write_text(goal_set("desk").model_dump_json(exclude_defaults=True))
-    assert report(calls, "--html", html, "--goals", goals).code == 0
+    assert report(calls, "-o", html, "--goals", goals).code == 0
     assert "Reached 1 of 2" in html.read_text()
 
 
@@ -65,20 +65,20 @@ def test_a_judge_says_what_code_cannot(report: Command, tmp_path: Path, monkeypa
     calls, html = write(tmp_path / "calls.jsonl.gz", recorded(turns=1)), tmp_path / "report.html"
     goals = tmp_path / "goals.json"
     goals.write_text('{"id": "g", "subgoals": [{"id": "glad", "details": "It is.", "check": {"kind": "judge"}}]}')
-    report(calls, "--html", html, "--goals", goals)
+    report(calls, "-o", html, "--goals", goals)
     assert "Unscored: judge disabled" in html.read_text()
     monkeypatch.setenv("OPENAI_API_KEY", "key")
     monkeypatch.setenv("CALLGAUGE_GOALS__TRIALS", "1")
     with scripted_openai(lambda _: grades("C")) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        assert report(calls, "--html", html, "--goals", goals, "--judge", "on").code == 0
+        assert report(calls, "-o", html, "--goals", goals, "--judge", "on").code == 0
     assert "by a judge, votes 1 for and 0 against" in html.read_text()
 
 
 def test_personal_data_is_taken_out(report: Command, tmp_path: Path) -> None:
     call = recorded("write to jane.doe@example.com", name="send")
     html = tmp_path / "report.html"
-    assert report(write(tmp_path / "calls.jsonl.gz", call), "--html", html).code == 0
+    assert report(write(tmp_path / "calls.jsonl.gz", call), "-o", html).code == 0
     page = html.read_text()
     assert "write to [EMAIL]" in page
     assert "jane" not in page
@@ -87,7 +87,7 @@ def test_personal_data_is_taken_out(report: Command, tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(report: Command, tmp_path: Path) -> None:
     missing = tmp_path / "calls.jsonl.gz"
     for html, why in ((tmp_path, "it is a folder"), (tmp_path / "no" / "a.html", "there is no folder")):
-        ended = report(missing, "--html", html)
+        ended = report(missing, "-o", html)
         assert ended.code == 1
         assert f"{html}: the report cannot be written here: {why}" in ended.err
         assert "Traceback" not in ended.err
@@ -97,7 +97,7 @@ def test_a_broken_recording_leaves_the_old_page(report: Command, tmp_path: Path)
     html, broken = tmp_path / "report.html", tmp_path / "calls.jsonl"
     html.write_text("old")
     broken.write_text("{\n")
-    ended = report(broken, "--html", html)
+    ended = report(broken, "-o", html)
     assert ended.code == 1
     assert f"{broken}:1: this is not JSON" in ended.err
     assert html.read_text() == "old"
@@ -112,7 +112,7 @@ def test_a_page_that_cannot_be_put_in_place_leaves_nothing(
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(Path, "replace", full)
-    ended = report(calls, "--html", html)
+    ended = report(calls, "-o", html)
     assert ended.code == 1
     assert "No space left on device" in ended.err
     assert {path.name for path in tmp_path.iterdir()} == {"calls.jsonl.gz"}
@@ -124,5 +124,5 @@ def test_a_page_without_a_name_is_written_here(
     monkeypatch.chdir(tmp_path)
     assert report("sample").code == 0
     assert "sample-call" in (tmp_path / "callgauge-report.html").read_text()
-    assert report("sample", "-o", "other.html").code == 0
+    assert report("sample", "--html", "other.html").code == 0  # the former name
     assert (tmp_path / "other.html").is_file()

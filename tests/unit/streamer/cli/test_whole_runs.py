@@ -142,6 +142,13 @@ def test_every_command_leaves_out_what_it_cannot_read(
     assert all(any(name in each for each in names) for name in ("one", "two"))
 
 
+def test_a_broken_file_beside_the_events_costs_no_transcript(callgauge: Command, run: Path) -> None:
+    whole = callgauge("transcript", run)
+    (run / "records" / "1.1" / "agent_perf_stats.csv").write_bytes(b"output_tokens\n\xff\n")
+    assert callgauge("transcript", run) == whole
+    assert callgauge("score", run).code == 1
+
+
 def test_a_misspelt_path_ends_it_before_a_call_is_read(callgauge: Command, run: Path, tmp_path: Path) -> None:
     ended = callgauge("score", run, tmp_path / "gone")
     assert (ended.code, ended.out) == (1, "")

@@ -19,10 +19,12 @@ from streamer.cluster.facts import LogBounds
 from streamer.doctor.examination import (
     Understanding,
     address_finding,
+    counter_findings,
     key_findings,
-    metrics_finding,
+    metrics_findings,
     quarantine_finding,
     reach_finding,
+    sampled_offsets,
     secret_findings,
     source_findings,
     start_findings,
@@ -92,7 +94,7 @@ def test_a_judge_that_is_waited_for_and_off_is_a_warning(tmp_path: Path) -> None
 
 def test_a_port_that_another_program_holds_is_a_warning() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        finding = metrics_finding(Settings(http_port=taken.getsockname()[1]))
+        (finding,) = metrics_findings(Settings(http_port=taken.getsockname()[1]))
     assert finding.verdict is Verdict.WARNING
     assert "could not start here" in finding.seen
 
@@ -107,8 +109,45 @@ def test_a_port_that_another_program_holds_is_a_warning() -> None:
 )
 def test_a_callgauge_that_runs_already_is_recognised(answer: Answer, verdict: Verdict) -> None:
     with answering(lambda _request: answer) as address:
-        finding = metrics_finding(Settings(http_port=int(address.rpartition(":")[2].strip("/"))))
+        (finding,) = metrics_findings(Settings(http_port=int(address.rpartition(":")[2].strip("/"))))
     assert finding.verdict is verdict
+
+
+NOW_MS = 1_790_000_000_000
+COUNTED = """\
+# TYPE callgauge_quarantined_total counter
+callgauge_quarantined_total{reason="invalid_event",source="pipecat"} 7.0
+callgauge_quarantined_total{reason="time_out_of_bounds",source="audit"} 1.0
+callgauge_misread_records_total{reason="kind",source="pipecat"} 2e+06
+callgauge_agent_errors_total{source="pipecat"} 0.0
+process_start_time_seconds 1.7899928e+09
+"""
+
+
+def test_the_counters_of_an_evaluator_say_what_it_refused_since_its_start() -> None:
+    refused, misread = counter_findings("callgauge_events_total{} 9\n" + COUNTED, NOW_MS)
+    assert (refused.check, refused.verdict) == ("counters", Verdict.WARNING)
+    assert refused.seen.startswith("8 records refused since it started 2 h ago: ")
+    assert "invalid_event pipecat 7, time_out_of_bounds audit 1" in refused.seen
+    assert misread.seen.startswith("2000000 records not understood")
+    (calm,) = counter_findings("callgauge_events_total{} 9\nprocess_start_time_seconds 1.79e+09\n", NOW_MS)
+    assert calm.verdict is Verdict.OK
+    assert list(counter_findings(COUNTED, NOW_MS)) == [], "a page of another role"
+
+
+def test_the_page_is_read_with_the_token_of_the_settings() -> None:
+    def answer(request: Request) -> Answer:
+        allowed = request.headers.get("authorization") == "Bearer of-tests"
+        return (
+            Answer(200, f"callgauge_build_info 1\ncallgauge_events_total 1\n{COUNTED}".encode())
+            if allowed
+            else Answer(403, b"")
+        )
+
+    with answering(answer) as address:
+        port = int(address.rpartition(":")[2].strip("/"))
+        found = list(metrics_findings(Settings.model_validate({"http_port": port, "http_token": "of-tests"})))
+    assert [finding.check for finding in found] == ["metrics address", "counters", "counters"]
 
 
 def test_records_that_were_refused_lately_are_a_warning() -> None:
@@ -276,7 +315,7 @@ def found_in(
 def test_any_hash_is_fine_if_all_use_it(place: Place, name: str) -> None:
     (finding,) = found_in(keys_placed(place, range(40)), keys_placed(place, range(20, 60)))
     assert (finding.verdict, finding.seen) == (
-        Verdict.OK, f"the newest 60 keys of the inputs: each on one partition number, placed by {name}",
+        Verdict.OK, f"60 keys of the inputs looked at: each on one partition number, placed by {name}",
     )  # fmt: skip
 
 
@@ -329,14 +368,49 @@ WRONG_KIND = {"type": "speech_event", "timestamp": 1, "data": {"kind": "bot_stop
 class Record(NamedTuple):
     topic: str
     value: bytes | None
+    timestamp: int = NOW_MS
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
 def _findings(*records: tuple[str, Any]) -> list[tuple[Verdict, str, str]]:
+    """What is said of the records, after the line that says whether events come."""
     understanding = Understanding(SOURCES)
     for topic, event in records:
         understanding.look(Record(topic, None if event is None else json.dumps(event).encode()))
-    return [(finding.verdict, finding.seen, finding.what_to_do) for finding in understanding.findings()]
+    _, *found = understanding.findings(NOW_MS)
+    return [(finding.verdict, finding.seen, finding.what_to_do) for finding in found]
+
+
+@pytest.mark.parametrize(
+    ("ages_s", "verdict", "said"),
+    [
+        ({}, Verdict.WARNING, f"no event in {ELEVENLABS}, {PIPECAT}: none was sent"),
+        ({PIPECAT: 3.4}, Verdict.OK, f"the last event came 3 s ago in {PIPECAT}"),
+        ({PIPECAT: -2}, Verdict.OK, "0 s ago"),
+        ({PIPECAT: 3, ELEVENLABS: 2_840}, Verdict.WARNING, f"no event in {ELEVENLABS} for 47 min"),
+    ],
+)
+def test_an_input_without_events_is_told(ages_s: dict[str, float], verdict: Verdict, said: str) -> None:
+    understanding = Understanding(SOURCES)
+    for topic, age_s in ages_s.items():
+        for older_ms in (0, 9_000):  # the newest of a topic counts, whichever comes last
+            understanding.look(Record(topic, b"{}", NOW_MS - int(age_s * 1_000) - older_ms))
+    finding = next(understanding.findings(NOW_MS))
+    assert (finding.check, finding.verdict, said in finding.seen) == ("producers", verdict, True), finding
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "most"), [(0, 0, 5), (3, 10, 7), (0, 1_000_000, 1_000), (5, 16, 10), (0, 13, 12)]
+)
+def test_a_sample_is_bounded_has_no_record_twice_and_begins_with_the_newest(begin: int, end: int, most: int) -> None:
+    pieces = sampled_offsets(begin, end, most)
+    offsets = [offset for piece in pieces for offset in piece]
+    assert (
+        len(offsets) == len(set(offsets)) == min(most, end - begin) - (0 if end - begin <= most else most % len(pieces))
+    )
+    assert all(begin <= offset < end for offset in offsets)
+    assert end == begin or end - 1 in pieces[0]
+    assert end - begin <= most or min(offsets) - begin < 2 * (end - begin) / len(pieces)
 
 
 def test_nothing_to_say_without_records() -> None:
@@ -345,7 +419,7 @@ def test_nothing_to_say_without_records() -> None:
 
 def test_all_understood() -> None:
     assert [each[:2] for each in _findings((PIPECAT, WORD), (PIPECAT, WORD))] == [
-        (Verdict.OK, "the newest 2 records are understood")
+        (Verdict.OK, "all 2 records looked at are understood")
     ]
 
 
@@ -354,9 +428,9 @@ def test_errors_of_agents_are_a_warning() -> None:
     of_the_agent = {"type": "client_error", "timestamp": 1, "error_event": {"code": 1008}}
     found = _findings((PIPECAT, WORD), (PIPECAT, failed), (PIPECAT, failed), (ELEVENLABS, of_the_agent))
     assert [each[:2] for each in found] == [
-        (Verdict.WARNING, f"1 of the newest 1 record of {ELEVENLABS} are errors that agents report"),
-        (Verdict.WARNING, f"2 of the newest 3 records of {PIPECAT} are errors that agents report"),
-        (Verdict.OK, "the newest 4 records are understood"),
+        (Verdict.WARNING, f"1 of 1 record looked at in {ELEVENLABS} are errors that agents report"),
+        (Verdict.WARNING, f"2 of 3 records looked at in {PIPECAT} are errors that agents report"),
+        (Verdict.OK, "all 4 records looked at are understood"),
     ]
 
 
@@ -365,10 +439,10 @@ def test_what_is_refused_and_what_is_not_understood_with_the_remedy() -> None:
     refused, misread = _findings((PIPECAT, WORD), (PIPECAT, bad), (PIPECAT, WRONG_KIND), (PIPECAT, WRONG_KIND))
     assert refused[:2] == (
         Verdict.WARNING,
-        f"1 of the newest 4 records of {PIPECAT} cannot be read and go to quarantine",
+        f"1 of 4 records looked at in {PIPECAT} cannot be read and go to quarantine",
     )
     assert misread[:2] == (
         Verdict.WARNING,
-        f"2 of the newest 4 records of {PIPECAT} are not understood: speech_event of kind 'bot_stopped'",
+        f"2 of 4 records looked at in {PIPECAT} are not understood: speech_event of kind 'bot_stopped'",
     )
     assert "bot_speech_stopped" in misread[2]

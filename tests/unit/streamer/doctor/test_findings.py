@@ -7,7 +7,7 @@ import pytest
 import typer
 from aiokafka import TopicPartition
 
-from schemas.topics import INPUT_TOPICS, TOPICS
+from schemas.topics import INPUT_TOPICS, MAX_TRANSACTION_MS, TOPICS
 from streamer.cli import doctor as cli_doctor
 from streamer.cluster.facts import ClockFacts, ClusterFacts, GroupFacts, LogBounds, PartitionState
 from streamer.doctor import examination as doctor_command
@@ -62,6 +62,14 @@ def test_calls_longer_than_the_exporter_remembers_are_a_warning() -> None:
 def test_a_broker_that_does_not_say_its_version_is_a_broker() -> None:
     assert broker_finding(ClusterFacts(1, None, {})).seen == "1 broker in the cluster, version not known"
     assert "version 3.9-IV0" in broker_finding(ClusterFacts(3, "3.9-IV0", {})).seen
+
+
+def test_transactions_must_be_allowed_to_take_as_long_as_ours() -> None:
+    assert broker_finding(ClusterFacts(1, None, {}, MAX_TRANSACTION_MS)).verdict is Verdict.OK
+    found = broker_finding(ClusterFacts(1, None, {}, 10_000))
+    assert found.verdict is Verdict.WRONG
+    assert "transaction.max.timeout.ms is 10000, expected at least 60000" in found.seen
+    assert "Set transaction.max.timeout.ms=60000" in found.what_to_do
 
 
 def test_all_topics_in_one_line_when_they_fit() -> None:

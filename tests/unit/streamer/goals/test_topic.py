@@ -128,6 +128,33 @@ async def test_a_broker_that_is_away_costs_the_goals_and_nothing_else() -> None:
     assert sources.choose("a", None) is None
 
 
+@pytest.mark.parametrize(
+    ("own", "chosen"),
+    [
+        pytest.param(None, "library-desk", id="nobody has set goals"),
+        pytest.param(plain("night", "another"), "library-desk", id="goals of others"),
+        pytest.param(plain("mine", "library-desk"), "mine", id="goals for the agent"),
+        pytest.param(plain("library-desk"), "library-desk", id="goals of this name"),
+    ],
+)
+async def test_simulated_calls_have_the_goals_that_come_with_callgauge_unless_others_are_set(
+    tmp_path: Path, own: object, chosen: str
+) -> None:
+    folder = None
+    if own is not None:
+        (tmp_path / "own.json").write_text(json.dumps(own))
+        folder = GoalFolder(tmp_path)
+    sources, stop = GoalSources(folder, None), asyncio.Event()
+    stop.set()
+    await sources.run(stop)
+    found = sources.choose("library-desk", "library-desk")
+    assert found is not None
+    assert found.id == chosen
+    assert (len(found.subgoals) > 1) == (own is None or "night" in str(own)), "the simulated calls' have several"
+    assert sources.choose("sample", "unknown") is not None
+    assert sources.choose(None, "pharmacy-refill") is None, "a call that names no goals has none of these"
+
+
 async def test_stopping_does_not_wait_for_a_broker() -> None:
     sources, stop = GoalSources(None, GoalsTopic(NOBODY)), asyncio.Event()
     stop.set()

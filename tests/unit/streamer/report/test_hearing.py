@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.transcripts import transcript_of
+from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.transcripts import CallTranscript
 from streamer.offline.contexts import folded_recording
 from streamer.recordings.files import RecordedCall
 from streamer.report.calls import Said, heard_in
@@ -37,7 +38,8 @@ def shown(*, audit: list[Json], pipecat: list[Json]) -> tuple[list[str], list[st
     call, refused = folded_recording(recorded)
     assert not refused
     report = [item.text for turn in heard_in(call, ()).turns for item in turn.items if isinstance(item, Said)]
-    return report, [entry.message for entry in transcript_of("c", call.live, "desk") if entry.message]
+    transcript = CallTranscript("c", call.live, "desk", Redactor(), None)
+    return report, [entry.message for entry in transcript if entry is not None and entry.message]
 
 
 SOUND = [

@@ -10,6 +10,7 @@ from schemas.scores.records import (
     AnyScoreRecord,
     CallLabels,
     CallStartedFact,
+    CallValues,
     ClosedFact,
     DeadAirFact,
     InterruptionFact,
@@ -34,7 +35,10 @@ from streamer.roles.demo_view import (
     Headline,
     News,
     NewsLine,
+    ShownCall,
     Totals,
+    age_of_data,
+    in_order,
     plain_line,
     screen,
 )
@@ -166,18 +170,28 @@ def test_a_call_is_stalled_until_it_moves_or_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "cell", "status"),
+    ("records", "mark", "cell", "status"),
     [
-        ([progress(1, 3)], "3/4", "running"),
-        ([progress(1, 1, missing=2)], "1/4?", "running"),
-        ([progress(1, 1), stall(1)], "1/4", "stalled"),
+        ([progress(1, 3)], [], "3/4", "running"),
+        ([progress(1, 1, missing=2)], [], "1/4?", "running"),
+        ([progress(1, 1), stall(1)], ["!"], "1/4", "stalled"),
     ],
 )
 @pytest.mark.parametrize("width", [80, 110, 120])
-def test_the_screen_shows_how_far_a_call_is(records: list[AnyScoreRecord], cell: str, status: str, width: int) -> None:
+def test_the_screen_shows_how_far_a_call_is(
+    records: list[AnyScoreRecord], mark: list[str], cell: str, status: str, width: int
+) -> None:
     line = shown([row_of(started(), *records)], width)[4]
-    assert line.split()[4] == cell
+    assert line.split()[: len(mark)] == mark
+    assert line.split()[len(mark) + 5] == cell
     assert line.split()[-1] == status
+
+
+def test_a_call_that_waits_for_verdicts_is_over_and_waits_for_them() -> None:
+    over = CallValues(through_turn=1, is_over=True, **common())
+    line = shown([row_of(started(), dead_air(1), over)], 80)[4]
+    assert line.rstrip().endswith("over, waiting for verdicts")
+    assert "!" not in line, "nobody waits in silence any more"
 
 
 def test_a_call_that_is_over_stays_for_a_moment() -> None:
@@ -206,19 +220,20 @@ def shown(rows: list[CallView], width: int = 120, height: int = 20) -> list[str]
     console = Screen(width=width, height=height, color_system=None)
     headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4).text()
     with console.capture() as captured:
-        console.print(screen(headline, rows, NOW_MS + 65_000, width=width, height=height))
+        console.print(screen(headline, in_order(rows, NOW_MS), NOW_MS + 65_000, width=width, height=height))
     return captured.get().splitlines()
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_screen_shows_all_that_is_known_of_a_call(width: int) -> None:
     row = row_of(
-        started(), turn(2), latency(2, 1_234.6, Anchor.TURN_RELEASE), interruption(1, "user"), dead_air(1), dead_air(2)
+        started(), turn(2), latency(2, 1_234.6, Anchor.TURN_RELEASE), interruption(1, "user"), dead_air(1), tool(0)
     )
     lines = shown([row], width)
     assert lines[0].rstrip() == "3 calls running, 4 over, 12 events/s, metrics: http://127.0.0.1:8080/metrics"
-    anchor = ["turn_release"] if width > 80 else []
-    assert lines[4].split() == ["call-1", "bot", "1:05", "2", "1.23", "s", *anchor, "1", "2", "running"]
+    more = ["turn_release", "1/0", "1", "1"] if width > 80 else []
+    cells = ["!", "call-1", "bot", "1:05", "2", "1:05", "1.23", "s", *more, "dead", "air", "in", "turn", "1"]
+    assert lines[4].split() == cells
     assert max(map(len, lines)) <= width
 
 
@@ -229,14 +244,44 @@ def test_the_end_of_a_call_and_an_overlap_are_shown_as_such() -> None:
     assert "over: goodbye" in line
 
 
-def test_when_the_screen_is_too_small_the_newest_calls_are_shown() -> None:
+def test_when_the_screen_is_too_small_the_worst_calls_are_shown_and_the_healthy_ones_counted() -> None:
     table = CallTable()
     for number in range(30):
         table.fold(started(f"call{number:02}", caused_at_ms=NOW_MS + number))
+    table.fold(latency(1, 2_000, conversation_id="call29"))
+    table.fold(dead_air(1, conversation_id="call28"))
     lines = shown(table.rows(NOW_MS), height=16)
     assert len(lines) < 16
-    assert [line.split()[0] for line in lines[4:-1]] == [f"call{number}" for number in range(20, 30)]
-    assert lines[-1].strip() == "and 20 more calls"
+    assert [line.split()[:2] for line in lines[4:6]] == [["!!", "call28"], ["!", "call29"]]
+    assert [line.split()[0] for line in lines[6:-1]] == [f"call{number:02}" for number in range(8)]
+    assert lines[-1].strip() == "and 20 more calls without trouble: bot 20"
+    tiny = shown([row_of(started(call), dead_air(1, conversation_id=call)) for call in ("a", "b", "c")], height=6)
+    assert tiny[-1].strip() == "and 2 more calls in trouble"
+
+
+def ids(calls: list[ShownCall]) -> list[str]:
+    return [call.view.conversation_id for call in calls]
+
+
+def test_calls_can_be_shown_in_other_orders() -> None:
+    rows = [
+        row_of(started("a", caused_at_ms=NOW_MS + 5), latency(1, 900, conversation_id="a", caused_at_ms=NOW_MS + 6)),
+        row_of(started("b"), latency(1, 1_400, conversation_id="b"), closed("b", caused_at_ms=NOW_MS + 9)),
+        row_of(started("c", caused_at_ms=NOW_MS + 1, labels=CallLabels(agent="ava"))),
+    ]
+    assert ids(in_order(rows, NOW_MS)) == ["a", "c", "b"], "what is over comes last"
+    assert ids(in_order(rows, NOW_MS, sort="quiet")) == ["c", "a", "b"]
+    assert ids(in_order(rows, NOW_MS, sort="latency")) == ["b", "a", "c"]
+    assert ids(in_order(rows, NOW_MS, sort="began")) == ["b", "c", "a"]
+    assert ids(in_order(rows, NOW_MS, sort="agent")) == ["c", "a", "b"]
+
+
+def test_old_data_are_named_while_calls_run() -> None:
+    assert age_of_data(None, NOW_MS, 1) == ("no score yet", False)
+    assert age_of_data(NOW_MS, NOW_MS + 400, 1) == ("newest score 0.4 s old", False)
+    assert age_of_data(NOW_MS, NOW_MS + 25_000, 21) == ("SCORES ARE 25 s OLD: does an evaluator run?", True)
+    assert age_of_data(NOW_MS, NOW_MS + 25_000, 0) == ("newest score 25 s old", False)
+    assert age_of_data(NOW_MS + 50, NOW_MS, 1)[0] == "newest score 0.0 s old", "clocks differ a little"
 
 
 @pytest.mark.parametrize(
@@ -271,7 +316,15 @@ def full_screen(calls: int, height: int, width: int = 120, lines: int = 30) -> l
     headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4).text()
     with console.capture() as captured:
         console.print(
-            screen(headline, table.rows(NOW_MS), NOW_MS, width=width, height=height, totals="totals", news=news)
+            screen(
+                headline,
+                in_order(table.rows(NOW_MS), NOW_MS),
+                NOW_MS,
+                width=width,
+                height=height,
+                totals="totals",
+                news=news,
+            )
         )
     return [line.rstrip() for line in captured.get().splitlines()]
 
@@ -287,7 +340,8 @@ def test_the_screen_fits_whatever_there_is_to_show(calls: int, width: int, heigh
 
 def test_news_and_a_legend_fill_the_room_below_the_table() -> None:
     lines = full_screen(calls=6, height=40)
-    assert lines[-2:] == [text[:120] for text in LEGEND]
+    assert lines[-2:] == list(LEGEND)
+    assert max(map(len, LEGEND)) <= 80, "a usual terminal shows all of it"
     assert [line for line in lines if line.startswith("news")] == [f"news {n}" for n in range(30 - MOST_NEWS_LINES, 30)]
     small = full_screen(calls=100, height=24)
     assert len([line for line in small if line.startswith("news")]) == 4
@@ -307,12 +361,12 @@ def test_news_are_of_slow_answers_and_other_things_of_note_each_once() -> None:
         interruption(2, "user"), interruption(2, "user", revision=2), dead_air(1), dead_air(1, revision=2),
         subgoal(4, is_first=True), stall(2), closed(), turn(1),
     ) == [
-        ("call-1 bot: turn 2 answered after 1501 ms (audio)", "yellow"),
-        ("call-1 bot: turn 3 answered after 3501 ms (audio)", "red"),
-        ("call-1 bot: turn 2 interrupted by the user", "yellow"),
-        ("call-1 bot: dead air", "yellow"),
+        ("call-1 bot: turn 2 answered after 1501 ms (audio)", "magenta"),
+        ("call-1 bot: turn 3 answered after 3501 ms (audio)", "bold red"),
+        ("call-1 bot: turn 2 interrupted by the user", "magenta"),
+        ("call-1 bot: dead air", "magenta"),
         ("call-1 bot: turn 4 reached the subgoal booked", "green"),
-        ("call-1 bot: no subgoal reached since turn 2", "yellow"),
+        ("call-1 bot: no subgoal reached since turn 2", "magenta"),
         ("call-1 bot: over (goodbye), 3 turns", "dim"),
     ]  # fmt: skip
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.settings.all_settings import Settings, SettingsError, load_settings, near_misses, setting_names
+from streamer.settings.all_settings import BLOCKS, Settings, SettingsError, load_settings, near_misses, setting_names
 
 
 def loaded(environment: dict[str, str] | None = None, config: Path | None = None, **options: object) -> Settings:
@@ -81,6 +81,7 @@ def test_every_mistake_shows_a_value_that_works() -> None:
         "CALLGAUGE_MAX_SERIES": "10", "CALLGAUGE_GOALS__TRIALS": "4", "CALLGAUGE_TRANSCRIPTS__GZIP": "perhaps",
         "CALLGAUGE_REDACTION__DETECTORS": "mail", "CALLGAUGE_INGEST__PORT": "-1",
         "CALLGAUGE_MONITOR__POLL_SECONDS": "0", "CALLGAUGE_OTLP__ENDPOINT": "collector", "CALLGAUGE_CONSOLE_URL": "console",
+            "CALLGAUGE_HISTORY__RETENTION_DAYS": "0",
     }  # fmt: skip
     not_shown = {"http_token", "http_token_file"}  # no secret is shown, and its file is not here
     shown = set(Settings.model_fields) - not_shown
@@ -101,7 +102,7 @@ def test_what_was_given_is_shown_shortened_and_limits_as_one_text_are_explained(
     (told,) = mistakes({"CALLGAUGE_HTTP_PORT": "9" * 5_000})
     assert len(told) < 300
     (told,) = mistakes({"CALLGAUGE_LIMITS": "idle_ms=3"})
-    assert "CALLGAUGE_LIMITS__IDLE_MS=300000" in told
+    assert "CALLGAUGE_LIMITS__MAX_RECORD_BYTES=1048576" in told
 
 
 def test_a_file_that_is_missing_or_no_toml_is_told(tmp_path: Path) -> None:
@@ -226,7 +227,15 @@ def test_mistakes_in_the_goals_are_told() -> None:
     assert "expected an odd number" in told[0]
     assert "'politeness' is none of conciseness, speakability" in told[1]
     assert "did you mean goals.folder?" in told[2]
-    assert "CALLGAUGE_GOALS__FOLDER=goals" in mistakes({"CALLGAUGE_GOALS": "goals"})[0]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_that_is_no_group_shows_a_variable_that_works(block: str) -> None:
+    told = mistakes({f"CALLGAUGE_{block.upper()}": "1"})[0]
+    variable, value = re.search(r"[Ff]or example (\w+)=(\S+)$", told).groups()  # type: ignore[union-attr]  # there is one
+    assert variable.startswith(f"CALLGAUGE_{block.upper()}__")
+    if not variable.endswith("_FILE"):  # it is not here
+        loaded({variable: value})
 
 
 def test_what_the_judge_judges_is_what_the_evaluator_asks_about() -> None:
@@ -348,7 +357,7 @@ def told_of(**environment: str) -> list[str]:
         ("CALLGAUGE_LIMITS_IDLE_MS", "CALLGAUGE_LIMITS__IDLE_MS"),
         ("CALLGAUGE_LIMIT__IDLE_MS", "CALLGAUGE_LIMITS__IDLE_MS"),
         ("CALLGAUGE_IDLE_MS", "CALLGAUGE_LIMITS__IDLE_MS"),
-        ("CALLGAUGE_FOLDER", "CALLGAUGE_GOALS__FOLDER or CALLGAUGE_TRANSCRIPTS__FOLDER"),
+        ("CALLGAUGE_FOLDER", "CALLGAUGE_GOALS__FOLDER or CALLGAUGE_HISTORY__FOLDER or CALLGAUGE_TRANSCRIPTS__FOLDER"),
         ("CALLGAUGE_HTTP__PORT", "CALLGAUGE_HTTP_PORT"),
         ("CALLGAUGE_INGEST_PORT", "CALLGAUGE_INGEST__PORT"),
         ("CALLGAUGE_CONFG", "CALLGAUGE_CONFIG"),

@@ -61,7 +61,7 @@ def with_secrets(tmp_path: Path) -> dict[str, str]:
         "CALLGAUGE_SECURITY__PROTOCOL": "SASL_SSL", "CALLGAUGE_SECURITY__MECHANISM": "PLAIN",
         "CALLGAUGE_SECURITY__USERNAME": "ada", "CALLGAUGE_SECURITY__PASSWORD": SECRET,
         "CALLGAUGE_INGEST__TOKEN": SECRET, "CALLGAUGE_INGEST__ELEVENLABS_SECRET": SECRET,
-        "CALLGAUGE_MONITOR__API_KEY": SECRET,
+        "CALLGAUGE_MONITOR__API_KEY": SECRET, "CALLGAUGE_JUDGE__HEADERS": f'{{"x-team": "{SECRET}"}}',
     }  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_no_secret_is_shown(with_secrets: dict[str, str]) -> None:
         "judge.api_key": "OPENAI_API_KEY", "http_token": "http_token_file",
         "security.password": "CALLGAUGE_SECURITY__PASSWORD", "ingest.token": "CALLGAUGE_INGEST__TOKEN",
         "ingest.elevenlabs_secret": "CALLGAUGE_INGEST__ELEVENLABS_SECRET",
-        "monitor.api_key": "CALLGAUGE_MONITOR__API_KEY",
+        "monitor.api_key": "CALLGAUGE_MONITOR__API_KEY", "judge.headers": "CALLGAUGE_JUDGE__HEADERS",
     }  # fmt: skip
     assert SECRET not in repr(found)
     assert SECRET not in file_of(with_secrets)

@@ -8,11 +8,11 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, MessageSizeTooLargeError
 
 from consumers.runtime.kafka import connection as kafka_module
-from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from schemas.events.envelope import read_envelope
 from schemas.events.simulator import Source
 from streamer.sources import publisher as publisher_module
-from streamer.sources.publisher import EventPublisher, PlayProgress, PublishError, cloudevent_headers, play
+from streamer.sources.publisher import EventPublisher, PlayProgress, PublishError, play, record_of
 from streamer.sources.replay import PlayedCall, WireEvent
 from tests.support.patience import patient
 
@@ -137,7 +137,7 @@ async def test_cancelling_leaves_at_once_and_does_not_flush() -> None:
 
 
 def headers_of(source: Source, name: str, time_ms: int = NOW_MS) -> dict[str, bytes]:
-    return dict(cloudevent_headers("call-1", WireEvent(source, b"{}", time_ms, name, 7, time_ms), "callgauge.replay"))
+    return dict(record_of("call-1", WireEvent(source, b"{}", time_ms, name, 7, time_ms), "callgauge.replay").headers)
 
 
 def test_headers_are_cloudevents() -> None:
@@ -159,7 +159,7 @@ def test_headers_are_cloudevents() -> None:
 
 def test_what_a_real_agent_says_is_of_a_type_of_its_own() -> None:
     event = WireEvent("elevenlabs", b"{}", NOW_MS, "user_transcript", 7, NOW_MS, is_agent_event=True)
-    headers = dict(cloudevent_headers("call-1", event, "callgauge.replay"))
+    headers = dict(record_of("call-1", event, "callgauge.replay").headers)
     assert headers["ce_type"] == b"callgauge.elevenlabs.user_transcript.v1"
     envelope = read_envelope(list(headers.items()))
     assert envelope is not None
@@ -225,21 +225,15 @@ async def test_records_are_keyed_by_conversation_and_sent_idempotently(producers
 
 
 async def test_no_broker_is_said_plainly(producers: list[FakeProducer]) -> None:
-    with pytest.raises(PublishError) as caught:
-        await EventPublisher(KafkaSettings(bootstrap_servers="nowhere:1"), ce_source="s").start()
-    assert str(caught.value) == (
-        "Events could not be sent to Kafka at nowhere:1:\n"
-        "  expected every record to be acknowledged; seen KafkaConnectionError: nobody there.\n"
-        "  Sending stops here; events sent just before may be missing.\n"
-        "  Check that the broker runs at this address and that the topics exist."
-    )
+    with pytest.raises(
+        KafkaUnreachableError, match=r"no broker answers at nowhere:1: nobody there\. .* Check the address"
+    ):
+        await EventPublisher(KafkaSettings(bootstrap_servers="nowhere:1"), ce_source="s").__aenter__()
     assert producers[0].stopped
 
 
 async def started() -> EventPublisher:
-    publisher = EventPublisher(HOST, ce_source="s")
-    await publisher.start()
-    return publisher
+    return await EventPublisher(HOST, ce_source="s").__aenter__()
 
 
 async def test_a_send_that_failed_surfaces_at_the_next_call(producers: list[FakeProducer]) -> None:
@@ -247,15 +241,20 @@ async def test_a_send_that_failed_surfaces_at_the_next_call(producers: list[Fake
     await publisher.publish("call-1", user_event())
     producers[0].acknowledgements[0].set_exception(KafkaConnectionError("gone"))
     await asyncio.sleep(0)
-    for action in (publisher.publish("call-1", user_event()), publisher.flush(), publisher.close()):
-        with pytest.raises(PublishError, match="gone"):
+    for action in (publisher.publish("call-1", user_event()), publisher.flush(), publisher.__aexit__(None, None, None)):
+        with pytest.raises(PublishError) as caught:
             await action
+        assert str(caught.value) == (
+            "Events could not be sent to Kafka at host:1:\n"
+            "  expected every record to be acknowledged; seen KafkaConnectionError: gone.\n"
+            "  Sending stops here; events sent just before may be missing.\n"
+            "  Check that the broker runs at this address and that the topics exist."
+        )
+    await publisher.__aexit__(ValueError, ValueError("says more"), None)
 
 
 @pytest.mark.usefixtures("producers")
 async def test_a_record_that_cannot_be_sent_surfaces_at_once() -> None:
-    with pytest.raises(PublishError, match="not started"):
-        await EventPublisher(HOST, ce_source="s").publish("call-1", user_event())
     with pytest.raises(PublishError, match="MessageSizeTooLarge"):
         await (await started()).publish("call-1", user_event(b"huge"))
 
@@ -274,4 +273,4 @@ async def test_only_so_many_records_are_on_their_way(
     await asyncio.wait_for(third, timeout=patient(5))
     assert len(producers[0].records) == 3
     await publisher.flush()
-    await publisher.close()
+    await publisher.__aexit__(None, None, None)

@@ -244,4 +244,7 @@ def test_control_events_open_and_close_the_call() -> None:
         {"type": "call_ended", "timestamp": 9, "reason": "goodbye"},
     )
     assert with_control_events(call, agent="other") == call
+    named = with_control_events(call, goals="rebooking")
+    assert [event.get("goals") for event in named.control] == ["rebooking", None]
+    assert with_control_events(named, goals="other") == named
     assert with_control_events(a_call([])).control == ()

@@ -1,0 +1,95 @@
+"""What people ask of history: conditions on the columns of calls, from a closed list of names and comparisons. No SQL from people."""
+
+import re
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple, get_args
+
+from consumers.history.rows import CALL_COLUMNS, Value
+from consumers.runtime.process import OperatorError
+
+Comparison = Literal[">=", "<=", "!=", "=", ">", "<", "~"]
+COMPARISONS: Final[tuple[Comparison, ...]] = get_args(Comparison)
+_KINDS: Final = {column.name: column.kind for column in CALL_COLUMNS}
+_CONDITION: Final = re.compile(rf"\s*([A-Za-z_0-9]+)\s*({'|'.join(map(re.escape, COMPARISONS))})\s*(.*?)\s*", re.DOTALL)
+
+MAX_CONDITIONS: Final = 20
+"""Most conditions of one question."""
+MAX_ROWS: Final = 10_000
+"""Most calls of one answer: what a person or a table can hold."""
+MAX_TEXT_CHARS: Final = 200
+"""Longest text of a condition or of a search for words."""
+
+
+class QuestionError(OperatorError):
+    """A condition cannot be understood: its column, comparison or value is not known."""
+
+    exit_code = 2
+
+
+class Condition(NamedTuple):
+    """One comparison of a column with a value; a call whose value is unknown never meets it."""
+
+    column: str
+    comparison: Comparison
+    value: Value
+
+    @classmethod
+    def parse(cls, text: str) -> "Condition":
+        """Reads a condition as a person writes it.
+
+        >>> Condition.parse("p95_ms > 3000")
+        Condition(column='p95_ms', comparison='>', value=3000.0)
+        >>> Condition.parse("failed_tools ~ payment")
+        Condition(column='failed_tools', comparison='~', value='payment')
+
+        Raises:
+            QuestionError: It is no condition.
+        """
+        found = _CONDITION.fullmatch(text[: MAX_TEXT_CHARS + 1]) if len(text) <= MAX_TEXT_CHARS else None
+        if found is None:
+            raise QuestionError(
+                f"Condition {text[:MAX_TEXT_CHARS]!r}: expected a column, one of {' '.join(COMPARISONS)}, and a value of at most "
+                f"{MAX_TEXT_CHARS} characters, as in 'p95_ms > 3000'. Nothing was searched."
+            )
+        column, comparison, value = found.group(1), found.group(2), found.group(3).strip("\"'")
+        kind = _KINDS.get(column)
+        if kind is None:
+            raise QuestionError(
+                f"Condition {text!r}: there is no column {column!r}. Nothing was searched. The columns are "
+                f"{', '.join(sorted(_KINDS))}."
+            )
+        if kind == "text":
+            if comparison not in {"=", "!=", "~"}:
+                raise QuestionError(
+                    f"Condition {text!r}: {column} is a text, so it can be compared with = (equal), != (not equal) and ~ (contains)."
+                )
+            return cls(column, comparison, value)  # type: ignore[arg-type]  # the pattern has these only
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if comparison == "~" or number != number:  # no number
+            raise QuestionError(
+                f"Condition {text!r}: {column} is a number, so it can be compared with a number by {' '.join(COMPARISONS[:-1])}."
+            )
+        return cls(column, comparison, number)  # type: ignore[arg-type]
+
+
+class Question(NamedTuple):
+    """Which calls to find.
+
+    Attributes:
+        since_ms: Calls that began then or later, in epoch ms.
+        until_ms: Calls that began before that.
+        conditions: All of them must hold.
+        words: Words that the transcript must have, all of them; empty for any.
+        order_by: Column by which the calls come, highest first; calls whose value is unknown come last.
+        most: Most calls to return.
+    """
+
+    since_ms: int
+    until_ms: int
+    conditions: Sequence[Condition] = ()
+    words: Sequence[str] = ()
+    order_by: str = "longest_wait_ms"
+    most: int = 50

@@ -1,0 +1,506 @@
+"""History in SQLite: one file a day in one folder, which one process writes and any number read.
+
+A record is replaced only by a higher revision, so reading a topic twice leaves what reading it once leaves. The rows of a batch and
+the place to read on from are one transaction of the newest file; older files, which get the ends of calls of yesterday, come before
+it. So after a crash the batch is read again, and nothing is missing and nothing is twice.
+"""
+
+import contextlib
+import datetime
+import re
+import sqlite3
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, Value, call_row
+from consumers.history.search import Question
+from consumers.runtime.process import OperatorError
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact, ClosedFact, TurnValues
+from schemas.transcript import TRANSCRIPT
+
+FILE_MODE: Final = 0o600
+"""Rights of a file: it has the words of people, so its owner alone reads it."""
+FOLDER_MODE: Final = 0o700
+MAX_PLACES: Final = 50_000
+"""Calls whose file is remembered; of others it is looked up."""
+LOOKBACK_FILES: Final = 3
+"""Newest files in which a record's call may be: a call lasts hours, an outage a day or two. Later, the same id is a new call."""
+BUSY_SECONDS: Final = 5.0
+"""How long a reader may wait for the writer, and the other way round: both only for the moment of a commit."""
+MAX_WORDS_CHARS: Final = 1_000_000
+"""Longest text of one transcript that can be searched; the rest is kept and not searched."""
+WINDOW_BITS: Final = 14
+PACKING_LEVEL: Final = 3
+"""Half a window and half the effort take two thirds of the time, and 174 bytes a record in place of 165."""
+MAX_DICTIONARY_BYTES: Final = 2**WINDOW_BITS
+"""Bytes of examples against which values are packed: zlib looks back no further."""
+_FILE_NAME: Final = re.compile(r"calls-(\d{4}-\d{2}-\d{2})\.sqlite")
+_SQL_KIND: Final = {"text": "TEXT", "integer": "INTEGER", "real": "REAL"}
+
+log = structlog.get_logger()
+
+Place = tuple[str, int]
+"""A partition of a topic."""
+
+
+class HistoryFolderError(OperatorError):
+    """The folder of history cannot be used: it is not there, not writable, or another process writes it."""
+
+
+class HistoryBrokenError(Exception):
+    """A file is damaged. It was set aside; what it had must be read from the topics again, from the `positions` of now on."""
+
+
+class Batch(NamedTuple):
+    """What was read, and where to read on.
+
+    Attributes:
+        scores: Records of `scores`, in order, each with its bytes.
+        transcripts: Transcripts by conversation, in order, each with the broker's time.
+        positions: By topic and partition, the offset after the last record of the batch.
+    """
+
+    scores: Sequence[tuple[AnyScoreRecord, bytes]]
+    transcripts: Sequence[tuple[str, int, bytes]]
+    positions: Mapping[Place, int]
+
+
+def _tables() -> str:
+    columns = ", ".join(f"{column.name} {_SQL_KIND[column.kind]}" for column in CALL_COLUMNS)
+    return f"""
+        CREATE TABLE call (id INTEGER PRIMARY KEY, {columns.replace("conversation_id TEXT", "conversation_id TEXT NOT NULL UNIQUE")});
+        CREATE INDEX call_by_start ON call (started_ms);
+        CREATE INDEX call_by_agent ON call (agent, started_ms);
+        CREATE TABLE turn (call INTEGER, turn INTEGER, revision INTEGER NOT NULL, record BLOB NOT NULL, PRIMARY KEY (call, turn))
+            WITHOUT ROWID;
+        CREATE TABLE moment (call INTEGER, subject TEXT, revision INTEGER NOT NULL, record BLOB NOT NULL, PRIMARY KEY (call, subject))
+            WITHOUT ROWID;
+        CREATE TABLE transcript (call INTEGER PRIMARY KEY, value BLOB NOT NULL);
+        CREATE TABLE position (topic TEXT, partition INTEGER, next INTEGER NOT NULL, PRIMARY KEY (topic, partition)) WITHOUT ROWID;
+        CREATE TABLE dictionary (value BLOB NOT NULL);
+    """
+
+
+_UPSERT_TURN: Final = (
+    "INSERT INTO turn VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET revision = excluded.revision, record = excluded.record "
+    "WHERE excluded.revision > revision"
+)
+_UPSERT_MOMENT: Final = _UPSERT_TURN.replace("INTO turn", "INTO moment")
+_UPSERT_POSITION: Final = "INSERT INTO position VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET next = excluded.next"
+
+
+class _Day:
+    """The file of one day."""
+
+    def __init__(
+        self, path: Path, *, writes: bool, examples: Sequence[bytes] = (), positions: Mapping[Place, int] | None = None
+    ) -> None:
+        """Opens the file of a day, or makes it.
+
+        Args:
+            path: The file.
+            writes: Whether this process writes it; otherwise it is there.
+            examples: For a new file, values as it will have; the more alike, the smaller it stays.
+            positions: For a new file, where to read on so far.
+        """
+        if writes:
+            path.touch(FILE_MODE)
+        self.connection = sqlite3.connect(
+            f"{path.resolve().as_uri()}?mode={'rw' if writes else 'ro'}",
+            timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True,
+        )  # fmt: skip
+        try:
+            if writes:
+                self.connection.execute("PRAGMA journal_mode = WAL")
+                self.connection.execute("PRAGMA synchronous = NORMAL")
+            if (
+                writes
+                and not self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'dictionary'").fetchone()
+            ):
+                self._create(b"".join(examples)[-MAX_DICTIONARY_BYTES:], positions or {})
+            self.columns = {str(row[1]) for row in self.connection.execute("PRAGMA table_info(call)")}
+            if writes:
+                self._add_columns()
+            (self._dictionary,) = self.connection.execute("SELECT value FROM dictionary").fetchone()
+            self.has_words = (
+                self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone() is not None
+            )
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def _create(self, dictionary: bytes, positions: Mapping[Place, int]) -> None:
+        with self.transaction():
+            for statement in _tables().split(";"):
+                if statement.strip():
+                    self.connection.execute(statement)
+            with contextlib.suppress(
+                sqlite3.OperationalError
+            ):  # a build without FTS5: words are found by looking at each text
+                self.connection.execute(
+                    "CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'unicode61 remove_diacritics 2')"
+                )
+            self.connection.execute("INSERT INTO dictionary VALUES (?)", [dictionary])
+            self.connection.executemany(_UPSERT_POSITION, [(*place, offset) for place, offset in positions.items()])
+
+    def _add_columns(self) -> None:
+        """Adds the columns that this version has and the one that made the file did not have."""
+        for column in CALL_COLUMNS:
+            if column.name not in self.columns:
+                self.connection.execute(f"ALTER TABLE call ADD COLUMN {column.name} {_SQL_KIND[column.kind]}")
+                self.columns.add(column.name)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self.connection
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.execute("ROLLBACK")
+            raise
+        self.connection.execute("COMMIT")
+
+    def packed(self, value: bytes) -> bytes:
+        """Packs a value. Records repeat their fields and each other, so with examples of them they become a sixth as long."""
+        packing = zlib.compressobj(PACKING_LEVEL, zlib.DEFLATED, -WINDOW_BITS, zdict=self._dictionary)
+        return packing.compress(value) + packing.flush()
+
+    def unpacked(self, value: bytes) -> bytes:
+        """Returns what was packed."""
+        return zlib.decompressobj(-WINDOW_BITS, zdict=self._dictionary).decompress(value)
+
+    def id_of(self, conversation_id: str) -> int | None:
+        """Returns the number of a call in this file; None if it is not here."""
+        found = self.connection.execute("SELECT id FROM call WHERE conversation_id = ?", [conversation_id]).fetchone()
+        return None if found is None else int(found[0])
+
+    def records(self, call: int) -> list[AnyScoreRecord]:
+        """Returns the newest records of a call, those of its turns last."""
+        rows = self.connection.execute(
+            "SELECT record FROM moment WHERE call = ? UNION ALL SELECT record FROM turn WHERE call = ?", [call, call]
+        )
+        return [SCORE_RECORD.validate_json(self.unpacked(record)) for (record,) in rows]
+
+    def transcript(self, call: int) -> bytes | None:
+        """Returns the transcript of a call; None without one."""
+        found = self.connection.execute("SELECT value FROM transcript WHERE call = ?", [call]).fetchone()
+        return None if found is None else self.unpacked(found[0])
+
+
+class _Share(NamedTuple):
+    """What a batch has for one day."""
+
+    scores: list[tuple[AnyScoreRecord, bytes]]
+    transcripts: list[tuple[str, bytes]]
+
+
+class SqliteHistory:
+    """The folder of history. One object is used by one thread at a time."""
+
+    def __init__(
+        self, folder: Path, *, writes: bool = False, keeps_words: bool = True, retention_days: int = 30
+    ) -> None:
+        """Opens the folder.
+
+        Args:
+            folder: Where the files are; made if it is not there and this process writes.
+            writes: Whether this process writes; only one may.
+            keeps_words: Whether transcripts are kept.
+            retention_days: Files of earlier days are deleted.
+
+        Raises:
+            HistoryFolderError: The folder cannot be used, or another process writes it.
+        """
+        self.folder = folder
+        self._writes = writes
+        self._keeps_words = keeps_words
+        self._retention_days = retention_days
+        self._days: dict[str, _Day] = {}
+        self._places: OrderedDict[str, str] = OrderedDict()
+        self._lock: sqlite3.Connection | None = None
+        try:
+            if writes:
+                folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+                self._lock = self._locked()
+            elif not folder.is_dir():
+                raise HistoryFolderError(
+                    f"History: there is no folder {folder}. Set history.folder to that of the role `history`."
+                )
+        except (OSError, sqlite3.Error) as error:
+            raise HistoryFolderError(
+                f"History: the folder {folder} cannot be written to ({error}). Make it, give this user the right to write there, or choose "
+                "another one."
+            ) from error
+
+    def _locked(self) -> sqlite3.Connection:
+        lock = sqlite3.connect(self.folder / "lock.sqlite", timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            lock.close()
+            if "locked" not in str(error):
+                raise
+            raise HistoryFolderError(
+                f"History: another process writes {self.folder}, and two would read each record twice for nothing. Stop it, or give this "
+                "one a folder of its own."
+            ) from error
+        return lock
+
+    def close(self) -> None:
+        """Closes all files, and lets another process write."""
+        for day in self._days.values():
+            day.connection.close()
+        self._days.clear()
+        if self._lock is not None:
+            self._lock.close()
+
+    # Writing.
+
+    def positions(self) -> dict[Place, int]:
+        """Returns by topic and partition the offset from which to read; a place that is not there begins at its first record."""
+        found: dict[Place, int] = {}
+        for name in self._names():
+            for topic, partition, offset in self._day(name).connection.execute("SELECT * FROM position"):
+                found[topic, partition] = max(offset, found.get((topic, partition), 0))
+        return found
+
+    def write(self, batch: Batch) -> None:
+        """Writes a batch. If it fails, it can be written again.
+
+        Raises:
+            HistoryBrokenError: A file is damaged, and was set aside.
+            sqlite3.OperationalError: The disk is full, the folder not writable, or a reader holds a file for too long.
+        """
+        days: dict[str, _Share] = {}
+        new: dict[str, str] = {}
+        for record, value in batch.scores:
+            name = self._day_of(record.conversation_id, record.caused_at_ms, new)
+            days.setdefault(name, _Share([], [])).scores.append((record, value))
+        for conversation_id, at_ms, value in batch.transcripts if self._keeps_words else ():
+            name = self._day_of(conversation_id, at_ms, new)
+            days.setdefault(name, _Share([], [])).transcripts.append((conversation_id, value))
+        if not days and (names := self._names()):
+            days[names[-1]] = _Share([], [])
+        for name in sorted(days):
+            self._write_day(name, days[name], batch.positions if name == max(days) else {})
+        if days:
+            self._delete_old(max(days))
+
+    def _write_day(self, name: str, share: _Share, positions: Mapping[Place, int]) -> None:
+        examples = {record.name: value for record, value in share.scores}
+        day = self._day(name, tuple(examples.values()))
+        calls: dict[str, int] = {}
+        turns, moments = [], []
+        changed: set[str] = set()
+        try:
+            with day.transaction() as connection:
+                for record, value in share.scores:
+                    call = self._call(day, name, record.conversation_id, calls)
+                    if isinstance(record, TurnValues):
+                        turns.append((call, record.turn, record.revision, day.packed(value)))
+                    else:
+                        moments.append((call, _subject(record), record.revision, day.packed(value)))
+                    if isinstance(record, ClosedFact | CallStartedFact):
+                        changed.add(record.conversation_id)
+                connection.executemany(_UPSERT_TURN, turns)
+                connection.executemany(_UPSERT_MOMENT, moments)
+                for conversation_id in changed:
+                    self._write_row(day, calls[conversation_id])
+                for conversation_id, value in share.transcripts:
+                    self._write_transcript(day, self._call(day, name, conversation_id, calls), value)
+                connection.executemany(_UPSERT_POSITION, [(*place, offset) for place, offset in positions.items()])
+        except sqlite3.DatabaseError as error:
+            self._places.clear()  # calls that were new are not there
+            if _is_damage(error):
+                raise self._set_aside(name, error) from error
+            raise
+
+    def _call(self, day: _Day, name: str, conversation_id: str, calls: dict[str, int]) -> int:
+        """Returns the number of a call in the file of its day, where it gets a row if it has none."""
+        call = calls.get(conversation_id) or day.id_of(conversation_id)
+        if call is None:
+            cursor = day.connection.execute(
+                "INSERT INTO call (conversation_id, is_closed) VALUES (?, 0)", [conversation_id]
+            )
+            call = int(cursor.lastrowid or 0)
+        calls[conversation_id] = call
+        self._places[conversation_id] = name
+        self._places.move_to_end(conversation_id)
+        if len(self._places) > MAX_PLACES:
+            self._places.popitem(last=False)
+        return call
+
+    @staticmethod
+    def _write_row(day: _Day, call: int) -> None:
+        row = call_row(day.records(call))
+        settings = ", ".join(f"{name} = ?" for name in row)
+        day.connection.execute(f"UPDATE call SET {settings} WHERE id = ?", [*row.values(), call])  # noqa: S608  # our names
+
+    @staticmethod
+    def _write_transcript(day: _Day, call: int, value: bytes) -> None:
+        before = day.transcript(call)
+        if before == value:
+            return
+        if day.has_words:
+            if before is not None:
+                day.connection.execute(
+                    "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", [call, words_of(before)]
+                )
+            day.connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", [call, words_of(value)])
+        day.connection.execute("INSERT OR REPLACE INTO transcript VALUES (?, ?)", [call, day.packed(value)])
+
+    def _day_of(self, conversation_id: str, at_ms: int, new: dict[str, str]) -> str:
+        """Returns the day in whose file a call is: that of its first record. `new` has the calls that no file has yet."""
+        there = self._places.get(conversation_id) or new.get(conversation_id)
+        if there is not None:
+            return there
+        for name in self._names()[: -LOOKBACK_FILES - 1 : -1]:
+            if self._day(name).id_of(conversation_id) is not None:
+                return name
+        new[conversation_id] = name = _day_name(at_ms)
+        return name
+
+    def _delete_old(self, newest: str) -> None:
+        first = datetime.date.fromisoformat(newest) - datetime.timedelta(days=self._retention_days)
+        for name in [name for name in self._names() if datetime.date.fromisoformat(name) < first]:
+            if (day := self._days.pop(name, None)) is not None:
+                day.connection.close()
+            for path in self.folder.glob(f"{_path_of(self.folder, name).name}*"):
+                path.unlink(missing_ok=True)
+            log.info("history_day_deleted", day=name, retention_days=self._retention_days)
+
+    def _set_aside(self, name: str, error: sqlite3.DatabaseError) -> HistoryBrokenError:
+        if (day := self._days.pop(name, None)) is not None:
+            day.connection.close()
+        self._places.clear()
+        path = _path_of(self.folder, name)
+        aside = next(each for number in range(10_000) if not (each := path.with_suffix(f".broken-{number}")).exists())
+        path.rename(aside)
+        for rest in ("-wal", "-shm"):
+            Path(f"{path}{rest}").unlink(missing_ok=True)
+        log.error(
+            "history_file_broken", file=str(path), error=str(error),
+            what_happens_now=f"It is called {aside.name} now, and its calls are read from the topics again as far as these have them.",
+            what_to_do="See to the disk. Delete the file when its calls are back, or when you do not miss them.",
+        )  # fmt: skip
+        return HistoryBrokenError(str(error))
+
+    # Reading.
+
+    def find(self, question: Question) -> list[dict[str, Value]]:
+        """Returns the rows of the calls that a question asks for, highest first by its column."""
+        found: list[dict[str, Value]] = []
+        for name in self._names():
+            day_ms = int(datetime.datetime.fromisoformat(f"{name}T00:00:00+00:00").timestamp() * 1_000)
+            # A call's file is that of its first record, and its start may be earlier by the age of that record.
+            if day_ms >= question.until_ms + 86_400_000 or day_ms + 2 * 86_400_000 <= question.since_ms:
+                continue
+            found += self._find_in(self._day(name), question)
+        found.sort(key=lambda row: _rank(row[question.order_by]), reverse=True)
+        return found[: question.most]
+
+    @staticmethod
+    def _find_in(day: _Day, question: Question) -> list[dict[str, Value]]:
+        """In the file of an earlier version, a column that it does not have is unknown for every call."""
+        if any(each.column not in day.columns for each in question.conditions):
+            return []
+        where = ["started_ms >= ?", "started_ms < ?"]
+        values: list[Any] = [question.since_ms, question.until_ms]
+        for column, comparison, value in question.conditions:
+            where.append(f"instr({column}, ?) > 0" if comparison == "~" else f"{column} {comparison} ?")
+            values.append(value)
+        source = "call"
+        if question.words and day.has_words:
+            source = "words JOIN call ON call.id = words.rowid"
+            where.append("words MATCH ?")
+            # Each word quoted, so that none is an operator; FTS5 takes a NUL for the end.
+            values.append(" ".join('"' + word.replace('"', '""').replace("\0", " ") + '"' for word in question.words))
+        by = question.order_by if question.order_by in day.columns else "NULL"
+        order = f"{by} IS NULL, {by} DESC"
+        limit = question.most if not question.words or day.has_words else -1
+        # All names in the statement are ours.
+        columns = ", ".join(f"call.{name}" if name in day.columns else "NULL" for name in COLUMN_NAMES)
+        rows = day.connection.execute(
+            f"SELECT call.id, {columns} FROM {source} WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ?",  # noqa: S608
+            [*values, limit],
+        )
+        found = [(row[0], dict(zip(COLUMN_NAMES, row[1:], strict=True))) for row in rows]
+        if question.words and not day.has_words:
+            wanted = [word.casefold() for word in question.words]
+            texts = ((words_of(day.transcript(call) or b"[]").casefold(), row) for call, row in found)
+            return [row for text, row in texts if all(word in text for word in wanted)][: question.most]
+        return [row for _, row in found]
+
+    def records_of(self, conversation_id: str) -> list[AnyScoreRecord]:
+        """Returns the newest records of a call; none if it is not here."""
+        found = self._found(conversation_id)
+        return [] if found is None else found[0].records(found[1])
+
+    def transcript_of(self, conversation_id: str) -> bytes | None:
+        """Returns the transcript of a call; None if it is not here, or without words."""
+        found = self._found(conversation_id)
+        return None if found is None else found[0].transcript(found[1])
+
+    def _found(self, conversation_id: str) -> tuple[_Day, int] | None:
+        for name in reversed(self._names()):
+            day = self._day(name)
+            if (call := day.id_of(conversation_id)) is not None:
+                return day, call
+        return None
+
+    # Files.
+
+    def _names(self) -> list[str]:
+        """The days that have a file, ascending."""
+        found = (_FILE_NAME.fullmatch(path.name) for path in self.folder.iterdir())
+        return sorted({each.group(1) for each in found if each is not None})
+
+    def _day(self, name: str, examples: Sequence[bytes] = ()) -> _Day:
+        if (day := self._days.get(name)) is not None:
+            return day
+        path = _path_of(self.folder, name)
+        positions = self.positions() if self._writes and not path.exists() else {}
+        try:
+            day = self._days[name] = _Day(path, writes=self._writes, examples=examples, positions=positions)
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            if self._writes:
+                raise self._set_aside(name, error) from error
+            raise HistoryFolderError(
+                f"History: {path} is damaged ({error}). The role `history` sets it aside and reads again."
+            ) from error
+        return day
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    return getattr(error, "sqlite_errorcode", None) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def words_of(transcript: bytes) -> str:
+    """Returns what both sides said, for a search."""
+    turns = TRANSCRIPT.validate_json(transcript)
+    return "\n".join(turn.message for turn in turns if turn.message)[:MAX_WORDS_CHARS]
+
+
+def _subject(record: AnyScoreRecord) -> str:
+    return f"{record.name} {'' if record.turn is None else record.turn} {record.index}"
+
+
+def _day_name(at_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(at_ms / 1_000, datetime.UTC).date().isoformat()
+
+
+def _path_of(folder: Path, name: str) -> Path:
+    return folder / f"calls-{name}.sqlite"
+
+
+def _rank(value: Value) -> tuple[bool, Any]:
+    return value is not None, value if value is not None else 0

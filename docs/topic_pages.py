@@ -1,0 +1,95 @@
+"""The topics of the topic table with who reads and writes them: as a table, and as an AsyncAPI document, which FastStream makes."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+from faststream.kafka import KafkaBroker
+from faststream.specification import AsyncAPI
+
+from consumers.runtime.kafka.connection import READ, WRITE
+from schemas.closed_sets import ROLE_NAMES
+from schemas.json_schemas import TYPES
+from schemas.scores.records import SCHEMA_VERSION
+from schemas.topics import TOPICS, Topic, duration
+from streamer.cluster.facts import needs_of
+from streamer.settings.all_settings import Settings
+
+_TYPES_BESIDE: Final = {
+    "pipecat.events": ("control-event",),
+    "audit.events": ("control-event",),
+    "elevenlabs.events": ("agent-event", "agent-record", "control-event"),
+}
+"""Types of records that a topic has besides the one of the topic table."""
+
+
+def topic_lines() -> Iterator[str]:
+    """The lines of the table."""
+    yield from (
+        "| topic | what is in it | key | value | written by | read by | kept for |",
+        "|---|---|---|---|---|---|---|",
+    )
+    for topic in TOPICS:
+        values = ", ".join(f"`{name}`" if name in TYPES else name for name in _values(topic))
+        writers, readers = _roles(topic, WRITE), _roles(topic, READ)
+        kept = "ever, the newest of each key" if topic.cleanup_policy == "compact" else duration(topic.retention_ms)
+        yield f"| `{topic.name}` | {topic.what} | {topic.key} | {values} | {writers} | {readers} | {kept} |"
+
+
+def asyncapi() -> str:
+    """The AsyncAPI document, as YAML. callgauge receives inputs and goal sets, and sends the rest."""
+    broker = KafkaBroker()
+    for topic in TOPICS:
+        types = [TYPES[name] for name in _values(topic) if name in TYPES]
+        about: dict[str, Any] = {
+            "title": topic.name,
+            "description": f"{topic.what[:1].upper()}{topic.what[1:]}. Key: {topic.key}. Written by: {_roles(topic, WRITE)}. "
+            f"Read by: {_roles(topic, READ)}. Partitions: {topic.partitions}.",
+        }
+        if topic.direction == "output":
+            broker.publisher(topic.name, schema=_either(types), **about)
+        else:
+            broker.subscriber(topic.name, **about)(_taking(_either(types)))
+    specification = AsyncAPI(
+        broker,
+        title="callgauge",
+        version=str(SCHEMA_VERSION),
+        description="The topics of callgauge. The version is that of the schema of scores.",
+    )
+    document = yaml.safe_load(specification.to_specification().to_yaml())
+    for message in document["components"]["messages"].values():
+        del message["correlationId"]  # FastStream's own header, which our records do not have
+    return yaml.safe_dump(
+        document, allow_unicode=True, width=120
+    )  # sorted: FastStream's order differs between processes
+
+
+def _values(topic: Topic) -> tuple[str, ...]:
+    return (topic.value, *_TYPES_BESIDE.get(topic.name, ()))
+
+
+def _roles(topic: Topic, operation: str) -> str:
+    """The roles that do this with the topic if everything is switched on, and who does it outside."""
+    settings = Settings(goals={"reads_topic": True, "asks_judge": True}, transcripts={"folder": "transcripts"})
+    roles: list[str] = [
+        role for role in ROLE_NAMES if operation in needs_of([role], settings).operations.get(topic.name, ())
+    ]
+    if operation == WRITE and (topic.name in _TYPES_BESIDE or topic.direction == "reference"):
+        roles.append("your producers")
+    return ", ".join(roles) or "whoever wants it"
+
+
+def _either(types: list[Any]) -> Any:
+    either: Any = types[0] if types else bytes
+    for each in types[1:]:
+        either = either | each
+    return either
+
+
+def _taking(message: Any) -> Any:
+    """A handler of such messages, as FastStream reads it."""
+
+    async def take(message: Any) -> None: ...
+
+    take.__annotations__["message"] = message
+    return take

@@ -1,0 +1,157 @@
+"""What is wrong with a running call now, by its score records alone: kinds of trouble, their rank, and the reason in words.
+
+`top` sorts by it, and so does everything else that shows running calls. Pure: the view of a call and the present time in,
+troubles out.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from schemas.scores.latency_stages import Stage
+from schemas.scores.live_view import CallView
+from schemas.units import MS_PER_SECOND
+
+# The figures of deploy/slo.yaml, where their sources are. A test compares them.
+
+SLOW_MS: Final = 1_500
+"""The objective of voice agents is that 95 % of answers are faster."""
+VERY_SLOW_MS: Final = 3_500
+"""95 % of answers of usual voice agents are faster: one slower than this is a trouble by itself."""
+FRESH_MS: Final = 10_000
+"""The objective of callgauge is that 99 % of scores are known this soon. What is older than this says nothing of now."""
+
+MANY_INTERRUPTIONS: Final = 3
+"""Interruptions in the newest turns from which a call is in trouble: one is a conversation, three are a struggle."""
+RECENT_TURNS: Final = 5
+"""How many turns back an interruption or a silence belongs to the present."""
+
+
+class TroubleKind(StrEnum):
+    """A kind of trouble. The worst comes first: what the caller suffers at this moment, then what will soon make him hang up.
+
+    - `mute`: the agent has not answered although the caller spoke again: two or more silences in one wait
+    - `silent`: nobody speaks and the caller waits, for longer than the threshold of dead air
+    - `very_slow`: the newest answer took longer than `VERY_SLOW_MS`
+    - `tool_fails`: the newest use of a tool failed
+    - `stalled`: no further subgoal is reached
+    - `slow`: the newest answer took longer than `SLOW_MS`, the objective
+    - `interruptions`: the sides spoke over each other again and again
+    - `dead_air`: the caller has waited in silence in the newest turns, and was answered
+    """
+
+    MUTE = "mute"
+    SILENT = "silent"
+    VERY_SLOW = "very_slow"
+    TOOL_FAILS = "tool_fails"
+    STALLED = "stalled"
+    SLOW = "slow"
+    INTERRUPTIONS = "interruptions"
+    DEAD_AIR = "dead_air"
+
+
+_PLACES: Final = {kind: place for place, kind in enumerate(reversed(TroubleKind), 1)}
+URGENT: Final = frozenset({TroubleKind.MUTE, TroubleKind.SILENT, TroubleKind.VERY_SLOW})
+"""Troubles that a caller hears at this moment."""
+
+
+class Trouble(NamedTuple):
+    """One trouble of a call.
+
+    Attributes:
+        rank: The higher, the worse: the place of its kind (`dead_air` 1, `mute` 8), and within the kind a part of 1 that grows
+            with its size.
+        kind: Its kind.
+        reason: The trouble in words, for example "silent for 6 s"; names in it are as the call's records have them.
+    """
+
+    rank: float
+    kind: TroubleKind
+    reason: str
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the caller hears it at this moment."""
+        return self.kind in URGENT
+
+
+def troubles_of(call: CallView, now_ms: int) -> tuple[Trouble, ...]:
+    """What is wrong with the call, the worst first; empty for a healthy call, and for one that is over.
+
+    Args:
+        call: The call as its records show it.
+        now_ms: The time up to which its records are known, on the broker's clock, in epoch ms: waits are counted up to it.
+    """
+    if call.is_over:
+        return ()
+    found = [*_waits(call, now_ms), *_answers(call), *_tools(call), *_conversation(call)]
+    return tuple(sorted(found, reverse=True))
+
+
+def _trouble(kind: TroubleKind, size: float, reason: str) -> Trouble:
+    """A trouble of this size, from 0 up; sizes without a bound come nearer and nearer to 1."""
+    return Trouble(round(_PLACES[kind] + size / (1 + size), 4), kind, reason)
+
+
+def _waits(call: CallView, now_ms: int) -> list[Trouble]:
+    if call.wait is None:
+        return []
+    seconds = max(0, now_ms - call.wait.since_ms) // MS_PER_SECOND
+    if call.wait.silences == 1:
+        return [_trouble(TroubleKind.SILENT, seconds / 60, f"silent for {seconds} s")]
+    return [_trouble(TroubleKind.MUTE, seconds / 60, f"agent mute for {seconds} s")]
+
+
+def _answers(call: CallView) -> list[Trouble]:
+    newest = call.latency
+    if newest is None or newest.latency_ms <= SLOW_MS:
+        return []
+    kind = TroubleKind.VERY_SLOW if newest.latency_ms > VERY_SLOW_MS else TroubleKind.SLOW
+    reason = f"turn {newest.turn} slow: {newest.latency_ms / MS_PER_SECOND:.1f} s"
+    if (
+        call.slowest_stage is not None and call.slowest_stage.latency_ms > newest.latency_ms / 2
+    ):  # otherwise it explains little
+        took_s = call.slowest_stage.latency_ms / MS_PER_SECOND
+        reason += f", {STAGE_WORDS[call.slowest_stage.stage]} {took_s:.1f} s"
+    return [_trouble(kind, newest.latency_ms / VERY_SLOW_MS, reason)]
+
+
+def _tools(call: CallView) -> list[Trouble]:
+    times = {1: "", 2: " twice"}
+    return [
+        _trouble(TroubleKind.TOOL_FAILS, failed, f"{tool} fails{times.get(failed, f' {failed} times')}")
+        for tool, failed in call.failing_tools
+    ]
+
+
+def _conversation(call: CallView) -> list[Trouble]:
+    found = []
+    recent = (call.turn or 0) - RECENT_TURNS
+    if call.is_stalled:
+        turns = max(0, (call.turn or 0) - (call.stalled_since or 0))
+        reason = f"stalled for {turns} turns" if turns > 1 else "stalled"
+        found.append(_trouble(TroubleKind.STALLED, turns, reason))
+    if sum(turn > recent for turn in call.interrupted_turns) >= MANY_INTERRUPTIONS:
+        count = len(call.interrupted_turns)
+        reason = f"{_ORDINALS[count]} interruption" if count in _ORDINALS else f"{count} interruptions"
+        found.append(_trouble(TroubleKind.INTERRUPTIONS, count, reason))
+    slow_turn = call.latency.turn if call.latency is not None and call.latency.latency_ms > SLOW_MS else None
+    silent = [turn for turn in call.dead_air_turns if turn > recent and turn != slow_turn]
+    if silent and call.wait is None:
+        found.append(_trouble(TroubleKind.DEAD_AIR, len(silent), f"dead air in turn {silent[-1]}"))
+    return found
+
+
+_ORDINALS: Final = {3: "third", 4: "fourth", 5: "fifth", 6: "sixth"}
+
+STAGE_WORDS: Final = {stage: stage.value.replace("_", " ") for stage in Stage} | {
+    Stage.STT_TRAILING: "transcription",
+    Stage.LLM_FIRST_TOKEN: "model",
+    Stage.LLM_FIRST_SENTENCE: "model",
+    Stage.LLM_LAST_SENTENCE: "model",
+    Stage.LLM_INFERENCE: "model",
+    Stage.TOOL_RUN: "tool",
+    Stage.FUNCTION_HANDLER: "tool",
+    Stage.TTS_FIRST_BYTE: "voice",
+    Stage.SPEECH_SYNTHESIS: "voice",
+}
+"""A word or two for each stage, for reasons and lines on a terminal."""

@@ -1,0 +1,63 @@
+"""The files with which callgauge is deployed, from the wheel or the checkout that this process runs from."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from consumers.runtime.process import OperatorError
+
+PLACES: Final = (
+    "prometheus/rules", "grafana/dashboards", "alertmanager/alertmanager.yml", "alertmanager/templates", "runbooks",
+    "helm/callgauge",
+)  # fmt: skip
+"""What is written of the folder `deploy` of the repository; pyproject.toml puts the same into the wheel."""
+MAX_NAMED: Final = 5
+"""Most files that the refusal names."""
+
+_IN_THE_WHEEL: Final = Path(__file__).parent / "deployed"
+_IN_THE_CHECKOUT: Final = Path(__file__).parents[1] / "deploy"
+
+
+class DeployFilesError(OperatorError):
+    """The files cannot be written, or would replace others."""
+
+
+def write_deploy_files(folder: Path, *, replaces: bool) -> int:
+    """Writes the files into the folder, each under its path.
+
+    Returns:
+        How many were written. A file with the same content is not written again.
+
+    Raises:
+        DeployFilesError: A file has another content and may not be replaced, so that nothing was written; or writing failed.
+    """
+    try:
+        new = {path: content for path, content in _files() if _content(folder / path) != content}
+        changed = sorted(str(path) for path in new if (folder / path).exists())
+        if changed and not replaces:
+            raise DeployFilesError(
+                f"{folder}: {len(changed)} files have another content than those of this version, first "
+                f"{', '.join(changed[:MAX_NAMED])}. Nothing was written. Keep your changes elsewhere and give --replace, or "
+                "choose another folder."
+            )
+        for path, content in new.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+    except OSError as error:
+        raise DeployFilesError(
+            f"{error.filename}: it cannot be written ({error.strerror}). Files that were written before are whole. Give this user "
+            "the right to write there, or choose another folder."
+        ) from error
+    return len(new)
+
+
+def _files() -> Iterator[tuple[Path, bytes]]:
+    source = _IN_THE_WHEEL if _IN_THE_WHEEL.is_dir() else _IN_THE_CHECKOUT
+    for place in PLACES:
+        for path in sorted((source / place).rglob("*")) if (source / place).is_dir() else [source / place]:
+            if path.is_file():
+                yield path.relative_to(source), path.read_bytes()
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None

@@ -1,0 +1,183 @@
+"""The history role goes on where the store says, waits for a disk, and passes over what it cannot read."""
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from aiokafka import TopicPartition
+from prometheus_client import CollectorRegistry
+
+from consumers.history import service
+from consumers.history.service import HistoryOffError, HistoryRole
+from consumers.history.settings import HistorySettings
+from consumers.history.sqlite import SqliteHistory
+from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.registry import Instruments
+from tests.support.patience import patient
+from tests.unit.history.test_store import EVER, NOON_MS, TRANSCRIPT, call, valued
+
+
+class Read(NamedTuple):
+    """A record as the client hands it over."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes | None
+    key: bytes | None = b"c"
+    timestamp: int = NOON_MS
+
+
+class Topics:
+    """Logs in memory, and the client that reads them."""
+
+    def __init__(self, logs: Mapping[str, Sequence[bytes | None]]) -> None:
+        self.logs = logs
+        self.positions: dict[TopicPartition, int] = {}
+        self.sought: dict[TopicPartition, int] = {}
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def assign(self, tps: Sequence[TopicPartition]) -> None:
+        self.positions = dict.fromkeys(tps, 0)
+
+    def assignment(self) -> set[TopicPartition]:
+        return set(self.positions)
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        self.positions[tp] = self.sought[tp] = offset
+
+    def highwater(self, tp: TopicPartition) -> int:
+        return len(self.logs[tp.topic])
+
+    async def position(self, tp: TopicPartition) -> int:
+        return self.positions[tp]
+
+    async def getmany(self, timeout_ms: int) -> dict[TopicPartition, list[Read]]:
+        assert timeout_ms > 0
+        await asyncio.sleep(0.001)
+        found = {}
+        for tp, at in self.positions.items():
+            if records := [
+                Read(tp.topic, 0, offset, self.logs[tp.topic][offset]) for offset in range(at, self.highwater(tp))
+            ]:
+                found[tp] = records
+                self.positions[tp] = self.highwater(tp)
+        return found
+
+
+class Running:
+    """A role on such topics."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, folder: Path, logs: Mapping[str, Sequence[bytes | None]]
+    ) -> None:
+        self.topics = Topics(logs)
+        self.registry = CollectorRegistry()
+        self.stop = asyncio.Event()
+        monkeypatch.setattr(KafkaSettings, "consumer", lambda *_, **__: self.topics)
+        monkeypatch.setattr(service, "partition_counts", self._counts)
+        monkeypatch.setattr(service, "RETRY_SECONDS", 0.001)
+        self.role = HistoryRole(
+            KafkaSettings(), HistorySettings(folder=folder), Instruments(self.registry, ["history"])
+        )
+        self.running = asyncio.create_task(self.role.run(self.stop))
+
+    async def _counts(self, _: KafkaSettings, topics: Sequence[str]) -> dict[str, int]:
+        return dict.fromkeys(topics, 1)
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"callgauge_history_{name}", labels) or 0
+
+    async def until_written(self, records: int) -> None:
+        async with asyncio.timeout(patient(10)):
+            while self.counted("records_total", outcome="written") < records:  # noqa: ASYNC110  # a metric has no event
+                await asyncio.sleep(0.001)
+
+    async def ended(self) -> None:
+        self.stop.set()
+        await asyncio.wait_for(self.running, patient(10))
+
+
+SCORES = [value for _, value in valued(call("c"))]
+
+
+def kept(folder: Path) -> int:
+    store = SqliteHistory(folder)
+    try:
+        return len(store.records_of("c"))
+    finally:
+        store.close()
+
+
+def breaks(folder: Path) -> None:
+    """Overwrites the only file."""
+    (file,) = folder.glob("calls-*.sqlite")
+    file.write_bytes(b"broken" * 1_000)
+
+
+async def test_it_keeps_what_the_topics_have_and_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs: dict[str, list[bytes | None]] = {"scores": [None, *SCORES], "transcripts": [TRANSCRIPT]}
+    first = Running(monkeypatch, tmp_path, logs)
+    await first.until_written(len(SCORES) + 1)
+    assert first.role.problems() == ()
+    await first.ended()
+    assert kept(tmp_path) == len(SCORES)
+    second = Running(monkeypatch, tmp_path, logs)
+    async with asyncio.timeout(patient(10)):
+        await second.role.ready.wait()
+    await second.ended()
+    assert second.topics.sought == {TopicPartition("scores", 0): len(SCORES) + 1, TopicPartition("transcripts", 0): 1}
+
+
+async def test_a_record_that_cannot_be_read_is_counted_and_the_others_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Running(monkeypatch, tmp_path, {"scores": [b"{}", b"\xff", *SCORES], "transcripts": []})
+    await running.until_written(len(SCORES))
+    assert running.counted("records_total", outcome="refused") == 2
+    await running.ended()
+    assert kept(tmp_path) == len(SCORES)
+
+
+async def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, failures = SqliteHistory.write, [sqlite3.OperationalError("database or disk is full"), OSError("read-only")]
+
+    def fails_first(store: SqliteHistory, batch: Any) -> None:
+        if failures:
+            raise failures.pop(0)
+        write(store, batch)
+
+    monkeypatch.setattr(SqliteHistory, "write", fails_first)
+    running = Running(monkeypatch, tmp_path, {"scores": SCORES, "transcripts": [TRANSCRIPT]})
+    await running.until_written(len(SCORES) + 1)
+    assert running.counted("write_failures_total") == 2
+    assert running.role.problems() == ()
+    await running.ended()
+    assert kept(tmp_path) == len(SCORES)
+
+
+async def test_a_file_that_breaks_is_read_again_from_the_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = {"scores": SCORES, "transcripts": [TRANSCRIPT]}
+    first = Running(monkeypatch, tmp_path, logs)
+    await first.until_written(len(SCORES) + 1)
+    await first.ended()
+    breaks(tmp_path)
+    second = Running(monkeypatch, tmp_path, logs)
+    await second.until_written(len(SCORES) + 1)
+    await second.ended()
+    store = SqliteHistory(tmp_path)
+    assert [row["conversation_id"] for row in store.find(EVER)] == ["c"]
+    store.close()
+
+
+def test_without_a_folder_it_does_not_start() -> None:
+    with pytest.raises(HistoryOffError, match=r"Set history\.folder"):
+        HistoryRole(KafkaSettings(), HistorySettings(), Instruments(CollectorRegistry(), ["history"]))
