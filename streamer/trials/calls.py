@@ -18,6 +18,7 @@ from schemas.scores.records import (
     CallStartedFact,
     CallValues,
     ClosedFact,
+    ExpectedToolCallScore,
     GoalsFact,
     NotApplicable,
     ProgressScore,
@@ -56,23 +57,6 @@ class SubgoalOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedToolOutcome:
-    """One expected tool call in one call.
-
-    Attributes:
-        index: Its place in the goal set.
-        finding: Whether it was made as expected, or why nobody knows.
-        missed: What was not as expected: `name`, `arguments`, `output`.
-        turn: The turn in which it is expected; None if it names none.
-    """
-
-    index: int
-    finding: bool | str
-    missed: tuple[str, ...]
-    turn: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class FailedTool:
     """A tool that answered with an error, or not at all, and the turn in which it was called; None if no turn is known."""
 
@@ -107,7 +91,7 @@ class Trial:
     subgoals: tuple[SubgoalOutcome, ...]
     stall_turn: int | None
     failed_tools: tuple[FailedTool, ...]
-    expected_tools: tuple[ExpectedToolOutcome, ...] = ()
+    expected_tools: tuple[ExpectedToolCallScore, ...] = ()
     closed_at_ms: int = 0
 
     @property
@@ -163,7 +147,7 @@ class CallFold:
         success = None if whole is None else whole.success_final_turn
         if success is None and last is not None:
             success = last.success
-        known = _finding(success)
+        known = finding_of(success)
         found = {record.index: record for record in records if isinstance(record, SubgoalScore)}
         subgoals = tuple(
             _outcome(subgoal.id, found.get(index)) for index, subgoal in enumerate(goals.goal_set.subgoals)
@@ -179,10 +163,7 @@ class CallFold:
             subgoals=subgoals,
             stall_turn=_stall_turn(subgoals, (last and last.turn) or 0) if known is False else None,
             failed_tools=tuple(FailedTool(tool.tool, tool.turn) for tool in tools),
-            expected_tools=tuple(
-                ExpectedToolOutcome(each.index, _finding(each.result), each.missed, each.turn)
-                for each in (whole and whole.expected_tool_calls) or ()
-            ),
+            expected_tools=(whole and whole.expected_tool_calls) or (),
             closed_at_ms=self.closed_at_ms or 0,
         )
 
@@ -199,7 +180,8 @@ def _value(result: Result | None) -> float | str:
     return UnscoredReason.NO_TURN_JUDGED.value
 
 
-def _finding(result: Result | None) -> bool | str:
+def finding_of(result: Result | None) -> bool | str:
+    """Whether a result is 1, or why nobody knows."""
     value = _value(result)
     return value if isinstance(value, str) else value == 1
 
@@ -208,7 +190,7 @@ def _outcome(subgoal_id: str, record: SubgoalScore | None) -> SubgoalOutcome:
     if record is None:
         return SubgoalOutcome(subgoal_id, UnscoredReason.NO_TURN_JUDGED.value)
     votes = (record.votes_complete, record.votes_incomplete)
-    return SubgoalOutcome(subgoal_id, _finding(record.result), record.reached_turn, *votes)
+    return SubgoalOutcome(subgoal_id, finding_of(record.result), record.reached_turn, *votes)
 
 
 def _stall_turn(subgoals: Iterable[SubgoalOutcome], last_turn: int) -> int | None:

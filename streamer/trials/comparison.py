@@ -2,18 +2,24 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
+from aiokafka import TopicPartition
 from rich.table import Table
 
 from consumers.engine.agent_inspect import K_VALUE, NO_OF_TRIALS, pass_at_k, pass_hat_k
+from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import UnjudgedReason
 from schemas.goals.goal_set import GoalSet
+from schemas.quarantine import UndecodableRecord
+from schemas.topics import SCORES_TOPIC
+from streamer.cluster.readers import onlooker, records_so_far
 from streamer.offline.call_work import RECORDS, Done, found_calls, places_of, reading, score_each, total_of
 from streamer.offline.scoring import RecordedScoring, plan_from
 from streamer.recordings.reader import goals_for
@@ -21,8 +27,17 @@ from streamer.report.drawing import counted, in_words, number, percent
 from streamer.settings.all_settings import Settings
 from streamer.terminal import output_console, print_document, print_line, quiet_libraries, say
 from streamer.time_bounds import moment_given
-from streamer.trials.calls import CallFold, SubgoalOutcome, Trial, Trials, holds_scores, read_score_file
-from streamer.trials.past import read_past_trials
+from streamer.trials.calls import (
+    CallFold,
+    CallFolds,
+    SubgoalOutcome,
+    Trial,
+    Trials,
+    finding_of,
+    fold_line,
+    holds_scores,
+    read_score_file,
+)
 from streamer.trials.versus import Versus, versus_json, versus_lines, versus_table
 
 # Compares repeated calls of one goal set: success, progress, pass@k, pass^k, agreement of the judge, and errors.
@@ -182,12 +197,17 @@ class GoalSetTrials:
         """The expected tool calls; those that are missed most come first, otherwise in the order of the set."""
         found = []
         for index, call in enumerate(self.goal_set.expected_tool_calls):
-            of_call = [(trial, each) for trial in self.trials for each in trial.expected_tools if each.index == index]
-            missed = [(trial, each) for trial, each in of_call if each.finding is False]
-            turn = next((each.turn for _, each in of_call), None)
-            made = sum(each.finding is True for _, each in of_call)
-            why = Counter(part for _, each in missed for part in each.missed)
-            unknown = Counter(each.finding for _, each in of_call if isinstance(each.finding, str))
+            of_call = [
+                (trial, each, finding_of(each.result))
+                for trial in self.trials
+                for each in trial.expected_tools
+                if each.index == index
+            ]
+            missed = [(trial, each) for trial, each, finding in of_call if finding is False]
+            turn = next((each.turn for _, each, _ in of_call), None)
+            made = sum(finding is True for *_, finding in of_call)
+            why = Counter[str](part for _, each in missed for part in each.missed)
+            unknown = Counter(finding for *_, finding in of_call if isinstance(finding, str))
             calls = tuple(trial for trial, _ in missed)
             found.append(ExpectedToolErrors(index, call.tool, turn, made, len(missed), why, unknown, calls))
         return sorted(found, key=lambda each: -each.missed)
@@ -468,11 +488,44 @@ def from_past_calls(settings: Settings, since: str, gathered: Trials) -> int:
     """Reads live calls; gives the number of records that could not be read."""
     since_ms = moment_given(since)
     with quiet_libraries(), reading(None, RECORDS, stopped=_STOPPED) as read:
-        past = read_past_trials(settings.kafka, since_ms, settings.console_url, gathered, read.event)
+        past = _read_past_trials(settings.kafka, since_ms, settings.console_url, gathered, read.event)
         unreadable = asyncio.run(past)
     if unreadable:
         say(f"{unreadable} records of a newer version, or of another program, were left out with their calls.")
     return unreadable
+
+
+async def _read_past_trials(
+    kafka: KafkaSettings, since_ms: int, console_url: str | None, trials: Trials, on_record: Callable[[], None]
+) -> int:
+    """Adds the calls that closed since a moment, in the order in which they closed, with their final records.
+
+    Returns the number of records of a newer version, or of another program. Their calls are left out.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or it refuses.
+        TopicsUnfitError: There is no topic `scores`.
+    """
+    folds = CallFolds(trials, lambda call: _call_page(console_url, call), since_ms)
+    counts = await partition_counts(kafka, [SCORES_TOPIC])
+    topic = kafka.topic(SCORES_TOPIC)
+    partitions = [TopicPartition(topic, number) for number in range(counts[SCORES_TOPIC])]
+    unreadable = 0
+    async with onlooker(kafka, "trials", auto_offset_reset="earliest") as consumer:
+        async for record in records_so_far(consumer, partitions, since_ms):
+            on_record()
+            if isinstance(record, UndecodableRecord):
+                folds.damage_open_calls()  # it is of one of them
+                unreadable += 1
+            elif isinstance(record.key, bytes) and record.value is not None:
+                unreadable += fold_line(record.value, folds, record.key.decode("utf-8", "replace")) is not None
+    folds.end()
+    trials.found.sort(key=lambda trial: (trial.closed_at_ms, trial.conversation_id))
+    return unreadable
+
+
+def _call_page(console_url: str | None, conversation_id: str) -> str:
+    return f"{console_url.rstrip('/')}/calls/{quote(conversation_id, safe='')}" if console_url else ""
 
 
 def from_files(
