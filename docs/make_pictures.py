@@ -1,4 +1,4 @@
-"""Makes the pictures of README: the demo after some seconds, and the report of the sample call. Run it when they have changed.
+"""Makes the pictures of README: some seconds of the demo, moving, and the report of the sample call. Run it when they change.
 
     python docs/make_pictures.py
 
@@ -9,10 +9,12 @@ import asyncio
 import io
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
@@ -22,17 +24,21 @@ ROOT: Final = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from consumers.runtime.logs import configure_logging  # noqa: E402 - found by the line above
-from streamer.roles.demo import Demo  # noqa: E402
+from streamer.roles.demo import REFRESH_SECONDS, Demo  # noqa: E402
 from streamer.settings.all_settings import Settings  # noqa: E402
 from tests.browser.conftest import chromium  # noqa: E402
 from tests.integration.processes import ran_here  # noqa: E402
 
 PICTURES: Final = ROOT / "docs" / "pictures"
-MAX_PICTURE_BYTES: Final = 150_000
-"""Largest picture: README loads them all."""
+MAX_PICTURE_BYTES: Final = {".png": 150_000, ".gif": 400_000}
+"""Largest picture of each kind: README loads them all."""
 DEMO_SECONDS: Final = 40
 """Until the demo has an interruption, reached goals and the agent in trouble on its screen."""
-COLUMNS, LINES = 112, 30
+SHOWN_SECONDS: Final = 14
+"""The end of them, which the moving picture shows, a frame a second."""
+COLOURS: Final = 32
+"""Of the moving picture: text on one background needs few."""
+COLUMNS, LINES = 120, 30
 REPORT_WIDTH, REPORT_HEIGHT = 1_200, 1_020
 _FRAME: Final = re.compile(r"\r?(?:\x1b\[\?25[lh])?\r?(?:\x1b\[2K)(?:\x1b\[1A\x1b\[2K)+")
 """The codes with which the live table goes back to its first line."""
@@ -41,26 +47,30 @@ _FRAME: Final = re.compile(r"\r?(?:\x1b\[\?25[lh])?\r?(?:\x1b\[2K)(?:\x1b\[1A\x1
 def main() -> None:
     """Makes both pictures, and fails if one is too large."""
     PICTURES.mkdir(exist_ok=True)
-    frame = demo_frame()
+    frames = demo_frames()
     with TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = chromium(playwright)
         page = Path(folder, "report.html")
         if ran_here("report", "sample", "-o", str(page)).code:
             raise SystemExit("The report of the sample call could not be written.")
         photograph(browser, page, PICTURES / "report.png", REPORT_WIDTH, REPORT_HEIGHT)
-        drawing = Path(folder, "demo.html")
-        drawing.write_text(f"<body style='margin:0;width:1000px'>{svg_of(frame)}</body>", encoding="utf-8")
-        photograph(browser, drawing, PICTURES / "demo.png", 1_000, None)
+        stills = []
+        for number, frame in enumerate(frames):
+            drawing, still = Path(folder, "demo.html"), Path(folder, f"demo-{number}.png")
+            drawing.write_text(f"<body style='margin:0;width:1000px'>{svg_of(frame)}</body>", encoding="utf-8")
+            photograph(browser, drawing, still, 1_000, None)
+            stills.append(still)
         browser.close()
-    for picture in sorted(PICTURES.glob("*.png")):
-        size = picture.stat().st_size
+        move(stills, PICTURES / "demo.gif")
+    for picture in sorted(PICTURES.iterdir()):
+        size, most = picture.stat().st_size, MAX_PICTURE_BYTES[picture.suffix]
         sys.stdout.write(f"{picture.relative_to(ROOT)}: {size:,} bytes\n")
-        if size > MAX_PICTURE_BYTES:
-            raise SystemExit(f"{picture.name} is larger than {MAX_PICTURE_BYTES:,} bytes.")
+        if size > most:
+            raise SystemExit(f"{picture.name} is larger than {most:,} bytes.")
 
 
-def demo_frame() -> str:
-    """The last frame of the demo, with its colours."""
+def demo_frames() -> list[str]:
+    """The last frames of the demo, one of each second, with their colours."""
     output = io.StringIO()
     console = Console(
         file=output, force_terminal=True, color_system="truecolor", width=COLUMNS, height=LINES, highlight=False
@@ -68,15 +78,30 @@ def demo_frame() -> str:
     configure_logging("console", "error")
     demo = Demo(Settings(), console, concurrent_calls=6, seed=47)
     asyncio.run(demo.run(DEMO_SECONDS))
-    frames = [part for part in _FRAME.split(output.getvalue()) if "calls running" in part]
-    return frames[-2]
+    frames = [part for part in _FRAME.split(output.getvalue()) if "calls running" in part][:-1]
+    a_second = round(1 / REFRESH_SECONDS)
+    return frames[-SHOWN_SECONDS * a_second :: a_second]
 
 
 def svg_of(frame: str) -> str:
     """A frame of a terminal as a drawing."""
     recorded = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False)
-    recorded.print(Text.from_ansi("callgauge demo\n\n" + frame.strip("\n")))
+    text = "callgauge demo\n\n" + frame.strip("\n")
+    recorded.print(Text.from_ansi(text + "\n" * (LINES - text.count("\n"))))  # all frames of one height
     return recorded.export_svg(title="make demo", theme=DIMMED_MONOKAI)
+
+
+def move(stills: Sequence[Path], picture: Path) -> None:
+    """Writes a picture that shows the stills one after the other, a second each, again and again; the last one stays longer."""
+    pictures = [Image.open(still).convert("RGB") for still in stills]
+    # One palette for all, so that only what changes is kept, and of all: a colour of one picture alone is in it too.
+    every = Image.new("RGB", (pictures[0].width, sum(each.height for each in pictures)))
+    for number, each in enumerate(pictures):
+        every.paste(each, (0, number * pictures[0].height))
+    palette = every.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    first, *others = [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in pictures]
+    durations = [1_000] * len(others) + [4_000]
+    first.save(picture, save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
 
 
 def photograph(browser: Browser, file: Path, picture: Path, width: int, height: int | None) -> None:

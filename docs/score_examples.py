@@ -1,7 +1,7 @@
 """Writes the part of scores.md that lists every record of the topic `scores`, with examples from calls that the engine has scored.
 
 The calls are the sample call, the sample call with goals that it does not reach, and a simulated call whose agent talks over
-its callers.
+its callers and reports an error.
 """
 
 import json
@@ -32,6 +32,8 @@ RECORDS: Final[Mapping[str, str]] = {
     "dead_air": "After the user's speech nobody spoke and no tool ran for longer than `threshold_ms`. Never withdrawn.",
     "tool_call": "A tool call has ended. `outcome` is `success`, `error`, `unanswered` (no answer until the end of the call) or "
     "`unknown` (the bot keeps the answer back).",
+    "agent_errors": "The agent reported errors in this call: a processor of a pipecat bot, or ElevenLabs. Published at the first, "
+    "then whenever their number has doubled or the last record is 10 s old, and at the close. Their texts are not kept.",
     "goals": "The goal set of the call. Its progress is measured against this set, even if the file changes later.",
     "subgoal": "Whether one subgoal is reached: 1 or 0. `index` is its place in the goal set, `reached_turn` is the turn that "
     "reached it.",
@@ -64,6 +66,9 @@ OUT_OF_REACH: Final = GoalSet.model_validate(
 """Goals that the sample call does not reach: it stalls."""
 SIMULATED_SEED: Final = 5
 SIMULATED_START_MS: Final = 1_790_000_000_000
+AGENT_ERROR: Final = {
+    "type": "error", "timestamp": SIMULATED_START_MS + 1_000, "data": {"processor": "OpenAILLMService#0"}
+}  # fmt: skip
 _COMMON: Final = frozenset({*CallRecord.model_fields, "record_id"} - {"turn", "index"})
 _PLAN: Final = ScoringPlan(Limits(), GoalRules(asks_judge=False), "0.1.0")
 
@@ -79,7 +84,7 @@ def example_records() -> tuple[AnyScoreRecord, ...]:
     return (
         *_records(sample, scoring.goal_set),
         *_records(sample, OUT_OF_REACH),
-        *_records(simulated.call, None),
+        *_records(replace(simulated.call, pipecat=(*(simulated.call.pipecat or ()), AGENT_ERROR)), None),
     )
 
 

@@ -453,8 +453,9 @@ class Call:
         dropped = event.dropped()
         out += [Count("callgauge_source_events_dropped_total", (what.value,), count) for what, count in dropped]
 
-    def _on_processor_failed(self, _event: ProcessorFailed, _time_ms: int, out: list[Effect]) -> None:
+    def _on_processor_failed(self, event: ProcessorFailed, time_ms: int, out: list[Effect]) -> None:
         out.append(Count("callgauge_agent_errors_total", (InputSource.PIPECAT.value,)))
+        self.live.agent_failed(time_ms, event.component, out)
 
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
         self.history.simulator(ElementKind.USER_SPEECH, time_ms, event.data.text)
@@ -501,6 +502,7 @@ class Call:
         # An error out of the past was counted when it happened, or before anybody watched.
         if isinstance(event, AgentFailed) and event.is_time_exact:
             out.append(Count("callgauge_agent_errors_total", (InputSource.ELEVENLABS.value,)))
+            self.live.agent_failed(time_ms, None, out)
         if self._agent.fold(event, time_ms, self.live, self.end):
             self._plan_close(CloseReason.ENDED)
 

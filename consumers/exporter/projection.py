@@ -10,6 +10,7 @@ from schemas.metrics.catalogue import metric_named
 from schemas.scores.live_view import CallGoals
 from schemas.scores.records import (
     STAGE_PREFIX,
+    AgentErrorsFact,
     AnyScoreRecord,
     CallStartedFact,
     CallValues,
@@ -395,8 +396,10 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
             if record.is_first:
                 yield Counted("callgauge_calls_started_total", who)
                 yield from _at_zero(who)
-        case InterruptionFact() | ProgressScore():
-            pass  # one counts when the call leaves its turn, the other is shown while the call runs and observed when it closes
+        case InterruptionFact() | ProgressScore() | AgentErrorsFact():
+            # One counts when the call leaves its turn, one is shown while the call runs and observed when it closes, and the
+            # evaluator counts each error itself.
+            pass
         case DeadAirFact():
             if record.is_first:
                 yield Counted("callgauge_dead_air_total", who)

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from schemas.closed_sets import Telling
 from schemas.events.audit import CallEnded, CallStarted, UserTextUpdated
+from schemas.scores.latency_stages import ServiceKind, service_kind
 from schemas.units import MS_PER_SECOND
 from schemas.wire import JsonValue, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
@@ -121,6 +122,12 @@ class ProcessorFailed(PipecatLine):
 
     type: Literal["error"]
     data: Any = None
+
+    @property
+    def component(self) -> ServiceKind | None:
+        """The kind of service that failed, by the name of its processor; None for another, or without a name."""
+        name = self.data.get("processor") if isinstance(self.data, dict) else None
+        return service_kind(name) if isinstance(name, str) else None
 
 
 class ToolLine(PipecatLine):

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from schemas.closed_sets import Anchor, ToolOutcome, UnscoredReason
-from schemas.scores.latency_stages import Stage
+from schemas.scores.latency_stages import ServiceKind, Stage
 from schemas.scores.records import (
+    AgentErrorsFact,
     AnyScoreRecord,
     CallLabels,
     CallStartedFact,
@@ -208,6 +209,20 @@ class Wait(NamedTuple):
     silences: int
 
 
+class ReportedErrors(NamedTuple):
+    """The errors that the agent of a call reported.
+
+    Attributes:
+        number: How many so far.
+        known_ms: Broker time at which the newest of them were known.
+        component: The service of the newest, if the bot names it.
+    """
+
+    number: int
+    known_ms: int
+    component: ServiceKind | None
+
+
 class CallView(NamedTuple):
     """One call as its records show it so far.
 
@@ -231,6 +246,7 @@ class CallView(NamedTuple):
         dead_air_turns: The turns with dead air, in order, one entry for each.
         failing_tools: By tool, how many of its newest uses in a row failed; tools that worked at last are not in it.
         stalled_since: The turn after which no subgoal was reached, for a stalled call.
+        errors: The errors that its agent reported; None without any.
         is_over: Whether the call is over; one that is not closed yet waits for verdicts.
     """
 
@@ -253,6 +269,7 @@ class CallView(NamedTuple):
     dead_air_turns: tuple[int, ...] = ()
     failing_tools: tuple[tuple[str, int], ...] = ()
     stalled_since: int | None = None
+    errors: ReportedErrors | None = None
     is_over: bool = False
 
     @property
@@ -313,6 +330,7 @@ class CallFold:
         self._stalled_since: int | None = None
         self._newest: dict[_TurnSubject, _Newest] = {}
         self._is_over = False
+        self._errors: AgentErrorsFact | None = None
         self._view: CallView | None = None
         self.fold(first)
 
@@ -330,6 +348,9 @@ class CallFold:
             case ClosedFact():
                 if self.closed is None or self.closed.revision <= record.revision:
                     self.closed = record
+            case AgentErrorsFact():
+                if self._errors is None or self._errors.revision <= record.revision:
+                    self._errors = record
             case CallValues():
                 self._is_over = self._is_over or record.is_over
             case _ if record.turn is not None:
@@ -372,6 +393,9 @@ class CallFold:
             dead_air_turns=tuple(each.turn for each in shown if isinstance(each, _Silence)),
             failing_tools=_failing(each for each in shown if isinstance(each, _ToolUse)),
             stalled_since=self._stalled_since if is_stalled else None,
+            errors=None
+            if self._errors is None
+            else ReportedErrors(self._errors.errors, self._errors.caused_at_ms, self._errors.component),
             is_over=is_over,
         )
 

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from schemas.closed_sets import Anchor, CloseReason, PipelineType, Speaker, ToolOutcome, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import TrialAnswer
-from schemas.scores.latency_stages import Stage, StageSource
+from schemas.scores.latency_stages import ServiceKind, Stage, StageSource
 from schemas.wire import is_none
 
 # The common part of all records of the `scores` topic: subject, revision, status and origin.
@@ -34,6 +34,23 @@ class TurnStatus(StrEnum):
     PROVISIONAL = "provisional"
     SETTLED = "settled"
     FINAL = "final"
+
+
+class TurnOutcome(StrEnum):
+    """How a turn of the caller ended. Every turn that is left or over has one, unless lost events hide it.
+
+    - `answered`: the assistant answered, and the caller let it finish
+    - `interrupted`: the assistant answered, and the caller spoke over it
+    - `unanswered`: no answer, although the call went on
+    - `abandoned`: no answer, and the call ended: the caller hung up, or said goodbye
+    - `failed`: no answer, and the agent reported an error in the turn
+    """
+
+    ANSWERED = "answered"
+    INTERRUPTED = "interrupted"
+    UNANSWERED = "unanswered"
+    ABANDONED = "abandoned"
+    FAILED = "failed"
 
 
 class ScoreModel(BaseModel):
@@ -435,6 +452,9 @@ class TurnValues(CallRecord):
         first_known: The values that no earlier revision had, which histograms observe now: names of `TurnValueName`, and
             names of stages behind `stages.`.
         is_withdrawn: Whether there is no such turn.
+        outcome: How the turn ended; None while the call is in it, for the greeting, and where lost events hide it.
+        after_tools_ms: Where the first sound of the answer was a filler ("One moment, please"): from the end of the user's speech
+            to the first sound after the turn's tools had answered, in ms. None where no sound came before the tools were done.
     """
 
     kind: Literal["score"] = "score"
@@ -453,6 +473,8 @@ class TurnValues(CallRecord):
     speakability: TextRating | None = None
     first_known: tuple[str, ...] = ()
     is_withdrawn: bool = False
+    outcome: TurnOutcome | None = None
+    after_tools_ms: float | None = None
 
 
 class FinalLatencies(ScoreModel):
@@ -525,6 +547,7 @@ __all__ = [
     "STAGE_PREFIX",
     "TURN_VALUE_NAMES",
     "WITHDRAWN",
+    "AgentErrorsFact",
     "Anchor",
     "AnyScoreRecord",
     "CallLabels",
@@ -560,6 +583,7 @@ __all__ = [
     "ToolOutcome",
     "ToolUseFact",
     "TranscriptDisagreement",
+    "TurnOutcome",
     "TurnStatus",
     "TurnTakingScore",
     "TurnTalk",
@@ -612,6 +636,24 @@ class DeadAirFact(CallRecord):
     name: Literal["dead_air"] = "dead_air"
     silent_since_ms: int
     threshold_ms: int
+
+
+class AgentErrorsFact(CallRecord):
+    """The agent reported errors in this call, also ones from which it recovered: a processor of a pipecat bot, or ElevenLabs.
+
+    Published at the first, then whenever their number has doubled or the last record of them is 10 s old, and at the close.
+
+    Attributes:
+        errors: How many so far.
+        last_ms: The time of the newest, on the call's own clock.
+        component: The service of the newest, if the bot names one of these kinds.
+    """
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["agent_errors"] = "agent_errors"
+    errors: int
+    last_ms: int
+    component: ServiceKind | None = None
 
 
 class ToolUseFact(CallRecord):
@@ -702,6 +744,7 @@ AnyScoreRecord = (
     | InterruptionFact
     | DeadAirFact
     | ToolUseFact
+    | AgentErrorsFact
     | GoalsFact
     | SubgoalScore
     | ProgressScore

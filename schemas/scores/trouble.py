@@ -26,11 +26,16 @@ RECENT_TURNS: Final = 5
 """How many turns back an interruption or a silence belongs to the present."""
 
 
+ERROR_MS: Final = 60_000
+"""How long an error of the agent is a trouble of its call."""
+
+
 class TroubleKind(StrEnum):
     """A kind of trouble. The worst comes first: what the caller suffers at this moment, then what will soon make him hang up.
 
     - `mute`: the agent has not answered although the caller spoke again: two or more silences in one wait
     - `silent`: nobody speaks and the caller waits, for longer than the threshold of dead air
+    - `agent_error`: the agent reported an error in the last `ERROR_MS`
     - `very_slow`: the newest answer took longer than `VERY_SLOW_MS`
     - `tool_fails`: the newest use of a tool failed
     - `stalled`: no further subgoal is reached
@@ -41,6 +46,7 @@ class TroubleKind(StrEnum):
 
     MUTE = "mute"
     SILENT = "silent"
+    AGENT_ERROR = "agent_error"
     VERY_SLOW = "very_slow"
     TOOL_FAILS = "tool_fails"
     STALLED = "stalled"
@@ -50,7 +56,7 @@ class TroubleKind(StrEnum):
 
 
 _PLACES: Final = {kind: place for place, kind in enumerate(reversed(TroubleKind), 1)}
-URGENT: Final = frozenset({TroubleKind.MUTE, TroubleKind.SILENT, TroubleKind.VERY_SLOW})
+URGENT: Final = frozenset({TroubleKind.MUTE, TroubleKind.SILENT, TroubleKind.AGENT_ERROR, TroubleKind.VERY_SLOW})
 """Troubles that a caller hears at this moment."""
 
 
@@ -58,7 +64,7 @@ class Trouble(NamedTuple):
     """One trouble of a call.
 
     Attributes:
-        rank: The higher, the worse: the place of its kind (`dead_air` 1, `mute` 8), and within the kind a part of 1 that grows
+        rank: The higher, the worse: the place of its kind (`dead_air` 1, `mute` 9), and within the kind a part of 1 that grows
             with its size.
         kind: Its kind.
         reason: The trouble in words, for example "silent for 6 s"; names in it are as the call's records have them.
@@ -83,7 +89,7 @@ def troubles_of(call: CallView, now_ms: int) -> tuple[Trouble, ...]:
     """
     if call.is_over:
         return ()
-    found = [*_waits(call, now_ms), *_answers(call), *_tools(call), *_conversation(call)]
+    found = [*_waits(call, now_ms), *_errors(call, now_ms), *_answers(call), *_tools(call), *_conversation(call)]
     return tuple(sorted(found, reverse=True))
 
 
@@ -99,6 +105,15 @@ def _waits(call: CallView, now_ms: int) -> list[Trouble]:
     if call.wait.silences == 1:
         return [_trouble(TroubleKind.SILENT, seconds / 60, f"silent for {seconds} s")]
     return [_trouble(TroubleKind.MUTE, seconds / 60, f"agent mute for {seconds} s")]
+
+
+def _errors(call: CallView, now_ms: int) -> list[Trouble]:
+    errors = call.errors
+    if errors is None or now_ms - errors.known_ms > ERROR_MS:
+        return []
+    count = "agent error" if errors.number == 1 else f"{errors.number} agent errors"
+    of = "" if errors.component is None else f": {errors.component}"
+    return [_trouble(TroubleKind.AGENT_ERROR, errors.number, f"{count}{of}")]
 
 
 def _answers(call: CallView) -> list[Trouble]:

@@ -122,8 +122,8 @@ def replay(
 
     Records are folded in the order in which they were folded then, as the topic `order` has it, and calls have the goals
     that they had: with the same version and settings the same scores come out. With --without-facts the calls that began
-    in that time are evaluated in the order of broker time, and goals are chosen again; `order` is not needed then.
-    Calls with other goals than then are counted, and the subgoals that were won or lost are named call by call.
+    in that time are evaluated in the order of broker time, and goals are chosen again; `order` is not needed then. Calls
+    with other goals than then are counted, and the subgoals that were won or lost are named call by call.
 
     The input topics must still hold the calls. Calls whose beginning `order` does not have are left out and counted.
     Records written more than a day after the end of a call are not compared, and calls whose records have an older schema

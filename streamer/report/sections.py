@@ -156,6 +156,7 @@ MOST_OF_CALL: Final = 200
 MOST_DETAILS: Final = 60
 """Details of one score that are listed; a score of EVA's has some thirty."""
 _DETAIL_CHARS: Final = 400
+_MOST_ZERO_RATES: Final = 3
 _KINDS: Final = {"scored": "value", "unscored": "unscored", "not_applicable": "none"}
 """How a result looks: an unscored one looks different from a value."""
 
@@ -208,10 +209,22 @@ def _outcome(call: ReportedCall, name: str, result: Result) -> str:
 
 
 def _details(call: ReportedCall, part: ScorePart) -> Iterator[tuple[str, str]]:
-    """The other fields of the score with their names, nested fields included."""
-    for name, value in part.fields.items():
-        for path, text in _leaves(call, name, None if name == "not_applicable" else value):
-            yield title(path.removeprefix("sub_metrics.")), shortened(text, _DETAIL_CHARS)
+    """The other fields of the score with their names, nested fields included; many rates of zero share one row."""
+    leaves = [
+        (path.removeprefix("sub_metrics."), text)
+        for name, value in part.fields.items()
+        for path, text in _leaves(call, name, None if name == "not_applicable" else value)
+    ]
+    zero_rates = [path for path, text in leaves if path.endswith("_rate") and text == "0"]
+    folded = set(zero_rates) if len(zero_rates) > _MOST_ZERO_RATES else set()
+    names: set[str] = set()
+    for path, text in leaves:
+        if path not in folded:
+            name = title(path)
+            yield f"{name}, together" if name in names else name, shortened(text, _DETAIL_CHARS)  # a count and its sum
+            names.add(name)
+    if folded:
+        yield f"{len(folded)} further rates", "0"
 
 
 def _leaves(call: ReportedCall, path: str, value: object) -> Iterator[tuple[str, str]]:
@@ -634,6 +647,7 @@ def latency(call: ReportedCall) -> Markup:
         scale=scale,
         waits=waits[:MOST_ROWS],
         bars=bars,
+        fillers={row.turn: row.after_tools_ms for row in call.rows},
         stages=[stage for stage in Stage if stage in known],
         stage_rows=[(record.turn, {each.stage: each for each in record.stages}) for record in measured[:MOST_ROWS]],
     )

@@ -92,7 +92,7 @@ async def publish_past(past: list[tuple[str, WireEvent]], publisher: EventPublis
 # here and used nowhere else.
 
 KEEPS_NOTHING: Final = (
-    "This broker is in the process itself and keeps nothing: when the program ends, all of it is gone."
+    "The Kafka broker is in this process and keeps nothing: when the program ends, all of it is gone."
 )
 
 PARTITIONS: Final = 4
@@ -187,8 +187,11 @@ class Demo:
             AddressInUseError: The HTTP address is taken.
             Exception: The failure of a role.
         """
-        self._say(f"callgauge demo. {KEEPS_NOTHING} Ctrl-C ends it.")
-        self._say(f"Callers and agents are simulated. {IN_TROUBLE} is in trouble: {TROUBLE}.")
+        self._say(
+            "callgauge demo: calls are scored while they run. Callers and agents are simulated. "
+            f"{IN_TROUBLE} is in trouble: {TROUBLE}."
+        )
+        self._say(f"{KEEPS_NOTHING} Ctrl-C ends it.")
         if self._settings.judge.is_on:
             judge = self._settings.judge
             self._say(

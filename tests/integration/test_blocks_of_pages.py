@@ -28,7 +28,12 @@ from tests.support.patience import patient
 BIN: Final = Path(sys.executable).parent
 SECRETS: Final = {"elevenlabs-webhook": "wsec_test"}
 BROKER: Final = "make kafka PORT=9092"
-NEED_A_BROKER: Final = ("docs/history.md", "docs/sources/http.md", "docs/sources/elevenlabs.md", "docs/sources/kafka.md")
+NEED_A_BROKER: Final = (
+    "docs/history.md",
+    "docs/sources/http.md",
+    "docs/sources/elevenlabs.md",
+    "docs/sources/kafka.md",
+)
 """Pages whose reader has one; README starts its own."""
 HAVE_READ: Final = {"docs/questions.md": "docs/events.md"}
 """The page whose files the reader of a page has saved already."""

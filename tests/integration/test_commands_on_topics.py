@@ -141,7 +141,7 @@ async def test_the_calls_are_printed_once_as_a_table_and_as_json(environment: di
     assert lines[0].startswith("1 calls running, 0 in trouble, 1 over, newest score ")
     assert lines[0].endswith(", 1 records not understood")
     assert "answers 2 (p50 1.25 s" in lines[1]
-    (running,) = [line for line in lines if line.startswith("unning")]
+    (running,) = [line for line in lines if line.startswith("   unning")]
     assert [cell for cell in ("desk", "1.25 s", "vad", "running") if cell not in running] == []
     assert [line for line in lines if "over: goodbye" in line] != []
 

@@ -23,7 +23,7 @@ from consumers.engine.measures.talk import talk_of
 from consumers.engine.measures.words import TurnDifferences, WordErrors, compare, differences
 from consumers.engine.turns.bot import BotTurnMachine
 from consumers.engine.turns.eva import Pieces, joined
-from consumers.engine.turns.heard import view_of_bot_turn, view_of_eva_turn
+from consumers.engine.turns.heard import HeardTurn, view_of_bot_turn, view_of_eva_turn
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.timeline import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
 from schemas.closed_sets import Anchor, PipelineType
@@ -37,6 +37,8 @@ PARTS = (
     {*TurnValues.model_fields} - {*CallRecord.model_fields} - {"kind", "name", "first_known", "is_withdrawn"} - RATINGS
 )
 """The parts of a turn's record that its events decide: all values but the ratings of judges."""
+WITHOUT_ANSWER = {None, "unanswered", "failed"}
+"""Outcomes that an error, a silence or a source can change later; they are looked at when the turn is settled."""
 OF_WORDS = {"words", "stt_wer", "user_disagreement", "assistant_disagreement"}
 """Those that follow from words. A word that comes late is looked for when the turn is settled, or changes in another way."""
 
@@ -75,6 +77,8 @@ class MeasuredTurns:
             found = differing(self.newest[turn], measured_now(call, turn))
             if turn not in looked_at:
                 found = {part: values for part, values in found.items() if part not in OF_WORDS}
+                if not {*found.get("outcome", ["answered"])} - WITHOUT_ANSWER:
+                    del found["outcome"]
             assert not found, f"turn {turn} has, and should have: {found}"
         return call
 
@@ -107,7 +111,8 @@ def measured_now(call: Call, turn: int) -> Json:
             (_text(state.intended_user), _text(state.transcribed_user)),
             (_text(state.intended_assistant), _text(state.transcribed_assistant)),
         )
-    return _parts(call, turn, _view(live, turn), None if heard is None else live_value(turn, heard), errors, None)
+    taking = None if heard is None else live_value(turn, heard)
+    return _parts(call, turn, _view(live, turn), taking, errors, None, is_over=False)
 
 
 def measured_at_the_close(call: Call) -> dict[int, Json]:
@@ -127,7 +132,7 @@ def measured_at_the_close(call: Call) -> dict[int, Json]:
             (context.intended_user_turns.get(turn), context.transcribed_user_turns.get(turn)),
             (context.intended_assistant_turns.get(turn), context.transcribed_assistant_turns.get(turn)),
         )
-        parts = _parts(call, turn, view, taking, _differences(live, turn, *texts), end_ms)
+        parts = _parts(call, turn, view, taking, _differences(live, turn, *texts), end_ms, is_over=True)
         is_answered = view.has_assistant or view.is_answered_in_text
         if turn >= 1 and turn == machine.turn and view.has_user and not is_answered:
             parts["voice_to_voice_ms"] = NOT_ANSWERED
@@ -185,7 +190,14 @@ def _view(live: LiveCall, turn: int, session_end_s: float | None = None) -> Turn
 
 
 def _parts(
-    call: Call, turn: int, view: TurnView, taking: TurnValue | None, errors: TurnDifferences, end_ms: int | None
+    call: Call,
+    turn: int,
+    view: TurnView,
+    taking: TurnValue | None,
+    errors: TurnDifferences,
+    end_ms: int | None,
+    *,
+    is_over: bool,
 ) -> Json:
     live = call.live
     waited: Result | None = voice_to_voice_ms(view)
@@ -207,8 +219,46 @@ def _parts(
         "turn_taking": taking_fields(taking),
         "talk": talk_of(said, heard.sides, end_ms).fields(),
         "estimate_error": error,
+        "outcome": outcome_of(call, turn, view, is_over=is_over),
+        "after_tools_ms": after_tools_of(said, view),
         **errors.fields(),
     }
+
+
+def outcome_of(call: Call, turn: int, view: TurnView, *, is_over: bool) -> str | None:
+    """How the turn ended, from its events, its silences and the errors of the agent."""
+    live, turns = call.live, call.live.heard()
+    begins = {number: found.begin_s for number in turns.numbers() if (found := turns.turn(number)) is not None}
+    if turn < 1 or not view.has_user:
+        return None
+    if view.has_assistant or view.is_answered_in_text or view.recorded_ms is not None:
+        machine_turn: Any = live.machine.turns.get(turn + 1)
+        return "interrupted" if machine_turn is not None and machine_turn.user_interrupted else "answered"
+    silences = [subject for subject in call._revisions.published if subject[:2] == ("dead_air", turn)]
+    is_heard = live.has_speech_events and view.are_times_exact and (turns.sides.assistant or silences)
+    if not is_heard or (turn >= turns.current and not is_over):
+        return None
+    from_s, until_s = begins[turn], begins.get(turn + 1)
+    errors_s = [ms / 1_000 for ms in live.errors._times_ms]
+    if from_s is not None and any(from_s <= at_s and (until_s is None or at_s < until_s) for at_s in errors_s):
+        return "failed"
+    return "abandoned" if turn >= turns.current and not silences else "unanswered"
+
+
+def after_tools_of(turn: HeardTurn, view: TurnView) -> float | None:
+    """The wait for the first sound behind the tools, if another sound came before they were done."""
+    if view.user_end_s is None or view.assistant_start_s is None or not view.are_times_exact or turn.assistant.has_gaps:
+        return None
+    ends = [
+        use.called_at_ms + use.duration_ms
+        for use in turn.tools
+        if use.is_exact and use.called_at_ms is not None and use.duration_ms is not None
+    ]
+    sounds = sorted(turn.assistant.starts)
+    behind = [start_s for start_s in sounds if ends and start_s * 1_000 >= max(ends)]
+    if not behind or view.assistant_start_s * 1_000 >= max(ends):
+        return None
+    return round(round(behind[0] - view.user_end_s, 6) * 1_000, MS_DIGITS)
 
 
 def _differences(

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import fsum
+from math import fsum, inf
 from typing import Any, Final, NamedTuple
 
 from consumers.engine.effects import Count, Effect, PublishScore
@@ -27,7 +27,7 @@ from consumers.engine.records import (
 )
 from consumers.engine.turns.heard import HeardSides, HeardTurn, HeardTurns
 from consumers.engine.turns.live import LiveCall, LiveChanges
-from consumers.engine.turns.timeline import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
+from consumers.engine.turns.timeline import EVA_DIGITS, MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
 from schemas.closed_sets import Anchor, JudgeKind, UnscoredReason
 from schemas.judging import Rated
 from schemas.metric_context import MetricContext
@@ -41,11 +41,13 @@ from schemas.scores.records import (
     NotApplicable,
     Result,
     Scored,
+    TurnOutcome,
     TurnStatus,
     TurnValueName,
     TurnValues,
     Unscored,
 )
+from schemas.units import MS_PER_SECOND
 
 # The record of a turn: all measures of it, as one row.
 
@@ -74,6 +76,8 @@ class _Row(NamedTuple):
     talk: Talk
     differences: TurnDifferences
     ratings: dict[JudgeKind, Outcome]
+    outcome: TurnOutcome | None
+    after_tools_ms: float | None
 
     @property
     def estimate_error_ms(self) -> float | None:
@@ -116,6 +120,8 @@ class _Row(NamedTuple):
             "turn_taking": taking_fields(self.taking),
             "talk": self.talk.fields(),
             "first_known": first_known,
+            "outcome": self.outcome,
+            "after_tools_ms": self.after_tools_ms,
             **self.differences.fields(),
             **{kind.value: rating_fields(outcome, turn) for kind, outcome in self.ratings.items()},
         }
@@ -124,6 +130,44 @@ class _Row(NamedTuple):
                 "error_ms": error_ms, "estimated_ms": view.heard_ms, "recorded_ms": view.recorded_ms
             }  # fmt: skip
         return fields
+
+
+def _outcome(
+    live: LiveCall, heard: HeardTurns, turn: HeardTurn, view: TurnView, *, is_over: bool
+) -> TurnOutcome | None:
+    """How the turn ended; None if it has not, if the caller did not speak in it, or if lost events hide it."""
+    if turn.number < 1 or not view.has_user:
+        return None
+    following = heard.turn(turn.number + 1)
+    if view.has_assistant or view.is_answered_in_text or view.recorded_ms is not None:
+        return TurnOutcome.INTERRUPTED if following is not None and following.user_interrupted else TurnOutcome.ANSWERED
+    is_last = turn.number >= heard.current
+    if not view.are_times_exact or not live.has_speech_events or (is_last and not is_over):
+        return None
+    if not heard.sides.assistant:
+        return None  # nothing tells whether this agent is ever heard
+    until_s = inf if following is None or following.begin_s is None else following.begin_s
+    if turn.begin_s is not None and live.errors.is_any(turn.begin_s, until_s):
+        return TurnOutcome.FAILED
+    return TurnOutcome.ABANDONED if is_last else TurnOutcome.UNANSWERED
+
+
+def _after_tools_ms(turn: HeardTurn, view: TurnView) -> float | None:
+    """The wait for the sound after the tools, where an earlier sound bridged the time; None if no sound did, or times are unknown."""
+    begin_s, first_s = view.user_end_s, view.assistant_start_s
+    if begin_s is None or first_s is None or not view.are_times_exact or turn.assistant.has_gaps:
+        return None
+    done_ms = [
+        use.called_at_ms + use.duration_ms
+        for use in turn.tools
+        if use.called_at_ms is not None and use.duration_ms is not None and use.is_exact
+    ]
+    if not done_ms or max(done_ms) <= first_s * MS_PER_SECOND:
+        return None
+    later_s = min(
+        (start_s for start_s in turn.assistant.starts if start_s * MS_PER_SECOND >= max(done_ms)), default=None
+    )
+    return None if later_s is None else round(round(later_s - begin_s, EVA_DIGITS) * MS_PER_SECOND, MS_DIGITS)
 
 
 def _plain(measure: object) -> object:
@@ -141,10 +185,12 @@ class _Seen(int):
     __slots__ = ()
 
     @classmethod
-    def of(cls, turn: HeardTurn, sides: HeardSides, taking: TurnValue | None, waited: Result) -> "_Seen":
+    def of(
+        cls, turn: HeardTurn, sides: HeardSides, taking: TurnValue | None, waited: Result, outcome: TurnOutcome | None
+    ) -> "_Seen":
         """Packs the mark and the hash."""
         reason = None if isinstance(waited, Scored) else waited.reason
-        return cls(turn.words.mark << HASH_BITS | int(hash_of((taking_inputs(taking), reason, sides)), 16))
+        return cls(turn.words.mark << HASH_BITS | int(hash_of((taking_inputs(taking), reason, sides, outcome)), 16))
 
     @property
     def words(self) -> int:
@@ -177,6 +223,16 @@ class TurnRecords:
         self._ratings = ratings
         self._seen: dict[int, _Seen] = {}
         self._counted: dict[int, int] = {}
+        self._outcomes: dict[int, TurnOutcome | None] = {}
+
+    def has_other_outcome(self, live: LiveCall, heard: HeardTurns, number: int) -> bool:
+        """Whether the turn, which has a record, ended otherwise than it says."""
+        if number not in self._outcomes:
+            return False
+        view, turn = live.turns.view(number), heard.turn(number)
+        if view is None or turn is None:
+            return False
+        return _outcome(live, heard, turn, view, is_over=False) is not self._outcomes[number]
 
     def has_other_words(self, heard: HeardTurns, number: int) -> bool:
         """Whether the known words of the turn differ from those of its last record."""
@@ -216,10 +272,11 @@ class TurnRecords:
             if isinstance(waited, Scored) and view.anchor is not None:
                 self.latencies.setdefault(view.anchor, []).append(waited.value)
             self._count_unscored(number, waited, taking)
-        seen = _Seen.of(turn, heard.sides, taking, waited)
+        outcome = _outcome(live, heard, turn, view, is_over=is_final)
+        seen = _Seen.of(turn, heard.sides, taking, waited, outcome)
         if not may_differ and self._seen.get(number) == seen:
             return None
-        self._seen[number] = seen
+        self._seen[number], self._outcomes[number] = seen, outcome
         row = _Row(
             view,
             waited,
@@ -228,6 +285,8 @@ class TurnRecords:
             talk_of(turn, heard.sides, end_ms),
             self._transcripts.of_turn(live, number),
             self._ratings.of_turn(number),
+            outcome,
+            _after_tools_ms(turn, view),
         )
         return self._revisions.make(
             TurnValues, (NAME, number, 0), TurnStatus.FINAL if is_final else live.turns.status(number), row.inputs, cause,
@@ -442,7 +501,11 @@ class Measures:
         if settled:
             self.eva.settled(live, settled)
             heard = live.heard()
-            self._dirty.update(turn for turn in settled if self._turns.has_other_words(heard, turn))
+            self._dirty.update(
+                turn
+                for turn in settled
+                if self._turns.has_other_words(heard, turn) or self._turns.has_other_outcome(live, heard, turn)
+            )
         if turn == self._turn and not settled:
             return
         self._turn = turn
@@ -521,6 +584,8 @@ class Measures:
             rated.clear()
         self._fold_recorded(live, dirty)
         dirty |= self.stages.stale_turns(heard, dirty)
+        # A caller who begins to speak over an answer does so in the turn behind it.
+        dirty |= {turn - 1 for turn in dirty if self._turns.has_other_outcome(live, heard, turn - 1)}
         left = {turn for turn in dirty if turn < heard.current}
         left |= self._transcripts.compare(heard, left)
         self._dirty = dirty - left

@@ -1,9 +1,11 @@
 """The call as it is now: its turn, and the moments that are published at once."""
 
+from array import array
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from consumers.engine.effects import Effect, PublishScore
 from consumers.engine.limits import Limits
@@ -34,8 +36,10 @@ from consumers.engine.turns.timeline import (
 )
 from schemas.closed_sets import InputSource, PipelineType, ToolOutcome
 from schemas.events.pipecat import FunctionCall, Message, message_began_ms
+from schemas.scores.latency_stages import ServiceKind
 from schemas.scores.records import (
     WITHDRAWN,
+    AgentErrorsFact,
     AnyScoreRecord,
     CallLabels,
     CallStartedFact,
@@ -300,6 +304,55 @@ class FunctionCalls:
             dead_air.note(SilenceKind.FUNCTIONS_GAVE_WAY, 0, at)
 
 
+# The errors that an agent reports: how many, the newest, and which turns they fell into.
+
+ERRORS_EVERY_MS: Final = 10_000
+"""From one record of further errors to the next, in ms of the call: a bot can report one for every frame."""
+MAX_ERROR_TIMES: Final = 1_000
+"""Times of errors kept of a call, the earliest ones: a turn without an answer is looked up among them."""
+
+
+class AgentErrors:
+    """The errors of the agent of one call. What is final does not depend on the order in which they arrive."""
+
+    __slots__ = ("_count", "_newest", "_published_ms", "_revisions", "_times_ms")
+
+    def __init__(self, revisions: Revisions) -> None:
+        self._revisions = revisions
+        self._count = 0
+        self._newest = (0, "")
+        self._published_ms = 0
+        self._times_ms = array("q")
+
+    def fold(self, time_ms: int, component: ServiceKind | None, cause: Cause) -> AgentErrorsFact | None:
+        """Counts an error at this time; returns the record of them all if one is due."""
+        self._count += 1
+        self._newest = max(self._newest, (time_ms, component or ""))
+        insort(self._times_ms, time_ms)
+        del self._times_ms[MAX_ERROR_TIMES:]
+        has_doubled = not self._count & (self._count - 1)
+        if not has_doubled and time_ms < self._published_ms + ERRORS_EVERY_MS:
+            return None
+        self._published_ms = time_ms
+        return self._record(TurnStatus.OPEN, cause)
+
+    def final_record(self, cause: Cause) -> AgentErrorsFact | None:
+        """The record of all errors of the call; None without any, and if it is published already."""
+        return self._record(TurnStatus.FINAL, cause) if self._count else None
+
+    def is_any(self, from_s: float, until_s: float) -> bool:
+        """Whether there was an error from one epoch second until before the other."""
+        place = bisect_left(self._times_ms, round(from_s * MS_PER_SECOND))
+        return place < len(self._times_ms) and self._times_ms[place] / MS_PER_SECOND < until_s
+
+    def _record(self, status: TurnStatus, cause: Cause) -> AgentErrorsFact | None:
+        last_ms, component = self._newest
+        return self._revisions.make(
+            AgentErrorsFact, ("agent_errors", None, 0), status, (self._count, last_ms, component), cause,
+            errors=self._count, last_ms=last_ms, component=component or None,
+        )  # fmt: skip
+
+
 # The live call: turns as heard now, and their latencies, interruptions, tools and silences as records to publish.
 #
 # A call with a simulated caller is heard through the caller's audio events, which make EVA's own turns; any other
@@ -333,6 +386,7 @@ class LiveCall:
         turns: The turns and their published moments.
         dead_air: Watches for dead air.
         records: The records of a conversation with an ElevenLabs agent.
+        errors: The errors that the agent reports.
         low_ms: Time in ms that every stream has reached; minus infinity before the first.
         settle_at_ms: Time in ms at which the oldest turn that is left settles, once every stream has reached it; infinity without one.
         bot: The bot's own history; None where a simulated caller hears the call.
@@ -352,6 +406,7 @@ class LiveCall:
         self._labels = LabelHistory()
         self.records = AgentRecords()
         self._function_calls = FunctionCalls()
+        self.errors = AgentErrors(revisions)
 
     @property
     def has_speech_events(self) -> bool:
@@ -506,6 +561,16 @@ class LiveCall:
         """Folds pipecat's report of a tool's progress."""
         self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self.bot)
 
+    def agent_failed(self, time_ms: int, component: ServiceKind | None, out: list[Effect]) -> None:
+        """Folds an error that the agent reports."""
+        record = self.errors.fold(time_ms, component, Cause(time_ms, self.broker_ms))
+        self._publish([] if record is None else [record], out)
+
+    def bot_marked(self) -> None:
+        """Folds one of EVA's turn markers: a border of texts."""
+        if self.bot is not None:
+            self.bot.marked()
+
     def bot_text(self, stamp: float, frame: str, *, is_reply: bool = False) -> None:
         """Folds text that the bot hands to speech synthesis, or a reply of its model: its speech, if it does not report that."""
         bot = self.bot
@@ -569,7 +634,9 @@ class LiveCall:
             self.bot.machine.is_over = True
         self.records.finish(None if self.bot is None else self.bot.machine)
         views = self._views(None, self.history.session_end_s())
-        return self.turns.final_records(views, self.machine.last_tool, cause)
+        records = self.turns.final_records(views, self.machine.last_tool, cause)
+        errors = self.errors.final_record(cause)
+        return records if errors is None else [*records, errors]
 
     def rests_on_open_sound(self, turn: int) -> bool:
         """Whether an open sound hides a value of the turn."""

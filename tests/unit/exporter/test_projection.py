@@ -39,6 +39,7 @@ from schemas.scores.records import (
     SCORE_RECORD,
     TURN_VALUE_NAMES,
     WITHDRAWN,
+    AgentErrorsFact,
     AnyScoreRecord,
     CallStartedFact,
     CallValues,
@@ -265,6 +266,7 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     ("dead air said again", DeadAirFact(**AnyRecord | DEAD_AIR), []),
     ("a tool answers", ToolUseFact(**FIRST | TOOL), [Counted("callgauge_tool_calls_total", (*WHERE, "book", "error"))]),
     ("a tool's answer said again", ToolUseFact(**AnyRecord | TOOL), []),
+    ("errors of the agent are counted elsewhere", AgentErrorsFact(**FIRST, errors=2, last_ms=1), []),
     ("a call has goals", goals(), [
         Counted("callgauge_calls_with_goals_total", WHERE),
         Counted("callgauge_goal_set_calls_total", ("booking", WHERE[1], "success"), 0),

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from schemas.closed_sets import ToolOutcome
-from schemas.scores.latency_stages import Stage, StageSource
+from schemas.scores.latency_stages import ServiceKind, Stage, StageSource
 from schemas.scores.live_view import CallView, Wait
-from schemas.scores.records import AnyScoreRecord, CallValues, DeadAirFact, StageLatency, ToolUseFact
-from schemas.scores.trouble import FRESH_MS, RECENT_TURNS, SLOW_MS, VERY_SLOW_MS, TroubleKind, troubles_of
+from schemas.scores.records import AgentErrorsFact, AnyScoreRecord, CallValues, DeadAirFact, StageLatency, ToolUseFact
+from schemas.scores.trouble import ERROR_MS, FRESH_MS, RECENT_TURNS, SLOW_MS, VERY_SLOW_MS, TroubleKind, troubles_of
 from tests.unit.exporter.test_projection import CAUSED_AT_MS, FIRST, latency, row
 from tests.unit.schemas.test_live_view import closed, interruption, judged, stall, started, view_of
 
@@ -89,6 +89,18 @@ def test_the_newest_answer_is_slow(latency_ms: float, kind: TroubleKind, reason:
     assert reasons(latency(latency_ms, turn=3), latency(700, turn=4)) == []
 
 
+def errors(count: int, revision: int = 1, component: ServiceKind | None = ServiceKind.LLM) -> AnyScoreRecord:
+    return AgentErrorsFact(**FIRST | {"revision": revision, "errors": count, "last_ms": 0, "component": component})
+
+
+def test_an_error_of_the_agent_is_trouble_for_a_minute() -> None:
+    assert reasons(errors(1)) == ["agent error: LLM"]
+    assert reasons(errors(4, 3), errors(1, component=None), errors(2, 2)) == ["4 agent errors: LLM"]
+    assert reasons(errors(1, component=None)) == ["agent error"]
+    assert reasons(errors(1), later_ms=ERROR_MS) != []
+    assert reasons(errors(1), later_ms=ERROR_MS + 1) == []
+
+
 def test_a_tool_fails_until_it_works_again() -> None:
     assert reasons(tool(1, fails=True)) == ["payment fails"]
     assert reasons(tool(1, fails=True), tool(1, 1, fails=True)) == ["payment fails twice"]
@@ -133,6 +145,7 @@ def test_the_worst_trouble_has_the_highest_rank() -> None:
     worst_first = [
         (dead_air(1), dead_air(1, 1)),
         (dead_air(1),),
+        (errors(1),),
         (latency(60_000, turn=1),),
         (latency(4_000, turn=1),),
         tuple(tool(turn, fails=True) for turn in range(1, 9)),

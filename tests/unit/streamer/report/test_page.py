@@ -22,6 +22,7 @@ from schemas.scores.records import (
     CallValues,
     DeadAirFact,
     EvaMetricScore,
+    FinalLatencies,
     ProgressScore,
     Scored,
     TextRating,
@@ -362,6 +363,25 @@ def test_a_value_nobody_knew_of_appears_by_itself() -> None:
     assert "Repeated answers repeated_answers 3" in text
     of_turns = text.partition("Of each turn")[2]
     assert "Patience" in of_turns.partition("Transcript")[0]
+
+
+def test_details_of_a_score_have_names_of_their_own_and_zero_rates_share_a_row() -> None:
+    call = reported(recorded(turns=1))
+    validity = EvaMetricScore(
+        result=Scored(value=0.9),
+        sub_metrics={f"{name}_rate": 0.0 for name in ("late", "early", "lost", "odd")} | {"wrong_rate": 0.1},
+    )
+    latencies = {Anchor.AUDIO: FinalLatencies(measured=7, measured_ms=11_060, overlapped=0)}
+    records = with_changed(call, CallValues, eva={"eva_validity": validity}, latencies=latencies)
+    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
+    assert "Latencies, audio, measured 7 Latencies, audio, measured, together 11.1 s" in text
+    assert "Wrong rate 0.1 4 further rates 0" in text
+    assert "Late rate" not in text
+    few = EvaMetricScore(result=Scored(value=1), sub_metrics={f"{name}_rate": 0.0 for name in ("late", "early", "odd")})
+    records = with_changed(call, CallValues, eva={"eva_validity": few})
+    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
+    assert "Late rate 0 Early rate 0 Odd rate 0" in text
+    assert "further rates" not in text
 
 
 def test_every_score_of_the_call_and_of_its_turns_is_shown() -> None:

@@ -43,8 +43,9 @@ def test_without_a_terminal_it_prints_lines_and_ends_by_itself() -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
-    assert "keeps nothing" in lines[0]
-    assert "is in trouble" in lines[1]
+    assert lines[0].startswith("callgauge demo: calls are scored while they run.")
+    assert "is in trouble" in lines[0]
+    assert "keeps nothing" in lines[1]
     assert re.fullmatch(r"Metrics: http://127\.0\.0\.1:\d+/metrics", lines[2])
     assert [line for line in lines if re.match(r"\d+ calls running, \d over", line)]
     (over,) = [place for place, line in enumerate(lines) if line.startswith("Over: ")]

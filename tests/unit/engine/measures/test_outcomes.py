@@ -1,0 +1,197 @@
+"""How each turn ended, and the errors that agents report, in any order of arrival."""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import pytest
+
+from consumers.engine.limits import Limits
+from consumers.engine.records import Cause, Revisions
+from consumers.engine.turns.live import ERRORS_EVERY_MS, MAX_ERROR_TIMES, AgentErrors
+from schemas.scores.latency_stages import ServiceKind
+from tests.support.fakes.engine_feed import T0_MS, Feed
+
+OVER_MS = 400_000
+ENDED = {"type": "call_ended", "reason": "goodbye"}
+ERROR = {"type": "error", "data": {"message": "the model is down", "processor": "OpenAILLMService#0"}}
+
+
+def outcome(feed: Feed, turn: int) -> str | None:
+    return feed.turn_values(turn).outcome
+
+
+def greeted() -> Feed:
+    feed = Feed(Limits())
+    feed.assistant_audio(0, 1_000)
+    feed.user_audio(2_000, 3_000)
+    return feed
+
+
+def test_a_turn_is_answered_when_the_call_has_left_it() -> None:
+    feed = greeted()
+    feed.assistant_audio(4_000, 5_000)
+    feed.user_audio(6_000, 7_000)
+    assert outcome(feed, 1) == "answered"
+    assert outcome(feed, 0) is None, "the greeting answers nobody"
+    assert feed.records("turn", turn=2) == [], "the call is in it"
+
+
+def test_an_answer_that_the_caller_speaks_over_is_interrupted() -> None:
+    feed = greeted()
+    feed.assistant_audio(4_000, None)
+    feed.user_audio(6_000, None)
+    feed._audio("audio_end", "assistant", 6_500, 0)
+    feed._audio("audio_end", "simulated_user", 8_000, 0)
+    feed.heard("Wait", 8_000)
+    feed.assistant_audio(9_000, 10_000)
+    feed.user_audio(11_000, 12_000)
+    assert (outcome(feed, 1), outcome(feed, 2)) == ("interrupted", "answered")
+
+
+def test_an_interruption_that_is_known_late_changes_the_outcome() -> None:
+    feed = Feed(Limits())
+    for start_ms in (0, 4_000):
+        feed.spoke("user", start_ms, start_ms + 1_000)
+        feed.speech("bot_speech_started", start_ms + 2_000)
+        if start_ms:
+            feed.speech("bot_speech_stopped", start_ms + 3_000)
+    feed.spoke("user", 8_000, 9_000)
+    feed.speech("bot_speech_stopped", 4_500, behind_ms=6_000)
+    feed.advance(OVER_MS)
+    seen = [record.outcome for record in feed.records("turn", turn=1)]
+    assert seen[-1] == "interrupted"
+
+
+def test_a_call_that_ends_before_an_answer_is_abandoned() -> None:
+    feed = greeted()
+    feed.send("judge", ENDED, 4_000)
+    feed.advance(OVER_MS)
+    assert outcome(feed, 1) == "abandoned"
+
+
+def test_a_call_that_ends_in_dead_air_is_abandoned() -> None:
+    feed = greeted()
+    feed.advance(8_000)
+    feed.send("judge", ENDED, 9_000)
+    feed.advance(OVER_MS)
+    assert outcome(feed, 1) == "abandoned"
+
+
+def test_an_error_in_a_turn_without_an_answer_makes_it_fail() -> None:
+    feed = greeted()
+    feed.send("pipecat", ERROR, 3_200)
+    feed.send("judge", ENDED, 4_000)
+    feed.advance(OVER_MS)
+    assert outcome(feed, 1) == "failed"
+
+
+@pytest.mark.parametrize("at_ms", [500, 4_100])
+def test_an_error_elsewhere_or_before_an_answer_fails_no_turn(at_ms: int) -> None:
+    feed = greeted()
+    feed.send("pipecat", ERROR, at_ms)
+    if at_ms > 4_000:
+        feed.assistant_audio(4_500, 5_000)
+    feed.send("judge", ENDED, 5_000)
+    feed.advance(OVER_MS)
+    assert outcome(feed, 1) == ("answered" if at_ms > 4_000 else "abandoned")
+
+
+def test_an_agent_that_nothing_ever_hears_leaves_the_outcome_open() -> None:
+    feed = Feed(Limits())
+    feed.spoke("user", 1_000, 2_000)
+    feed.send("judge", ENDED, 3_000)
+    feed.advance(OVER_MS)
+    assert outcome(feed, 1) is None, "perhaps its producer reports no speech of the bot"
+
+
+# The answer behind a filler.
+
+
+def with_a_tool(*sounds: tuple[int, int | None], tool: tuple[int, int] | None = (4_500, 7_000)) -> Feed:
+    feed = greeted()
+    acts: list[tuple[int, Callable[[], object]]] = [
+        (start_ms, partial(feed.assistant_audio, start_ms, end_ms)) for start_ms, end_ms in sounds
+    ]
+    if tool is not None:
+        acts.append((tool[0], partial(feed.tool_call, "find", tool[0])))
+        acts.append((tool[1], partial(feed.tool_answer, "find", tool[1])))
+    for _, act in sorted(acts, key=itemgetter(0)):
+        act()
+    feed.user_audio(12_000, 13_000)
+    feed.advance(OVER_MS)
+    return feed
+
+
+@pytest.mark.parametrize(
+    ("sounds", "tool", "after_ms"),
+    [
+        ([(4_000, 5_000), (8_000, 9_000)], (4_500, 7_000), 5_000.0),
+        ([(4_000, 5_000), (5_500, 6_000), (8_000, 9_000)], (4_500, 7_000), 5_000.0),
+        ([(8_000, 9_000)], (4_500, 7_000), None),
+        ([(4_000, 5_000)], (4_500, 7_000), None),
+        ([(4_000, 5_000), (8_000, 9_000)], None, None),
+        ([(4_000, 5_000), (8_000, 9_000)], (3_100, 3_900), None),
+    ],
+    ids=[
+        "one filler", "two fillers", "no filler", "one sound across the tool", "no tool", "the tool was done before the first sound",
+    ],
+)  # fmt: skip
+def test_the_answer_behind_a_filler_is_measured(
+    sounds: list[tuple[int, int]], tool: tuple[int, int] | None, after_ms: float | None
+) -> None:
+    row = with_a_tool(*sounds, tool=tool).turn_values(1)
+    assert row.after_tools_ms == after_ms
+
+
+# Errors of the agent.
+
+
+def test_errors_are_published_at_the_first_and_at_the_close() -> None:
+    feed = greeted()
+    for at_ms in (3_000, 3_100, 3_200):
+        feed.send("pipecat", ERROR, at_ms)
+    feed.send("pipecat", {"type": "error", "data": "no object"}, 3_300)
+    feed.send("pipecat", {"type": "error", "data": {"processor": "OpenAITTSService#1"}}, 3_400)
+    first, second, fourth = feed.records("agent_errors")
+    assert (first.errors, first.component, first.last_ms, first.turn) == (1, ServiceKind.LLM, T0_MS + 3_000, None)
+    assert (second.errors, fourth.errors, fourth.component) == (2, 4, None)
+    feed.advance(OVER_MS)
+    last = feed.records("agent_errors")[-1]
+    assert (last.errors, last.component, last.status.value) == (5, ServiceKind.TTS, "final")
+
+
+def test_a_call_without_errors_has_no_record_of_them() -> None:
+    feed = greeted()
+    feed.advance(OVER_MS)
+    assert feed.records("agent_errors") == []
+
+
+def errors_after(*errors: tuple[int, ServiceKind | None]) -> tuple[AgentErrors, list[Any]]:
+    found = AgentErrors(Revisions("call", "test"))
+    published = [found.fold(at_ms, component, Cause(at_ms, at_ms)) for at_ms, component in errors]
+    return found, [record for record in published if record is not None]
+
+
+def test_the_final_record_of_errors_does_not_depend_on_their_order() -> None:
+    errors = [(1_000, ServiceKind.STT), (5_000, None), (5_000, ServiceKind.LLM)]
+    finals = []
+    for order in itertools.permutations(errors):
+        found, _ = errors_after(*order)
+        assert found.is_any(0.9, 1.1)
+        assert not found.is_any(1.001, 5.0)
+        assert found.is_any(5.0, 5.001)
+        finals.append(found._count and found._newest)
+    assert set(finals) == {(5_000, "LLM")}
+
+
+def test_a_flood_of_errors_makes_few_records_and_keeps_bounded_times() -> None:
+    flood = [(at_ms, ServiceKind.LLM) for at_ms in range(0, 60_000, 20)]
+    found, published = errors_after(*flood)
+    assert [record.errors for record in published][:4] == [1, 2, 4, 8]
+    assert len(published) <= len(flood).bit_length() + 60_000 // ERRORS_EVERY_MS
+    assert published[-1].errors > 2_500, "the newest record is at most 10 s old"
+    assert found.is_any(0, 1)
+    assert not found.is_any(MAX_ERROR_TIMES * 0.02, 1_000)
