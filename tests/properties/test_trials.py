@@ -1,7 +1,9 @@
-"""pass@k and pass^k are the shares of all choices of k trials in which one succeeds, and in which all do."""
+"""pass@k and pass^k are the shares of all choices of k trials in which one succeeds, and in which all do; intervals are seeded."""
 
+from dataclasses import replace
 from itertools import combinations
-from statistics import mean
+from math import sqrt
+from statistics import mean, pstdev
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from schemas.goals.checks import Judge
 from schemas.goals.goal_set import GoalSet, Subgoal
 from streamer.trials.calls import SubgoalOutcome, Trial
 from streamer.trials.comparison import compared
+from streamer.trials.versus import Versus
 
 GOALS = GoalSet(id="any", subgoals=(Subgoal(id="done", details="it is done", check=Judge(kind="judge")),))
 SUCCESSES = st.lists(st.sampled_from([True, False, "judge_disabled"]), min_size=1, max_size=9)
@@ -34,3 +37,28 @@ def test_the_estimates_are_shares_of_all_choices(successes: list[bool | str], k:
     assert passes.pass_at_k == pytest.approx(mean(map(any, choices)))
     assert passes.pass_hat_k == pytest.approx(mean(map(all, choices)))
     assert group.success_rate == pytest.approx(group.passes(1).pass_at_k)
+
+
+@pytest.mark.parametrize("shift", [0, 100], ids=["paired", "independent"])
+def test_an_interval_is_seeded_and_as_wide_as_the_normal_one(shift: int) -> None:
+    """Of 60 calls with distinct values; without partners the two variances add up."""
+    before = {f"c{number}": (number * 37 % 60) / 60 for number in range(60)}
+    after = {f"c{number + shift}": (number * 23 % 60) ** 2 / 3_600 for number in range(60)}
+    lots = [
+        [replace(trial(0, success=True), conversation_id=name, progress=value) for name, value in lot.items()]
+        for lot in (before, after)
+    ]
+    versus = Versus(*lots)
+    apart = versus.apart(lambda each: each.progress)
+    assert versus.apart(lambda each: each.progress) == apart
+    assert apart.is_paired is (shift == 0)
+    assert apart.low is not None
+    assert apart.high is not None
+    if shift:
+        spread = sqrt(pstdev(before.values()) ** 2 + pstdev(after.values()) ** 2)
+    else:
+        spread = pstdev(after[name] - before[name] for name in before)
+    middle = mean(after.values()) - mean(before.values())
+    half = 1.96 * spread / sqrt(60)
+    assert apart.low == pytest.approx(middle - half, abs=half / 5)
+    assert apart.high == pytest.approx(middle + half, abs=half / 5)
