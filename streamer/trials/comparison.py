@@ -603,7 +603,7 @@ def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> 
 
 
 def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
-    if Path(name).exists():  # a file, or a folder of records; behind its name is the place in it
+    if name and Path(name).exists():  # a file, or a folder of records; behind its name is the place in it
         path = str(Path(name))
         lot = [
             each
@@ -611,7 +611,13 @@ def _lot(trials: Sequence[Trial], name: str) -> Sequence[Trial]:
             if each.place == path or each.place.startswith((f"{path}:", f"{path} (", f"{path}/"))
         ]
     else:
-        lot = [each for each in trials if each.goal_set.id == name or each.version.startswith(name)]
+        lot = [each for each in trials if each.goal_set.id == name]
+        begin_so = [each for each in trials if name and each.version.startswith(name)]
+        if not lot and len({each.version for each in begin_so}) > 1:
+            raise OperatorError(
+                f"--compare {name}: several versions begin so, and mixed they would be no lot. Nothing was compared. Give more of it."
+            )
+        lot = lot or begin_so
     if not lot:
         groups = ", ".join(f"{each.goal_set.id} {each.version[:VERSION_CHARS]}" for each in compared(trials))
         raise OperatorError(

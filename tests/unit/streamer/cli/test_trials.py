@@ -306,6 +306,7 @@ def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(callgauge: 
     ended = callgauge("trials", *files, "--compare", versions[0], "none")
     assert (ended.code, ended.out) == (1, "")
     assert f"seen no such trial among any {versions[0]}, any {versions[1]}" in ended.err
+    assert "no such trial" in callgauge("trials", *files, "--compare", versions[0], "").err
 
 
 @pytest.mark.parametrize(
