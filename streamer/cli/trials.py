@@ -100,7 +100,7 @@ def trials(
     if compare is not None and k:
         raise typer.BadParameter("--k is for trials of one goal set: leave it out, or leave --compare out.")
     if compare is not None and not from_topics:
-        more = [Path(name) for name in compare if Path(name).exists()]
+        more = [Path(name) for name in compare if name and Path(name).exists()]
         paths = [*(paths or ()), *(path for path in dict.fromkeys(more) if path not in (paths or ()))]
     _require_fitting(paths, since, bootstrap, topic_prefix, from_topics=from_topics)
     require_judge(verdicts, judge)
