@@ -1,4 +1,4 @@
-"""What history keeps of a call, in columns: one row with its figures, made from the newest of its records of `scores`.
+"""The columns of a past call: one row with its figures, made from the newest of its records of `scores`.
 
 The table `CALL_COLUMNS` is the one place where a column is declared. The stores make their tables from it, `history find` takes its
 names in conditions, and tables for programs have them in this order. Unknown is None, never 0.

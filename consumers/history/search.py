@@ -1,4 +1,4 @@
-"""What people ask of history: conditions on the columns of calls, from a closed list of names and comparisons. No SQL from people."""
+"""Questions to history: conditions on the columns of calls, from a closed list of names and comparisons. People write no SQL."""
 
 import re
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ class Condition(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Which calls to find.
+    """The calls to find.
 
     Attributes:
         since_ms: Calls that began then or later, in epoch ms.

@@ -57,7 +57,7 @@ class HistoryBrokenError(Exception):
 
 
 class Batch(NamedTuple):
-    """What was read, and where to read on.
+    """Records that were read, and the places to read on from.
 
     Attributes:
         scores: Records of `scores`, in order, each with its bytes.
@@ -195,7 +195,7 @@ class _Day:
 
 
 class _Share(NamedTuple):
-    """What a batch has for one day."""
+    """The part of a batch that belongs to one day."""
 
     scores: list[tuple[AnyScoreRecord, bytes]]
     transcripts: list[tuple[str, bytes]]

@@ -18,7 +18,7 @@ from schemas.closed_sets import TEXT_JUDGES, JudgeKind
 _Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 KEY_PLACE: Final = "{api_key}"
-"""What stands for the key in a header, so that the key itself can stay in its file."""
+"""The place of the key in a header, so that the key itself can stay in its file."""
 
 
 def _fits_a_header_line(value: SecretStr) -> SecretStr:
