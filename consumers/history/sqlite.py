@@ -94,6 +94,47 @@ _UPSERT_MOMENT: Final = _UPSERT_TURN.replace("INTO turn", "INTO moment")
 _UPSERT_POSITION: Final = "INSERT INTO position VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET next = excluded.next"
 
 
+def _connected(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"{path.resolve().as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _make(path: Path, dictionary: bytes, positions: Mapping[Place, int]) -> None:
+    """Makes the file of a day under another name first: a reader sees it whole or not at all."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)  # of a process that was killed
+    new.touch(FILE_MODE)
+    connection = _connected(new, "rw")
+    try:
+        with _transaction(connection):
+            for statement in _tables().split(";"):
+                if statement.strip():
+                    connection.execute(statement)
+            # A build without FTS5 finds words by looking at each text.
+            with contextlib.suppress(sqlite3.OperationalError):
+                connection.execute(
+                    "CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'unicode61 remove_diacritics 2')"
+                )
+            connection.execute("INSERT INTO dictionary VALUES (?)", [dictionary])
+            connection.executemany(_UPSERT_POSITION, [(*place, offset) for place, offset in positions.items()])
+    finally:
+        connection.close()
+    new.replace(path)
+
+
 class _Day:
     """The file of one day."""
 
@@ -108,21 +149,13 @@ class _Day:
             examples: For a new file, values as it will have; the more alike, the smaller it stays.
             positions: For a new file, where to read on so far.
         """
-        if writes:
-            path.touch(FILE_MODE)
-        self.connection = sqlite3.connect(
-            f"{path.resolve().as_uri()}?mode={'rw' if writes else 'ro'}",
-            timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True,
-        )  # fmt: skip
+        if writes and not path.exists():
+            _make(path, b"".join(examples)[-MAX_DICTIONARY_BYTES:], positions or {})
+        self.connection = _connected(path, "rw" if writes else "ro")
         try:
             if writes:
                 self.connection.execute("PRAGMA journal_mode = WAL")
                 self.connection.execute("PRAGMA synchronous = NORMAL")
-            if (
-                writes
-                and not self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'dictionary'").fetchone()
-            ):
-                self._create(b"".join(examples)[-MAX_DICTIONARY_BYTES:], positions or {})
             self.columns = {str(row[1]) for row in self.connection.execute("PRAGMA table_info(call)")}
             if writes:
                 self._add_columns()
@@ -134,38 +167,12 @@ class _Day:
             self.connection.close()
             raise
 
-    def _create(self, dictionary: bytes, positions: Mapping[Place, int]) -> None:
-        with self.transaction():
-            for statement in _tables().split(";"):
-                if statement.strip():
-                    self.connection.execute(statement)
-            with contextlib.suppress(
-                sqlite3.OperationalError
-            ):  # a build without FTS5: words are found by looking at each text
-                self.connection.execute(
-                    "CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'unicode61 remove_diacritics 2')"
-                )
-            self.connection.execute("INSERT INTO dictionary VALUES (?)", [dictionary])
-            self.connection.executemany(_UPSERT_POSITION, [(*place, offset) for place, offset in positions.items()])
-
     def _add_columns(self) -> None:
         """Adds the columns that this version has and the one that made the file did not have."""
         for column in CALL_COLUMNS:
             if column.name not in self.columns:
                 self.connection.execute(f"ALTER TABLE call ADD COLUMN {column.name} {_SQL_KIND[column.kind]}")
                 self.columns.add(column.name)
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing."""
-        self.connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield self.connection
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                self.connection.execute("ROLLBACK")
-            raise
-        self.connection.execute("COMMIT")
 
     def packed(self, value: bytes) -> bytes:
         """Packs a value. Records repeat their fields and each other, so with examples of them they become a sixth as long."""
@@ -299,8 +306,9 @@ class SqliteHistory:
         calls: dict[str, int] = {}
         turns, moments = [], []
         changed: set[str] = set()
+        connection = day.connection
         try:
-            with day.transaction() as connection:
+            with _transaction(connection):
                 for record, value in share.scores:
                     call = self._call(day, name, record.conversation_id, calls)
                     if isinstance(record, TurnValues):

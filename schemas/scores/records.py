@@ -37,7 +37,8 @@ class TurnStatus(StrEnum):
 
 
 class TurnOutcome(StrEnum):
-    """How a turn of the caller ended. Every turn that is left or over has one, unless lost events hide it.
+    """How a turn of the caller ended. Every turn that is left or over has one, unless lost events hide it or
+    nothing shows that this agent can be heard.
 
     - `answered`: the assistant answered, and the caller let it finish
     - `interrupted`: the assistant answered, and the caller spoke over it
