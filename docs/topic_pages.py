@@ -76,7 +76,7 @@ def _roles(topic: Topic, operation: str) -> str:
     ]
     if operation == WRITE and (topic.name in _TYPES_BESIDE or topic.direction == "reference"):
         roles.append("your producers")
-    return ", ".join(roles) or "whoever wants it"
+    return ", ".join(roles) or "your own consumers"
 
 
 def _either(types: list[Any]) -> Any:

@@ -10,7 +10,7 @@ PLACES: Final = (
     "prometheus/rules", "grafana/dashboards", "alertmanager/alertmanager.yml", "alertmanager/templates", "runbooks",
     "helm/callgauge",
 )  # fmt: skip
-"""What is written of the folder `deploy` of the repository; pyproject.toml puts the same into the wheel."""
+"""The parts of the folder `deploy` that are written; pyproject.toml puts the same into the wheel."""
 MAX_NAMED: Final = 5
 """Most files that the refusal names."""
 

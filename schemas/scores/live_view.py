@@ -421,7 +421,7 @@ _INSIDE_STAGES: Final = frozenset({Stage.VOICE_TO_VOICE, Stage.FIRST_SPEECH, Sta
 
 
 def _shown(record: AnyScoreRecord, turn: int) -> MeasuredLatency | SlowestStage | _Silence | _ToolUse | None:
-    """What the view shows of a record of a turn, beside that it is there."""
+    """Returns the part of a turn's record that the view shows."""
     match record:
         case VoiceToVoiceLatency(result=Scored(value=latency_ms)):
             return MeasuredLatency(turn, latency_ms, record.anchor)

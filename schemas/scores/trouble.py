@@ -1,4 +1,4 @@
-"""What is wrong with a running call now, by its score records alone: kinds of trouble, their rank, and the reason in words.
+"""The troubles of a running call now, by its score records alone: kinds of trouble, their rank, and the reason in words.
 
 `top` sorts by it, and so does everything else that shows running calls. Pure: the view of a call and the present time in,
 troubles out.
@@ -81,7 +81,7 @@ class Trouble(NamedTuple):
 
 
 def troubles_of(call: CallView, now_ms: int) -> tuple[Trouble, ...]:
-    """What is wrong with the call, the worst first; empty for a healthy call, and for one that is over.
+    """Returns the troubles of the call, the worst first; empty for a healthy call, and for one that is over.
 
     Args:
         call: The call as its records show it.

@@ -60,7 +60,7 @@ _GROUP_CHARS: Final = max(map(len, GROUPS))
 _NAME_CHARS: Final = max(map(len, COMMANDS))
 
 _OF_THE_PARSER: Final = "Value error, "
-"""What pydantic, with which typer reads values, puts before the text of an error."""
+"""The words that pydantic, with which typer reads values, puts before the text of an error."""
 _FILES_OF_SHELLS: Final = (
     *(".bashrc", ".bash_completions/callgauge.sh", ".zshrc", ".zfunc/_callgauge"),
     ".config/fish/completions/callgauge.fish",

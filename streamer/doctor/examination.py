@@ -179,7 +179,7 @@ def metrics_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def counter_findings(page: str, now_ms: int) -> Iterator[Finding]:
-    """What an evaluator has refused and not understood since its start; nothing if the page is of another role.
+    """Reports the records that an evaluator has refused or not understood since its start; nothing if the page is of another role.
 
     Args:
         page: /metrics in the text format.
