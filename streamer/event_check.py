@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
 
+from consumers.console.page.drawing import counted
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.process import OperatorError, wall_clock_ms
@@ -15,7 +16,6 @@ from schemas.events.codec import Misread
 from schemas.events.elevenlabs import CarriedAgentEvent
 from schemas.events.pipecat import IgnoredLine, ToolLine
 from schemas.events.simulator import CONTROL_EVENTS, source_of
-from streamer.report.drawing import counted
 from streamer.settings.all_settings import SenderSettings
 from streamer.sources.http.posted import LINES, Accepted, Batches, Posted, Refusal, UnreadableBodyError, posted_events
 from streamer.sources.http.receiving import Sender, Senders

@@ -8,6 +8,7 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 from pydantic import ValidationError
 
+from consumers.console.page.drawing import duration, expected_call, in_words, not_judged, outcome
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.process import OperatorError
 from schemas.scores.live_view import newest_scores
@@ -34,7 +35,6 @@ from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from schemas.units import to_seconds
 from streamer.cluster.readers import onlooker, records_so_far
 from streamer.facts import is_wanted
-from streamer.report.drawing import duration, expected_call, in_words, not_judged, outcome
 from streamer.time_bounds import shown_moment
 
 # Finds one call on the topics: its score records and its transcript. It uses no consumer group, so it disturbs no

@@ -18,6 +18,7 @@ from rich.styled import Styled
 from rich.table import Table
 from rich.text import Text
 
+from consumers.console.page.drawing import counted
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits, needs_of
 from consumers.engine.redaction.redactor import MARGIN_CHARS, Redactor
@@ -33,7 +34,6 @@ from schemas.wire import MAX_NAME_CHARS
 from streamer.cluster.facts import PUT_BACK_NEEDS, group_facts
 from streamer.cluster.readers import Coordinates, RecordGoneError, RecordReader, onlooker, record_reader, records_so_far
 from streamer.facts import STOPPED_BY_SIGNAL
-from streamer.report.drawing import counted
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import output_console, print_line, print_lines, quiet_libraries, say

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
+from consumers.console.page.calls import parts_of
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import CloseCall, Effect, OpenCall, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator
@@ -20,7 +21,6 @@ from schemas.order import Closed, Evicted, Fold, GoalsChosen, OrderStart, TimePa
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, DeadAirFact, GoalsFact, TurnValues
 from streamer.backtest.past import MAX_CALLS, BacktestError, Logged, PastCall, Period
-from streamer.report.calls import parts_of
 from streamer.trials.calls import CallFold, Trial
 from streamer.trials.versus import Flip, flips
 

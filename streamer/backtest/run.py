@@ -19,6 +19,7 @@ from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from consumers.console.page.drawing import counted
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.connection import (
@@ -40,7 +41,6 @@ from streamer.backtest.past import FETCH_WAIT_MS, BacktestError, PastInputs, Per
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, Said, Tally
 from streamer.cluster.readers import onlooker
 from streamer.facts import STOPPED_BY_SIGNAL, installed_version
-from streamer.report.drawing import counted
 from streamer.roles.evaluator_role import goals_of_now
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals

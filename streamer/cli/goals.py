@@ -52,9 +52,9 @@ def check(
         callgauge goals check rebooking.yaml --call sample
         callgauge goals check rebooking.yaml airline_dataset.jsonl
     """
+    from consumers.console.page.drawing import counted
     from streamer.goals.check import files_of, set_document, set_lines, tried_lines, tried_on
     from streamer.goals.files import doubles_in, read_goal_file
-    from streamer.report.drawing import counted
 
     files = [read_goal_file(path) for path in files_of(paths)]
     mistakes = [*(mistake for file in files for mistake in file.mistakes), *doubles_in(files)]

@@ -161,9 +161,9 @@ def replay(
         callgauge quarantine replay --reason text_too_long --since 1d --dry-run
         callgauge quarantine replay --all --until 2026-08-01T14:30 --yes
     """
+    from consumers.console.page.drawing import counted
     from streamer.cluster.readers import Coordinates
     from streamer.quarantine import Outcome, confirm, finished, place_named, plan_of, put_back_planned, wanted_by
-    from streamer.report.drawing import counted
     from streamer.settings.listing import settings_from
 
     if bool(records) == bool(everything or reason):

@@ -137,8 +137,8 @@ def replay(
         callgauge replay --from-topics --since 2h
         CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay --from-topics --since 2026-08-01 --until 2026-08-02
     """
+    from consumers.console.page.drawing import counted
     from streamer.recordings.files import is_sample
-    from streamer.report.drawing import counted
     from streamer.settings.listing import settings_from
     from streamer.sources.publisher import PlayProgress, publish_calls
     from streamer.sources.replayed_calls import ReplayPlan, amount_of, calls_to_play

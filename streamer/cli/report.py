@@ -53,13 +53,13 @@ def report(
         callgauge report records/1.1.2 -o report.html
         callgauge report calls.jsonl.gz --goals goals/ -o report.html
     """
+    from consumers.console.page.calls import ReportedCall
+    from consumers.console.page.drawing import counted
     from consumers.engine.redaction.redactor import Redactor
     from streamer.offline.call_work import Done, found_calls, places_of, reading, score_each
     from streamer.offline.scoring import RecordedScoring, plan_from
     from streamer.recordings.reader import goals_for
-    from streamer.report.calls import ReportedCall, reported_call
-    from streamer.report.drawing import counted
-    from streamer.report.page import page, require_place, write_page
+    from streamer.report import page, reported_call, require_place, write_page
     from streamer.settings.listing import settings_from
 
     require_judge(verdicts, judge)

@@ -161,8 +161,7 @@ def _lines(scoring: "RecordedScoring", *, all_records: bool) -> str:
 def _print_table(found: "list[RecordedPath]", plan: "ScoringPlan", settings: "Settings", verdicts: Path | None) -> None:
     from consumers.engine.redaction.redactor import Redactor
     from streamer.offline.call_work import places_of, reading, score_each
-    from streamer.report.calls import reported_call
-    from streamer.report.page import CallSummary, standout_lines, summary_of, summary_table
+    from streamer.report import CallSummary, reported_call, standout_lines, summary_of, summary_table
     from streamer.terminal import output_console, print_line
 
     redactor = Redactor(settings.redaction)

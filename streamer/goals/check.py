@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import typer
 
+from consumers.console.page.drawing import counted, expected_call
 from schemas.goals.checks import (
     AllOf,
     AnyCheck,
@@ -27,7 +28,6 @@ from schemas.goals.checks import (
 from schemas.goals.goal_set import ExpectedOutput, ExpectedParameter, ExpectedToolCall, GoalSet, seen
 from schemas.scores.records import CallValues, ExpectedToolCallScore, SubgoalScore, Unscored
 from streamer.goals.files import FileMistake, GoalFile, GoalFolderError, goal_files_of
-from streamer.report.drawing import counted, expected_call
 from streamer.terminal import say
 
 if TYPE_CHECKING:

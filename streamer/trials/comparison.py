@@ -12,6 +12,7 @@ from urllib.parse import quote
 from aiokafka import TopicPartition
 from rich.table import Table
 
+from consumers.console.page.drawing import counted, in_words, number, percent
 from consumers.engine.agent_inspect import K_VALUE, NO_OF_TRIALS, pass_at_k, pass_hat_k
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.process import OperatorError
@@ -23,7 +24,6 @@ from streamer.cluster.readers import onlooker, records_so_far
 from streamer.offline.call_work import RECORDS, Done, found_calls, places_of, reading, score_each, total_of
 from streamer.offline.scoring import RecordedScoring, plan_from
 from streamer.recordings.reader import goals_for
-from streamer.report.drawing import counted, in_words, number, percent
 from streamer.settings.all_settings import Settings
 from streamer.terminal import output_console, print_document, print_line, quiet_libraries, say
 from streamer.time_bounds import moment_given

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from rich.table import Table
 
-from streamer.report.drawing import counted, percent
+from consumers.console.page.drawing import counted, percent
 from streamer.trials.calls import Trial
 
 SEED: Final = 1

@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
+from consumers.console.page.calls import ReportedCall
 from consumers.engine.limits import GoalRules, Limits
 from schemas.goals.goal_set import GoalSet
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.files import RecordedCall
-from streamer.report.calls import ReportedCall, reported_call
+from streamer.report import reported_call
 from streamer.sources.replay import with_control_events
 
 Json = dict[str, Any]

@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.turns.timeline import Span, merged
-from schemas.closed_sets import Anchor, Speaker, UnscoredReason
-from schemas.scores.latency_stages import Stage, StageSource
-from schemas.scores.records import NotApplicable, Scored, StageLatency, Unscored
-from streamer.report import drawing, rendering
-from streamer.report import sections as report_stages
-from streamer.report.calls import Interval, Stretch, cut, overlaps, silences
-from streamer.report.drawing import (
+from consumers.console.page import drawing, rendering
+from consumers.console.page import sections as report_stages
+from consumers.console.page.calls import Interval, Stretch, cut, overlaps, silences
+from consumers.console.page.drawing import (
     Scale,
     anchor_in_words,
     clock,
@@ -27,6 +23,10 @@ from streamer.report.drawing import (
     time_ticks,
     title,
 )
+from consumers.engine.turns.timeline import Span, merged
+from schemas.closed_sets import Anchor, Speaker, UnscoredReason
+from schemas.scores.latency_stages import Stage, StageSource
+from schemas.scores.records import NotApplicable, Scored, StageLatency, Unscored
 
 USER, ASSISTANT = Speaker.USER, Speaker.ASSISTANT
 

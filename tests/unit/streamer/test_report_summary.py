@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from consumers.console.page.calls import ReportedCall
+from consumers.console.page.sections import standouts
 from schemas.scores.records import CallLabels, Scored, StallFact, SubgoalScore, TurnStatus
-from streamer.report.calls import ReportedCall
-from streamer.report.page import standout_lines, summary_of, summary_table
-from streamer.report.sections import standouts
+from streamer.report import standout_lines, summary_of, summary_table
 from streamer.terminal import Screen
 from tests.support.calls.report_calls import Marks, goal_set, recorded, reported
 

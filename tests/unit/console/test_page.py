@@ -14,6 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.console.page import sections as report_timeline
+from consumers.console.page import sections as report_transcript
+from consumers.console.page.calls import ReportedCall
+from consumers.console.page.sections import section
 from schemas.closed_sets import Anchor, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.records import (
@@ -29,10 +33,7 @@ from schemas.scores.records import (
     TurnValues,
     Unscored,
 )
-from streamer.report import sections as report_timeline
-from streamer.report import sections as report_transcript
-from streamer.report.calls import ReportedCall
-from streamer.report.page import index, page, section
+from streamer.report import index, page
 from tests.support.calls.report_calls import T0_MS, Marks, goal_set, recorded, reported
 
 PLAIN = Marks("\x00")

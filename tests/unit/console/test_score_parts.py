@@ -1,5 +1,6 @@
 """The values in rows and in the record of a call, one by one: each has its own name, and only measured ones appear."""
 
+from consumers.console.page.calls import LATENCY, ScorePart, part_of, parts_of
 from schemas.closed_sets import Anchor, UnscoredReason
 from schemas.scores.latency_stages import Stage
 from schemas.scores.records import (
@@ -13,7 +14,6 @@ from schemas.scores.records import (
     Unscored,
 )
 from streamer.backtest.rerun import Comparison, Subject, last_words
-from streamer.report.calls import LATENCY, ScorePart, part_of, parts_of
 from tests.unit.exporter.test_projection import (
     ERROR,
     NOT_KNOWN,

@@ -12,43 +12,17 @@ from typing import Final
 from markupsafe import Markup
 from rich.table import Table
 
+from consumers.console.page.calls import ReportedCall, heard_in
+from consumers.console.page.drawing import Redacts, counted, duration, seconds, seconds_if_known
+from consumers.console.page.rendering import ICON, STYLE, render
+from consumers.console.page.sections import Standout, end_in_words, progress_value, section, standouts
 from consumers.runtime.process import OperatorError
-from schemas.closed_sets import CloseReason, ToolOutcome
-from schemas.scores.records import InterruptionFact, Scored, ToolUseFact
-from streamer.report.calls import ReportedCall
-from streamer.report.drawing import counted, day_and_time, duration, in_words, percent, seconds, seconds_if_known
-from streamer.report.rendering import render
-from streamer.report.sections import (
-    MOST_MOMENTS,
-    Standout,
-    latency,
-    over_many_calls,
-    progress,
-    scores,
-    speech,
-    standouts,
-    timeline,
-    transcript,
-)
-
-_STYLE: Final = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
-_ICON: Final = (
-    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
-    "%3Crect x='1' y='2' width='9' height='5' rx='1' fill='%230072b2'/%3E"
-    "%3Crect x='6' y='9' width='9' height='5' rx='1' fill='%23d55e00'/%3E%3C/svg%3E"
-)
-_SECTIONS: Final = {
-    "Timeline": timeline,
-    "Wait for the answer, by turn": latency,
-    "Progress": progress,
-    "Speech": speech,
-    "Scores": scores,
-    "Transcript": transcript,
-}
-"""The sections of a call below its figures: each is one function and the template that it fills."""
-_REASON_CHARS: Final = 60
-_FIRST_MS: Final = 946_684_800_000
-"""The year 2000: no call is older."""
+from schemas.scores.records import Scored
+from streamer.offline.contexts import folded_recording
+from streamer.offline.scoring import RecordedScoring
+from streamer.sources.replay import in_time_order
+from streamer.trials.calls import CallFold
+from streamer.trials.comparison import compared, errors, figures, fitting, judge_errors, remarks, shown
 
 
 def page(calls: Sequence[ReportedCall], notes: Sequence[str], version: str) -> Markup:
@@ -63,9 +37,9 @@ def page(calls: Sequence[ReportedCall], notes: Sequence[str], version: str) -> M
     return render(
         "page.html",
         heading=f"Report of {counted(len(calls), 'call')}" if several else "Call report",
-        policy=_policy(_STYLE),
-        icon=_ICON,
-        style=Markup(_STYLE),  # noqa: S704  # a file of ours
+        policy=_policy(STYLE),
+        icon=ICON,
+        style=Markup(STYLE),  # noqa: S704  # a file of ours
         version=version,
         notes=notes,
         index=index(calls) if len(calls) > 1 else None,
@@ -93,77 +67,47 @@ def _index_cells(call: ReportedCall) -> list[tuple[str, str | int | None]]:
         ("Median wait", seconds_if_known(call.median_wait_ms)),
         ("Longest wait", seconds_if_known(max(call.waits_ms.values(), default=None))),
         ("Dead air", "not known" if call.dead_air_times is None else call.dead_air_times),
-        ("Progress", _progress_value(call)),
+        ("Progress", progress_value(call)),
         ("End", end_in_words(call)),
     ]
 
 
-def _progress_value(call: ReportedCall) -> str:
-    last = call.last_progress
-    if last is None:
-        return "no goals" if call.goals is None else "not judged"
-    return percent(last.result.value) if isinstance(last.result, Scored) else "unscored"
+# The section "Over many calls": repeated calls of each goal set compared, and their errors with links to the calls.
+
+MOST_LINKS: Final = 12
+"""Calls of one error that are linked; the others are counted."""
 
 
-def end_in_words(call: ReportedCall) -> str:
-    """How the call ended."""
-    closed = call.closed
-    if closed is None:
-        return "not closed"
-    if closed.ended_reason:
-        return call.shown(in_words(closed.ended_reason), _REASON_CHARS)
-    return "no reason given" if closed.reason is CloseReason.ENDED else in_words(closed.reason)
-
-
-def section(call: ReportedCall, *, has_index: bool) -> Markup:
-    """Everything about one call."""
-    uses = call.of(ToolUseFact)
+def over_many_calls(calls: Sequence[ReportedCall]) -> Markup | None:
+    """The calls as trials of their goal sets; None if no two of them have goals."""
+    folded = (CallFold(call.records).trial(call.conversation_id, call.anchor_id) for call in calls)
+    trials = [trial for trial in folded if trial is not None]
+    if len(trials) < 2:
+        return None
+    redacted = calls[0].shown  # by the settings, as every call does
+    groups = compared(trials)
+    ks = shown(fitting(groups, None), None)
     return render(
-        "call.html",
-        call=call,
-        has_index=has_index,
-        labels=_labels(call),
-        interrupted_by=[fact.by for fact in call.of(InterruptionFact)],
-        tools=len(uses),
-        failed=sum(use.outcome in (ToolOutcome.ERROR, ToolOutcome.UNANSWERED) for use in uses),
-        progress=_progress_value(call),
-        timing=None if call.whole is None else call.whole.eva.get("eva_turn_taking"),
-        standouts=standouts(call),
-        most_moments=MOST_MOMENTS,
-        nothing=_nothing(call),
-        sections=[(name, fill(call)) for name, fill in _SECTIONS.items()],
+        "trials.html",
+        rows=[(redacted(group.goal_set.id), None, list(figures(group, ks))) for group in groups],
+        remarks=map(redacted, remarks(groups, None)),
+        groups=[
+            (
+                redacted(group.goal_set.id),
+                [(redacted(phrase), trials) for phrase, trials in errors(group)],
+                (judge_errors(group) or "").removeprefix("judge: "),
+            )
+            for group in groups
+        ],
+        most_links=MOST_LINKS,
     )
 
 
-def _labels(call: ReportedCall) -> list[tuple[str, str]]:
-    labels = call.labels
-    facts = [
-        ("Agent", labels.agent),
-        ("Tenant", labels.tenant),
-        ("Environment", labels.environment),
-        ("Pipeline", in_words(labels.pipeline_type)),
-        ("Began", _began(call.heard.start_ms)),
-        ("Ended", end_in_words(call)),
-    ]
-    return [(name, value) for name, value in facts if value != "unknown" or name == "Agent"]
-
-
-def _began(start_ms: float) -> str:
-    """A recording without a time of day counts from the beginning of the epoch."""
-    return "not known" if start_ms < _FIRST_MS else day_and_time(start_ms)
-
-
-def _nothing(call: ReportedCall) -> str:
-    """The sentence for a call without standouts; it names the kinds that could be measured."""
-    known = {
-        "long wait": bool(call.waits_ms),
-        "interruption": True,
-        "dead air": call.dead_air_times is not None,
-        "tool that failed": True,
-    }
-    said = "Nothing: " + ", ".join(f"no {fault}" for fault in known if known[fault]) + "."
-    unknown = [fault for fault in known if not known[fault]]
-    return f"{said} Not known: {', '.join(unknown)}." if unknown else said
+def reported_call(scoring: RecordedScoring, anchor_id: str, redactor: Redacts) -> ReportedCall:
+    """A call that was scored, with its words and sounds, as a report or a table shows it."""
+    call = scoring.call
+    heard = heard_in(folded_recording(call)[0], [event.time_ms for event in in_time_order(call)])
+    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, redactor)
 
 
 # Recorded calls as a table for the terminal: how long callers waited, how far the calls got, and what stands out.

@@ -2,7 +2,7 @@
 
 import re
 
-from streamer.report.sections import over_many_calls
+from streamer.report import over_many_calls
 from tests.support.calls.report_calls import goal_set, recorded, reported
 
 

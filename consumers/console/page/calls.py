@@ -10,6 +10,7 @@ from math import ceil
 from statistics import median
 from typing import Any, Final, NamedTuple, TypeVar
 
+from consumers.console.page.drawing import MOST_CHARS, MS_PER_SECOND, Redacts, json_text, shortened
 from consumers.engine.call import Call
 from consumers.engine.measures.talk import LONG_SILENCE_MS
 from consumers.engine.turns.heard import HeardSide, HeardSides, HeardTurn, Purpose, answers_of
@@ -38,10 +39,6 @@ from schemas.scores.records import (
     VoiceToVoiceLatency,
     WordErrorRate,
 )
-from streamer.offline.contexts import folded_recording
-from streamer.offline.scoring import RecordedScoring
-from streamer.report.drawing import MOST_CHARS, MS_PER_SECOND, Redacts, json_text, shortened
-from streamer.sources.replay import in_time_order
 
 # Stretches of speech, of overlap and of silence. Times in epoch milliseconds. Pure.
 
@@ -454,13 +451,6 @@ class ReportedCall:
     def turn_anchor(self, turn: int) -> str:
         """The id of a turn in the transcript."""
         return f"{self.anchor_id}-t{turn}"
-
-
-def reported_call(scoring: RecordedScoring, anchor_id: str, redactor: Redacts) -> ReportedCall:
-    """A call that was scored, with its words and sounds, as a report or a table shows it."""
-    call = scoring.call
-    heard = heard_in(folded_recording(call)[0], [event.time_ms for event in in_time_order(call)])
-    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, redactor)
 
 
 def _dead_air(heard: HeardCall, facts: Iterable[DeadAirFact]) -> list[DeadAir]:

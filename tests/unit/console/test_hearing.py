@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from consumers.console.page.calls import Said, heard_in
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.transcripts import CallTranscript
 from streamer.offline.contexts import folded_recording
 from streamer.recordings.files import RecordedCall
-from streamer.report.calls import Said, heard_in
 from tests.support.calls.report_calls import T0_MS
 
 Json = dict[str, Any]

@@ -8,9 +8,31 @@ from typing import Final, NamedTuple
 from markupsafe import Markup
 from pydantic import BaseModel
 
+from consumers.console.page.calls import ReportedCall, Said, ScorePart, Stretch, TurnHeard, part_of, parts_of
+from consumers.console.page.drawing import (
+    MS_PER_SECOND,
+    Scale,
+    clock,
+    counted,
+    day_and_time,
+    in_words,
+    made,
+    not_judged,
+    number,
+    outcome,
+    percent,
+    quantity,
+    round_ticks,
+    seconds,
+    shortened,
+    spaced,
+    time_ticks,
+    title,
+)
+from consumers.console.page.rendering import render
 from consumers.engine.measures.talk import LONG_SILENCE_MS
 from consumers.engine.turns.timeline import PairedUse
-from schemas.closed_sets import Speaker, ToolOutcome
+from schemas.closed_sets import CloseReason, Speaker, ToolOutcome
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.records import (
@@ -27,29 +49,6 @@ from schemas.scores.records import (
     ToolUseFact,
     Unscored,
 )
-from streamer.report.calls import ReportedCall, Said, ScorePart, Stretch, TurnHeard, part_of, parts_of
-from streamer.report.drawing import (
-    MS_PER_SECOND,
-    Scale,
-    clock,
-    counted,
-    in_words,
-    made,
-    not_judged,
-    number,
-    outcome,
-    percent,
-    quantity,
-    round_ticks,
-    seconds,
-    shortened,
-    spaced,
-    time_ticks,
-    title,
-)
-from streamer.report.rendering import render
-from streamer.trials.calls import CallFold
-from streamer.trials.comparison import compared, errors, figures, fitting, judge_errors, remarks, shown
 
 # The progress of a call: the share of reached subgoals after each turn, and the turn that reached each.
 
@@ -696,32 +695,85 @@ def _entries(heard: TurnHeard) -> Iterator[tuple[Said | PairedUse, bool, str, st
         yield item, isinstance(item, Said), label, otherwise
 
 
-# The section "Over many calls": repeated calls of each goal set compared, and their errors with links to the calls.
+# A call as one article: its figures, what stands out, and the sections.
 
-MOST_LINKS: Final = 12
-"""Calls of one error that are linked; the others are counted."""
+SECTIONS: Final = {
+    "Timeline": timeline,
+    "Wait for the answer, by turn": latency,
+    "Progress": progress,
+    "Speech": speech,
+    "Scores": scores,
+    "Transcript": transcript,
+}
+"""The sections of a call below its figures: each is one function and the template that it fills."""
+_REASON_CHARS: Final = 60
+_FIRST_MS: Final = 946_684_800_000
+"""The year 2000: no call is older."""
 
 
-def over_many_calls(calls: Sequence[ReportedCall]) -> Markup | None:
-    """The calls as trials of their goal sets; None if no two of them have goals."""
-    folded = (CallFold(call.records).trial(call.conversation_id, call.anchor_id) for call in calls)
-    trials = [trial for trial in folded if trial is not None]
-    if len(trials) < 2:
-        return None
-    redacted = calls[0].shown  # by the settings, as every call does
-    groups = compared(trials)
-    ks = shown(fitting(groups, None), None)
+def progress_value(call: ReportedCall) -> str:
+    last = call.last_progress
+    if last is None:
+        return "no goals" if call.goals is None else "not judged"
+    return percent(last.result.value) if isinstance(last.result, Scored) else "unscored"
+
+
+def end_in_words(call: ReportedCall) -> str:
+    """How the call ended."""
+    closed = call.closed
+    if closed is None:
+        return "not closed"
+    if closed.ended_reason:
+        return call.shown(in_words(closed.ended_reason), _REASON_CHARS)
+    return "no reason given" if closed.reason is CloseReason.ENDED else in_words(closed.reason)
+
+
+def section(call: ReportedCall, *, has_index: bool) -> Markup:
+    """Everything about one call."""
+    uses = call.of(ToolUseFact)
     return render(
-        "trials.html",
-        rows=[(redacted(group.goal_set.id), None, list(figures(group, ks))) for group in groups],
-        remarks=map(redacted, remarks(groups, None)),
-        groups=[
-            (
-                redacted(group.goal_set.id),
-                [(redacted(phrase), trials) for phrase, trials in errors(group)],
-                (judge_errors(group) or "").removeprefix("judge: "),
-            )
-            for group in groups
-        ],
-        most_links=MOST_LINKS,
+        "call.html",
+        call=call,
+        has_index=has_index,
+        labels=_labels(call),
+        interrupted_by=[fact.by for fact in call.of(InterruptionFact)],
+        tools=len(uses),
+        failed=sum(use.outcome in (ToolOutcome.ERROR, ToolOutcome.UNANSWERED) for use in uses),
+        progress=progress_value(call),
+        timing=None if call.whole is None else call.whole.eva.get("eva_turn_taking"),
+        standouts=standouts(call),
+        most_moments=MOST_MOMENTS,
+        nothing=_nothing(call),
+        sections=[(name, fill(call)) for name, fill in SECTIONS.items()],
     )
+
+
+def _labels(call: ReportedCall) -> list[tuple[str, str]]:
+    labels = call.labels
+    facts = [
+        ("Agent", labels.agent),
+        ("Tenant", labels.tenant),
+        ("Environment", labels.environment),
+        ("Pipeline", in_words(labels.pipeline_type)),
+        ("Began", _began(call.heard.start_ms)),
+        ("Ended", end_in_words(call)),
+    ]
+    return [(name, value) for name, value in facts if value != "unknown" or name == "Agent"]
+
+
+def _began(start_ms: float) -> str:
+    """A recording without a time of day counts from the beginning of the epoch."""
+    return "not known" if start_ms < _FIRST_MS else day_and_time(start_ms)
+
+
+def _nothing(call: ReportedCall) -> str:
+    """The sentence for a call without standouts; it names the kinds that could be measured."""
+    known = {
+        "long wait": bool(call.waits_ms),
+        "interruption": True,
+        "dead air": call.dead_air_times is not None,
+        "tool that failed": True,
+    }
+    said = "Nothing: " + ", ".join(f"no {fault}" for fault in known if known[fault]) + "."
+    unknown = [fault for fault in known if not known[fault]]
+    return f"{said} Not known: {', '.join(unknown)}." if unknown else said

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
-from streamer.report import rendering
-from streamer.report.rendering import render, showable, templates
+from consumers.console.page import rendering
+from consumers.console.page.rendering import render, showable, templates
 
 TEMPLATES = Path(rendering.__file__).with_name("templates")
 HOSTILE = [
