@@ -12,7 +12,7 @@ from rich.live import Live
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.process import first_of, wall_clock_ms
 from schemas.scores.records import SCORE_RECORD
-from schemas.scores.running import EVERY_CALL, CallTable, ShownCall, ShownCalls, WantedCalls, calls_now
+from schemas.scores.running import EVERY_CALL, CallTable, ShownCall, ShownCalls, WantedCalls, running_now
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS, STALL_SECONDS, onlooker
 from streamer.roles.demo_view import MOST_NEWS, PLAIN_LINES, News, Totals, screen
@@ -65,7 +65,7 @@ class WatchedCalls:
 
     def shown(self, now_ms: int) -> ShownCalls:
         """The calls that are asked for as they are now."""
-        return calls_now(self.table, self.newest_ms, now_ms, self._wanted)
+        return running_now(self.table, self.newest_ms, now_ms).chosen(self._wanted)
 
     async def read(self, kafka: KafkaSettings) -> None:
         """Reads until cancelled.

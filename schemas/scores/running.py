@@ -140,6 +140,7 @@ class WantedCalls:
         agents: Names of agents; empty for all.
         tenants: Names of tenants; empty for all.
         environments: Names of environments; empty for all.
+        text: Part of the id, of a label, or of what is wrong, in any case; empty for all.
         only_bad: Whether only calls in trouble are shown.
         sort: The order, as `in_order` has it.
     """
@@ -147,6 +148,7 @@ class WantedCalls:
     agents: frozenset[str] = frozenset()
     tenants: frozenset[str] = frozenset()
     environments: frozenset[str] = frozenset()
+    text: str = ""
     only_bad: bool = False
     sort: SortKey = "trouble"
 
@@ -154,6 +156,15 @@ class WantedCalls:
         """Whether calls with these labels are asked for."""
         wanted = (self.agents, labels.agent), (self.tenants, labels.tenant), (self.environments, labels.environment)
         return all(not names or name in names for names, name in wanted)
+
+    def mention(self, call: ShownCall) -> bool:
+        """Whether the text is part of what a list says of this call."""
+        if not self.text:
+            return True
+        view, text = call.view, self.text.casefold()
+        labels = view.labels
+        said = (view.conversation_id, labels.agent, labels.tenant, labels.environment)
+        return any(text in each.casefold() for each in (*said, *(trouble.reason for trouble in call.troubles)))
 
 
 EVERY_CALL: Final = WantedCalls()
@@ -180,25 +191,42 @@ class ShownCalls:
     is_ranked: bool
 
 
-def calls_now(table: CallTable, newest_ms: int | None, now_ms: int, wanted: WantedCalls = EVERY_CALL) -> ShownCalls:
-    """The calls that are asked for as they are now, in their order, without those that were over for a while.
+@dataclass(frozen=True, slots=True)
+class RunningCalls:
+    """All calls at one moment, without those that were over for a while. Several readers choose from it.
 
-    While the newest score is too old, waits are counted up to it: what has happened since is not known.
+    Attributes:
+        calls: The calls and their troubles, in the order in which they began.
+        age: How old the newest score is, in words.
+        is_stale: Whether it is too old to say anything of now.
+    """
+
+    calls: list[ShownCall]
+    age: str
+    is_stale: bool
+
+    def chosen(self, wanted: WantedCalls) -> ShownCalls:
+        """The calls that are asked for, in their order."""
+        everything = [call for call in self.calls if wanted.include(call.view.labels) and wanted.mention(call)]
+        everything.sort(key=_ORDERS[wanted.sort])
+        return ShownCalls(
+            calls=[call for call in everything if call.is_bad] if wanted.only_bad else everything,
+            running=sum(call.view.closed is None for call in everything),
+            bad=sum(call.is_bad for call in everything),
+            age=self.age,
+            is_stale=self.is_stale,
+            is_ranked=wanted.sort == "trouble",
+        )
+
+
+def running_now(table: CallTable, newest_ms: int | None, now_ms: int) -> RunningCalls:
+    """The calls as they are now. While the newest score is too old, waits are counted up to it: what has happened since is not known.
 
     Args:
-        table: All calls.
+        table: The calls.
         newest_ms: Broker time of the newest cause of any score; None without one.
         now_ms: The present, in epoch ms.
-        wanted: What a person asks for.
     """
-    views = [view for view in table.rows(now_ms) if wanted.include(view.labels)]
     age, is_stale = age_of_data(newest_ms, now_ms, table.calls_running)
-    everything = in_order(views, newest_ms if is_stale and newest_ms is not None else now_ms, sort=wanted.sort)
-    return ShownCalls(
-        calls=[call for call in everything if call.is_bad] if wanted.only_bad else everything,
-        running=sum(view.closed is None for view in views),
-        bad=sum(call.is_bad for call in everything),
-        age=age,
-        is_stale=is_stale,
-        is_ranked=wanted.sort == "trouble",
-    )
+    known_ms = newest_ms if is_stale and newest_ms is not None else now_ms
+    return RunningCalls([ShownCall(view, troubles_of(view, known_ms)) for view in table.rows(now_ms)], age, is_stale)
