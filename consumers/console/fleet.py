@@ -86,9 +86,13 @@ class Fleet:
             if len(self._places) > MAX_PLACES:
                 self._places.popitem(last=False)
         self.table.fold(record)
-        if isinstance(record, VoiceToVoiceLatency) and record.is_first and isinstance(record.result, Scored):
-            if len(self._latencies_ms) < MAX_ANSWERS:
-                self._latencies_ms.append(record.result.value)
+        if (
+            isinstance(record, VoiceToVoiceLatency)
+            and record.is_first
+            and isinstance(record.result, Scored)
+            and len(self._latencies_ms) < MAX_ANSWERS
+        ):
+            self._latencies_ms.append(record.result.value)
 
     def place(self, conversation_id: str) -> Place | None:
         """Where the records of a call begin; None for a call that is not known."""

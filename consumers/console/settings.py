@@ -10,7 +10,9 @@ class ConsoleSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    enabled: bool = Field(True, description="whether `callgauge run` serves the page of calls unless roles are named")
+    enabled: bool = Field(
+        default=True, description="whether `callgauge run` serves the page of calls unless roles are named"
+    )
     host: str = Field(
         "127.0.0.1", min_length=1, description="address to serve the page on; 0.0.0.0 is every network of the machine"
     )
@@ -27,9 +29,10 @@ class ConsoleSettings(BaseModel):
         description="header in which a proxy in front names the person it let in; set it only if nobody can pass the proxy by",
     )
     is_public: bool = Field(
-        False, description="whether everybody who reaches an address beyond this machine may read calls without a token"
+        default=False,
+        description="whether everybody who reaches an address beyond this machine may read calls without a token",
     )
-    words: bool = Field(True, description="whether the page of a call shows what was said, redacted")
+    words: bool = Field(default=True, description="whether the page of a call shows what was said, redacted")
     max_pages: int = Field(
         400, gt=0, le=10_000, description="pages open at the same time; further ones are asked to wait"
     )

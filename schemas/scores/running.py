@@ -6,12 +6,14 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
-from schemas.closed_sets import SortKey
+from pydantic import BaseModel
+
+from schemas.closed_sets import Anchor, CloseReason, PipelineType, SortKey
 from schemas.scores.live_view import CallFold, CallView
 from schemas.scores.records import AnyScoreRecord, CallLabels
-from schemas.scores.trouble import FRESH_MS, Trouble, troubles_of
+from schemas.scores.trouble import FRESH_MS, Trouble, TroubleKind, troubles_of
 from schemas.units import MS_PER_SECOND, to_seconds
 
 MAX_CALLS: Final = 5_000
@@ -230,3 +232,110 @@ def running_now(table: CallTable, newest_ms: int | None, now_ms: int) -> Running
     age, is_stale = age_of_data(newest_ms, now_ms, table.calls_running)
     known_ms = newest_ms if is_stale and newest_ms is not None else now_ms
     return RunningCalls([ShownCall(view, troubles_of(view, known_ms)) for view in table.rows(now_ms)], age, is_stale)
+
+
+# One running call for programs: what `top --json` and the API of the console give.
+
+
+class ListedTrouble(BaseModel):
+    """One trouble of a call: its kind, its rank (the higher, the worse), and the reason in words."""
+
+    kind: TroubleKind
+    rank: float
+    reason: str
+
+
+class ListedLatency(BaseModel):
+    """The newest latency of a call: the turn that was answered, milliseconds, and how the end of the user's speech is known."""
+
+    turn: int
+    latency_ms: float
+    anchor: Anchor | None
+
+
+class ListedGoals(BaseModel):
+    """Subgoals of a call by their state: `reached` of `subgoals`, and `missing` without a verdict."""
+
+    reached: int
+    missing: int
+    subgoals: int
+
+
+class ListedEnd(BaseModel):
+    """How a call ended: why callgauge closed it, and the reason that the bot gave."""
+
+    reason: CloseReason
+    ended_reason: str | None
+
+
+class ListedCall(BaseModel):
+    """A call as its score records show it now: times in epoch ms, durations in ms, null for unknown values.
+
+    Attributes:
+        conversation_id: Its id.
+        agent: Name of the voice agent; `unknown` until the call names it.
+        tenant: Whose call it is; `unknown` as well.
+        environment: Where it runs; `unknown` as well.
+        pipeline_type: The agent's pipeline.
+        first_seen_ms: Broker time of its first score.
+        changed_ms: Broker time of its newest score.
+        quiet_ms: Time since then.
+        waiting_since_ms: Broker time from which the caller waits in silence, once that is dead air; null otherwise.
+        troubles: What is wrong now, the worst first.
+        turn: The newest turn.
+        latency: The newest latency.
+        user_interruptions: How often the user interrupted the assistant.
+        assistant_interruptions: How often the assistant interrupted the user.
+        dead_airs: How often nobody spoke for longer than the threshold.
+        tool_calls: Tool calls with an outcome.
+        goals: Its subgoals after the newest judged turn.
+        is_stalled: Whether it reached no further subgoal since its last stall.
+        is_over: Whether it is over; it may still wait for verdicts.
+        closed: How it ended, once it is closed.
+    """
+
+    conversation_id: str
+    agent: str
+    tenant: str
+    environment: str
+    pipeline_type: PipelineType
+    first_seen_ms: int
+    changed_ms: int
+    quiet_ms: int
+    waiting_since_ms: int | None
+    troubles: list[ListedTrouble]
+    turn: int | None
+    latency: ListedLatency | None
+    user_interruptions: int
+    assistant_interruptions: int
+    dead_airs: int
+    tool_calls: int
+    goals: ListedGoals | None
+    is_stalled: bool
+    is_over: bool
+    closed: ListedEnd | None
+
+    @classmethod
+    def of(cls, call: ShownCall, now_ms: int) -> Self:
+        """The call at this time."""
+        view = call.view
+        latency, goals, closed = view.latency, view.goals, view.closed
+        return cls(
+            conversation_id=view.conversation_id,
+            **dict(view.labels),
+            first_seen_ms=view.first_seen_ms,
+            changed_ms=view.changed_ms,
+            quiet_ms=max(0, now_ms - view.changed_ms),
+            waiting_since_ms=None if view.wait is None else view.wait.since_ms,
+            troubles=[ListedTrouble(kind=each.kind, rank=each.rank, reason=each.reason) for each in call.troubles],
+            turn=view.turn,
+            latency=None if latency is None else ListedLatency(**latency._asdict()),
+            user_interruptions=view.user_interruptions,
+            assistant_interruptions=view.assistant_interruptions,
+            dead_airs=view.dead_airs,
+            tool_calls=view.tool_calls,
+            goals=None if goals is None else ListedGoals(**goals._asdict()),
+            is_stalled=view.is_stalled,
+            is_over=view.is_over,
+            closed=None if closed is None else ListedEnd(reason=closed.reason, ended_reason=closed.ended_reason),
+        )
