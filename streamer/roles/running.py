@@ -166,7 +166,9 @@ class RoleRunner:
         """Whether there is another start; logs a new failure."""
         if not self._is_restarted or not self.was_ready.is_set():
             return False
-        if isinstance(error, MemoryError):  # what other roles hold stays, and so the next start would fail, too, for odd reasons
+        if isinstance(
+            error, MemoryError
+        ):  # what filled it is still there, and the next start would fail for odd reasons
             log.error(
                 "out_of_memory",
                 role=self._name,

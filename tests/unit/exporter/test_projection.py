@@ -628,7 +628,9 @@ def test_no_metric_of_the_exporter_is_out_of_reach() -> None:
     moved = {
         sample.metric
         for _, record, _ in CASES
-        for sample in project(record, NOW_MS, CallSoFar().after(goals()).after(progress(Scored(value=0.5))).after(seen()))
+        for sample in project(
+            record, NOW_MS, CallSoFar().after(goals()).after(progress(Scored(value=0.5))).after(seen())
+        )
     }
     own = {
         "callgauge_calls_forgotten_total", "callgauge_otlp_events_total", "callgauge_scores_refused_total",
