@@ -309,7 +309,7 @@ def call_boxes(call: ReportedCall, remark: str) -> dict[str, dict[str, str]]:
     """The parts of the page of a call, by the element that they are in."""
     return {
         "about": {"remark": Markup('<p id="remark">{}</p>').format(remark)},
-        "call": {call.anchor_id: section(call, has_index=False)},
+        "article": {call.anchor_id: section(call, has_index=False)},
     }
 
 
@@ -325,7 +325,7 @@ def call_page(
         span_ms: Broker times of its first and its last record, for looking back; None if its events are not known.
     """
     filled = {box: Markup("".join(parts.values())) for box, parts in boxes.items()}  # noqa: S704  # made by templates
-    content = render("live_call.html", about=filled["about"], article=filled["call"], span_ms=span_ms)
+    content = render("live_call.html", about=filled["about"], article=filled["article"], span_ms=span_ms)
     place = quote(conversation_id, safe="")
     live = {} if span_ms is None else {
         "stream": f"{site.root}live/calls/{place}",
