@@ -12,7 +12,7 @@ from rich.live import Live
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.process import first_of, wall_clock_ms
 from schemas.scores.records import SCORE_RECORD
-from schemas.scores.running import EVERY_CALL, CallTable, ShownCall, ShownCalls, WantedCalls, calls_now
+from schemas.scores.running import EVERY_CALL, CallTable, ListedCall, ShownCalls, WantedCalls, running_now
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS, STALL_SECONDS, onlooker
 from streamer.roles.demo_view import MOST_NEWS, PLAIN_LINES, News, Totals, screen
@@ -65,7 +65,7 @@ class WatchedCalls:
 
     def shown(self, now_ms: int) -> ShownCalls:
         """The calls that are asked for as they are now."""
-        return calls_now(self.table, self.newest_ms, now_ms, self._wanted)
+        return running_now(self.table, self.newest_ms, now_ms).chosen(self._wanted)
 
     async def read(self, kafka: KafkaSettings) -> None:
         """Reads until cancelled.
@@ -145,7 +145,7 @@ def calls_document(watched: WatchedCalls, now_ms: int) -> dict[str, Any]:
         "calls_ended": watched.table.calls_ended,
         "calls_left_out": watched.table.calls_dropped,
         "unreadable_records": watched.unreadable,
-        "calls": [_call(call, now_ms) for call in shown.calls],
+        "calls": [ListedCall.of(call, now_ms).model_dump(mode="json") for call in shown.calls],
     }
 
 
@@ -155,38 +155,6 @@ def _headline(watched: WatchedCalls, shown: ShownCalls, place: str) -> str:
     counts = f"{shown.running} calls running, {shown.bad} in trouble, {watched.table.calls_ended} over"
     parts = (shown.age, counts) if shown.is_stale else (counts, shown.age)
     return f"{', '.join(parts)}, {place}{unreadable}{dropped}"
-
-
-def _call(call: ShownCall, now_ms: int) -> dict[str, Any]:
-    row = call.view
-    latency, goals = row.latency, row.goals
-    return {
-        "conversation_id": row.conversation_id,
-        **row.labels.model_dump(mode="json"),
-        "first_seen_ms": row.first_seen_ms,
-        "changed_ms": row.changed_ms,
-        "quiet_ms": max(0, now_ms - row.changed_ms),
-        "waiting_since_ms": None if row.wait is None else row.wait.since_ms,
-        "troubles": [{"kind": each.kind.value, "rank": each.rank, "reason": each.reason} for each in call.troubles],
-        "turn": row.turn,
-        "latency": None
-        if latency is None
-        else {
-            "turn": latency.turn,
-            "latency_ms": latency.latency_ms,
-            "anchor": None if latency.anchor is None else latency.anchor.value,
-        },
-        "user_interruptions": row.user_interruptions,
-        "assistant_interruptions": row.assistant_interruptions,
-        "dead_airs": row.dead_airs,
-        "tool_calls": row.tool_calls,
-        "goals": None if goals is None else goals._asdict(),
-        "is_stalled": row.is_stalled,
-        "is_over": row.is_over,
-        "closed": None
-        if row.closed is None
-        else {"reason": row.closed.reason.value, "ended_reason": row.closed.ended_reason},
-    }
 
 
 # The work of the command `top`: watches the calls, and shows them.

@@ -6,12 +6,14 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
-from schemas.closed_sets import SortKey
+from pydantic import BaseModel
+
+from schemas.closed_sets import Anchor, CloseReason, PipelineType, SortKey
 from schemas.scores.live_view import CallFold, CallView
 from schemas.scores.records import AnyScoreRecord, CallLabels
-from schemas.scores.trouble import FRESH_MS, Trouble, troubles_of
+from schemas.scores.trouble import FRESH_MS, Trouble, TroubleKind, troubles_of
 from schemas.units import MS_PER_SECOND, to_seconds
 
 MAX_CALLS: Final = 5_000
@@ -140,6 +142,7 @@ class WantedCalls:
         agents: Names of agents; empty for all.
         tenants: Names of tenants; empty for all.
         environments: Names of environments; empty for all.
+        text: Part of the id, of a label, or of what is wrong, in any case; empty for all.
         only_bad: Whether only calls in trouble are shown.
         sort: The order, as `in_order` has it.
     """
@@ -147,6 +150,7 @@ class WantedCalls:
     agents: frozenset[str] = frozenset()
     tenants: frozenset[str] = frozenset()
     environments: frozenset[str] = frozenset()
+    text: str = ""
     only_bad: bool = False
     sort: SortKey = "trouble"
 
@@ -154,6 +158,15 @@ class WantedCalls:
         """Whether calls with these labels are asked for."""
         wanted = (self.agents, labels.agent), (self.tenants, labels.tenant), (self.environments, labels.environment)
         return all(not names or name in names for names, name in wanted)
+
+    def mention(self, call: ShownCall) -> bool:
+        """Whether the text is part of what a list says of this call."""
+        if not self.text:
+            return True
+        view, text = call.view, self.text.casefold()
+        labels = view.labels
+        said = (view.conversation_id, labels.agent, labels.tenant, labels.environment)
+        return any(text in each.casefold() for each in (*said, *(trouble.reason for trouble in call.troubles)))
 
 
 EVERY_CALL: Final = WantedCalls()
@@ -180,25 +193,149 @@ class ShownCalls:
     is_ranked: bool
 
 
-def calls_now(table: CallTable, newest_ms: int | None, now_ms: int, wanted: WantedCalls = EVERY_CALL) -> ShownCalls:
-    """The calls that are asked for as they are now, in their order, without those that were over for a while.
+@dataclass(frozen=True, slots=True)
+class RunningCalls:
+    """All calls at one moment, without those that were over for a while. Several readers choose from it.
 
-    While the newest score is too old, waits are counted up to it: what has happened since is not known.
+    Attributes:
+        calls: The calls and their troubles, in the order in which they began.
+        age: How old the newest score is, in words.
+        is_stale: Whether it is too old to say anything of now.
+    """
+
+    calls: list[ShownCall]
+    age: str
+    is_stale: bool
+
+    def chosen(self, wanted: WantedCalls) -> ShownCalls:
+        """The calls that are asked for, in their order."""
+        everything = [call for call in self.calls if wanted.include(call.view.labels) and wanted.mention(call)]
+        everything.sort(key=_ORDERS[wanted.sort])
+        return ShownCalls(
+            calls=[call for call in everything if call.is_bad] if wanted.only_bad else everything,
+            running=sum(call.view.closed is None for call in everything),
+            bad=sum(call.is_bad for call in everything),
+            age=self.age,
+            is_stale=self.is_stale,
+            is_ranked=wanted.sort == "trouble",
+        )
+
+
+def running_now(table: CallTable, newest_ms: int | None, now_ms: int) -> RunningCalls:
+    """The calls as they are now. While the newest score is too old, waits are counted up to it: what has happened since is not known.
 
     Args:
-        table: All calls.
+        table: The calls.
         newest_ms: Broker time of the newest cause of any score; None without one.
         now_ms: The present, in epoch ms.
-        wanted: What a person asks for.
     """
-    views = [view for view in table.rows(now_ms) if wanted.include(view.labels)]
     age, is_stale = age_of_data(newest_ms, now_ms, table.calls_running)
-    everything = in_order(views, newest_ms if is_stale and newest_ms is not None else now_ms, sort=wanted.sort)
-    return ShownCalls(
-        calls=[call for call in everything if call.is_bad] if wanted.only_bad else everything,
-        running=sum(view.closed is None for view in views),
-        bad=sum(call.is_bad for call in everything),
-        age=age,
-        is_stale=is_stale,
-        is_ranked=wanted.sort == "trouble",
-    )
+    known_ms = newest_ms if is_stale and newest_ms is not None else now_ms
+    return RunningCalls([ShownCall(view, troubles_of(view, known_ms)) for view in table.rows(now_ms)], age, is_stale)
+
+
+# One running call for programs: what `top --json` and the API of the console give.
+
+
+class ListedTrouble(BaseModel):
+    """One trouble of a call: its kind, its rank (the higher, the worse), and the reason in words."""
+
+    kind: TroubleKind
+    rank: float
+    reason: str
+
+
+class ListedLatency(BaseModel):
+    """The newest latency of a call: the turn that was answered, milliseconds, and how the end of the user's speech is known."""
+
+    turn: int
+    latency_ms: float
+    anchor: Anchor | None
+
+
+class ListedGoals(BaseModel):
+    """Subgoals of a call by their state: `reached` of `subgoals`, and `missing` without a verdict."""
+
+    reached: int
+    missing: int
+    subgoals: int
+
+
+class ListedEnd(BaseModel):
+    """How a call ended: why callgauge closed it, and the reason that the bot gave."""
+
+    reason: CloseReason
+    ended_reason: str | None
+
+
+class ListedCall(BaseModel):
+    """A call as its score records show it now: times in epoch ms, durations in ms, null for unknown values.
+
+    Attributes:
+        conversation_id: Its id.
+        agent: Name of the voice agent; `unknown` until the call names it.
+        tenant: Whose call it is; `unknown` as well.
+        environment: Where it runs; `unknown` as well.
+        pipeline_type: The agent's pipeline.
+        first_seen_ms: Broker time of its first score.
+        changed_ms: Broker time of its newest score.
+        quiet_ms: Time since then.
+        waiting_since_ms: Broker time from which the caller waits in silence, once that is dead air; null otherwise.
+        troubles: What is wrong now, the worst first.
+        turn: The newest turn.
+        latency: The newest latency.
+        user_interruptions: How often the user interrupted the assistant.
+        assistant_interruptions: How often the assistant interrupted the user.
+        dead_airs: How often nobody spoke for longer than the threshold.
+        tool_calls: Tool calls with an outcome.
+        goals: Its subgoals after the newest judged turn.
+        is_stalled: Whether it reached no further subgoal since its last stall.
+        is_over: Whether it is over; it may still wait for verdicts.
+        closed: How it ended, once it is closed.
+    """
+
+    conversation_id: str
+    agent: str
+    tenant: str
+    environment: str
+    pipeline_type: PipelineType
+    first_seen_ms: int
+    changed_ms: int
+    quiet_ms: int
+    waiting_since_ms: int | None
+    troubles: list[ListedTrouble]
+    turn: int | None
+    latency: ListedLatency | None
+    user_interruptions: int
+    assistant_interruptions: int
+    dead_airs: int
+    tool_calls: int
+    goals: ListedGoals | None
+    is_stalled: bool
+    is_over: bool
+    closed: ListedEnd | None
+
+    @classmethod
+    def of(cls, call: ShownCall, now_ms: int) -> Self:
+        """The call at this time."""
+        view = call.view
+        latency, goals, closed = view.latency, view.goals, view.closed
+        return cls(
+            conversation_id=view.conversation_id,
+            **dict(view.labels),
+            first_seen_ms=view.first_seen_ms,
+            changed_ms=view.changed_ms,
+            quiet_ms=max(0, now_ms - view.changed_ms),
+            waiting_since_ms=None if view.wait is None else view.wait.since_ms,
+            troubles=[ListedTrouble(kind=each.kind, rank=each.rank, reason=each.reason) for each in call.troubles],
+            turn=view.turn,
+            latency=None if latency is None else ListedLatency(**latency._asdict()),
+            user_interruptions=view.user_interruptions,
+            assistant_interruptions=view.assistant_interruptions,
+            dead_airs=view.dead_airs,
+            tool_calls=view.tool_calls,
+            goals=None if goals is None else ListedGoals(**goals._asdict()),
+            is_stalled=view.is_stalled,
+            is_over=view.is_over,
+            closed=None if closed is None else ListedEnd(reason=closed.reason, ended_reason=closed.ended_reason),
+        )

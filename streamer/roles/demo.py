@@ -203,7 +203,7 @@ class Demo:
             kafka = KafkaSettings(bootstrap_servers=bootstrap, is_embedded=True)
             began_ms = wall_clock_ms()
             calls = await self._write_the_past(kafka, began_ms)
-            service = Service(self._settings, kafka, ("evaluator", "exporter", "judge"))
+            service = Service(self._settings, kafka, ("evaluator", "exporter", "judge", "console"))
             await first_of(service.run(asyncio.Event()), self._show(service, kafka, calls, seconds))
 
     def _say(self, text: str) -> None:
