@@ -71,6 +71,7 @@ from schemas.events.simulator import (
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
+from schemas.wire import MAX_NAME_CHARS
 
 MOST_RECORDS_OF_ONE_STEP: Final = 1_000
 """A close with more final records than this makes them in a step of their own."""
@@ -342,6 +343,8 @@ class Call:
         self.live.announce(now_ms, out)
         cause = Cause(self.history.last_time_ms(), now_ms)
         records = self.live.final_records(cause)
+        if self.ended_reason is None and (recorded := self.live.records.current) is not None:
+            self.ended_reason = recorded.ended_reason
         if not self.is_over:
             self._judged.finish(self.live, cause.event_time_ms, now_ms, out, asks=False)
         context = self.context()
@@ -355,7 +358,7 @@ class Call:
         records += self._judged.final_records(cause)
         records += self._measures.final_records(self.live, context, cause, self._judged)
         out += self._measures.closing_counts()
-        ended_reason = None if self.ended_reason is None else self.redactor.redact(self.ended_reason)
+        ended_reason = None if self.ended_reason is None else self.redactor.redact(self.ended_reason)[:MAX_NAME_CHARS]
         closed = self._revisions.make(
             ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), cause, reason=reason,
             ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,

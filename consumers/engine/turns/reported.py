@@ -60,11 +60,13 @@ class AgentRecord:
     Attributes:
         agent_id: ElevenLabs' id of the agent; None where the record has none.
         entries: The entries of a record of a call that is over; empty for one that was fetched too early.
+        ended_reason: Why the call ended, in ElevenLabs' words; None where the record does not say.
     """
 
     def __init__(self, record: ConversationRecord) -> None:
         self.agent_id = record.agent_id
         self.entries = record.transcript if record.is_final else ()
+        self.ended_reason = record.metadata.termination_reason
         self._turns = _turns(record)
         self._worth = _worth(record)
         self._places: dict[int, int] = {}
