@@ -371,3 +371,7 @@ GOAL_REASONS: Final = frozenset(
     }
 )
 """Why a subgoal, or the success of a call, can be unknown."""
+
+
+SortKey = Literal["trouble", "quiet", "latency", "began", "agent"]
+"""The orders of running calls: the worst first, the longest quiet, the slowest newest answer, the oldest, by the agent's name."""

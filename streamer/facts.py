@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final, Literal
+from typing import Final
 
 MAX_OPEN_CALLS: Final = 5_000
 """Calls played at the same time; further ones wait until one is over."""
@@ -42,12 +42,6 @@ LEAST_CHARS: Final = 4
 def is_wanted(conversation_id: str, wanted: str) -> bool:
     """Whether the id is the wanted one, or ends with it."""
     return conversation_id == wanted or (len(wanted) >= LEAST_CHARS and conversation_id.endswith(wanted))
-
-
-# The orders of running calls.
-
-SortKey = Literal["trouble", "quiet", "latency", "began", "agent"]
-"""The worst first, the longest quiet, the slowest newest answer, the oldest, by the agent's name."""
 
 
 # The scorers of agent-inspect by name. Nothing is imported, so that the help of `score` comes at once.

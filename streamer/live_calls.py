@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -12,21 +11,11 @@ from rich.live import Live
 
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.process import first_of, wall_clock_ms
-from schemas.scores.records import SCORE_RECORD, CallLabels
+from schemas.scores.records import SCORE_RECORD
+from schemas.scores.running import EVERY_CALL, CallTable, ListedCall, ShownCalls, WantedCalls, running_now
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS, STALL_SECONDS, onlooker
-from streamer.facts import SortKey
-from streamer.roles.demo_view import (
-    MOST_NEWS,
-    PLAIN_LINES,
-    CallTable,
-    News,
-    ShownCall,
-    Totals,
-    age_of_data,
-    in_order,
-    screen,
-)
+from streamer.roles.demo_view import MOST_NEWS, PLAIN_LINES, News, Totals, screen
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import FILE_COLUMNS, output_console, print_document
@@ -35,33 +24,6 @@ from streamer.terminal import FILE_COLUMNS, output_console, print_document
 # reader.
 
 MAX_RECORDS_PER_POLL: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class WantedCalls:
-    """The calls that a person asks for, and their order.
-
-    Attributes:
-        agents: Names of agents; empty for all.
-        tenants: Names of tenants; empty for all.
-        environments: Names of environments; empty for all.
-        only_bad: Whether only calls in trouble are shown.
-        sort: The order, as `in_order` has it.
-    """
-
-    agents: frozenset[str] = frozenset()
-    tenants: frozenset[str] = frozenset()
-    environments: frozenset[str] = frozenset()
-    only_bad: bool = False
-    sort: SortKey = "trouble"
-
-    def include(self, labels: CallLabels) -> bool:
-        """Whether calls with these labels are asked for."""
-        wanted = (self.agents, labels.agent), (self.tenants, labels.tenant), (self.environments, labels.environment)
-        return all(not names or name in names for names, name in wanted)
-
-
-EVERY_CALL: Final = WantedCalls()
 
 
 class WatchedCalls:
@@ -101,19 +63,9 @@ class WatchedCalls:
                 self.totals.fold(record)
                 self.news.fold(record)
 
-    def shown(self, now_ms: int) -> "ShownCalls":
-        """The calls that are asked for as they are now, in their order, without those that were over for a while.
-
-        While the newest score is too old, waits are counted up to it: what has happened since is not known.
-        """
-        views = [view for view in self.table.rows(now_ms) if self._wanted.include(view.labels)]
-        running = sum(view.closed is None for view in views)
-        age, is_stale = age_of_data(self.newest_ms, now_ms, self.table.calls_running)
-        known_ms = self.newest_ms if is_stale and self.newest_ms is not None else now_ms
-        everything = in_order(views, known_ms, sort=self._wanted.sort)
-        bad = sum(call.is_bad for call in everything)
-        calls = [call for call in everything if call.is_bad] if self._wanted.only_bad else everything
-        return ShownCalls(calls, running, bad, age, is_stale=is_stale, is_ranked=self._wanted.sort == "trouble")
+    def shown(self, now_ms: int) -> ShownCalls:
+        """The calls that are asked for as they are now."""
+        return running_now(self.table, self.newest_ms, now_ms).chosen(self._wanted)
 
     async def read(self, kafka: KafkaSettings) -> None:
         """Reads until cancelled.
@@ -164,27 +116,6 @@ MOST_HEALTHY_ROWS: Final = 25
 """Rows of a table for a file up to which healthy calls are listed behind those in trouble; beyond it they are counted by agent."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownCalls:
-    """The calls at one moment.
-
-    Attributes:
-        calls: The calls in their order.
-        running: How many of the calls that are asked for have not closed.
-        bad: How many of them are in trouble.
-        age: How old the newest score is, in words.
-        is_stale: Whether it is too old to say anything of now.
-        is_ranked: Whether the worst calls come first.
-    """
-
-    calls: list[ShownCall]
-    running: int
-    bad: int
-    age: str
-    is_stale: bool
-    is_ranked: bool
-
-
 def live_screen(watched: WatchedCalls, place: str, now_ms: int, *, width: int, height: int) -> RenderableType:
     """The calls as they are now, for a terminal of this size; `place` says where they come from."""
     shown = watched.shown(now_ms)
@@ -214,7 +145,7 @@ def calls_document(watched: WatchedCalls, now_ms: int) -> dict[str, Any]:
         "calls_ended": watched.table.calls_ended,
         "calls_left_out": watched.table.calls_dropped,
         "unreadable_records": watched.unreadable,
-        "calls": [_call(call, now_ms) for call in shown.calls],
+        "calls": [ListedCall.of(call, now_ms).model_dump(mode="json") for call in shown.calls],
     }
 
 
@@ -224,38 +155,6 @@ def _headline(watched: WatchedCalls, shown: ShownCalls, place: str) -> str:
     counts = f"{shown.running} calls running, {shown.bad} in trouble, {watched.table.calls_ended} over"
     parts = (shown.age, counts) if shown.is_stale else (counts, shown.age)
     return f"{', '.join(parts)}, {place}{unreadable}{dropped}"
-
-
-def _call(call: ShownCall, now_ms: int) -> dict[str, Any]:
-    row = call.view
-    latency, goals = row.latency, row.goals
-    return {
-        "conversation_id": row.conversation_id,
-        **row.labels.model_dump(mode="json"),
-        "first_seen_ms": row.first_seen_ms,
-        "changed_ms": row.changed_ms,
-        "quiet_ms": max(0, now_ms - row.changed_ms),
-        "waiting_since_ms": None if row.wait is None else row.wait.since_ms,
-        "troubles": [{"kind": each.kind.value, "rank": each.rank, "reason": each.reason} for each in call.troubles],
-        "turn": row.turn,
-        "latency": None
-        if latency is None
-        else {
-            "turn": latency.turn,
-            "latency_ms": latency.latency_ms,
-            "anchor": None if latency.anchor is None else latency.anchor.value,
-        },
-        "user_interruptions": row.user_interruptions,
-        "assistant_interruptions": row.assistant_interruptions,
-        "dead_airs": row.dead_airs,
-        "tool_calls": row.tool_calls,
-        "goals": None if goals is None else goals._asdict(),
-        "is_stalled": row.is_stalled,
-        "is_over": row.is_over,
-        "closed": None
-        if row.closed is None
-        else {"reason": row.closed.reason.value, "ended_reason": row.closed.ended_reason},
-    }
 
 
 # The work of the command `top`: watches the calls, and shows them.

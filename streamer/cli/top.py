@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from schemas.closed_sets import SortKey
 from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption
-from streamer.facts import SortKey
 from streamer.terminal import quiet_libraries
 
 app = typer.Typer(add_completion=False)
@@ -50,7 +50,8 @@ def top(
         callgauge top --once --since 1h --sort began
         callgauge top --json --bootstrap kafka:9092
     """
-    from streamer.live_calls import WantedCalls, watch
+    from schemas.scores.running import WantedCalls
+    from streamer.live_calls import watch
     from streamer.settings.listing import settings_from
     from streamer.time_bounds import moment_given
 

@@ -26,10 +26,11 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from schemas.scores.records import SCORE_RECORD
+from schemas.scores.running import CallTable, in_order
 from schemas.topics import SCORES_TOPIC, TOPICS
 from streamer.cluster.readers import onlooker
 from streamer.goals.files import SIMULATED_GOALS
-from streamer.roles.demo_view import MOST_NEWS, CallTable, Headline, News, Totals, in_order, plain_line, screen
+from streamer.roles.demo_view import MOST_NEWS, Headline, News, Totals, plain_line, screen
 from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after, stop_on_signals

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from consumers.runtime.visible import visible
 from schemas.closed_sets import Anchor
-from schemas.scores.live_view import CallFold, CallView
 from schemas.scores.records import (
     AnyScoreRecord,
     CallStartedFact,
@@ -25,69 +24,9 @@ from schemas.scores.records import (
     SubgoalScore,
     VoiceToVoiceLatency,
 )
-from schemas.scores.trouble import FRESH_MS, SLOW_MS, VERY_SLOW_MS, Trouble, troubles_of
+from schemas.scores.running import ShownCall
+from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
 from schemas.units import MS_PER_SECOND, to_seconds
-from streamer.facts import SortKey
-
-# The calls of the demo's table: those that run, and those that ended lately. Pure.
-
-MAX_CALLS: Final = 5_000
-"""Calls kept; the call that was quiet for longest makes room for a new one."""
-
-SHOWN_AFTER_END_MS: Final = 20_000
-"""How long a call stays in the table after it closed, so that a person sees how it ended."""
-
-
-class CallTable:
-    """The calls that run, and those that ended lately.
-
-    Attributes:
-        calls_started: Calls seen to start, since the table was made.
-        calls_ended: Calls seen to close.
-        calls_dropped: Calls that made room for others while they still ran.
-    """
-
-    def __init__(self, max_calls: int = MAX_CALLS) -> None:
-        self.calls_started = 0
-        self.calls_ended = 0
-        self.calls_dropped = 0
-        self._max_calls = max_calls
-        self._calls: dict[str, CallFold] = {}
-
-    def fold(self, record: AnyScoreRecord) -> None:
-        """Takes in one record."""
-        call = self._calls.get(record.conversation_id)
-        was_open = call is None or call.closed is None
-        if call is None:
-            self._make_room()
-            call = self._calls[record.conversation_id] = CallFold(record)
-            self.calls_started += 1
-        else:
-            call.fold(record)
-        self.calls_ended += was_open and call.closed is not None
-
-    def rows(self, now_ms: int) -> list[CallView]:
-        """Returns the calls in the order in which they began, without those that closed over `SHOWN_AFTER_END_MS` ago."""
-        self._calls = {
-            conversation_id: call
-            for conversation_id, call in self._calls.items()
-            if call.closed is None or call.changed_ms >= now_ms - SHOWN_AFTER_END_MS
-        }
-        views = [call.view() for call in self._calls.values()]
-        return sorted(views, key=lambda view: (view.first_seen_ms, view.conversation_id))
-
-    @property
-    def calls_running(self) -> int:
-        """Calls in the table that have not closed."""
-        return sum(call.closed is None for call in self._calls.values())
-
-    def _make_room(self) -> None:
-        if len(self._calls) < self._max_calls:
-            return
-        quietest = min(self._calls, key=lambda each: (self._calls[each].closed is None, self._calls[each].changed_ms))
-        self.calls_dropped += self._calls[quietest].closed is None
-        del self._calls[quietest]
-
 
 # Records that are news, as lines for a reader. Pure: a record in, a line out.
 
@@ -165,50 +104,6 @@ def _style(record: AnyScoreRecord) -> str | None:
             return None
 
 
-# The order of the calls: those in trouble first, the worst at the top.
-
-
-class ShownCall(NamedTuple):
-    """A call and what is wrong with it, the worst first."""
-
-    view: CallView
-    troubles: tuple[Trouble, ...]
-
-    @property
-    def is_bad(self) -> bool:
-        """Whether anything is wrong with it."""
-        return bool(self.troubles)
-
-
-def in_order(calls: Sequence[CallView], now_ms: int, *, sort: SortKey = "trouble") -> list[ShownCall]:
-    """The calls in the order in which they are shown.
-
-    Args:
-        calls: The calls, in the order in which they began.
-        now_ms: The time up to which their records are known, in epoch ms.
-        sort: `trouble`: the worst first, then the healthy ones in the order in which they began, then those that are over;
-            `quiet`: the longest without a record first; `latency`: the slowest newest answer first; `began`, `agent`.
-    """
-    return sorted((ShownCall(call, troubles_of(call, now_ms)) for call in calls), key=_ORDERS[sort])
-
-
-def _by_trouble(call: ShownCall) -> tuple[float, bool]:
-    return -(call.troubles[0].rank if call.troubles else 0), call.view.closed is not None
-
-
-def _by_latency(call: ShownCall) -> float:
-    return -call.view.latency.latency_ms if call.view.latency else math.inf
-
-
-_ORDERS: Final[dict[SortKey, Callable[[ShownCall], tuple[float, bool] | float | str]]] = {
-    "trouble": _by_trouble,
-    "quiet": lambda call: call.view.changed_ms,
-    "latency": _by_latency,
-    "began": lambda call: call.view.first_seen_ms,
-    "agent": lambda call: call.view.agent,
-}
-
-
 # The calls as a table on a terminal, or as plain lines. Pure: values in, text out.
 
 MOST_NEWS_LINES: Final = 10
@@ -270,22 +165,6 @@ class Headline:
             f"{self.calls_running} calls running, {self.calls_ended} over, {self.events_per_second:.0f} events/s, "
             f"metrics: {self.metrics_url}"
         )
-
-
-def age_of_data(newest_ms: int | None, now_ms: int, calls_running: int) -> tuple[str, bool]:
-    """How old the newest score is, in words, and whether that is too old to say anything of the calls that run.
-
-    Args:
-        newest_ms: Broker time of the newest cause of any score; None without one.
-        now_ms: The present, in epoch ms.
-        calls_running: Calls that have not closed.
-    """
-    if newest_ms is None:
-        return "no score yet", False
-    age_ms = max(0, now_ms - newest_ms)
-    is_stale = calls_running > 0 and age_ms > FRESH_MS
-    age = f"{to_seconds(age_ms):.1f} s" if age_ms < FRESH_MS else f"{age_ms // MS_PER_SECOND} s"
-    return (f"SCORES ARE {age} OLD: does an evaluator run?" if is_stale else f"newest score {age} old"), is_stale
 
 
 def screen(

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from schemas.scores.records import AnyScoreRecord, CallLabels
-from streamer.live_calls import MOST_HEALTHY_ROWS, WantedCalls, WatchedCalls, calls_document, live_screen, plain_table
+from schemas.scores.running import WantedCalls
+from streamer.live_calls import MOST_HEALTHY_ROWS, WatchedCalls, calls_document, live_screen, plain_table
 from streamer.terminal import Screen
 from tests.unit.streamer.roles.test_demo_view import NOW_MS, dead_air, latency, started
 

@@ -23,6 +23,7 @@ FOR_ALL_COMMANDS = {
 FOR_ONE_COMMAND = {
     "quarantine": {"schemas.closed_sets"},
     "run": {"schemas.closed_sets"},
+    "top": {"schemas.closed_sets"},
     "simulate": {"streamer.sources", "streamer.sources.simulator", "streamer.sources.simulator.profile"},
 }
 """Words and bounds that the help of these commands shows."""

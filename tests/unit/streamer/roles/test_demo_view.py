@@ -25,20 +25,16 @@ from schemas.scores.records import (
     Unscored,
     VoiceToVoiceLatency,
 )
+from schemas.scores.running import SHOWN_AFTER_END_MS, CallTable, ShownCall, age_of_data, in_order
 from streamer.roles.demo_view import (
     LEGEND,
     MAX_AGENTS,
     MOST_NEWS,
     MOST_NEWS_LINES,
-    SHOWN_AFTER_END_MS,
-    CallTable,
     Headline,
     News,
     NewsLine,
-    ShownCall,
     Totals,
-    age_of_data,
-    in_order,
     plain_line,
     screen,
 )

@@ -1,0 +1,125 @@
+"""The calls that run, the places of their records, and figures of all calls over the last minutes. Pure: records and times in."""
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from math import ceil
+from typing import Final, NamedTuple
+
+from schemas.scores.records import AnyScoreRecord, Scored, VoiceToVoiceLatency
+from schemas.scores.running import CallTable, RunningCalls, running_now
+
+MAX_CALLS: Final = 10_000
+"""Calls kept, twice as many as an evaluator is measured with; the one that was quiet for longest makes room."""
+MAX_PLACES: Final = 50_000
+"""Calls of which the first records can be found at once, those that are over included."""
+STEP_MS: Final = 10_000
+"""Time of one point of a line."""
+STEPS: Final = 90
+"""Points of a line: a quarter of an hour."""
+MAX_ANSWERS: Final = 2_000
+"""Latencies kept of one step; beyond it the percentiles are those of the first ones."""
+
+
+class Place(NamedTuple):
+    """Where the records of a call begin.
+
+    Attributes:
+        partition: Number of its partition, on every topic.
+        scores_offset: Its first record on `scores` that was read.
+        input_offsets: By input topic, an offset at or before its first record there; a topic without one is read from its beginning.
+    """
+
+    partition: int
+    scores_offset: int
+    input_offsets: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Step:
+    """Figures of all calls in one step of time.
+
+    Attributes:
+        end_ms: End of the step, in epoch ms.
+        latencies_ms: Latencies of the answers that became known in it, as they were first known.
+        running: Calls that ran at its end.
+        bad: Of these, those in trouble.
+        progress: Mean progress of those that have goals and a verdict; None without any.
+    """
+
+    end_ms: int
+    latencies_ms: list[float] = field(default_factory=list)
+    running: int = 0
+    bad: int = 0
+    progress: float | None = None
+
+    def percentile_ms(self, percent: int) -> float | None:
+        """The smallest latency that so many percent of the answers do not exceed; None without answers."""
+        ordered = sorted(self.latencies_ms)
+        return ordered[ceil(len(ordered) * percent / 100) - 1] if ordered else None
+
+
+class Fleet:
+    """All calls, as far as `scores` was read.
+
+    Attributes:
+        table: The calls that run, and those that ended lately.
+        newest_ms: Latest broker time of a cause of any record; None before the first.
+        unreadable: Records of another program or of a newer version.
+        steps: Figures of the last quarter of an hour, the newest last.
+    """
+
+    def __init__(self) -> None:
+        self.table = CallTable(MAX_CALLS)
+        self.newest_ms: int | None = None
+        self.unreadable = 0
+        self.steps: deque[Step] = deque(maxlen=STEPS)
+        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._latencies_ms: list[float] = []
+
+    def fold(self, record: AnyScoreRecord, partition: int, offset: int) -> None:
+        """Takes in one record of `scores` and its place."""
+        self.newest_ms = max(self.newest_ms or 0, record.caused_at_ms)
+        if record.conversation_id not in self._places:
+            self._places[record.conversation_id] = Place(partition, offset, record.offsets)
+            if len(self._places) > MAX_PLACES:
+                self._places.popitem(last=False)
+        self.table.fold(record)
+        if (
+            isinstance(record, VoiceToVoiceLatency)
+            and record.is_first
+            and isinstance(record.result, Scored)
+            and len(self._latencies_ms) < MAX_ANSWERS
+        ):
+            self._latencies_ms.append(record.result.value)
+
+    def place(self, conversation_id: str) -> Place | None:
+        """Where the records of a call begin; None for a call that is not known."""
+        return self._places.get(conversation_id)
+
+    def now(self, now_ms: int) -> RunningCalls:
+        """The calls as they are now; also ends the step of time that is over."""
+        now = running_now(self.table, self.newest_ms, now_ms)
+        end_ms = now_ms - now_ms % STEP_MS
+        if not self.steps or self.steps[-1].end_ms < end_ms:
+            self._end_step(end_ms, now)
+        return now
+
+    def _end_step(self, end_ms: int, now: RunningCalls) -> None:
+        running = [call for call in now.calls if call.view.closed is None]
+        shares = [
+            call.view.goals.reached / call.view.goals.subgoals
+            for call in running
+            if call.view.goals is not None and call.view.goals.subgoals
+        ]
+        progress = sum(shares) / len(shares) if shares else None
+        bad = sum(call.is_bad for call in now.calls)
+        self.steps.append(Step(end_ms, self._latencies_ms, len(running), bad, progress))
+        self._latencies_ms = []
+
+    def latency_ms(self, percent: int, steps: int = STEPS) -> float | None:
+        """A percentile of the latencies of the last steps and of the one that goes on; None without answers."""
+        recent = list(self.steps)[-steps:]
+        latencies_ms = chain(self._latencies_ms, *(step.latencies_ms for step in recent))
+        return Step(0, list(latencies_ms)).percentile_ms(percent)

@@ -1,0 +1,57 @@
+"""Settings of the role `console`."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from consumers.runtime.settings import HeaderSecret
+
+
+class ConsoleSettings(BaseModel):
+    """Where the page of calls is served, to whom, and how much it may cost."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    enabled: bool = Field(
+        default=True, description="whether `callgauge run` serves the page of calls unless roles are named"
+    )
+    host: str = Field(
+        "127.0.0.1", min_length=1, description="address to serve the page on; 0.0.0.0 is every network of the machine"
+    )
+    port: int = Field(8070, ge=0, le=65_535, description="port of the page of calls; 0 takes a free one")
+    token: HeaderSecret | None = Field(
+        None,
+        examples=["..."],
+        description="token that a person or a program needs to read calls; none means everybody may",
+    )
+    user_header: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9-]{1,60}$",
+        examples=["X-Forwarded-User"],
+        description="header in which a proxy in front names the person it let in; set it only if nobody can pass the proxy by",
+    )
+    is_public: bool = Field(
+        default=False,
+        description="whether everybody who reaches an address beyond this machine may read calls without a token",
+    )
+    words: bool = Field(default=True, description="whether the page of a call shows what was said, redacted")
+    max_pages: int = Field(
+        400, gt=0, le=10_000, description="pages open at the same time; further ones are asked to wait"
+    )
+    max_watched: int = Field(
+        100,
+        gt=0,
+        le=10_000,
+        description="calls that are read for their pages at the same time; further ones are asked to wait",
+    )
+    since_minutes: int = Field(
+        120,
+        gt=0,
+        le=7 * 1_440,
+        description="how far back score records are read at the start, to know the running calls",
+    )
+    alertmanager: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s@]+$",
+        max_length=500,
+        examples=["http://127.0.0.1:9093"],
+        description="address of Alertmanager, whose firing alerts the page shows; without it, none",
+    )

@@ -1,0 +1,138 @@
+"""A call that somebody looks at: its events and scores as far as they were read, and the call as it was known at any moment.
+
+Pure. The engine is a function of the events, so the call at an earlier moment is the fold of the events that the broker had by then.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pydantic import ValidationError
+
+from consumers.console.page.calls import HeardCall, ReportedCall, heard_in
+from consumers.engine.admission import Arrival, BrokerRecord, admit
+from consumers.engine.call import Call
+from consumers.engine.evaluator import folded
+from consumers.engine.limits import Limits
+from consumers.engine.redaction.redactor import Redactor
+from schemas.closed_sets import InputSource, PipelineType
+from schemas.metric_context import MetricContext
+from schemas.quarantine import UndecodableRecord
+from schemas.scores.live_view import newest_scores
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact
+from schemas.transcript import TranscriptTurn
+
+MAX_EVENTS: Final = 100_000
+"""Events kept of one call: more than the evaluator takes of one."""
+MAX_SCORES: Final = 50_000
+"""Score records kept of one call: a call of two hours has a tenth."""
+ANCHOR: Final = "call"
+"""Beginning of the ids of the parts of a call's page."""
+
+
+class WatchedCall:
+    """One call, from its first record on.
+
+    Attributes:
+        conversation_id: Its id.
+        version: Grows with each record that is taken in.
+        is_whole: Whether everything that was there when it was opened has been read.
+        left_out: Records that were not taken in: the evaluator refuses them, or there are too many.
+    """
+
+    def __init__(self, conversation_id: str, limits: Limits, redactor: Redactor) -> None:
+        self.conversation_id = conversation_id
+        self.version = 0
+        self.is_whole = False
+        self.left_out = 0
+        self._limits = limits
+        self._redactor = redactor
+        self._arrivals: list[Arrival] = []
+        self._scores: list[AnyScoreRecord] = []
+        self._call = self._empty()
+
+    def take_event(self, source: InputSource, record: BrokerRecord | UndecodableRecord) -> None:
+        """Takes in the next record of one input; records of other calls and verdicts must not come here."""
+        arrival = admit(source, record, self._limits, self._redactor)
+        if not isinstance(arrival, Arrival) or len(self._arrivals) >= MAX_EVENTS:
+            self.left_out += 1
+            return
+        self._arrivals.append(arrival)
+        self._call.receive(arrival, [])
+        self.version += 1
+
+    def take_score(self, value: bytes) -> None:
+        """Takes in the next record of `scores`."""
+        try:
+            record = SCORE_RECORD.validate_json(value)
+        except ValidationError:
+            self.left_out += 1
+            return
+        if len(self._scores) >= MAX_SCORES:
+            self.left_out += 1
+            return
+        self._scores.append(record)
+        self.version += 1
+
+    @property
+    def scores(self) -> Sequence[AnyScoreRecord]:
+        """Its score records in the order of the topic, all revisions."""
+        return self._scores
+
+    @property
+    def closed(self) -> ClosedFact | None:
+        """Its closing record; None while it is open."""
+        return next((record for record in reversed(self._scores) if isinstance(record, ClosedFact)), None)
+
+    @property
+    def first_ms(self) -> int | None:
+        """Broker time of its first record; None without any."""
+        return min((*self._times_ms(),), default=None)
+
+    @property
+    def last_ms(self) -> int | None:
+        """Broker time of its last record; None without any."""
+        return max((*self._times_ms(),), default=None)
+
+    def context(self, at_ms: int | None = None) -> MetricContext:
+        """EVA's context of the call as it was known at a moment of broker time; None is now."""
+        return self._folded(at_ms)[0].context()
+
+    def newest(self, at_ms: int | None = None) -> list[AnyScoreRecord]:
+        """The scores that counted at a moment: the newest revision of each subject that is not withdrawn."""
+        return list(newest_scores(self._known(at_ms)).values())
+
+    def reported(self, at_ms: int | None = None) -> ReportedCall:
+        """The call as a page shows it, as it was known at a moment; None is now."""
+        call, arrivals = self._folded(at_ms)
+        heard = heard_in(call, [each.event.timestamp for each in arrivals if each.event.timestamp is not None])
+        return ReportedCall(self.conversation_id, heard, self.newest(at_ms), ANCHOR, self._redactor)
+
+    def _folded(self, at_ms: int | None) -> tuple[Call, list[Arrival]]:
+        if at_ms is None:
+            return self._call, self._arrivals
+        known = [each for each in self._arrivals if each.broker_time_ms <= at_ms]
+        return folded(known, PipelineType.CASCADE, None, self._limits), known
+
+    def _known(self, at_ms: int | None) -> Iterable[AnyScoreRecord]:
+        return (record for record in self._scores if at_ms is None or record.caused_at_ms <= at_ms)
+
+    def _times_ms(self) -> Iterable[int]:
+        yield from (each.broker_time_ms for each in self._arrivals)
+        yield from (record.caused_at_ms for record in self._scores)
+
+    def _empty(self) -> Call:
+        return folded((), PipelineType.CASCADE, None, self._limits)
+
+
+def past_call(
+    conversation_id: str,
+    scores: Sequence[AnyScoreRecord],
+    redactor: Redactor,
+    transcript: Sequence[TranscriptTurn] | None = None,
+) -> ReportedCall:
+    """A call whose events are gone, from its scores alone: without sound and words."""
+    del transcript
+    times_ms = [record.event_time_ms for record in scores if record.event_time_ms is not None]
+    empty = folded((), PipelineType.CASCADE, None)
+    heard = HeardCall(empty.context(), min(times_ms, default=0), max(times_ms, default=0), (), (), ())
+    return ReportedCall(conversation_id, heard, list(newest_scores(scores).values()), ANCHOR, redactor)
