@@ -26,6 +26,7 @@ from schemas.scores.records import (
     SubgoalScore,
     TextRating,
     ToolUseFact,
+    TurnOutcome,
     TurnValues,
     Unscored,
     VoiceToVoiceLatency,
@@ -153,13 +154,14 @@ def _head(call: str, newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
         names = {"agent": labels.agent, "tenant": labels.tenant, "environment": labels.environment}
         yield f"{call}: " + ", ".join(f"{name} {value}" for name, value in names.items() if value != "unknown")
     first_ms = min((record.caused_at_ms for record in newest), default=0)
-    last_ms = max((record.caused_at_ms for record in newest), default=0)
     closed = next((record for record in newest if isinstance(record, ClosedFact)), None)
     if closed is None:
         yield f"  since {shown_moment(first_ms)} UTC, not over"
     else:
         reason = closed.ended_reason or in_words(closed.reason)
-        yield f"  {shown_moment(first_ms)} UTC, {duration(last_ms - first_ms)} to its closing, {closed.turns} turns, ended: {reason}"
+        began_ms = first_ms if closed.began_at_ms is None else closed.began_at_ms
+        long = "" if closed.ended_at_ms is None else f"{duration(closed.ended_at_ms - began_ms)} long, "
+        yield f"  {shown_moment(began_ms)} UTC, {long}{closed.turns} turns, ended: {reason}"
 
 
 def _turns(newest: Sequence[AnyScoreRecord]) -> dict[int, list[str]]:
@@ -169,6 +171,8 @@ def _turns(newest: Sequence[AnyScoreRecord]) -> dict[int, list[str]]:
     for turn, row in rows.items():
         if turn > 0:
             remarks[turn].append(_wait(row.voice_to_voice_ms, row.anchor))
+        if row.outcome is TurnOutcome.INTERRUPTED:
+            remarks[turn].append("its answer was interrupted by the user")
     for record in newest:
         if isinstance(record, VoiceToVoiceLatency) and record.turn is not None and record.turn not in rows:
             remarks[record.turn].append(_wait(record.result, record.anchor))
@@ -186,7 +190,7 @@ def _wait(result: object, anchor: str | None) -> str:
 def _remark(record: CallRecord) -> str | None:
     match record:
         case InterruptionFact():
-            return f"interrupted by the {record.by.value}"
+            return record.in_words
         case DeadAirFact():
             return f"dead air over {to_seconds(record.threshold_ms):g} s"
         case ToolUseFact():

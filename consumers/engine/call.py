@@ -343,8 +343,10 @@ class Call:
         self.live.announce(now_ms, out)
         cause = Cause(self.history.last_time_ms(), now_ms)
         records = self.live.final_records(cause)
-        if self.ended_reason is None and (recorded := self.live.records.current) is not None:
-            self.ended_reason = recorded.ended_reason
+        ended_ms = max(self.live.newest_ms, self.live.announced_end_ms)
+        if (recorded := self.live.record) is not None:
+            self.ended_reason = self.ended_reason or recorded.ended_reason
+            ended_ms = max(ended_ms, recorded.ended_ms)
         if not self.is_over:
             self._judged.finish(self.live, cause.event_time_ms, now_ms, out, asks=False)
         context = self.context()
@@ -362,7 +364,7 @@ class Call:
         closed = self._revisions.make(
             ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), cause, reason=reason,
             ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
-            through=self._revisions.offsets_by_topic(),
+            through=self._revisions.offsets_by_topic(), began_at_ms=self.live.first_ms, ended_at_ms=ended_ms or None,
         )  # fmt: skip
         if closed is not None:
             records.append(closed)
@@ -531,7 +533,8 @@ class Call:
         self.live.set_labels(labels, self.end.last_ms, out)
         self._judged.started(event, labels.agent, self.live, self.end.last_ms, out)
 
-    def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
+    def _on_call_ended(self, event: CallEnded, time_ms: int, _out: list[Effect]) -> None:
+        self.live.announced_end_ms = max(self.live.announced_end_ms, time_ms)
         self.ended_reason = self.ended_reason if event.reason is None else event.reason
         self._measures.eva.supplied.ended(event)
         self._plan_close(CloseReason.ENDED)
