@@ -151,6 +151,5 @@ def past_call(
             at_ms = start_ms + entry.time_in_call_secs * MS_PER_SECOND
             items.setdefault(turn, []).append(Said(speaker, entry.message, at_ms))
     turns = tuple(TurnHeard(number, tuple(said)) for number, said in items.items())
-    empty = folded((), PipelineType.CASCADE, None)
-    heard = HeardCall(empty.context(), start_ms, end_ms, (), (), turns)
+    heard = HeardCall(start_ms, end_ms, (), (), turns)
     return ReportedCall(conversation_id, heard, list(newest_scores(scores).values()), ANCHOR, redactor)

@@ -71,7 +71,7 @@ def plain_line(record: AnyScoreRecord) -> str | None:
             by = "" if record.anchor is None else f" ({record.anchor.value})"
             return f"{call}: turn {turn} answered after {latency_ms:.0f} ms{by}"
         case InterruptionFact(turn=int(turn), is_withdrawn=False):
-            return f"{call}: turn {turn} interrupted by the {record.by.value}"
+            return f"{call}: turn {turn} {record.in_words}"
         case DeadAirFact():
             return f"{call}: dead air"
         case SubgoalScore(reached_turn=int(turn)) if record.is_first:
@@ -247,7 +247,10 @@ def _mark(call: ShownCall, _now_ms: int) -> Text:
 
 
 def _age(call: ShownCall, now_ms: int) -> str:
-    return _clock((now_ms if call.view.closed is None else call.view.changed_ms) - call.view.first_seen_ms)
+    closed = call.view.closed
+    if closed is not None and closed.began_at_ms is not None and closed.ended_at_ms is not None:
+        return _clock(closed.ended_at_ms - closed.began_at_ms)
+    return _clock((now_ms if closed is None else call.view.changed_ms) - call.view.first_seen_ms)
 
 
 def _goals(call: ShownCall, _now_ms: int) -> Text:

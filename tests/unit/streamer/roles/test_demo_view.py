@@ -286,7 +286,7 @@ def test_old_data_are_named_while_calls_run() -> None:
         (latency(3, 812.4), "call-1 bot: turn 3 answered after 812 ms (audio)"),
         (latency(3, 700, is_first=False), None),
         (latency(3, None), None),
-        (interruption(2, "assistant"), "call-1 bot: turn 2 interrupted by the assistant"),
+        (interruption(2, "assistant"), "call-1 bot: turn 2 interrupted by the agent"),
         (interruption(2, "user", is_withdrawn=True), None),
         (dead_air(1), "call-1 bot: dead air"),
         (subgoal(4, is_first=True), "call-1 bot: turn 4 reached the subgoal booked"),
@@ -359,7 +359,7 @@ def test_news_are_of_slow_answers_and_other_things_of_note_each_once() -> None:
     ) == [
         ("call-1 bot: turn 2 answered after 1501 ms (audio)", "magenta"),
         ("call-1 bot: turn 3 answered after 3501 ms (audio)", "bold red"),
-        ("call-1 bot: turn 2 interrupted by the user", "magenta"),
+        ("call-1 bot: turn 2 began by interrupting the agent", "magenta"),
         ("call-1 bot: dead air", "magenta"),
         ("call-1 bot: turn 4 reached the subgoal booked", "green"),
         ("call-1 bot: no subgoal reached since turn 2", "magenta"),
