@@ -17,6 +17,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
+from consumers.console.settings import ConsoleSettings
 from consumers.runtime.http import MetricsServer
 from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import HttpSettings
