@@ -108,6 +108,10 @@ class ToolOutcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+FAILED_USES: Final = frozenset({ToolOutcome.ERROR, ToolOutcome.UNANSWERED})
+"""Outcomes of tool calls that failed for certain: what a producer withholds is not known to have failed."""
+
+
 class IngestOutcome(StrEnum):
     """Outcome of one request to the receiver of events.
 

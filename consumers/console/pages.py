@@ -1,7 +1,7 @@
 """What the pages show, as markup: the calls that run now, and one call in depth. Pure: values and the present time in, text out."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from consumers.console.fleet import STEP_MS, Fleet, Step
 from consumers.console.page.calls import ReportedCall
-from consumers.console.page.drawing import counted, duration, percent, seconds
+from consumers.console.page.drawing import counted, day_and_time, duration, in_words, percent, seconds
 from consumers.console.page.rendering import ICON, render
 from consumers.console.page.sections import section
 from schemas.closed_sets import SortKey
@@ -351,19 +351,42 @@ def remark_on(call: ReportedCall, left_out: int, *, is_whole: bool, at_ms: int |
     return " ".join(parts)
 
 
+def _time(value: Any) -> str:
+    return seconds(float(value))
+
+
+PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
+    "started_ms": ("Began, UTC", lambda value: day_and_time(value).removesuffix(" UTC")),
+    "agent": ("Agent", str),
+    "turns": ("Turns", str),
+    "p50_ms": ("Median wait", _time),
+    "p95_ms": ("p95 wait", _time),
+    "longest_wait_ms": ("Longest wait", _time),
+    "dead_airs": ("Dead air", lambda value: str(value or "")),
+    "failed_tools": ("Failed tools", str),
+    "progress": ("Progress", lambda value: percent(float(value))),
+    "success": ("Success", lambda value: "yes" if value else "no"),
+    "ended_reason": ("Ended", in_words),
+}
+"""Columns of the page of past calls: by the column of history, its heading and how a value is written; unknown is empty."""
+
+
 def past_page(
     site: Site, asked: Mapping[str, str], found: Sequence[Mapping[str, object]], remark: str, *, has_more: bool
 ) -> str:
     """The page of calls that are over."""
-    columns = list(found[0]) if found else []
     rows = [
         (
-            site.call_href(str(call["conversation_id"])),
-            [(name, "" if call[name] is None else call[name]) for name in columns],
+            site.call_href(conversation_id),
+            conversation_id,
+            conversation_id[-ID_CHARS:],
+            [(head, "" if call[name] is None else write(call[name])) for name, (head, write) in PAST_COLUMNS.items()],
         )
         for call in found
+        for conversation_id in [str(call["conversation_id"])]
     ]
-    content = render("past.html", asked=asked, columns=columns, rows=rows, remark=remark, has_more=has_more)
+    heads = ["Call", *(head for head, _ in PAST_COLUMNS.values())]
+    content = render("past.html", asked=asked, heads=heads, rows=rows, remark=remark, has_more=has_more)
     return page(site, "Past calls", content, here="past")
 
 

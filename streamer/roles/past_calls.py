@@ -9,10 +9,6 @@ from consumers.runtime.process import wall_clock_ms
 from schemas.scores.records import AnyScoreRecord
 from streamer.time_bounds import moment_given
 
-SHOWN = (
-    "conversation_id", "started_ms", "agent", "turns", "p50_ms", "p95_ms", "dead_airs", "failed_tools", "progress", "success",
-)  # fmt: skip
-"""Columns of the table of past calls."""
 MOST_ROWS = 100
 """Past calls of one page."""
 
@@ -41,7 +37,7 @@ class StoredCalls:
             rows = store.find(question)
         finally:
             store.close()
-        return [{name: row[name] for name in SHOWN} for row in rows[:MOST_ROWS]], len(rows) > MOST_ROWS
+        return rows[:MOST_ROWS], len(rows) > MOST_ROWS
 
     def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
         """The score records of a call; none of one that is not kept."""

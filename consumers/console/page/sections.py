@@ -36,7 +36,7 @@ from consumers.console.page.rendering import render
 from consumers.engine.measures.eva import EXPERIENCE_THRESHOLDS
 from consumers.engine.measures.talk import LONG_SILENCE_MS
 from consumers.engine.turns.timeline import PairedUse
-from schemas.closed_sets import CloseReason, Speaker, ToolOutcome
+from schemas.closed_sets import FAILED_USES, CloseReason, Speaker, ToolOutcome
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.records import (
@@ -466,7 +466,7 @@ def _interruptions(call: ReportedCall, by: Speaker) -> Iterator[Moment]:
 
 def _tools(call: ReportedCall) -> Iterator[Moment]:
     for use in call.of(ToolUseFact):
-        if use.outcome in _FAILED:
+        if use.outcome in FAILED_USES:
             how = "failed" if use.outcome is ToolOutcome.ERROR else "did not answer"
             yield Moment(use.turn or 0, f"{call.shown(use.tool)} {how}")
 
@@ -481,8 +481,6 @@ def _stalls(call: ReportedCall) -> Iterator[Moment]:
 
 
 # The figures of a call, as tiles: each says whether it is good by the objectives of deploy/slo.yaml, in words and with a mark.
-
-_FAILED: Final = frozenset({ToolOutcome.ERROR, ToolOutcome.UNANSWERED})
 
 
 class Verdict(StrEnum):
@@ -530,7 +528,7 @@ def tiles(call: ReportedCall) -> Iterator[Tile]:
     yield _dead_air_tile(call)
     yield _interruptions_tile(call)
     uses = call.of(ToolUseFact)
-    failed = sum(use.outcome in _FAILED for use in uses)
+    failed = sum(use.outcome in FAILED_USES for use in uses)
     judged = (Verdict.BAD, f"{failed} without success") if failed else (Verdict.GOOD, "all with success")
     yield Tile("Tools", counted(len(uses), "use"), None, judged if uses else None)
     if call.goals is not None:
