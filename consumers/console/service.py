@@ -8,13 +8,13 @@ import contextlib
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import httpx2 as httpx
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from consumers.console.fleet import Fleet
 from consumers.console.pages import Alert, Alerts
@@ -45,6 +45,8 @@ ALERTS_SECONDS: Final = 10.0
 """How often Alertmanager is asked."""
 MAX_ALERTS_BYTES: Final = 2_000_000
 """Most bytes of its answer that are read."""
+MAX_ALERTS: Final = 5_000
+"""Most alerts of an answer."""
 RETRY_SECONDS: Final = 5.0
 """Pause before a broker that was away is tried again."""
 LOOK_SECONDS: Final = 60.0
@@ -59,6 +61,8 @@ SPARE_CONNECTIONS: Final = 64
 """Connections beside two for each open page: probes, programs, and pages that are just loaded."""
 ANSWER_SECONDS: Final = 6 * 3_600.0
 """How long a stream may last; then its page connects again and goes on."""
+UNREAD_SECONDS: Final = 30.0
+"""How long a reader may leave a full buffer unread. Then its connection ends, and a page that wakes up comes again."""
 
 log = structlog.get_logger()
 
@@ -71,7 +75,7 @@ class _FiringAlert(BaseModel):
     startsAt: str = ""  # noqa: N815  # Alertmanager's word
 
 
-_ALERTS: Final = TypeAdapter(list[_FiringAlert])
+_ALERTS: Final = TypeAdapter(Annotated[list[_FiringAlert], Field(max_length=MAX_ALERTS)])
 
 
 class ConsoleRole:
@@ -114,6 +118,7 @@ class ConsoleRole:
         self._site = ConsoleSite(settings, self._fleet, self._watched, past, redactor, instruments, version)
         self._instruments = instruments
         self._listener = self._at(settings.port)
+        self._next: dict[TopicPartition, int] = {}
         self._moved_at = time.monotonic()
         self._fault: str | None = None
 
@@ -161,7 +166,9 @@ class ConsoleRole:
     def _at(self, port: int) -> HttpListener:
         settings = self._settings
         bounds = ConnectionBounds(
-            answer_seconds=ANSWER_SECONDS, most_connections=2 * settings.max_pages + SPARE_CONNECTIONS
+            answer_seconds=ANSWER_SECONDS,
+            most_connections=2 * settings.max_pages + SPARE_CONNECTIONS,
+            unread_seconds=UNREAD_SECONDS,
         )
         return HttpListener(
             settings.host, port, self._site.routes(), partial(_count, self._instruments), bounds=bounds,
@@ -206,6 +213,7 @@ class ConsoleRole:
                 for tp, records in polled.items():
                     for record in records:
                         self._take(tp, record)
+                    self._next[tp] = records[-1].offset + 1
                 await asyncio.sleep(0)
                 if behind:  # by position, not by record: a transaction's marker has an offset and is no record
                     behind = {tp: end for tp, end in behind.items() if await consumer.position(tp) < end}
@@ -233,13 +241,16 @@ class ConsoleRole:
         """Moves each partition to where reading begins; returns the present ends."""
         ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
         since_ms = wall_clock_ms() - self._settings.since_minutes * MINUTE_MS
-        if self._fleet.newest_ms is not None:  # it goes on after a fault; what comes twice counts once
-            since_ms = max(since_ms, self._fleet.newest_ms - MINUTE_MS)
+        for tp in self._next.keys() & set(
+            partitions
+        ):  # it goes on after a fault, so that no reader gets a record twice
+            consumer.seek(tp, self._next[tp])
+        partitions = [tp for tp in partitions if tp not in self._next]
         if self._kafka.is_embedded:  # it knows no times, and has little
             for tp in partitions:
                 consumer.seek(tp, 0)
             return ends
-        found = await consumer.offsets_for_times(dict.fromkeys(partitions, max(0, since_ms)))
+        found = await consumer.offsets_for_times(dict.fromkeys(partitions, max(0, since_ms))) if partitions else {}
         for tp, at in found.items():
             consumer.seek(tp, at.offset if at else ends[tp])
         return ends
@@ -257,12 +268,17 @@ class ConsoleRole:
             self._site.take(record.value)
 
     async def _tick(self) -> None:
+        due_at, idle_until = 0.0, 0.0
         while True:
-            began = time.perf_counter()
-            self._site.tick()
-            took_seconds = time.perf_counter() - began
-            least_seconds = TICK_SECONDS if self._site.has_readers else IDLE_TICK_SECONDS
-            await asyncio.sleep(max(least_seconds, took_seconds / TICK_SHARE))
+            now = time.monotonic()
+            if now >= due_at and (self._site.has_readers or now >= idle_until):
+                took_seconds = 0.0
+                try:
+                    took_seconds = await self._site.tick()
+                except Exception:  # one call that cannot be shown must not end the pages of all others for good
+                    log.exception("calls_not_shown", role="console")
+                due_at, idle_until = time.monotonic() + took_seconds / TICK_SHARE, now + IDLE_TICK_SECONDS
+            await asyncio.sleep(TICK_SECONDS)
 
     async def _ask_for_alerts(self) -> None:
         if self._settings.alertmanager is None:
@@ -271,10 +287,9 @@ class ConsoleRole:
         async with httpx.AsyncClient(timeout=ALERTS_SECONDS / 2, follow_redirects=False) as client:
             while True:
                 try:
-                    answer = await client.get(address)
-                    answer.raise_for_status()
-                    self._site.alerts = alerts_in(answer.content[:MAX_ALERTS_BYTES])
-                except (httpx.HTTPError, ValidationError) as error:
+                    async with asyncio.timeout(ALERTS_SECONDS):
+                        self._site.alerts = alerts_in(await _beginning(client, address))
+                except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError) as error:
                     self._site.alerts = Alerts((), f"Alertmanager gives no alerts: {type(error).__name__}.")
                 await asyncio.sleep(ALERTS_SECONDS)
 
@@ -283,6 +298,22 @@ def ports_of(settings: ConsoleSettings) -> Sequence[int]:
     """The ports to try: the one that was set; otherwise the usual one and those after it, for a second process of the machine."""
     is_set = "port" in settings.model_fields_set or settings.port == 0
     return (settings.port,) if is_set else range(settings.port, settings.port + PORTS_TRIED)
+
+
+async def _beginning(client: httpx.AsyncClient, address: str) -> bytes:
+    """An answer, as far as it is read.
+
+    Raises:
+        httpx.HTTPError: There is none, or it says that something failed.
+    """
+    async with client.stream("GET", address) as answer:
+        answer.raise_for_status()
+        body = bytearray()
+        async for piece in answer.aiter_bytes():
+            body += piece
+            if len(body) > MAX_ALERTS_BYTES:
+                break
+    return bytes(body)
 
 
 def alerts_in(body: bytes) -> Alerts:

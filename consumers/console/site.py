@@ -211,17 +211,23 @@ class ConsoleSite:
             Route(f"{api.PREFIX}/stream", _Asgi(self._live_records)),
         ]
         handlers = {HTTPException: _http_problem}
-        return [Mount("/", app=_Secured(Router(routes), handlers[HTTPException]))]
+        return [Mount("/", app=_Secured(Router(routes, redirect_slashes=False), handlers[HTTPException]))]
 
     def take(self, value: bytes) -> None:
         """Takes in one record of `scores` for readers of the stream."""
         self._ring.put(value, wall_clock_ms())
 
-    def tick(self) -> None:
-        """Brings the pages of running calls up to date."""
+    async def tick(self) -> float:
+        """Brings the pages of running calls up to date, and answers requests between them; returns the seconds that it took."""
+        began = time.perf_counter()
         self._now = self._fleet.now(wall_clock_ms())
-        for wanted, (channel, _) in self._lists.items():
+        took_seconds = time.perf_counter() - began
+        for wanted, (channel, _) in list(self._lists.items()):
+            await asyncio.sleep(0)
+            began = time.perf_counter()
             channel.update(self._now_boxes(wanted))
+            took_seconds += time.perf_counter() - began
+        return took_seconds
 
     @property
     def has_readers(self) -> bool:
@@ -280,7 +286,10 @@ class ConsoleSite:
             body += piece
             if len(body) > MAX_FORM_BYTES:
                 raise HTTPException(413, "The form is too large.")
-        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+        try:
+            fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+        except ValueError:
+            raise HTTPException(400, "The form has too many fields.") from None
         to = next(iter(fields.get("to", ())), "./")
         to = to if to.startswith("./") else "./"
         answer = self._access.let_in(next(iter(fields.get("token", ())), ""), to)
@@ -308,7 +317,7 @@ class ConsoleSite:
     async def _call_page(self, request: Request, user: str) -> Response:
         conversation_id = _id(request)
         self._note(user, conversation_id)
-        site = self._site("../")
+        site = self._site(self._root(request))
         try:
             async with self._open(conversation_id) as call:
                 boxes = self._call_boxes(call, None)
@@ -402,6 +411,8 @@ class ConsoleSite:
 
     @contextmanager
     def _listed(self, wanted: WantedCalls) -> Iterator[Channel]:
+        if not self._lists:  # while nobody looked it was brought up to date seldom
+            self._now = self._fleet.now(wall_clock_ms())
         if wanted not in self._lists:
             self._lists[wanted] = (Channel(f"{self._boot}-{secrets.token_hex(3)}"), [0])
             self._lists[wanted][0].update(self._now_boxes(wanted))

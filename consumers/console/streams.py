@@ -11,8 +11,6 @@ from consumers.console.channels import Channel
 
 BEAT_SECONDS: Final = 5.0
 """Time between beats while nothing changes: a page that hears nothing for longer says that the connection is lost."""
-SEND_SECONDS: Final = 30.0
-"""How long one event may wait for a reader who does not read. Then the connection ends, and a page that wakes up comes again."""
 RETRY_MS: Final = 2_000
 """When a browser tries again after a connection that ended."""
 HEADERS: Final = [
@@ -46,7 +44,10 @@ class Streams:
             task.cancel()
 
     async def answer(self, receive: Receive, send: Send, events: AsyncIterator[bytes]) -> None:
-        """Sends events until they end, the reader goes away or does not read, or the streams are closed."""
+        """Sends events until they end, the reader goes away, or the streams are closed.
+
+        The connection of a reader who does not read ends by its own bound, which is as if he had gone away.
+        """
         sending = asyncio.create_task(_send_all(send, events))
         leaving = asyncio.create_task(_wait_for_leaving(receive))
         self._open.add(sending)
@@ -56,7 +57,7 @@ class Streams:
             self._open.discard(sending)
             for task in (sending, leaving):
                 task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, TimeoutError, OSError):
+            with contextlib.suppress(asyncio.CancelledError, OSError):
                 await sending
             await events.aclose()  # type: ignore[attr-defined]  # every one is a generator
         with contextlib.suppress(OSError):
@@ -65,14 +66,9 @@ class Streams:
 
 async def _send_all(send: Send, events: AsyncIterator[bytes]) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-    await _sent(send, f"retry: {RETRY_MS}\n\n".encode())
+    await send({"type": "http.response.body", "body": f"retry: {RETRY_MS}\n\n".encode(), "more_body": True})
     async for event in events:
-        await _sent(send, event)
-
-
-async def _sent(send: Send, body: bytes) -> None:
-    async with asyncio.timeout(SEND_SECONDS):
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": event, "more_body": True})
 
 
 async def _wait_for_leaving(receive: Receive) -> None:
