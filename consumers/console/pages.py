@@ -325,8 +325,9 @@ def call_page(
         span_ms: Broker times of its first and its last record, for looking back; None if its events are not known.
     """
     filled = {box: Markup("".join(parts.values())) for box, parts in boxes.items()}  # noqa: S704  # made by templates
-    content = render("live_call.html", about=filled["about"], article=filled["article"], span_ms=span_ms)
     place = quote(conversation_id, safe="")
+    report = None if span_ms is None else f"{site.root}report/{place}"
+    content = render("live_call.html", about=filled["about"], article=filled["article"], span_ms=span_ms, report=report)
     live = {} if span_ms is None else {
         "stream": f"{site.root}live/calls/{place}",
         "parts": f"{site.root}parts/calls/{place}",
@@ -388,6 +389,25 @@ def past_page(
     heads = ["Call", *(head for head, _ in PAST_COLUMNS.values())]
     content = render("past.html", asked=asked, heads=heads, rows=rows, remark=remark, has_more=has_more)
     return page(site, "Past calls", content, here="past")
+
+
+def comparison_page(site: Site, columns: Sequence[tuple[str, Mapping[str, object]]]) -> str:
+    """The page of calls side by side; `columns` has the values of each, and the first is compared with the second."""
+    rows = []
+    for name, (head, write) in PAST_COLUMNS.items():
+        values = [values.get(name) for _, values in columns]
+        cells = ["" if value is None else write(value) for value in values]
+        first, second = (values[0], values[1]) if len(values) == 2 else (None, None)
+        change = ""
+        if isinstance(first, int | float) and isinstance(second, int | float) and second and name in _COMPARED:
+            change = f"{(first - second) / second:+.0%}"
+        rows.append((head, cells, change))
+    heads = [(site.call_href(name) if "conversation_id" in values else "", name) for name, values in columns]
+    return page(site, "Comparison", render("compare.html", heads=heads, rows=rows))
+
+
+_COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "progress"})
+"""Columns whose change in percent says something."""
 
 
 def names_of(text: str) -> frozenset[str]:

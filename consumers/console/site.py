@@ -25,6 +25,7 @@ from consumers.console.access import MAX_FORM_BYTES, Access
 from consumers.console.channels import Channel
 from consumers.console.fleet import Fleet
 from consumers.console.page.rendering import STYLE, render
+from consumers.console.page.whole import page_of
 from consumers.console.reading import TooManyWatchedError, UnknownCallError, WatchedCalls
 from consumers.console.settings import ConsoleSettings
 from consumers.console.streams import Streams, events_of, version_in
@@ -85,6 +86,9 @@ class PastCalls(Protocol):
         Raises:
             OperatorError: The question cannot be understood.
         """
+
+    def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, Mapping[str, object]]]:
+        """The values of two calls with their ids, or of one and the medians of its agent's calls of the day before its end."""
 
     def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
         """The score records of a call; none of one that is not known."""
@@ -195,7 +199,9 @@ class ConsoleSite:
             Route("/", self._page(self._now_page)),
             Route("/calls", _to_now),
             Route("/calls/{id:path}", self._page(self._call_page)),
+            Route("/report/{id:path}", self._page(self._report)),
             Route("/past", self._page(self._past_page)),
+            Route("/compare", self._page(self._comparison)),
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/static/{name}", self._static),
             Route("/live/now", _Asgi(self._live_now)),
@@ -357,9 +363,7 @@ class ConsoleSite:
         return pages.call_boxes(past_call(conversation_id, scores, self._redactor, transcript), remark)
 
     async def _past_page(self, request: Request, _user: str) -> Response:
-        past, site = self._past, self._site("./")
-        if past is None:
-            raise _UnansweredError(HTTPStatus.NOT_FOUND, "No history is kept: set history.folder.")
+        past, site = self._require_past(), self._site("./")
         asked = {
             name: request.query_params.get(name, "")[: api.MAX_QUERY_CHARS]
             for name in ("since", "agent", "where", "text")
@@ -372,6 +376,32 @@ class ConsoleSite:
         except OperatorError as error:
             remark = str(error)
         return _html(pages.past_page(site, asked, found, remark, has_more=has_more))
+
+    async def _report(self, request: Request, user: str) -> Response:
+        """The page of a call as one file to keep, which needs no console."""
+        conversation_id = _id(request)
+        self._note(user, conversation_id)
+        query = _query(request, api.MomentQuery)
+        async with self._open(conversation_id) as call:
+            reported = call.reported(query.at_ms, words=self._settings.words)
+            remark = pages.remark_on(reported, call.left_out, is_whole=call.is_whole, at_ms=query.at_ms)
+        answer = _html(page_of([reported], [remark], self._version))
+        answer.headers["content-disposition"] = "attachment; filename=call.html"
+        return answer
+
+    async def _comparison(self, request: Request, _user: str) -> Response:
+        """Two past calls side by side, or one beside the median of its agent's calls of a day."""
+        past = self._require_past()
+        ids = request.query_params.getlist("id")[:2]
+        columns = await asyncio.to_thread(past.compared, ids)
+        if not columns:
+            raise _UnansweredError(HTTPStatus.NOT_FOUND, "History has no call with these ids.")
+        return _html(pages.comparison_page(self._site("./"), columns))
+
+    def _require_past(self) -> PastCalls:
+        if self._past is None:
+            raise _UnansweredError(HTTPStatus.NOT_FOUND, "No history is kept: set history.folder.")
+        return self._past
 
     @asynccontextmanager
     async def _open(self, conversation_id: str) -> AsyncIterator[WatchedCall]:

@@ -18,6 +18,7 @@ from consumers.console.page import sections as report_timeline
 from consumers.console.page import sections as report_transcript
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.sections import section
+from consumers.console.page.whole import index
 from schemas.closed_sets import Anchor, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.records import (
@@ -33,7 +34,7 @@ from schemas.scores.records import (
     TurnValues,
     Unscored,
 )
-from streamer.report import index, page
+from streamer.report import page
 from tests.support.calls.report_calls import T0_MS, Marks, goal_set, recorded, reported
 
 PLAIN = Marks("\x00")
