@@ -910,6 +910,7 @@ def _labels(call: ReportedCall) -> list[tuple[str, str]]:
         ("Agent", labels.agent),
         ("Tenant", labels.tenant),
         ("Environment", labels.environment),
+        ("Version", labels.version or "unknown"),
         ("Pipeline", in_words(labels.pipeline_type)),
         ("Began", _began(call.heard.start_ms)),
         ("Ended", end_in_words(call)),
