@@ -24,7 +24,7 @@ from consumers.console.page.drawing import (
     shortened,
 )
 from consumers.console.reading import call_records, input_starts
-from consumers.console.watched import WatchedCall, past_call
+from consumers.console.watched import MAX_SCORES, WatchedCall, past_call
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.timeline import PairedUse
 from consumers.runtime.kafka.batches import OnlyBatchesWith
@@ -68,24 +68,35 @@ CLOSED_TOGETHER_MS: Final = 60_000
 """The transcript is in the transaction that closes the call; the clocks of broker and evaluator may differ by so much."""
 FOLLOW_MS: Final = 500
 """How long a call's records are gathered before its text is written again."""
+FETCH_WAIT_MS: Final = 20
+"""How long the broker keeps a fetch that has nothing: a question about offsets waits behind it."""
 REFRESH_SECONDS: Final = 0.1
 _INPUTS: Final = {topic: source for source, topic in TOPIC_BY_SOURCE.items() if source is not InputSource.JUDGE}
 
 
 @dataclass(slots=True)
+class FoundScores:
+    """Records of `scores` of one call: their partition number, their values, and the offset up to which was read."""
+
+    partition: int
+    end: int
+    values: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class FoundCalls:
-    """Places of the calls that were found, and what else was seen.
+    """The calls that were found, and what else was seen.
 
     Attributes:
         since_ms: From then on was looked.
         records: Records of `scores` that were looked at, those of others too.
-        places: By conversation id its partition number, and the offset of its first record there.
+        calls: By conversation id what was found of it.
         has_start: Ids of calls whose first record was among them.
     """
 
     since_ms: int
     records: int = 0
-    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    calls: dict[str, FoundScores] = field(default_factory=dict)
     has_start: set[str] = field(default_factory=set)
 
 
@@ -129,8 +140,9 @@ async def call_reader(settings: Settings, wanted: str) -> AsyncIterator["CallRea
         TopicsUnfitError: There is no topic `scores`.
     """
     counts = await partition_counts(settings.kafka, [SCORES_TOPIC])
-    options = {"auto_offset_reset": "earliest", "key_deserializer": OnlyBatchesWith(wanted.encode())}
-    async with onlooker(settings.kafka, "call", **options) as consumer:
+    options = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": FETCH_WAIT_MS}
+    only = OnlyBatchesWith(wanted.encode())
+    async with onlooker(settings.kafka, "call", key_deserializer=only, **options) as consumer:
         yield CallReader(settings, wanted, consumer, counts[SCORES_TOPIC])
 
 
@@ -162,7 +174,7 @@ class CallReader:
         if since_ms is not None:
             return await self._found_since(since_ms, show)
         found = await self._found_since(now_ms - NEWEST_MS, show)
-        if found.places and found.places.keys() <= found.has_start:
+        if found.calls and found.calls.keys() <= found.has_start:
             return found
         return await self._found_since(now_ms - DAY_MS, show)
 
@@ -177,34 +189,34 @@ class CallReader:
                 if not isinstance(record.key, bytes) or record.value is None:
                     continue
                 call = record.key.decode("utf-8", "replace")
-                if is_wanted(call, self._wanted) and (call in found.places or len(found.places) < MAX_CALLS):
-                    found.places.setdefault(call, (record.partition, record.offset))
+                if is_wanted(call, self._wanted) and (call in found.calls or len(found.calls) < MAX_CALLS):
+                    end = ranges[TopicPartition(topic, record.partition)][1]
+                    of_call = found.calls.setdefault(call, FoundScores(record.partition, end))
+                    if len(of_call.values) < MAX_SCORES:
+                        of_call.values.append(record.value)
                     if _begins(record.value):
                         found.has_start.add(call)
-            if self._wanted in found.places:  # other ids may end with it
-                found.places = {self._wanted: found.places[self._wanted]}
+            if self._wanted in found.calls:  # other ids may end with it
+                found.calls = {self._wanted: found.calls[self._wanted]}
                 break
         return found
 
-    async def read(self, name: str, place: tuple[int, int]) -> FoundCall:
+    async def read(self, name: str, scores: FoundScores) -> FoundCall:
         """All that the topics have of a call up to now.
 
         Args:
             name: Its conversation id.
-            place: Its partition number, and the offset of its first record of `scores`.
+            scores: What was found of it.
 
         Raises:
-            KafkaError: The broker refuses to show the scores or the transcript.
+            KafkaError: The broker refuses to show the transcript.
             TimeoutError: It hands over nothing although there is more.
         """
-        number, offset = place
+        number = scores.partition
         found = FoundCall(WatchedCall(name, self._limits, self._redactor), self._redactor)
-        scores = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
-        ends = await self._consumer.end_offsets([scores])
-        for _, record in await call_records(self._consumer, {scores: (offset, ends[scores])}, name.encode()):
-            if record.value is not None:
-                found.call.take_score(record.value)
-        self._ends = ends
+        for value in scores.values:
+            found.call.take_score(value)
+        self._ends = {TopicPartition(self._kafka.topic(SCORES_TOPIC), number): scores.end}
         if not found.call.scores:
             return found
         try:
@@ -587,14 +599,14 @@ async def _one(reader: CallReader, wanted: str, since_ms: int | None, since: str
     """The only call that was found, and its partition number."""
     with searching() as show:
         found = await reader.find(since_ms, show)
-    if not found.places:
+    if not found.calls:
         raise await reader.not_found(found, since)
-    if len(found.places) > 1:
-        more = " or more" if len(found.places) == MAX_CALLS else ""
-        listed = "".join(f"\n  {name}" for name in found.places)
-        raise OperatorError(f"{len(found.places)}{more} calls end with {wanted!r}; give more of the id:{listed}")
-    ((name, place),) = found.places.items()
-    call = await reader.read(name, place)
+    if len(found.calls) > 1:
+        more = " or more" if len(found.calls) == MAX_CALLS else ""
+        listed = "".join(f"\n  {name}" for name in found.calls)
+        raise OperatorError(f"{len(found.calls)}{more} calls end with {wanted!r}; give more of the id:{listed}")
+    ((name, scores),) = found.calls.items()
+    call = await reader.read(name, scores)
     if not call.call.scores:
         raise OperatorError(
             f"The scores of {name} are of a newer version, or of another program: this version cannot read them."
@@ -607,4 +619,4 @@ async def _one(reader: CallReader, wanted: str, since_ms: int | None, since: str
         say(
             f"{call.call.left_out} records were left out: of a newer version, of another program, or refused by the evaluator."
         )
-    return call, place[0]
+    return call, scores.partition
