@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
 
 from consumers.console.page.drawing import counted
+from consumers.engine.admission import FIRST_MS
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.process import OperatorError, wall_clock_ms
@@ -157,8 +158,6 @@ MAX_EVENTS: Final = 1_000_000
 """Most events of one file; a day of a small installation."""
 UNNAMED: Final = "the call"
 """Name for the conversation of events that have none in them: on Kafka it is in the key."""
-_LEAST_MS: Final = 10**11
-"""March 1973 in milliseconds. A smaller time is in seconds."""
 _CARRIED: Final = {
     ("elevenlabs" if kind is CarriedAgentEvent else "pipecat", name)
     for kind in (CarriedAgentEvent, IgnoredLine, ToolLine)
@@ -237,7 +236,7 @@ def _note(posted: Posted, accepted: Accepted, findings: Findings) -> None:
     stream = accepted.stream
     name = agent_event_name(event) if stream == "elevenlabs" else event_name(source_of(stream), event)
     time_ms = event_time_ms(event)
-    if time_ms is not None and 0 < time_ms < _LEAST_MS:
+    if time_ms is not None and 0 < time_ms < FIRST_MS:
         findings.in_seconds.append(posted.place)
     if accepted.misread is not None and accepted.misread.reason is not MisreadReason.FIELD_LEFT_OUT:
         findings.not_understood[accepted.misread] += 1

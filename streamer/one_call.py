@@ -121,7 +121,7 @@ class FoundCall:
     def reported(self, anchor_id: str = "c1") -> ReportedCall:
         """The call as the report draws it and `call` writes it; without events from its scores alone."""
         if not self.events:
-            return past_call(self.call.conversation_id, self.call.scores, self.redactor)
+            return past_call(self.call.conversation_id, self.call.scores, self.redactor, self.transcript)
         shown = self.call.reported()
         shown.anchor_id = anchor_id
         return shown
@@ -357,7 +357,7 @@ MOST_TOOL_CHARS: Final = 400
 
 
 _OUTCOMES: Final = {
-    TurnOutcome.INTERRUPTED: "the caller spoke over the answer",
+    TurnOutcome.INTERRUPTED: "its answer was interrupted by the user",
     TurnOutcome.UNANSWERED: "unanswered, and the call went on",
     TurnOutcome.ABANDONED: "abandoned: the call ended without an answer",
     TurnOutcome.FAILED: "failed: the agent reported an error and gave no answer",
@@ -406,13 +406,14 @@ def _head(shown: ReportedCall) -> Iterator[str]:
         f"{name} {value}" for name, value in names.items() if value != "unknown"
     )
     first_ms = min((record.caused_at_ms for record in shown.records), default=0)
-    last_ms = max((record.caused_at_ms for record in shown.records), default=0)
     closed = shown.closed
     if closed is None:
         yield f"  since {shown_moment(first_ms)} UTC, not over"
     else:
         reason = closed.ended_reason or in_words(closed.reason)
-        yield f"  {shown_moment(first_ms)} UTC, {duration(last_ms - first_ms)} to its closing, {closed.turns} turns, ended: {reason}"
+        began_ms = first_ms if closed.began_at_ms is None else closed.began_at_ms
+        long = "" if closed.ended_at_ms is None else f"{duration(closed.ended_at_ms - began_ms)} long, "
+        yield f"  {shown_moment(began_ms)} UTC, {long}{closed.turns} turns, ended: {reason}"
     for errors in shown.of(AgentErrorsFact):
         of = "" if errors.component is None else f", of {errors.component}"
         yield f"  the agent reported {errors.errors} errors, the newest at {shown_moment(errors.last_ms)} UTC{of}"
@@ -474,7 +475,7 @@ def _wait(result: object, anchor: str | None) -> str:
 def _remark(record: CallRecord) -> str | None:
     match record:
         case InterruptionFact():
-            return f"interrupted by the {record.by.value}"
+            return record.in_words
         case DeadAirFact():
             return f"dead air over {to_seconds(record.threshold_ms):g} s"
         case ToolUseFact():

@@ -15,7 +15,7 @@ from rich.table import Table
 from consumers.console.page.calls import ReportedCall, heard_in
 from consumers.console.page.drawing import Redacts, counted, duration, seconds, seconds_if_known
 from consumers.console.page.rendering import ICON, STYLE, render
-from consumers.console.page.sections import Standout, end_in_words, progress_value, section, standouts
+from consumers.console.page.sections import Moment, Standout, end_in_words, progress_value, section, standouts
 from consumers.runtime.process import OperatorError
 from schemas.scores.records import Scored
 from streamer.offline.contexts import folded_recording
@@ -173,8 +173,13 @@ def standout_lines(calls: Sequence[CallSummary]) -> Iterator[str]:
     yield "What stands out:"
     for call in calls:
         for found in call.standouts:
-            moments = ", ".join(f"turn {each.turn}{f' ({each.text})' if each.text else ''}" for each in found.moments)
-            yield f"  {call.name}: {found.heading}: {moments}"
+            yield f"  {call.name}: {found.heading}: {', '.join(map(_in_words, found.moments))}"
+
+
+def _in_words(moment: Moment) -> str:
+    if moment.turn is None:
+        return moment.text
+    return f"turn {moment.turn}{f' ({moment.text})' if moment.text else ''}"
 
 
 # The work of the command `report`: writes the page.

@@ -629,6 +629,13 @@ class InterruptionFact(CallRecord):
         """The side that interrupted."""
         return Speaker.USER if self.name == "interruption_by_user" else Speaker.ASSISTANT
 
+    @property
+    def in_words(self) -> str:
+        """What happened, after the number of the turn. The turn of a user who interrupts is the one that begins with it; the answer that
+        was cut off is of the turn before.
+        """
+        return "began by interrupting the agent" if self.by is Speaker.USER else "interrupted by the agent"
+
 
 class DeadAirFact(CallRecord):
     """Nobody spoke and no tool ran for longer than the threshold after the user's audio ended. Never withdrawn."""
@@ -728,7 +735,9 @@ class StallFact(CallRecord):
 
 
 class ClosedFact(CallRecord):
-    """The call is over. `through` is the offset of the last record that was evaluated, by input; later ones are only counted."""
+    """The call is over. `through` is the offset of the last record that was evaluated, by input; later ones are only counted.
+    `began_at_ms` and `ended_at_ms` are the times of its first and its last event, in ms since 1970; None for a call without a time.
+    """
 
     kind: Literal["closed"] = "closed"
     name: Literal["closed"] = "closed"
@@ -737,6 +746,8 @@ class ClosedFact(CallRecord):
     turns: int
     events: int
     through: dict[str, int]
+    began_at_ms: int | None = None
+    ended_at_ms: int | None = None
 
 
 AnyScoreRecord = (

@@ -383,6 +383,7 @@ class LiveCall:
         broker_ms: Broker time of the record that is folded now.
         input_rank: The rank of its input.
         first_ms: When the call began: its start or its first event of any stream, whichever is earlier; None before both.
+        announced_end_ms: Time of the latest `call_ended`; 0 without one.
         turns: The turns and their published moments.
         dead_air: Watches for dead air.
         records: The records of a conversation with an ElevenLabs agent.
@@ -395,6 +396,7 @@ class LiveCall:
     def __init__(self, history: EvaHistory, revisions: Revisions, limits: Limits) -> None:
         self.broker_ms = self.input_rank = self._logged_ms = 0
         self.first_ms: int | None = None
+        self.announced_end_ms = 0
         self.turns = TurnMoments(revisions)
         self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self.history, self._revisions, self._limits = history, revisions, limits

@@ -193,7 +193,7 @@ class CallgaugeObserver(BaseObserver):
     def _emit(self, rank: Rank, kind: str, **fields: Any) -> None:
         event = {"type": kind, "timestamp": int(time.time() * 1000), **fields}
         if self._sink is not None:
-            self._sink(event)
+            self._sink({"conversation_id": self._conversation_id, **event})
             return
         if self._sender is None:
             self._sender = Sender.shared(self._topic, self._kafka)

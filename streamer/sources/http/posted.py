@@ -23,7 +23,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import challenge, given_token
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import IngestOutcome, RefusalReason
-from schemas.events.codec import Misread, misread_of
+from schemas.events.codec import Misread, misread_of, nearest_events
 from schemas.events.simulator import STREAMS, Stream, source_of, stream_of, stream_of_type
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
@@ -369,11 +369,7 @@ class Batches:
             )  # fmt: skip
         stream = _stream(event, attributes)
         if stream is None:
-            return _refusal(
-                place, RefusalReason.INVALID_EVENT, "its type is not known",
-                f"expected a known `type` or `message_type`, or `stream`: one of {', '.join(STREAMS)}",
-                "Compare with `callgauge schema`, or name the stream.",
-            )  # fmt: skip
+            return self._unknown_type(place, posted.event)
         if (foreign := self._foreign_tenant(event, sender)) is not None:
             return foreign._replace(place=place)
         if not self._senders.owns(sender, key):
@@ -382,6 +378,22 @@ class Batches:
                 "expected a conversation that this tenant began", "Give each call an id that nobody can guess, for example a UUID.",
             )  # fmt: skip
         return self._admitted(place, key, stream, event, attributes, f"{request_id}/{place}", sender)
+
+    def _unknown_type(self, place: int, event: Mapping[str, Any]) -> Refusal:
+        """The refusal of an event whose stream nothing names: the type seen, the nearest known ones, and the page that has all."""
+        name, named = next(
+            ((key, event[key]) for key in ("stream", "type", "event", "event_type") if event.get(key)), ("type", None)
+        )
+        seen = (
+            f"`{name}` {self._redactor.beginning(repr(named), MAX_SHOWN_CHARS)}" if named is not None else "no `type`"
+        )
+        near = nearest_events(named) if isinstance(named, str) else ""
+        return _refusal(
+            place, RefusalReason.INVALID_EVENT, "its type is not known",
+            f"expected a known `type` or `message_type`, or `stream`: one of {', '.join(STREAMS)}; saw {seen}"
+            f"{f', nearest known: {near}' if near else ''}",
+            "docs/sources/other.md says which events any framework has to send, and `callgauge schema` has all.",
+        )  # fmt: skip
 
     def _foreign_tenant(self, event: dict[str, Any], sender: Sender) -> Refusal | None:
         """Puts the sender's tenant into an event that names the labels of a call; a refusal if it names another one."""

@@ -74,7 +74,7 @@ class IngestRole:
         of_events, of_webhooks, senders = Bodies(), Bodies(), Senders(settings.senders())
         batches = Batches(senders, limits, redactor, wall_clock_ms)
         events = EventsRoute(senders, batches, of_events, self._writer, instruments)
-        webhook = WebhookRoute(senders, of_webhooks, self._writer, instruments)
+        webhook = WebhookRoute(senders, of_webhooks, self._writer, instruments, limits, wall_clock_ms)
         routes = [
             Route(EVENTS_PATH, events.answer, methods=["POST"]),
             Route(WEBHOOK_PATH, webhook.answer, methods=["POST"]),

@@ -5,9 +5,10 @@ from collections.abc import Iterable
 import pytest
 
 from consumers.console.page.calls import ReportedCall
+from consumers.console.page.drawing import duration
 from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.redaction.redactor import Redactor
-from schemas.closed_sets import UnscoredReason
+from schemas.closed_sets import Speaker, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import (
@@ -27,6 +28,7 @@ from streamer.recordings.files import SAMPLE
 from streamer.recordings.reader import goals_for, read_recordings
 from streamer.report import reported_call
 from streamer.settings.all_settings import Settings
+from streamer.time_bounds import shown_moment
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +53,33 @@ def test_a_call_that_is_still_on_is_shown_as_far_as_it_has_come(scoring: Recorde
     assert lines[1].endswith("not over")
     assert lines[-1] == "The call is not over. Its transcript is written when it closes."
     assert "Words so far:" in lines
-    kinds = {DeadAirFact: "dead air", InterruptionFact: "interrupted by the"}
+    kinds = {DeadAirFact: "dead air", InterruptionFact: "interrupt"}
     for kind, words in kinds.items():
         assert any(words in line for line in lines) is any(isinstance(record, kind) for record in half)
+
+
+def test_an_interruption_stands_at_the_answer_that_was_cut_off_and_at_the_turn_that_began_with_it(
+    scoring: RecordedScoring,
+) -> None:
+    turns = [
+        record.turn for record in scoring.records if isinstance(record, InterruptionFact) and record.by is Speaker.USER
+    ]
+    assert turns
+    lines = {line.split(":")[0].strip(): line for line in call_lines(shown(scoring), None) if line.startswith("  turn")}
+    for turn in filter(None, turns):
+        assert "began by interrupting the agent" in lines[f"turn {turn}"]
+        assert "its answer was interrupted by the user" in lines[f"turn {turn - 1}"]
+
+
+def test_start_and_length_are_those_of_the_events(scoring: RecordedScoring) -> None:
+    (closed,) = (record for record in scoring.records if isinstance(record, ClosedFact))
+    began_ms = scoring.call.control[0]["timestamp"]
+    moved = closed.model_copy(update={"caused_at_ms": closed.caused_at_ms + 3_600_000})
+    records = [moved if record is closed else record for record in scoring.records]
+    assert closed.began_at_ms == began_ms
+    line = list(call_lines(shown(scoring, records), None))[1]
+    assert line.startswith(f"  {shown_moment(began_ms)} UTC, ")
+    assert f" {duration(scoring.call.control[-1]['timestamp'] - began_ms)} long" in line
 
 
 def test_an_expected_tool_call_says_why_it_was_missed() -> None:

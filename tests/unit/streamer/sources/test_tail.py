@@ -76,8 +76,9 @@ class Sent:
 class Tail:
     """The command without Kafka; each step is one look at the files."""
 
-    def __init__(self, folder: Path, facts: CallFacts = CallFacts()) -> None:  # noqa: B008 - never changed
+    def __init__(self, folder: Path, facts: CallFacts = CallFacts(), skew_ms: int = 0) -> None:  # noqa: B008 - never changed
         self.sent = Sent()
+        self._skew_ms = skew_ms
         self.said: list[str] = []
         self.folder = folder
         self._facts = facts
@@ -86,7 +87,7 @@ class Tail:
     def restart(self) -> None:
         self.file = PositionFile(self.folder / POSITION_FILE)
         position = self.file.read("broker", "")
-        self.run = FollowedRun(self.folder, self.file, position, self._facts, self.said.append)
+        self.run = FollowedRun(self.folder, self.file, position, self._facts, self.said.append, self._skew_ms)
 
     def look(self, times: int = 1) -> None:
         """Looks at the files this many times; the sent events are acknowledged and remembered."""
@@ -586,6 +587,24 @@ def test_a_copy_of_a_run_goes_on_where_the_run_was(tail: Tail, record: Path, tmp
     again.look(4)
     assert again.sent.values("1", "pipecat") == [word(2)]
     assert again.sent.values("2", "pipecat") == []
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_call_of_the_past_is_named_before_anything_of_it_is_sent(
+    record: Path, tmp_path: Path, *, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "wall_clock_ms", lambda: MS + 86_400_000)
+    tail = Tail(tmp_path, skew_ms=86_395_000)
+    append(record / LOG, lines(word(0)))
+    append(tmp_path / "records" / "2" / LOG, lines(word(10_000)))
+    (tmp_path / SUMMARY_FILE).write_text("{}")
+    if is_restarted:
+        tail.look()
+        tail.restart()
+    tail.to_the_end()
+    assert {name for name, _ in tail.sent.events} == {"2"}
+    assert any("its events are of 2026-09-21 14:13:20 UTC" in sentence for sentence in tail.said)
+    assert (tail.run.progress.past_calls, tail.run.progress.ended_calls) == (1, 1)
 
 
 def test_calls_without_a_result_end_with_the_run(tail: Tail, record: Path, tmp_path: Path) -> None:

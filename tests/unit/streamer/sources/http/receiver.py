@@ -65,7 +65,7 @@ class Receiver:
         batches = Batches(senders, Limits(), Redactor(), wall_clock_ms)
         writer = cast("AcknowledgedWriter", self.writer)
         events = EventsRoute(senders, batches, self.bodies, writer, instruments)
-        webhook = WebhookRoute(senders, self.bodies, writer, instruments)
+        webhook = WebhookRoute(senders, self.bodies, writer, instruments, Limits(), wall_clock_ms)
         self.app = Starlette(
             routes=[
                 Route("/events", events.answer, methods=["POST"]),
