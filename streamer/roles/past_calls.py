@@ -10,7 +10,7 @@ from schemas.scores.records import AnyScoreRecord
 from streamer.time_bounds import moment_given
 
 SHOWN = (
-    "conversation_id", "began_ms", "agent", "turns", "p50_ms", "p95_ms", "dead_airs", "failed_tools", "progress", "success",
+    "conversation_id", "started_ms", "agent", "turns", "p50_ms", "p95_ms", "dead_airs", "failed_tools", "progress", "success",
 )  # fmt: skip
 """Columns of the table of past calls."""
 MOST_ROWS = 100

@@ -257,6 +257,17 @@ def test_the_file_of_an_earlier_version_lacks_a_column_until_it_is_written_again
     writer.close()
 
 
+def test_a_call_is_read_with_its_transcript(store: SqliteHistory) -> None:
+    records = call("c")
+    store.write(batch([*records, *call("d")], c=TRANSCRIPT))
+    read, transcript = store.call_records("c")
+    assert in_order(read) == in_order(records)
+    assert transcript == TRANSCRIPT
+    assert len(store.call_records("d")[0]) == len(records)
+    assert store.call_records("d")[1] is None
+    assert store.call_records("nobody") == ([], None)
+
+
 # Questions.
 
 
