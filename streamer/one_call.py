@@ -27,6 +27,8 @@ from consumers.console.reading import call_records, input_starts
 from consumers.console.watched import MAX_SCORES, WatchedCall, past_call
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.timeline import PairedUse
+from consumers.history.search import MAX_ROWS, Condition, Question
+from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.kafka.batches import OnlyBatchesWith
 from consumers.runtime.kafka.connection import KafkaRefusedError, partition_counts
 from consumers.runtime.kafka.polling import murmur2_place
@@ -549,7 +551,7 @@ async def the_call(settings: Settings, wanted: str, since_ms: int | None, since:
         OperatorError: There is none, or there are several; or no broker answers, or it refuses.
     """
     async with call_reader(settings, wanted) as reader:
-        return (await _one(reader, wanted, since_ms, since))[0]
+        return (await _one(reader, settings, wanted, since_ms, since))[0]
 
 
 async def follow_call(settings: Settings, wanted: str, since_ms: int | None, since: str) -> None:
@@ -557,15 +559,54 @@ async def follow_call(settings: Settings, wanted: str, since_ms: int | None, sin
 
     async def shown() -> None:
         async with call_reader(settings, wanted) as reader:
-            found, number = await _one(reader, wanted, since_ms, since)
+            found, number = await _one(reader, settings, wanted, since_ms, since)
             printed: set[str] = set()
             print_call(found, printed)
-            if found.call.closed is None:
+            if found.call.closed is None and number is not None:
                 async for _ in reader.follow(found, number):
                     print_call(found, printed)
 
     with stop_on_signals() as stop:
         await first_of(stop.wait(), shown())
+
+
+def in_history(settings: Settings, wanted: str) -> FoundCall | None:
+    """The call of the history whose id is the wanted text, or ends with it; None without one, or without a folder of history.
+
+    Raises:
+        OperatorError: There are several, or the folder cannot be read.
+    """
+    if settings.history.folder is None:
+        return None
+    store = SqliteHistory(settings.history.folder)
+    try:
+        ending = Question(0, wall_clock_ms() + 1, [Condition("conversation_id", "~", wanted)], most=MAX_ROWS)
+        names = [str(row["conversation_id"]) for row in store.find(ending)]
+        names = [name for name in names if is_wanted(name, wanted)]
+        names = [wanted] if wanted in names else list(dict.fromkeys(names))[:MAX_CALLS]
+        if not names:
+            return None
+        _require_one(names, wanted)
+        records, transcript = store.call_records(names[0])
+    finally:
+        store.close()
+    redactor = Redactor(settings.redaction)
+    found = FoundCall(WatchedCall(names[0], settings.limits, redactor), redactor)
+    for record in records:
+        found.call.take_score(record.model_dump_json().encode())
+    if transcript is not None:
+        found.transcript = TRANSCRIPT.validate_json(transcript)
+    found.remarks.append(
+        f"The topics do not have it; this is from the history in {settings.history.folder}, which keeps no arguments of tools."
+    )
+    return found
+
+
+def _require_one(names: Sequence[str], wanted: str) -> None:
+    if len(names) > 1:
+        more = " or more" if len(names) == MAX_CALLS else ""
+        listed = "".join(f"\n  {name}" for name in names)
+        raise OperatorError(f"{len(names)}{more} calls end with {wanted!r}; give more of the id:{listed}")
 
 
 def print_call(found: FoundCall, printed: set[str]) -> None:
@@ -596,16 +637,17 @@ def searching() -> Iterator[Callable[[float], None]]:
         yield show
 
 
-async def _one(reader: CallReader, wanted: str, since_ms: int | None, since: str) -> tuple[FoundCall, int]:
-    """The only call that was found, and its partition number."""
+async def _one(
+    reader: CallReader, settings: Settings, wanted: str, since_ms: int | None, since: str
+) -> tuple[FoundCall, int | None]:
+    """The only call that was found, and its partition number; None for one of the history."""
     with searching() as show:
         found = await reader.find(since_ms, show)
     if not found.calls:
+        if (past := in_history(settings, wanted)) is not None:
+            return past, None
         raise await reader.not_found(found, since)
-    if len(found.calls) > 1:
-        more = " or more" if len(found.calls) == MAX_CALLS else ""
-        listed = "".join(f"\n  {name}" for name in found.calls)
-        raise OperatorError(f"{len(found.calls)}{more} calls end with {wanted!r}; give more of the id:{listed}")
+    _require_one(list(found.calls), wanted)
     ((name, scores),) = found.calls.items()
     call = await reader.read(name, scores)
     if not call.call.scores:

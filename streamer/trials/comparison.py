@@ -14,8 +14,10 @@ from rich.table import Table
 
 from consumers.console.page.drawing import counted, in_words, number, percent
 from consumers.engine.agent_inspect import K_VALUE, NO_OF_TRIALS, pass_at_k, pass_hat_k
+from consumers.history.search import Question
+from consumers.history.sqlite import HistoryFolderError, SqliteHistory
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import OperatorError, wall_clock_ms
 from schemas.closed_sets import UnjudgedReason
 from schemas.goals.goal_set import GoalSet
 from schemas.quarantine import UndecodableRecord
@@ -28,6 +30,8 @@ from streamer.settings.all_settings import Settings
 from streamer.terminal import output_console, print_document, print_line, quiet_libraries, say
 from streamer.time_bounds import moment_given
 from streamer.trials.calls import (
+    MAX_TRIALS,
+    NOT_CLOSED,
     CallFold,
     CallFolds,
     SubgoalOutcome,
@@ -493,6 +497,31 @@ def from_past_calls(settings: Settings, since: str, gathered: Trials) -> int:
     if unreadable:
         say(f"{unreadable} records of a newer version, or of another program, were left out with their calls.")
     return unreadable
+
+
+def from_history(settings: Settings, since: str, gathered: Trials) -> int:
+    """Adds the calls of the history that began since then; gives 0, because a record that is kept there can be read.
+
+    Raises:
+        HistoryFolderError: There is no folder of history, or it cannot be read.
+    """
+    if settings.history.folder is None:
+        raise HistoryFolderError("History: there is no folder. Set history.folder to that of the role `history`.")
+    store = SqliteHistory(settings.history.folder)
+    try:
+        with reading(None, RECORDS, stopped=_STOPPED) as read:
+            question = Question(moment_given(since), wall_clock_ms() + 1, order_by="started_ms", most=MAX_TRIALS + 1)
+            for row in reversed(store.find(question)):
+                call = str(row["conversation_id"])
+                fold = CallFold(store.records_of(call))
+                read.event()
+                if fold.closed_at_ms is None:
+                    gathered.left_out[NOT_CLOSED] += 1
+                else:
+                    gathered.add(fold.trial(call, _call_page(settings.console_url, call)))
+    finally:
+        store.close()
+    return 0
 
 
 async def _read_past_trials(

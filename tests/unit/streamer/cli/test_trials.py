@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from consumers.history.sqlite import Batch, SqliteHistory
 from schemas.goals.goal_set import GoalSet
+from schemas.scores.records import SCORE_RECORD
 from tests.support.fakes.scripted_openai import Asked, Does, grades, scripted_openai
 from tests.unit.streamer.cli.test_score import BOOKS, JUDGED, SAYS_YES, call, goals, write_calls, write_goals
 from tests.unit.streamer.command_line import Command, Json
@@ -324,3 +326,30 @@ def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(callgauge: 
 def test_options_that_make_no_sense_are_refused(callgauge: Command, arguments: tuple[Any, ...]) -> None:
     ended = callgauge("trials", *arguments)
     assert (ended.code, ended.out) == (2, "")
+
+
+def test_calls_of_the_history_are_compared_as_their_score_records_are(
+    callgauge: Command, given: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = tmp_path / "scores.jsonl"
+    scores.write_text(callgauge("score", *given).out)
+    records = [SCORE_RECORD.validate_json(line) for line in scores.read_text().splitlines()]
+    running = [
+        each.model_copy(update={"conversation_id": "running"}) for each in records if each.name == "call_started"
+    ][:1]
+    store = SqliteHistory(tmp_path / "history", writes=True)
+    store.write(Batch([(each, each.model_dump_json().encode()) for each in [*records, *running]], [], {}))
+    store.close()
+    assert "there is no folder" in callgauge("trials", "--history").err
+    monkeypatch.setenv("CALLGAUGE_HISTORY__FOLDER", str(tmp_path / "history"))
+    past, filed = (
+        json.loads(callgauge("trials", *those, "--json").out)
+        for those in (["--history", "--since", "2000-01-01"], [scores])
+    )
+    assert past["left_out"] == {"not over": 1}
+    for found in (past, filed):
+        for each in found["goal_sets"][0]["calls"]:
+            del each["place"]
+    assert sorted(map(str, past["goal_sets"][0].pop("calls"))) == sorted(map(str, filed["goal_sets"][0].pop("calls")))
+    assert past["goal_sets"][0]["pass"] == filed["goal_sets"][0]["pass"]
+    assert callgauge("trials", "--history", "--from-topics").code == 2
