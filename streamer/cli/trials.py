@@ -85,7 +85,7 @@ def trials(
 
     With --compare two lots of calls stand side by side, as of two goal sets, prompts or versions of the agent: success and progress of
     each, their difference with its 95 % bootstrap interval (the same for the same trials), and for the calls that both have, the
-    subgoals that were won and lost, with the turn.
+    subgoals that were won and lost, with the turn and, where recordings are compared, what was said and done in it.
 
     Exit code 1 when something could not be read, when k is above the number of trials, or when there is nothing to compare;
     the other results are printed all the same.
@@ -122,7 +122,17 @@ def trials(
         unread = from_past_calls(settings, since or _SINCE, gathered)
     else:
         asks_judge = judge is JudgeSwitch.ON
-        unread = from_files(paths or [], settings, goals, verdicts, agent, processes, gathered, asks_judge=asks_judge)
+        unread = from_files(
+            paths or [],
+            settings,
+            goals,
+            verdicts,
+            agent,
+            processes,
+            gathered,
+            asks_judge=asks_judge,
+            quotes=compare is not None,
+        )
     is_complete = True
     if compare is not None:
         print_versus(gathered, compare, as_json=as_json)

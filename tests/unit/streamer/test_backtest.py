@@ -493,10 +493,13 @@ async def test_other_goals_than_then_are_told_with_the_subgoals_that_flipped() -
     ((call, (flip,)),) = comparison.flipped.items()
     assert (call, flip.subgoal_id, flip.is_won, comparison.other_goals) == ("call", "sure", False, 1)
     assert flip.turn is not None
+    assert flip.quote is not None
+    assert "user: " in flip.quote
     result = BacktestResult(comparison)
     text = shown(result)
     assert "1 call with other goals than then." in text
     assert f"call: sure lost (turn {flip.turn})" in text
+    assert f"    turn {flip.turn}: {flip.quote}" in text
     document = report_document(plan(), result)
     assert document["subgoals"] == [{"id": "sure", "won": 0, "lost": 1}]
     assert document["flipped"] == [{"conversation_id": "call", "subgoals": [flip._asdict()]}]

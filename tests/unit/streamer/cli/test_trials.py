@@ -269,12 +269,12 @@ def test_two_lots_are_compared_call_by_call(callgauge: Command, tmp_path: Path) 
         {
             "conversation_id": "a",
             "success": [False, False],
-            "subgoals": [{"subgoal_id": "agreed", "is_won": False, "turn": 1}],
+            "subgoals": [{"subgoal_id": "agreed", "is_won": False, "turn": 1, "quote": None}],
         },
         {
             "conversation_id": "c",
             "success": [False, False],
-            "subgoals": [{"subgoal_id": "booked", "is_won": True, "turn": 2}],
+            "subgoals": [{"subgoal_id": "booked", "is_won": True, "turn": 2, "quote": None}],
         },
     ]
     progress = found["figures"]["progress"]
@@ -292,6 +292,24 @@ def test_two_lots_are_compared_call_by_call(callgauge: Command, tmp_path: Path) 
     same = json.loads(callgauge("trials", "--compare", lots[0], lots[0], "--json").out)
     assert (same["flipped"], same["figures"]["success"]["is_paired"]) == ([], True)
     assert (same["figures"]["success"]["low"], same["figures"]["success"]["high"]) == (0.0, 0.0)
+
+
+def test_recordings_that_are_compared_are_quoted(callgauge: Command, tmp_path: Path) -> None:
+    lots = [
+        write_calls(tmp_path / f"{name}.jsonl", call("a", said, "book it for jo@example.com"))
+        for name, said in (("x", "no"), ("y", "yes, now"))
+    ]
+    sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS))
+    found = json.loads(callgauge("trials", "--compare", *lots, "--goals", sets, "--json").out)
+    assert found["flipped"][0]["subgoals"] == [
+        {"subgoal_id": "agreed", "is_won": True, "turn": 1, "quote": 'user: "yes, now"; assistant: "You said yes, now"'}
+    ]
+    lines = callgauge("trials", "--compare", *lots, "--goals", sets).out.splitlines()
+    assert lines[-2:] == [
+        "  a: success no to yes, agreed won (turn 1)",
+        '    turn 1: user: "yes, now"; assistant: "You said yes, now"',
+    ]
+    assert "jo@example.com" not in str(found)
 
 
 def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(callgauge: Command, tmp_path: Path) -> None:
@@ -353,3 +371,17 @@ def test_calls_of_the_history_are_compared_as_their_score_records_are(
     assert sorted(map(str, past["goal_sets"][0].pop("calls"))) == sorted(map(str, filed["goal_sets"][0].pop("calls")))
     assert past["goal_sets"][0]["pass"] == filed["goal_sets"][0]["pass"]
     assert callgauge("trials", "--history", "--from-topics").code == 2
+
+
+def test_a_judge_that_never_answers_as_asked_is_shown_by_one_answer_and_fails(
+    callgauge: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("a", "yes"), call("b", "no"))
+    sets = write_goals(tmp_path / "goals.json", goals("any", JUDGED))
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    with scripted_openai(lambda _: Does(text="I think that jo@example.com is satisfied.")) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        ended = callgauge("score", path, "--goals", sets, "--judge", "on")
+    assert (ended.code, "invalid_answers" in ended.out) == (1, True), "what is known is printed"
+    assert "seen, for example: 'I think that [EMAIL] is satisfied.'" in ended.err
+    assert "Expected one JSON object by the schema" in ended.err
