@@ -88,6 +88,7 @@ def test_no_page_depends_on_the_environment_of_its_maker(monkeypatch: pytest.Mon
 # -- links -------------------------------------------------------------------------------------------------------------
 
 RUNBOOKS = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "deploy" / "runbooks").glob("*.md"))]
+OBSERVERS = [page.relative_to(ROOT).as_posix() for page in sorted((ROOT / "streamer/observers").glob("*/README.md"))]
 _LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
@@ -108,9 +109,7 @@ def broken(page: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "page", [*PAGES, *RUNBOOKS, "ARCHITECTURE.md", "CHANGELOG.md", "streamer/pipecat_observer/README.md"]
-)
+@pytest.mark.parametrize("page", [*PAGES, *RUNBOOKS, *OBSERVERS, "ARCHITECTURE.md", "CHANGELOG.md"])
 def test_links_lead_somewhere(page: str) -> None:
     assert broken(page) == []
 

@@ -63,7 +63,7 @@ def test_every_word_of_the_closed_sets_is_used() -> None:
     )
     assert ", ".join(sorted({metric.unit for metric in METRICS})) == (
         "bytes, calls, dead airs, deliveries, elements, events, fields, files, hits, info, interruptions, messages, money, "
-        "partitions, polls, questions, ratio, records, requests, restarts, revisions, scores, seconds, stages, stalls, steps, "
+        "pages, partitions, polls, questions, ratio, records, requests, restarts, revisions, scores, seconds, stages, stalls, steps, "
         "subgoals, tokens, tool calls, turns, unix seconds, values, verdicts, words, words per minute, writes"
     )
     assert {metric.role for metric in METRICS} == set(get_args(Role))

@@ -2,10 +2,10 @@
 
 import json
 
+from callgauge_send.events import Rank, Record
+from callgauge_send.outbox import LOSS, MAX_WAITING, Outbox
 from hypothesis import given
 from hypothesis import strategies as st
-from pipecat_callgauge.events import Rank, Record
-from pipecat_callgauge.outbox import LOSS, MAX_WAITING, Outbox
 
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode

@@ -1,6 +1,8 @@
 """A pipecat bot in one file whose calls are scored by callgauge: Deepgram hears, OpenAI answers, Cartesia speaks, in a browser.
 
-    pip install PATH_OF_CALLGAUGE/streamer/pipecat_observer "pipecat-ai[daily,webrtc,runner,deepgram,openai,cartesia,silero]"
+    cd PATH_OF_CALLGAUGE
+    pip install ./streamer/observers/send ./streamer/observers/pipecat
+    pip install "pipecat-ai[daily,webrtc,runner,deepgram,openai,cartesia,silero]"
     export DEEPGRAM_API_KEY=... OPENAI_API_KEY=... CARTESIA_API_KEY=...
     export CALLGAUGE_BOOTSTRAP=127.0.0.1:9092
     python example_bot.py

@@ -2,32 +2,24 @@
 
 import asyncio
 import inspect
-import os
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from typing import Any, Final
 
+from callgauge_send import Call
+from callgauge_send.events import Event
 from loguru import logger
 from pipecat.observers.base_observer import BaseObserver
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.transports.base_output import BaseOutputTransport
 
-from pipecat_callgauge.events import Event, Rank, encoded, name_of
 from pipecat_callgauge.frames import ByFrame, classes
 from pipecat_callgauge.measurements import READ, AnswerLatencies
-from pipecat_callgauge.outbox import UNREAD, Outbox
 from pipecat_callgauge.reading import READERS, CallReader
-from pipecat_callgauge.sender import FLUSH_SECONDS, Sender
 
-TOPIC: Final = "pipecat.events"
-"""The topic that callgauge reads, after the prefix."""
-DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 MAX_REMEMBERED_FRAMES: Final = 512
 """Frames that are remembered to recognise their later pushes, where pipecat does not: before 1.12."""
-PIPELINE_TYPES: Final = ("cascade", "audio_llm", "s2s")
 
 _TELLS_FIRST_PUSH: Final = "observe_every_push" in inspect.signature(BaseObserver.__init__).parameters
 _DOWNSTREAM: Final = FrameDirection.DOWNSTREAM
@@ -54,6 +46,8 @@ class CallgaugeObserver(BaseObserver):
         bootstrap_servers: str | None = None,
         topic_prefix: str | None = None,
         kafka: Mapping[str, Any] | None = None,
+        url: str | None = None,
+        token: str | None = None,
         sink: Callable[[Event], None] | None = None,
         words: bool = True,
         tool_arguments: bool = True,
@@ -74,7 +68,9 @@ class CallgaugeObserver(BaseObserver):
             bootstrap_servers: Brokers, `host:port` with commas. By default `CALLGAUGE_BOOTSTRAP`.
             topic_prefix: Text before the name of the topic. By default `CALLGAUGE_TOPIC_PREFIX`.
             kafka: Further arguments of `aiokafka.AIOKafkaProducer`, for TLS and logins.
-            sink: Takes the events in the place of Kafka.
+            url: Address of callgauge's `POST /events`, in the place of Kafka. By default `CALLGAUGE_EVENTS_URL`.
+            token: The bearer token for it. By default `CALLGAUGE_EVENTS_TOKEN`.
+            sink: Takes the events in the place of both.
             words: Whether words of the user and the bot are sent.
             tool_arguments: Whether arguments of tools are sent.
             tool_results: Whether results of tools are sent. Whether a tool failed always is.
@@ -82,44 +78,31 @@ class CallgaugeObserver(BaseObserver):
             options: Further arguments of pipecat's base class.
 
         Raises:
-            ValueError: The id is empty or too long, or the type of the pipeline is none of the three.
+            ValueError: An argument is none that `callgauge_send.Call` takes; the text says which.
         """
         super().__init__(**({"observe_every_push": False} if _TELLS_FIRST_PUSH else {}), **options)
-        given = conversation_id() if callable(conversation_id) else conversation_id
-        self._conversation_id = str(uuid.uuid4()) if given is None else _checked_id(given)
-        if pipeline_type is not None and pipeline_type not in PIPELINE_TYPES:
-            raise ValueError(f"pipeline_type is {pipeline_type!r}, expected one of {', '.join(PIPELINE_TYPES)}")
-        self._labels = {
-            "agent": agent or os.environ.get("CALLGAUGE_AGENT"),
-            "tenant": tenant or os.environ.get("CALLGAUGE_TENANT"),
-            "environment": environment or os.environ.get("CALLGAUGE_ENVIRONMENT"),
-            "goals": goals,
-            "pipeline_type": pipeline_type,
-        }
-        prefix = os.environ.get("CALLGAUGE_TOPIC_PREFIX", "") if topic_prefix is None else topic_prefix
-        servers = bootstrap_servers or os.environ.get("CALLGAUGE_BOOTSTRAP", DEFAULT_BOOTSTRAP)
-        self._topic = prefix + TOPIC
-        self._kafka = {"bootstrap_servers": servers, **(kafka or {})}
-        self._sink = sink
-        self._outbox = Outbox(self._conversation_id, f"pipecat-callgauge/{_version()}/{uuid.uuid4().hex[:12]}")
-        self._sender: Sender | None = None
-        self._reader = CallReader(
-            self._emit, words=words, tool_arguments=tool_arguments, tool_results=tool_results, vad_stop_secs=vad_stop_secs
+        self._call = Call(
+            conversation_id=conversation_id, agent=agent, tenant=tenant, environment=environment, goals=goals,
+            pipeline_type=pipeline_type, bootstrap_servers=bootstrap_servers, topic_prefix=topic_prefix, kafka=kafka, url=url,
+            token=token, sink=sink, producer="pipecat-callgauge", log=logger,
         )  # fmt: skip
-        self._latencies = AnswerLatencies(self._emit)
-        self._has_begun = self._has_ended = False
+        self._reader = CallReader(
+            self._call.emit, words=words, tool_arguments=tool_arguments, tool_results=tool_results, vad_stop_secs=vad_stop_secs
+        )  # fmt: skip
+        self._latencies = AnswerLatencies(self._call.emit)
+        self._has_ended = False
         self._seen: set[int] = set()
         self._seen_in_order: deque[int] = deque()
 
     @property
     def conversation_id(self) -> str:
         """The id of the call, which is the key of its records."""
-        return self._conversation_id
+        return self._call.conversation_id
 
     @property
     def lost(self) -> Mapping[str, int]:
         """Dropped events so far, by what they contained; the same numbers are in records of the call."""
-        return self._outbox.lost
+        return self._call.lost
 
     # pipecat's hooks. They take exactly one argument: versions before 1.0 count the arguments and pass another shape to more.
 
@@ -136,12 +119,12 @@ class CallgaugeObserver(BaseObserver):
             return
         try:
             if read is not None:
-                self._begin()
+                self._call.begin()
                 read(self._reader, data.frame, time.time())
             if is_read_by_pipecat:
                 await self._latencies.follow(data)
         except Exception as error:  # noqa: BLE001 - an observer that raises once sees nothing more of its call
-            self._have_missed(kind.__name__, error)
+            self._call.missed(kind.__name__, error)
 
     async def on_process_frame(self, data: Any) -> None:
         """Reads words of the bot when they leave the output transport: then they are heard, and only these are.
@@ -152,61 +135,27 @@ class CallgaugeObserver(BaseObserver):
             return
         try:
             if isinstance(data.processor.previous, BaseOutputTransport):
-                self._begin()
+                self._call.begin()
                 self._reader.heard(data.frame, time.time())
         except Exception as error:  # noqa: BLE001 - as above
-            self._have_missed(type(data.frame).__name__, error)
+            self._call.missed(type(data.frame).__name__, error)
 
     async def on_pipeline_started(self) -> None:
         """Begins the call: every processor is ready."""
         try:
-            self._begin()
+            self._call.begin()
             await self._latencies.pipeline_started()
         except Exception as error:  # noqa: BLE001 - as above
-            self._have_missed("the start of the pipeline", error)
+            self._call.missed("the start of the pipeline", error)
 
     async def cleanup(self) -> None:
         """Ends the call, and waits for the broker for `FLUSH_SECONDS` at most: pipecat waits for this without a limit."""
         await super().cleanup()  # type: ignore[no-untyped-call]  # pipecat gives it no types
-        if not self._has_begun or self._has_ended:
+        if self._has_ended:
             return
         self._has_ended = True
         await asyncio.sleep(0)  # pipecat's own reports come in tasks of their own
-        try:
-            self._emit(Rank.CALL, "call_ended", reason=self._reader.end or "stopped")
-        except Exception as error:  # noqa: BLE001 - as above
-            self._have_missed("the end of the call", error)
-        if self._sender is not None and not await self._sender.end(self._outbox):
-            logger.warning(
-                f"callgauge: {len(self._outbox)} events of call {self._conversation_id} were not acknowledged within "
-                f"{FLUSH_SECONDS:g} s of its end. They are sent for as long as this process runs."
-            )
-
-    def _begin(self) -> None:
-        """Sends the labels of the call, before all its other events."""
-        if self._has_begun:
-            return
-        self._has_begun = True
-        labels = {name: name_of(value) for name, value in self._labels.items() if value}
-        self._emit(Rank.CALL, "call_started", **labels)
-
-    def _emit(self, rank: Rank, kind: str, **fields: Any) -> None:
-        event = {"type": kind, "timestamp": int(time.time() * 1000), **fields}
-        if self._sink is not None:
-            self._sink({"conversation_id": self._conversation_id, **event})
-            return
-        if self._sender is None:
-            self._sender = Sender.shared(self._topic, self._kafka)
-            self._sender.begin(self._outbox)
-        self._outbox.put(rank, kind, encoded(event))
-        self._sender.wake()
-
-    def _have_missed(self, what: str, error: Exception) -> None:
-        self._outbox.lose(UNREAD)
-        if self._outbox.lost[UNREAD] == 1:
-            logger.warning(
-                f"callgauge: {what} of call {self._conversation_id} could not be read: {error!r}. The call goes on."
-            )
+        await self._call.end(self._reader.end or "stopped")
 
     def _was_seen(self, frame_id: int) -> bool:
         if frame_id in self._seen:
@@ -216,17 +165,3 @@ class CallgaugeObserver(BaseObserver):
         if len(self._seen_in_order) > MAX_REMEMBERED_FRAMES:
             self._seen.discard(self._seen_in_order.popleft())
         return False
-
-
-def _checked_id(given: str) -> str:
-    text = str(given)
-    if not text or len(text.encode("utf-8", "replace")) > 256:
-        raise ValueError(f"conversation_id is {text[:40]!r}, expected a text of 1 to 256 bytes")
-    return text
-
-
-def _version() -> str:
-    try:
-        return version("pipecat-callgauge")
-    except ModuleNotFoundError:  # run from its sources
-        return "0"

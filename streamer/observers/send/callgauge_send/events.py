@@ -11,6 +11,12 @@ MAX_NAME_CHARS: Final = 256
 """Longest name or id, as in callgauge."""
 MAX_EVENT_BYTES: Final = 65_536
 """Largest event. Arguments and results of tools are the only parts without a natural bound."""
+MAX_TOOLS: Final = 256
+"""Tools of an agent that are reported, as many as callgauge takes."""
+MAX_INSTRUCTIONS_CHARS: Final = 100_000
+"""Longest system message that is reported, as long as callgauge takes."""
+FAILED_STATUSES: Final = frozenset({"error", "failed", "failure"})
+"""Values of `status` in a tool's result that mean a failure. callgauge reads results by the same rule."""
 UNREADABLE: Final = "unreadable"
 """Key in the place of a value that JSON cannot hold, with the value's type; or `too large` with its size."""
 _FOREIGN_FIELDS: Final = ("arguments", "result", "tools")
@@ -65,6 +71,31 @@ def text_of(value: object) -> str:
 def name_of(value: object) -> str:
     """Returns a name or id of the bot's, not longer than callgauge takes it."""
     return str(value)[:MAX_NAME_CHARS]
+
+
+def is_failure(result: object) -> bool:
+    """Whether a tool's result means a failure: by an error status, an `error` or an `error_type`. Text may be JSON.
+
+    Example:
+        >>> is_failure({"status": "error"}), is_failure('{"error": "no such flight"}'), is_failure("found")
+        (True, True, False)
+    """
+    if isinstance(result, str) and result.lstrip().startswith("{"):
+        try:
+            result = json.loads(result)
+        except ValueError:
+            return False
+    if not isinstance(result, Mapping):
+        return False
+    status = result.get("status")
+    return bool(
+        (isinstance(status, str) and status in FAILED_STATUSES) or result.get("error") or result.get("error_type")
+    )
+
+
+def known_fields(**fields: Any) -> Event:
+    """Returns the fields that are known."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _json(event: Event) -> bytes:

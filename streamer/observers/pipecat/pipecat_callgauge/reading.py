@@ -1,25 +1,28 @@
 """Frames of a call become events in the shapes of pipecat's own observers. No clock, no Kafka: a frame in, events out."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pipecat_callgauge.events import Event, Rank, name_of, text_of
+from callgauge_send.events import (
+    MAX_INSTRUCTIONS_CHARS,
+    MAX_TOOLS,
+    Event,
+    Rank,
+    is_failure,
+    known_fields,
+    name_of,
+    text_of,
+)
+
 from pipecat_callgauge.frames import HAS_USER_TURN_TEXTS, ByFrame
 from pipecat_callgauge.measurements import Emit, metric_events
 
-MAX_TOOLS: Final = 256
-"""Tools of an agent that are reported, as many as callgauge takes."""
-MAX_INSTRUCTIONS_CHARS: Final = 100_000
-"""Longest system message that is reported, as long as callgauge takes."""
 MAX_OPEN_CALLS: Final = 256
 """Function calls at a time of which the beginning is remembered; more is a loop."""
 LEFTOVER_SECONDS: Final = 0.5
 """How long after an interruption sound is the rest of the answer that was cut, unless a new answer has begun. Under load, the
 output transport may play a piece that was on its way, and reports that the bot speaks.
 """
-FAILED_STATUSES: Final = frozenset({"error", "failed", "failure"})
-"""Values of `status` in a tool's result that mean a failure. callgauge reads results by the same rule."""
 
 
 class CallReader:
@@ -108,7 +111,7 @@ class CallReader:
         self._moment(f"{what}_stopped", at_s, self._began_s.pop(what, None))
 
     def _moment(self, kind: str, at_s: float, began_s: float | None = None) -> None:
-        self._emit(Rank.SPEECH, "speech_event", data=_present(kind=kind, timestamp=at_s, started_at=began_s))
+        self._emit(Rank.SPEECH, "speech_event", data=known_fields(kind=kind, timestamp=at_s, started_at=began_s))
 
     # Words.
 
@@ -178,7 +181,7 @@ class CallReader:
     def _tool(self, what: str, call: Any, now_s: float, **more: Any) -> None:
         name, call_id = name_of(call.function_name), name_of(call.tool_call_id)
         kind = f"function_call_{what}"
-        data = _present(kind=kind, function_name=name, tool_call_id=call_id, timestamp=now_s, **more)
+        data = known_fields(kind=kind, function_name=name, tool_call_id=call_id, timestamp=now_s, **more)
         self._emit(Rank.TOOLS, "function_call_event", data=data)
 
     def _arguments(self, call: Any) -> object:
@@ -218,7 +221,7 @@ class CallReader:
     def failed(self, frame: Any, _now_s: float) -> None:
         """A processor reports an error."""
         processor = getattr(frame, "processor", None)
-        data = _present(message=text_of(frame.error), processor=getattr(processor, "name", None))
+        data = known_fields(message=text_of(frame.error), processor=getattr(processor, "name", None))
         self._emit(Rank.METRICS, "error", data=data)  # callgauge only counts it, and a broken service reports many
 
     def measured(self, frame: Any, now_s: float) -> None:
@@ -226,26 +229,6 @@ class CallReader:
         for metric in frame.data:
             for kind, fields in metric_events(metric, now_s):
                 self._emit(Rank.METRICS, kind, **fields)
-
-
-def is_failure(result: object) -> bool:
-    """Whether a tool's result means a failure: by an error status, an `error` or an `error_type`. Text may be JSON.
-
-    Example:
-        >>> is_failure({"status": "error"}), is_failure('{"error": "no such flight"}'), is_failure("found")
-        (True, True, False)
-    """
-    if isinstance(result, str) and result.lstrip().startswith("{"):
-        try:
-            result = json.loads(result)
-        except ValueError:
-            return False
-    if not isinstance(result, Mapping):
-        return False
-    status = result.get("status")
-    return bool(
-        (isinstance(status, str) and status in FAILED_STATUSES) or result.get("error") or result.get("error_type")
-    )
 
 
 def _instructions(context: Any) -> str | None:
@@ -263,11 +246,6 @@ def _instructions(context: Any) -> str | None:
 def _parameters(schema: Any) -> Event:
     """The JSON schema of a tool's arguments."""
     return {"type": "object", "properties": schema.properties, "required": schema.required}
-
-
-def _present(**fields: Any) -> Event:
-    """The fields that are known."""
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _remember(times: dict[str, float], call_id: str, at_s: float) -> None:

@@ -6,7 +6,8 @@ A metric for which pipecat's `ServiceMetricsObserver` has no record travels as p
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from pipecat_callgauge.events import Rank
+from callgauge_send.events import Rank
+
 from pipecat_callgauge.frames import ByFrame
 
 try:

@@ -1,4 +1,4 @@
-"""The events of one call on their way to Kafka: bounded, and dropped events are counted."""
+"""The events of one call on their way: bounded, and dropped events are counted."""
 
 import asyncio
 import json
@@ -7,14 +7,14 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Final
 
-from pipecat_callgauge.events import Rank, Record
+from callgauge_send.events import Rank, Record
 
 MAX_WAITING: Final = 2_000
 """Events of one call that wait for the broker. A call has 200 to 340 a minute, so this is at least six minutes of it."""
 LOSS: Final = "events_dropped"
 """Type of the record with the number of dropped events of a call, by what they contained."""
 UNREAD: Final = "unread"
-"""Frames that could not be read, and events that a sink did not take; counted with the dropped events."""
+"""What could not be read, and events that a sink did not take; counted with the dropped events."""
 
 
 class Outbox:
@@ -58,6 +58,11 @@ class Outbox:
         self.lost[what] += 1
         self._unreported[what] += 1
         self.is_empty.clear()
+
+    def refuse(self, record: Record) -> None:
+        """Counts a record that the other side will never take. A refused report of losses is not reported again."""
+        if record.type != LOSS:
+            self.lose(record.rank.name.lower())
 
     def take(self, most: int) -> Sequence[Record]:
         """Returns the next records to send, oldest first; `settle` must follow. A report of losses goes first."""

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from callgauge_send.events import MAX_EVENT_BYTES, encoded
 from pipecat.adapters.llm.schemas.function_schema import FunctionSchema
 from pipecat.frames.frames import (
     BotStartedSpeakingFrame,
@@ -46,12 +47,11 @@ from pipecat.metrics.metrics import (
 )
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat_callgauge import CallgaugeObserver, setup_file
-from pipecat_callgauge.events import MAX_EVENT_BYTES, encoded
 from pipecat_callgauge.reading import LEFTOVER_SECONDS, CallReader
 
 from schemas.closed_sets import InputSource
 from schemas.events.codec import UnrecognizedEvent, decode
-from tests.unit.pipecat_observer.frames_in import UP, Observed
+from tests.unit.observers.pipecat.frames_in import UP, Observed
 
 
 async def test_speech_begins_and_ends_when_it_did_not_when_the_detector_was_sure() -> None:
