@@ -662,7 +662,10 @@ def test_last_words_leave_out_what_was_taken_back_and_how_it_was_said() -> None:
     said = last_words(records)
     assert {"turn", LATENCY, "tool_call", "dead_air", "closed"} <= {subject.name for subject in said}
     assert said[Subject(LATENCY, 1, 0)].keys() == {"result", "anchor", "source"}
-    assert said[Subject("closed", None, 0)].keys() == {"reason", "ended_reason", "turns", "events", "labels"}
+    assert said[Subject("closed", None, 0)].keys() == {
+        *("reason", "ended_reason", "turns", "events", "labels"),
+        *("began_at_ms", "ended_at_ms"),
+    }
     assert said[Subject("turn", 1, 0)] == {}
     assert said[Subject("dead_air", 2, T0_MS + 5_000)] == {"silent_since_ms": T0_MS + 5_000}
     assert number_in(said[Subject("tool_call", 1, 0)]) == 300
