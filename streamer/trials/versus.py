@@ -34,11 +34,13 @@ class Flip(NamedTuple):
         subgoal_id: Its name, the same in both.
         is_won: Whether it is the second that reached it.
         turn: The turn that reached it.
+        quote: What was said and done in that turn, redacted; None where the words of the call are not there.
     """
 
     subgoal_id: str
     is_won: bool
     turn: int | None
+    quote: str | None = None
 
 
 def flips(before: Trial, after: Trial) -> list[Flip]:
@@ -49,7 +51,9 @@ def flips(before: Trial, after: Trial) -> list[Flip]:
         was = then.get(now.subgoal_id)
         if was is not None and {was.finding, now.finding} == {True, False}:
             is_won = now.finding is True
-            found.append(Flip(now.subgoal_id, is_won, (now if is_won else was).reached_turn))
+            turn = (now if is_won else was).reached_turn
+            words = (after if is_won else before).words
+            found.append(Flip(now.subgoal_id, is_won, turn, None if turn is None else words.get(turn)))
     return found
 
 
@@ -148,6 +152,7 @@ def versus_lines(versus: Versus, names: tuple[str, str]) -> Iterator[str]:
     for call, found, before, after in flipped:
         success = [] if before == after else [f"success {_success(before)} to {_success(after)}"]
         yield f"  {call}: {', '.join([*success, *([flips_in_words(found)] if found else [])])}"
+        yield from quotes(found)
 
 
 def versus_json(versus: Versus, names: tuple[str, str]) -> dict[str, Any]:
@@ -188,6 +193,15 @@ def flips_in_words(found: Iterable[Flip]) -> str:
     return ", ".join(
         f"{each.subgoal_id} {'won' if each.is_won else 'lost'}{'' if each.turn is None else f' (turn {each.turn})'}"
         for each in found
+    )
+
+
+def quotes(found: Iterable[Flip]) -> Iterator[str]:
+    """The evidence of the flips of one call, in lines below it."""
+    yield from (
+        f"    turn {each.turn}: {each.quote}"
+        for each in dict.fromkeys(each._replace(subgoal_id="", is_won=True) for each in found)
+        if each.quote
     )
 
 
