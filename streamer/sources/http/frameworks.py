@@ -66,23 +66,26 @@ def translated(event: Mapping[str, Any], now_ms: int) -> Translated | None:
     return None
 
 
-def _speech(kind: str, time_ms: float) -> Event:
+def speech_event(kind: str, time_ms: float) -> Event:
+    """A start or end of speech, or a ruling about a turn, at this moment."""
     return {"type": "speech_event", "timestamp": int(time_ms), "data": {"kind": kind, "timestamp": to_seconds(time_ms)}}
 
 
-def _words(role: object, words: object, time_ms: float) -> Iterator[Event]:
+def message_events(role: object, words: object, time_ms: float) -> Iterator[Event]:
+    """The words of a turn of `user`, `assistant` or `bot`; nothing if there are none."""
     name = {"user": "user_message", "assistant": "assistant_message", "bot": "assistant_message"}.get(str(role))
     if name is not None and isinstance(words, str) and words.strip():
         yield {"type": name, "timestamp": int(time_ms), "data": {"content": words}}
 
 
-def _tool(kind: str, time_ms: float, call_id: object, **known: object) -> Event:
+def tool_event(kind: str, time_ms: float, call_id: object, **known: object) -> Event:
+    """A moment of a tool: `in_progress`, `completed` or `failed`."""
     fields = {name: value for name, value in known.items() if value is not None}
     data = {"kind": f"function_call_{kind}", "tool_call_id": call_id, "timestamp": to_seconds(time_ms), **fields}
     return {"type": "function_call_event", "timestamp": int(time_ms), "data": data}
 
 
-def _parsed(value: object) -> object:
+def parsed(value: object) -> object:
     """Arguments or an answer; text that is JSON is read, other text stays text."""
     try:
         return from_json(value, allow_inf_nan=False) if isinstance(value, str) else value
@@ -150,8 +153,8 @@ def _vapi_report(message: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
     """The report has the answers of tools, which no message has while the call runs."""
     for each in _listed(_mapping(message.get("artifact")).get("messages")):
         if each.get("role") == "tool_call_result":
-            result = _parsed(each.get("result"))
-            yield _tool(
+            result = parsed(each.get("result"))
+            yield tool_event(
                 "completed",
                 _time_ms(each.get("time"), time_ms),
                 each.get("toolCallId"),
@@ -164,12 +167,12 @@ def _vapi_report(message: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
 def _vapi_speech(message: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
     who = {"user": "user", "assistant": "bot"}.get(str(message.get("role")))
     if who is not None and message.get("status") in ("started", "stopped"):
-        yield _speech(f"{who}_speech_{message['status']}", time_ms)
+        yield speech_event(f"{who}_speech_{message['status']}", time_ms)
 
 
 def _vapi_words(message: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
     if message.get("transcriptType", "final") == "final":
-        yield from _words(message.get("role"), message.get("transcript"), time_ms)
+        yield from message_events(message.get("role"), message.get("transcript"), time_ms)
 
 
 def _vapi_tools(message: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
@@ -177,7 +180,7 @@ def _vapi_tools(message: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
         function = _mapping(each.get("function"))
         arguments = each.get("parameters", each.get("arguments", function.get("arguments")))
         name = each.get("name") or function.get("name")
-        yield _tool("in_progress", time_ms, each.get("id"), function_name=name, arguments=_parsed(arguments))
+        yield tool_event("in_progress", time_ms, each.get("id"), function_name=name, arguments=parsed(arguments))
 
 
 _Rule = Callable[[Mapping[str, Any], float], Iterator[Event]]
@@ -212,27 +215,29 @@ def _realtime(kind: str, event: Mapping[str, Any], time_ms: float) -> Iterator[E
     of, silence_ms = ("turn", 0) if silence_ms is None or not 0 <= silence_ms < time_ms else ("speech", silence_ms)
     match kind:
         case "input_audio_buffer.speech_started":
-            yield _speech(f"user_{of}_started", time_ms)
+            yield speech_event(f"user_{of}_started", time_ms)
         case "input_audio_buffer.speech_stopped":
-            yield _speech(f"user_{of}_stopped", time_ms - silence_ms)
+            yield speech_event(f"user_{of}_stopped", time_ms - silence_ms)
         case "output_audio_buffer.started":
-            yield _speech("bot_speech_started", time_ms)
+            yield speech_event("bot_speech_started", time_ms)
         case "output_audio_buffer.stopped" | "output_audio_buffer.cleared":
-            yield _speech("bot_speech_stopped", time_ms)
+            yield speech_event("bot_speech_stopped", time_ms)
         case "conversation.item.input_audio_transcription.completed":
-            yield from _words("user", event.get("transcript"), time_ms)
+            yield from message_events("user", event.get("transcript"), time_ms)
         case "response.output_audio_transcript.done" | "response.audio_transcript.done":
-            yield from _words("assistant", event.get("transcript"), time_ms)
+            yield from message_events("assistant", event.get("transcript"), time_ms)
         case "response.function_call_arguments.done":
-            arguments = _parsed(event.get("arguments"))
-            yield _tool(
+            arguments = parsed(event.get("arguments"))
+            yield tool_event(
                 "in_progress", time_ms, event.get("call_id"), function_name=event.get("name"), arguments=arguments
             )
         case "conversation.item.create":  # the sender's own event with the answer of a tool, whose name the sender adds
             item = _mapping(event.get("item"))
             if item.get("type") == "function_call_output":
-                result = _parsed(item.get("output"))
-                yield _tool("completed", time_ms, item.get("call_id"), function_name=event.get("name"), result=result)
+                result = parsed(item.get("output"))
+                yield tool_event(
+                    "completed", time_ms, item.get("call_id"), function_name=event.get("name"), result=result
+                )
         case "error":
             yield {
                 "type": "error",

@@ -501,11 +501,18 @@ _UNREAD: Final[Mapping[str, tuple[str, dict[str, str]]]] = {
 
 
 class EventsRoute:
-    """The route for events."""
+    """The route for events, in the encoding that `read` knows."""
 
     def __init__(
-        self, senders: Senders, batches: Batches, bodies: Bodies, writer: AcknowledgedWriter, instruments: Instruments
+        self,
+        senders: Senders,
+        batches: Batches,
+        bodies: Bodies,
+        writer: AcknowledgedWriter,
+        instruments: Instruments,
+        read: Callable[[bytes, str, Mapping[str, str]], Iterator[Posted | None]] = posted_events,
     ) -> None:
+        self._read = read
         self._senders = senders
         self._batches = batches
         self._bodies = bodies
@@ -548,7 +555,7 @@ class EventsRoute:
         refused: list[Refusal] = []
         left_out = 0
         try:
-            async for posted in _in_turns(posted_events(body, headers.get("content-type", ""), headers)):
+            async for posted in _in_turns(self._read(body, headers.get("content-type", ""), headers)):
                 found = list(self._batches.all_checked(posted, sender, request_id))
                 accepted += [each for each in found if isinstance(each, Accepted)]
                 refused += [each for each in found if isinstance(each, Refusal)]
