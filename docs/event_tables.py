@@ -78,6 +78,8 @@ WHEN: Final[Mapping[str, str]] = {
     "`words`, `speech`, `tools`, `call`, `unread`).",
     "ProcessorFailed": "When a processor of the bot reports an error. It is counted; its text is not kept.",
     "IgnoredLine": "Lines of EVA's pipecat log that no rule reads. You need not send them.",
+    "CallNote": "When another agent takes over, or what looked like an interruption was none (`resumed`). It is kept in the topic; "
+    "no score reads it yet.",
     "ToolLine": "A copy of a tool call by realtime frameworks. No rule reads it: the audit log has the call too.",
     "AuditUser": "When the agent has the user's words. `turn_id` marks a placeholder that `user_text_updated` replaces.",
     "AuditAssistant": "When the language model has written a reply, before it is spoken.",

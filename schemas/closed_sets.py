@@ -6,7 +6,7 @@ This module imports nothing of ours and nothing from outside the standard librar
 from enum import StrEnum
 from typing import Final, Literal, get_args
 
-RoleName = Literal["evaluator", "exporter", "judge", "history", "ingest", "monitor"]
+RoleName = Literal["evaluator", "exporter", "judge", "history", "console", "ingest", "monitor"]
 ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
 """The roles that a process may run."""
 
@@ -106,6 +106,10 @@ class ToolOutcome(StrEnum):
     ERROR = "error"
     UNANSWERED = "unanswered"
     UNKNOWN = "unknown"
+
+
+FAILED_USES: Final = frozenset({ToolOutcome.ERROR, ToolOutcome.UNANSWERED})
+"""Outcomes of tool calls that failed for certain: what a producer withholds is not known to have failed."""
 
 
 class IngestOutcome(StrEnum):

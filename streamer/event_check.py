@@ -17,7 +17,7 @@ from consumers.runtime.process import OperatorError, wall_clock_ms
 from schemas.closed_sets import MisreadReason
 from schemas.events.codec import Misread
 from schemas.events.elevenlabs import CarriedAgentEvent
-from schemas.events.pipecat import IgnoredLine, ToolLine
+from schemas.events.pipecat import CallNote, IgnoredLine, ToolLine
 from schemas.events.simulator import CONTROL_EVENTS, source_of
 from streamer.settings.all_settings import SenderSettings
 from streamer.sources.http.posted import LINES, Accepted, Batches, Posted, Refusal, UnreadableBodyError, posted_events
@@ -162,7 +162,7 @@ UNNAMED: Final = "the call"
 """Name for the conversation of events that have none in them: on Kafka it is in the key."""
 _CARRIED: Final = {
     ("elevenlabs" if kind is CarriedAgentEvent else "pipecat", name)
-    for kind in (CarriedAgentEvent, IgnoredLine, ToolLine)
+    for kind in (CarriedAgentEvent, CallNote, IgnoredLine, ToolLine)
     for name in get_args(kind.model_fields["type"].annotation)
 }
 

@@ -15,7 +15,7 @@ from consumers.engine.goals.text_judges import Ratings
 from consumers.engine.limits import Limits
 from consumers.engine.measures.rows import Measures
 from consumers.engine.records import Cause, Revisions
-from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, Redactor
+from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, CallRedactor, Redactor
 from consumers.engine.sources import (
     AGENT_EVENTS,
     AUDIO_KINDS,
@@ -372,7 +372,7 @@ class Call:
             yield False
         value = None
         if self.writes_transcript:
-            transcript, entries = self._transcript(), []
+            transcript, entries = self.transcript(self.redactor), []
             for entry in () if transcript.is_too_large else transcript:
                 if entry is not None:
                     entries.append(entry)
@@ -383,12 +383,13 @@ class Call:
                 out.append(Count("callgauge_limits_hit_total", ("transcript",)))
         out.append(CloseCall(self.conversation_id, tuple(records), value))
 
-    def _transcript(self) -> CallTranscript | RecordedTranscript:
+    def transcript(self, redactor: Redactor | CallRedactor) -> CallTranscript | RecordedTranscript:
+        """The transcript as it is now. It yields None where a step may end."""
         live, record, agent = self.live, self.live.record, self._revisions.labels.agent
         if record is not None and record.entries:
-            return RecordedTranscript(self.conversation_id, record.entries, record.agent_id or agent, self.redactor)
+            return RecordedTranscript(self.conversation_id, record.entries, record.agent_id or agent, redactor)
         metrics_of = partial(self._measures.stages.turn_metrics, live.heard(), record)
-        return CallTranscript(self.conversation_id, live, agent, self.redactor, metrics_of)
+        return CallTranscript(self.conversation_id, live, agent, redactor, metrics_of)
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
         """Expires verdicts and finds stalls; returns whether the call is over and still waits for verdicts."""

@@ -446,6 +446,11 @@ class SqliteHistory:
             return [row for text, row in texts if all(word in text for word in wanted)][: question.most]
         return [row for _, row in found]
 
+    def call_records(self, conversation_id: str) -> tuple[list[AnyScoreRecord], bytes | None]:
+        """Returns the newest records of a call and its transcript, from one file; no record and None if it is not here."""
+        found = self._found(conversation_id)
+        return ([], None) if found is None else (found[0].records(found[1]), found[0].transcript(found[1]))
+
     def records_of(self, conversation_id: str) -> list[AnyScoreRecord]:
         """Returns the newest records of a call; none if it is not here."""
         found = self._found(conversation_id)

@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from schemas.closed_sets import ToolOutcome, UnscoredReason
+from schemas.closed_sets import FAILED_USES, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.live_view import Subject, newest_scores
 from schemas.scores.records import (
@@ -34,7 +34,6 @@ from streamer.recordings.files import RecordingError, raw_lines_of
 
 READ_NAMES: Final = frozenset({"call_started", "goals", "subgoal", "progress", "call", "tool_call", "closed"})
 """Names of the records that a trial is made of; a reader may leave out all others before it decodes them."""
-_FAILED: Final = frozenset({ToolOutcome.ERROR, ToolOutcome.UNANSWERED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ class CallFold:
         subgoals = tuple(
             _outcome(subgoal.id, found.get(index)) for index, subgoal in enumerate(goals.goal_set.subgoals)
         )
-        tools = (record for record in records if isinstance(record, ToolUseFact) and record.outcome in _FAILED)
+        tools = (record for record in records if isinstance(record, ToolUseFact) and record.outcome in FAILED_USES)
         return Trial(
             conversation_id=conversation_id,
             place=place,

@@ -19,6 +19,7 @@ from tests.chaos.cluster.proxy import Way
 from tests.integration.score_log import records_on
 from tests.support.brokers.kafka_broker import NoBrokerError
 from tests.support.brokers.topic_changes import create_topics
+from tests.support.observers import PYTHONPATH
 from tests.support.patience import patient
 from tests.support.required_tools import MISSING
 from tests.tidy.source_tree import ROOT
@@ -47,8 +48,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def fleet(cluster: Cluster, name: str, *options: str, is_observed: bool = True) -> "subprocess.Popen[str]":
     """A process with bots that reach the broker through a door of the proxy."""
-    paths = os.pathsep.join(map(str, (ROOT, ROOT / "streamer/pipecat_observer")))
-    environment = {"PYTHONPATH": paths, "CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("left"),
+    environment = {"PYTHONPATH": PYTHONPATH, "CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("left"),
                    "CALLGAUGE_TOPIC_PREFIX": f"{name}."}  # fmt: skip
     python = [sys.executable, "-W", "ignore", "-m", "tests.support.pipecat_bots.fleet"]
     command = [*python, *(["--observed"] if is_observed else []), "--silent", "--name", name]

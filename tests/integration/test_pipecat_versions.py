@@ -18,6 +18,7 @@ from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord, InterruptionFact, Scored, ToolUseFact, VoiceToVoiceLatency
 from tests.integration.score_log import records_on
 from tests.support.fakes.engine_feed import records_of
+from tests.support.observers import PIPECAT, SEND
 from tests.support.patience import patient
 from tests.support.required_tools import CACHE, MISSING
 from tests.tidy.source_tree import ROOT
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.long]
 EXACT: Final = ("0.0.102", "1.0.0", "1.3.0", "1.9.0", "1.12.0", "1.14.0")
 BARE: Final = "0.0.95"
 """Its detector does not say how long it waited."""
-SETUP_FILE: Final = ROOT / "streamer/pipecat_observer/pipecat_callgauge/setup_file.py"
+SETUP_FILE: Final = PIPECAT / "pipecat_callgauge/setup_file.py"
 BOT: Final = ROOT / "tests/support/pipecat_bots/any_version.py"
 INSTALL_SECONDS: Final = 300
 CLOSE_MS: Final = 1.0
@@ -53,7 +54,7 @@ def play(pipecat: str, call: str, environment: dict[str, str], *, by_setup_file:
     setup = {"PIPECAT_SETUP_FILES": str(SETUP_FILE), "CALLGAUGE_AGENT": "any-version"} if by_setup_file else {}
     ended = subprocess.run(
         [str(python_with(pipecat)), "-W", "ignore", str(BOT), call], capture_output=True, text=True, timeout=patient(120),
-        env={**os.environ, **environment, **setup, "PYTHONPATH": str(SETUP_FILE.parents[1])},
+        env={**os.environ, **environment, **setup, "PYTHONPATH": os.pathsep.join(map(str, (SEND, PIPECAT)))},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     latencies: list[float] = json.loads(ended.stdout.splitlines()[-1])["latencies_ms"]

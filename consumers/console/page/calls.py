@@ -161,7 +161,6 @@ class TurnHeard(NamedTuple):
 class HeardCall(NamedTuple):
     """One call; times in epoch milliseconds, and from `start_ms` to `end_ms` everything of it happened."""
 
-    context: MetricContext
     start_ms: float
     end_ms: float
     stretches: tuple[Stretch, ...]
@@ -181,9 +180,10 @@ def heard_in(call: Call, times_ms: Iterable[float]) -> HeardCall:
         call: The call after its last event.
         times_ms: When its events were.
     """
-    context, heard = call.context(), call.live.heard()
+    heard = call.live.heard()
     tools = tuple(call.live.turns.tools)
     if heard.is_simulated:
+        context = call.context()
         stretches = in_order(
             chain(
                 _from_audio(context.audio_timestamps_user_turns, Speaker.USER),
@@ -196,7 +196,7 @@ def heard_in(call: Call, times_ms: Iterable[float]) -> HeardCall:
         stretches = in_order(_from_bot(said, heard.sides))
         turns = _turns_by_bot(said)
     start_ms, end_ms = _span(times_ms, stretches)
-    return HeardCall(context, start_ms, end_ms, stretches, tools, turns)
+    return HeardCall(start_ms, end_ms, stretches, tools, turns)
 
 
 def _from_audio(segments: AudioSegments, speaker: Speaker) -> Iterator[Stretch]:

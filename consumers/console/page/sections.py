@@ -1,6 +1,7 @@
 """The sections of the report: what each shows is computed here, how it looks is in its template."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from itertools import pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -15,6 +16,7 @@ from consumers.console.page.drawing import (
     clock,
     counted,
     day_and_time,
+    duration,
     in_words,
     made,
     not_judged,
@@ -24,19 +26,23 @@ from consumers.console.page.drawing import (
     quantity,
     round_ticks,
     seconds,
+    seconds_if_known,
     shortened,
     spaced,
     time_ticks,
     title,
 )
 from consumers.console.page.rendering import render
+from consumers.engine.measures.eva import EXPERIENCE_THRESHOLDS
 from consumers.engine.measures.talk import LONG_SILENCE_MS
 from consumers.engine.turns.timeline import PairedUse
-from schemas.closed_sets import CloseReason, Speaker, ToolOutcome
+from schemas.closed_sets import FAILED_USES, CloseReason, Speaker, ToolOutcome
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.records import (
+    AgentErrorsFact,
     DeadAirFact,
+    EvaMetricName,
     ExpectedToolCallScore,
     InterruptionFact,
     NotApplicable,
@@ -47,8 +53,10 @@ from schemas.scores.records import (
     StallFact,
     SubgoalScore,
     ToolUseFact,
+    TurnOutcome,
     Unscored,
 )
+from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS
 
 # The progress of a call: the share of reached subgoals after each turn, and the turn that reached each.
 
@@ -357,22 +365,32 @@ def _in_sequence(known: Mapping[Stage, float], wait_ms: float | None) -> list[tu
     return lengths
 
 
-# The parts of a call to look at first: long waits, overlapping speech, dead air, failed tools, stalls.
-
-LONG_WAIT_MS: Final = 3_500
-"""From here on a wait is pointed out: where EVA's turn taking gives nothing, and where the alert for slow answers is."""
+# The parts of a call to look at first: long waits, missing answers, overlapping speech, dead air, failed tools, the task, stalls.
 
 MOST_MOMENTS: Final = 12
 """Of one kind that are listed."""
 
 _NO_FAULTS: Final = frozenset({"User interrupted", "Waits not known"})
 """Kinds that a good call has too."""
+_ENDINGS: Final = {
+    TurnOutcome.UNANSWERED: "the call went on",
+    TurnOutcome.ABANDONED: "the call ended",
+    TurnOutcome.FAILED: "the agent reported an error",
+}
+"""How a turn without an answer ended."""
+_TASKS: Final[Mapping[EvaMetricName, str]] = {
+    "eva_authentication_success": "the session at the end is not the expected one",
+    "eva_task_completion": "the records at the end are not the expected ones",
+}
+"""EVA's metrics of the end of a call that are 0 or 1, and what 0 means."""
 
 
 class Moment(NamedTuple):
-    """A turn with its remark; a greater `weight` comes first. A stall that the call came out of is no fault."""
+    """A turn with its remark; None is the call as a whole. A greater `weight` comes first. A stall that the call came out of is no
+    fault.
+    """
 
-    turn: int
+    turn: int | None
     text: str
     weight: float = 0.0
     is_fault: bool = True
@@ -395,28 +413,47 @@ class Standout(NamedTuple):
 def standouts(call: ReportedCall) -> list[Standout]:
     """Every kind with at least one moment; the kinds that disturb the user most come first."""
     waits_ms = call.waits_ms
-    silences = [each.silence for each in call.dead_air if waits_ms.get(each.silence.turn, 0) < LONG_WAIT_MS]
-    long_waits = [(turn, wait_ms) for turn, wait_ms in waits_ms.items() if wait_ms >= LONG_WAIT_MS]
+    silences = [each.silence for each in call.dead_air if waits_ms.get(each.silence.turn, 0) <= SLOW_MS]
+    long_waits = [(turn, wait_ms) for turn, wait_ms in waits_ms.items() if wait_ms > SLOW_MS]
     unknown = [(wait.turn, wait.result.reason) for wait in call.latencies if isinstance(wait.result, Unscored)]
     kinds: dict[str, Iterable[Moment]] = {
-        f"Waits over {seconds(LONG_WAIT_MS)}": [
+        "Authentication failed": _task(call, "eva_authentication_success"),
+        "Task not completed": _task(call, "eva_task_completion"),
+        "Turns without an answer": [
+            Moment(row.turn, _ENDINGS[row.outcome]) for row in call.rows if row.outcome in _ENDINGS
+        ],
+        f"Waits over {seconds(SLOW_MS)}, the objective": [
             Moment(turn, seconds(wait_ms), wait_ms) for turn, wait_ms in long_waits
         ],
         "Assistant spoke over the user": _interruptions(call, Speaker.ASSISTANT),
         "User interrupted": _interruptions(call, Speaker.USER),
         # Without long waits for an answer: such as at the end of a call.
         "Other dead air": [Moment(each.turn, seconds(each.length_ms), each.length_ms) for each in silences],
+        "Errors of the agent": _errors(call),
         "Tools without success": _tools(call),
         "No progress after": _stalls(call),
         "Waits not known": [Moment(turn, in_words(reason)) for turn, reason in unknown],
     }
     found = []
     for heading, moments in kinds.items():
-        ordered = sorted(sorted(moments, key=attrgetter("turn")), key=attrgetter("weight"), reverse=True)
+        in_order = sorted(moments, key=lambda each: -1 if each.turn is None else each.turn)
+        ordered = sorted(in_order, key=attrgetter("weight"), reverse=True)
         if ordered:
             is_fault = heading not in _NO_FAULTS and any(each.is_fault for each in ordered)
             found.append(Standout(heading, tuple(ordered), is_fault))
     return found
+
+
+def _task(call: ReportedCall, name: EvaMetricName) -> Iterator[Moment]:
+    score = None if call.whole is None else call.whole.eva.get(name)
+    if score is not None and isinstance(score.result, Scored) and not score.result.value:
+        yield Moment(None, _TASKS[name])
+
+
+def _errors(call: ReportedCall) -> Iterator[Moment]:
+    for fact in call.of(AgentErrorsFact):
+        component = "" if fact.component is None else f", the newest of its {in_words(fact.component)}"
+        yield Moment(None, f"{counted(fact.errors, 'error')}{component}")
 
 
 def _interruptions(call: ReportedCall, by: Speaker) -> Iterator[Moment]:
@@ -429,7 +466,7 @@ def _interruptions(call: ReportedCall, by: Speaker) -> Iterator[Moment]:
 
 def _tools(call: ReportedCall) -> Iterator[Moment]:
     for use in call.of(ToolUseFact):
-        if use.outcome in (ToolOutcome.ERROR, ToolOutcome.UNANSWERED):
+        if use.outcome in FAILED_USES:
             how = "failed" if use.outcome is ToolOutcome.ERROR else "did not answer"
             yield Moment(use.turn or 0, f"{call.shown(use.tool)} {how}")
 
@@ -438,8 +475,125 @@ def _stalls(call: ReportedCall) -> Iterator[Moment]:
     reached = sorted(each.reached_turn for each in call.subgoals if each.reached_turn is not None)
     for stall in call.of(StallFact):
         later = next((turn for turn in reached if turn > stall.since_turn), None)
-        text = "to the end of the call" if later is None else f"until turn {later}"
+        end = "to the end of the call" if call.closed is not None else "until now"
+        text = end if later is None else f"until turn {later}"
         yield Moment(stall.since_turn, text, is_fault=later is None)
+
+
+# The figures of a call, as tiles: each says whether it is good by the objectives of deploy/slo.yaml, in words and with a mark.
+
+
+class Verdict(StrEnum):
+    """How good a figure is: within its objective, beyond it as in usual calls, or worse."""
+
+    GOOD = "good"
+    FAIR = "fair"
+    BAD = "bad"
+
+
+class Tile(NamedTuple):
+    """One figure.
+
+    Attributes:
+        name: What it is.
+        value: It in words.
+        more: What it rests on; None where the value says all.
+        judged: How good it is, with the objective in words; None where there is no objective, or the figure is not known.
+    """
+
+    name: str
+    value: str
+    more: str | None = None
+    judged: tuple[Verdict, str] | None = None
+
+
+def tiles(call: ReportedCall) -> Iterator[Tile]:
+    """The figures in their order; those that this call cannot have are left out."""
+    closed, waits_ms, last = call.closed, call.waits_ms, call.last_progress
+    yield Tile("Length", duration(call.length_ms), None if closed is None else counted(closed.turns, "turn"))
+    in_time = sum(wait_ms <= SLOW_MS for wait_ms in waits_ms.values())
+    yield Tile(
+        "Median wait",
+        seconds_if_known(call.median_wait_ms),
+        f"{in_time} of {counted(len(waits_ms), 'turn')} within {seconds(SLOW_MS)}" if waits_ms else "of 0 turns",
+        _of_a_wait(call.median_wait_ms),
+    )
+    longest_ms = None if call.slowest_turn is None else waits_ms[call.slowest_turn]
+    yield Tile(
+        "Longest wait",
+        seconds_if_known(longest_ms),
+        None if longest_ms is None else f"turn {call.slowest_turn}",
+        _of_a_wait(longest_ms),
+    )
+    yield _dead_air_tile(call)
+    yield _interruptions_tile(call)
+    uses = call.of(ToolUseFact)
+    failed = sum(use.outcome in FAILED_USES for use in uses)
+    judged = (Verdict.BAD, f"{failed} without success") if failed else (Verdict.GOOD, "all with success")
+    yield Tile("Tools", counted(len(uses), "use"), None, judged if uses else None)
+    if call.goals is not None:
+        reached = None if last is None else f"{last.reached} of {counted(last.subgoals, 'subgoal')}"
+        yield Tile("Progress", progress_value(call), reached, _of_progress(call))
+    yield from _eva_tiles(call)
+
+
+def _of_a_wait(wait_ms: float | None) -> tuple[Verdict, str] | None:
+    if wait_ms is None:
+        return None
+    if wait_ms <= SLOW_MS:
+        return Verdict.GOOD, f"within {seconds(SLOW_MS)}"
+    return (
+        (Verdict.FAIR, f"over {seconds(SLOW_MS)}")
+        if wait_ms <= VERY_SLOW_MS
+        else (Verdict.BAD, f"over {seconds(VERY_SLOW_MS)}")
+    )
+
+
+def _dead_air_tile(call: ReportedCall) -> Tile:
+    times = call.dead_air_times
+    if times is None:
+        return Tile("Dead air", "not known")
+    threshold = seconds(min((fact.threshold_ms for fact in call.of(DeadAirFact)), default=LONG_SILENCE_MS))
+    judged = (Verdict.BAD, f"silent for over {threshold}") if times else (Verdict.GOOD, f"never over {threshold}")
+    return Tile("Dead air", counted(times, "time"), seconds(call.dead_air_ms) if times else None, judged)
+
+
+def _interruptions_tile(call: ReportedCall) -> Tile:
+    by = [fact.by for fact in call.of(InterruptionFact)]
+    by_user, by_assistant = by.count(Speaker.USER), by.count(Speaker.ASSISTANT)
+    judged = None
+    if not by:
+        judged = Verdict.GOOD, "none"
+    elif by_assistant >= MANY_INTERRUPTIONS:
+        judged = Verdict.BAD, "the assistant again and again"
+    elif by_assistant:
+        judged = Verdict.FAIR, "the assistant spoke over the user"
+    return Tile("Interruptions", str(len(by)), f"{by_user} by the user, {by_assistant} by the assistant", judged)
+
+
+def _of_progress(call: ReportedCall) -> tuple[Verdict, str] | None:
+    last = call.last_progress
+    if last is None or not isinstance(last.result, Scored):
+        return None
+    if last.reached == last.subgoals:
+        return Verdict.GOOD, "every subgoal reached"
+    if call.closed is not None:
+        return Verdict.BAD, "not every subgoal reached"
+    return (Verdict.FAIR, "stalled") if any(each.is_fault for each in _stalls(call)) else None
+
+
+def _eva_tiles(call: ReportedCall) -> Iterator[Tile]:
+    eva = {} if call.whole is None else call.whole.eva
+    timing = eva.get("eva_turn_taking")
+    if timing is not None and isinstance(timing.result, Scored):
+        least, value = EXPERIENCE_THRESHOLDS["turn_taking"], timing.result.value
+        judged = (Verdict.GOOD, f"EVA passes from {least}") if value >= least else (Verdict.BAD, f"below EVA's {least}")
+        yield Tile("Turn taking", number(value), "from 0 to 1, best 1", judged)
+    task = eva.get("eva_task_completion")
+    if task is not None and isinstance(task.result, Scored):
+        is_done = bool(task.result.value)
+        judged = (Verdict.GOOD, "as expected") if is_done else (Verdict.BAD, "not as expected")
+        yield Tile("Task", "done" if is_done else "not done", None, judged)
 
 
 # The speech of the two sides: amount, speed, and longest monologues.
@@ -491,6 +645,8 @@ MOST_TURN_LINKS: Final = 500
 """Bound of linked turns: as many as the transcript shows."""
 _LEAST_PIXELS: Final = 320
 _PIXELS_PER_SECOND: Final = 3
+_PHONE_PIXELS: Final = 260
+"""Room for the drawing on a small telephone, where it is said that a wider one scrolls."""
 _HALF_LABEL_PIXELS: Final = 14
 _TICK_PIXELS: Final = 90
 _DIGIT_PIXELS: Final = 8
@@ -512,6 +668,7 @@ def timeline(call: ReportedCall) -> Markup:
         "timeline.html",
         call=call,
         pixels=pixels,
+        is_wide=pixels > _PHONE_PIXELS,
         scale=scale,
         least=100 * _LEAST_SHARE / pixels,
         most_drawn=MOST_DRAWN,
@@ -679,7 +836,7 @@ def transcript(call: ReportedCall) -> Markup:
         }
         for heard in turns[:MOST_TURNS]
     ]
-    return render("transcript.html", call=call, turns=shown, long_wait_ms=LONG_WAIT_MS)
+    return render("transcript.html", call=call, turns=shown, objective_ms=SLOW_MS)
 
 
 def _entries(heard: TurnHeard) -> Iterator[tuple[Said | PairedUse, bool, str, str | None]]:
@@ -706,12 +863,15 @@ SECTIONS: Final = {
     "Transcript": transcript,
 }
 """The sections of a call below its figures: each is one function and the template that it fills."""
+_PLACES: Final = {name: name.split()[0].lower() for name in SECTIONS}
+"""The end of the id of each section."""
 _REASON_CHARS: Final = 60
 _FIRST_MS: Final = 946_684_800_000
 """The year 2000: no call is older."""
 
 
 def progress_value(call: ReportedCall) -> str:
+    """Progress at the end, or so far."""
     last = call.last_progress
     if last is None:
         return "no goals" if call.goals is None else "not judged"
@@ -730,21 +890,17 @@ def end_in_words(call: ReportedCall) -> str:
 
 def section(call: ReportedCall, *, has_index: bool) -> Markup:
     """Everything about one call."""
-    uses = call.of(ToolUseFact)
+    filled = ((name, f"{call.anchor_id}-{_PLACES[name]}", fill(call)) for name, fill in SECTIONS.items())
     return render(
         "call.html",
         call=call,
         has_index=has_index,
         labels=_labels(call),
-        interrupted_by=[fact.by for fact in call.of(InterruptionFact)],
-        tools=len(uses),
-        failed=sum(use.outcome in (ToolOutcome.ERROR, ToolOutcome.UNANSWERED) for use in uses),
-        progress=progress_value(call),
-        timing=None if call.whole is None else call.whole.eva.get("eva_turn_taking"),
+        tiles=list(tiles(call)),
         standouts=standouts(call),
         most_moments=MOST_MOMENTS,
         nothing=_nothing(call),
-        sections=[(name, fill(call)) for name, fill in SECTIONS.items()],
+        sections=[each for each in filled if each[2]],
     )
 
 
@@ -769,7 +925,7 @@ def _began(start_ms: float) -> str:
 def _nothing(call: ReportedCall) -> str:
     """The sentence for a call without standouts; it names the kinds that could be measured."""
     known = {
-        "long wait": bool(call.waits_ms),
+        f"wait over {seconds(SLOW_MS)}": bool(call.waits_ms),
         "interruption": True,
         "dead air": call.dead_air_times is not None,
         "tool that failed": True,

@@ -511,7 +511,11 @@ def test_of_several_records_the_one_of_the_whole_call_counts(is_early_first: boo
 
 @pytest.mark.parametrize(("announced", "reason"), [(None, "Client ended call"), ("goodbye", "goodbye")])
 def test_a_call_ends_for_the_reason_in_its_record_unless_an_event_names_one(announced: str | None, reason: str) -> None:
-    metadata = {"start_time_unix_secs": T0_MS // 1000, "call_duration_secs": 24, "termination_reason": "Client ended call"}
+    metadata = {
+        "start_time_unix_secs": T0_MS // 1000,
+        "call_duration_secs": 24,
+        "termination_reason": "Client ended call",
+    }
     feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), record(entry("user", "Hello"), metadata=metadata))
     if announced is not None:
         feed.send("audit", {"type": "call_ended", "reason": announced}, 61_000)
