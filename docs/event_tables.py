@@ -24,7 +24,7 @@ def _models(union: Any) -> tuple[type[BaseModel], ...]:
 
 _CONTROL: Final = _models(ControlEvent)
 _FIRST: Final = ("SpeechEventRecord", "MessageRecord", "FunctionCallRecord")
-"""The events that a pipecat bot needs first."""
+"""The events that any agent needs first."""
 
 
 class EventSource(NamedTuple):
@@ -45,7 +45,9 @@ _OF_AGENTS: Final[list[type[BaseModel]]] = [*_models(TypedAgentEvent), Conversat
 _OF_CALLERS: Final[list[type[BaseModel]]] = [AudioEvent, *_without_control(TypedSimulatorEvent)]
 SOURCES: Final = (
     EventSource("Any source", "any input topic", "audit", _CONTROL),
-    EventSource("A pipecat bot", "`pipecat.events`", "pipecat", _OF_BOTS),
+    EventSource(
+        "Speech, words, tools and figures of any agent, in pipecat's words", "`pipecat.events`", "pipecat", _OF_BOTS
+    ),
     EventSource("The agent's audit log", "`audit.events`", "audit", _models(AuditEvent)),
     EventSource("A real ElevenLabs agent", "`elevenlabs.events`", "elevenlabs", _OF_AGENTS),
     EventSource("A simulated caller of EVA", "`elevenlabs.events`", "user_sim", _OF_CALLERS),

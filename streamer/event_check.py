@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
 
+from pydantic_core import from_json
+
 from consumers.console.page.drawing import counted
 from consumers.engine.admission import FIRST_MS
 from consumers.engine.limits import Limits
@@ -213,11 +215,14 @@ def check_events(content: bytes, content_type: str = "") -> Findings:
     batches = Batches(Senders({"": SenderSettings()}), limits, Redactor(), wall_clock_ms)
     for posted in filter(None, posted_events(content, content_type, {}, most_events=MAX_EVENTS)):
         given = _named(posted, findings)
-        outcome = batches.checked(given, sender, "check")
-        if isinstance(outcome, Refusal):
-            findings.refused.append(outcome)
-        else:
-            _note(given, outcome, findings)
+        outcomes = list(batches.all_checked(given, sender, "check"))
+        if not outcomes:
+            findings.carried["another framework's, without a rule"] += 1
+        for outcome in outcomes:
+            if isinstance(outcome, Refusal):
+                findings.refused.append(outcome)
+            else:
+                _note(given.place, outcome, findings)
     return findings
 
 
@@ -227,17 +232,19 @@ def _named(posted: Posted, findings: Findings) -> Posted:
     event = posted.event
     if not isinstance(event, Mapping) or "conversation_id" in event or {"subject", "partitionkey"} & attributes.keys():
         return posted
+    if isinstance(event.get("message"), Mapping):  # Vapi's, which names the call inside
+        return posted
     findings.without_conversation += 1
     return posted._replace(event={**event, "conversation_id": UNNAMED})
 
 
-def _note(posted: Posted, accepted: Accepted, findings: Findings) -> None:
-    event: Mapping[str, Any] = posted.event
+def _note(place: int, accepted: Accepted, findings: Findings) -> None:
+    event: Mapping[str, Any] = from_json(accepted.record.value)
     stream = accepted.stream
     name = agent_event_name(event) if stream == "elevenlabs" else event_name(source_of(stream), event)
     time_ms = event_time_ms(event)
     if time_ms is not None and 0 < time_ms < FIRST_MS:
-        findings.in_seconds.append(posted.place)
+        findings.in_seconds.append(place)
     if accepted.misread is not None and accepted.misread.reason is not MisreadReason.FIELD_LEFT_OUT:
         findings.not_understood[accepted.misread] += 1
     elif (stream, name) in _CARRIED:

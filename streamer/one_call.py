@@ -470,7 +470,10 @@ def _words(shown: ReportedCall) -> Iterator[str]:
 
 def _wait(result: object, anchor: str | None) -> str:
     if isinstance(result, Scored):
-        return f"answered after {to_seconds(result.value):.2f} s{f' ({anchor})' if anchor else ''}"
+        by = f" ({anchor})" if anchor else ""
+        if result.value < 0:
+            return f"the agent began {to_seconds(-result.value):.2f} s before the user had finished{by}"
+        return f"answered after {to_seconds(result.value):.2f} s{by}"
     return f"no latency ({result.reason.value})" if isinstance(result, Unscored) else "no latency"
 
 
@@ -481,7 +484,8 @@ def _remark(record: CallRecord) -> str | None:
         case DeadAirFact():
             return f"dead air over {to_seconds(record.threshold_ms):g} s"
         case ToolUseFact():
-            took = "" if record.duration_ms is None else f" in {to_seconds(record.duration_ms):.2f} s"
+            # A log that gives both ends of a use one time says nothing of how long it took.
+            took = f" in {to_seconds(record.duration_ms):.2f} s" if record.duration_ms else ""
             return f"{record.tool}: {record.outcome.value}{took}"
         case StallFact():
             return f"no subgoal since turn {record.since_turn}"

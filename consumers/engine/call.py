@@ -521,6 +521,8 @@ class Call:
     def _on_call_started(self, event: CallStarted, time_ms: int, out: list[Effect]) -> None:
         known = self._revisions.labels
         self.live.began(time_ms)
+        if event.is_told_later:
+            self.live.without_dead_air()
         self._measures.eva.supplied.started(event)
         if event.pipeline_type is not None:
             self.history.set_pipeline_type(event.pipeline_type)

@@ -116,6 +116,8 @@ class CallStarted(WireModel):
 
     `role`, `instructions` (the system prompt) and `current_date_time` are what the agent was told. With its tools, judges of
     faithfulness read them, without personal data.
+
+    `is_told_later` says that events come long after what they tell, as spans do: then no silence is called dead air while the call runs.
     """
 
     type: Literal["call_started"]
@@ -131,6 +133,7 @@ class CallStarted(WireModel):
     role: Text | None = None
     instructions: Annotated[str, StringConstraints(max_length=MAX_INSTRUCTIONS_CHARS)] | None = None
     current_date_time: Name | None = None
+    is_told_later: bool | None = None
 
 
 class CallEnded(WireModel):

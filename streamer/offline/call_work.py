@@ -84,14 +84,7 @@ def found_calls(paths: Sequence[Path]) -> list[Found]:
     first: RecordingError | None = None
     for path in paths:
         try:
-            if holds_scores(path):
-                raise RecordingError(
-                    what="these are score records, and no recording",
-                    where=str(path),
-                    expected="events of calls",
-                    seen="what `callgauge score` prints, which has no events",
-                    remedy="`callgauge trials` compares calls by their score records; give the recording that they were made from.",
-                )
+            _require_no_scores(path)
             recorded = RecordedPath(path)
         except RecordingError as error:
             if not path.exists():
@@ -108,6 +101,17 @@ def found_calls(paths: Sequence[Path]) -> list[Found]:
     if first is not None and not any(isinstance(each, RecordedPath) for each in found):
         raise first
     return found
+
+
+def _require_no_scores(path: Path) -> None:
+    if holds_scores(path):
+        raise RecordingError(
+            what="these are score records, and no recording",
+            where=str(path),
+            expected="events of calls",
+            seen="what `callgauge score` prints, which has no events",
+            remedy="`callgauge trials` compares calls by their score records; give the recording that they were made from.",
+        )
 
 
 def total_of(found: Sequence[Found]) -> int | None:

@@ -204,6 +204,11 @@ class PositionFile:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> PositionError:
+        if self._lock is not None and not self._path.parent.is_dir():
+            return PositionError(
+                f"{self._path}: the folder of the position is not there any more: was the run moved or renamed? Sending stops. Start the "
+                "command again with the folder's present name: the position moves with it, and nothing is evaluated twice."
+            )
         return PositionError(
             f"{self._path}: the position cannot be kept here ({error.strerror or error}), so a restart would send events again. "
             "Sending stops. Give --position FILE in a folder that this user may write to."

@@ -306,6 +306,8 @@ class FunctionCalls:
 
 # The errors that an agent reports: how many, the newest, and which turns they fell into.
 
+NEVER_MS: Final = 10**15
+"""A threshold that no silence reaches."""
 ERRORS_EVERY_MS: Final = 10_000
 """From one record of further errors to the next, in ms of the call: a bot can report one for every frame."""
 MAX_ERROR_TIMES: Final = 1_000
@@ -473,6 +475,10 @@ class LiveCall:
         """Notes a start of the call, or an event; of several the earliest counts."""
         if self.first_ms is None or time_ms < self.first_ms:
             self.first_ms = time_ms
+
+    def without_dead_air(self) -> None:
+        """Leaves dead air out of this call: its events come too late to tell silence from speech that is not known yet."""
+        self.dead_air = DeadAirWatch(NEVER_MS, 0)
 
     def moment(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> None:
         """Folds a start or end of speech that the bot reports; an end may name its start."""

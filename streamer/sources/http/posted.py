@@ -28,6 +28,7 @@ from schemas.events.simulator import STREAMS, Stream, source_of, stream_of, stre
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
+from streamer.sources.http.frameworks import translated
 from streamer.sources.http.receiving import Bodies, Sender, Senders, UnreadBodyError, key_of
 from streamer.sources.replay import agent_event_name, event_name, event_time_ms
 from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
@@ -343,6 +344,17 @@ class Batches:
         self._redactor = redactor
         self._clock_ms = clock_ms
 
+    def all_checked(self, posted: Posted, sender: Sender, request_id: str) -> Iterator[Accepted | Refusal]:
+        """Checks one event, or what an event of another framework says in our words: nothing if no rule reads it."""
+        found = None
+        if posted.fault is None and posted.attributes is None and isinstance(posted.event, Mapping):
+            found = translated(posted.event, self._clock_ms())
+        if found is None:
+            yield self.checked(posted, sender, request_id)
+            return
+        for event in found.events:
+            yield self.checked(Posted(posted.place, event, found.attributes(event)), sender, request_id)
+
     def checked(self, posted: Posted, sender: Sender, request_id: str) -> Accepted | Refusal:
         """Checks one event.
 
@@ -489,11 +501,18 @@ _UNREAD: Final[Mapping[str, tuple[str, dict[str, str]]]] = {
 
 
 class EventsRoute:
-    """The route for events."""
+    """The route for events, in the encoding that `read` knows."""
 
     def __init__(
-        self, senders: Senders, batches: Batches, bodies: Bodies, writer: AcknowledgedWriter, instruments: Instruments
+        self,
+        senders: Senders,
+        batches: Batches,
+        bodies: Bodies,
+        writer: AcknowledgedWriter,
+        instruments: Instruments,
+        read: Callable[[bytes, str, Mapping[str, str]], Iterator[Posted | None]] = posted_events,
     ) -> None:
+        self._read = read
         self._senders = senders
         self._batches = batches
         self._bodies = bodies
@@ -534,19 +553,19 @@ class EventsRoute:
         request_id = request.headers.get("idempotency-key", "")[:MAX_REQUEST_ID_CHARS] or uuid.uuid4().hex
         accepted: list[Accepted] = []
         refused: list[Refusal] = []
+        left_out = 0
         try:
-            async for posted in _in_turns(posted_events(body, headers.get("content-type", ""), headers)):
-                each = self._batches.checked(posted, sender, request_id)
-                if isinstance(each, Accepted):
-                    accepted.append(each)
-                else:
-                    refused.append(each)
+            async for posted in _in_turns(self._read(body, headers.get("content-type", ""), headers)):
+                found = list(self._batches.all_checked(posted, sender, request_id))
+                accepted += [each for each in found if isinstance(each, Accepted)]
+                refused += [each for each in found if isinstance(each, Refusal)]
+                left_out += not found
         except UnreadableBodyError as error:
             sender.take(_cost(len(body)))
             return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, f"{error}. Nothing was accepted.")
         # What is refused is charged by its size: it took as long to read, and nothing else would slow its sender down.
         sender.take(len(accepted) + len(refused) if accepted else max(len(refused), _cost(len(body))))
-        if not accepted and not refused:
+        if not accepted and not refused and not left_out:
             return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, "The body is empty.")
         try:
             await self._writer.write([each.record for each in accepted])
@@ -556,9 +575,11 @@ class EventsRoute:
         if accepted:
             seconds = time.perf_counter() - began
             self._instruments.observe("callgauge_ingest_acknowledgement_seconds", ("events",), seconds)
-        return self._summary(sender.tenant, accepted, refused)
+        return self._summary(sender.tenant, accepted, refused, left_out)
 
-    def _summary(self, tenant: str, accepted: Sequence[Accepted], refused: Sequence[Refusal]) -> Response:
+    def _summary(
+        self, tenant: str, accepted: Sequence[Accepted], refused: Sequence[Refusal], left_out: int
+    ) -> Response:
         by_source = Counter(each.record.source for each in accepted)
         for source, count in by_source.items():
             self._instruments.inc("callgauge_ingest_events_total", (tenant, source.value), count)
@@ -566,6 +587,8 @@ class EventsRoute:
             self._instruments.inc("callgauge_ingest_events_refused_total", (tenant,), len(refused))
         misread = Counter(each.misread for each in accepted if each.misread is not None)
         answer: dict[str, Any] = {"accepted_events": len(accepted), "refused_events": len(refused)}
+        if left_out:
+            answer["left_out_events"] = left_out
         if refused:
             answer["refused"] = [_shown(each) for each in refused[:MAX_SHOWN_REFUSALS]]
         if misread:

@@ -688,3 +688,13 @@ def test_a_position_is_for_one_process_and_one_place(tmp_path: Path) -> None:
         file.read("broker", "a.")
     with pytest.raises(PositionError, match="--position FILE"):
         PositionFile(tmp_path / "gone" / "p")._take()
+
+
+def test_a_run_that_was_renamed_is_told_as_that(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    file = PositionFile(run / "p")
+    with file.locked():
+        run.rename(tmp_path / "elsewhere")
+        with pytest.raises(PositionError, match="moved or renamed"):
+            file.write(file.read("b", ""))
