@@ -364,7 +364,8 @@ async def main() -> None:
         if given.attach:
             names: dict[str, Any] = {"session": session}
             exec(given.attach.replace("attach(", "attached = attach("), names)  # noqa: S102 - the code of our page
-            return names["attached"]
+            by_page: Attached = names["attached"]
+            return by_page
         if given.sink:
             return attach(session, conversation_id=call, agent="livekit", sink=events[call].append)
         over_http = {"url": given.url, "token": given.token} if call.startswith("http") else {}
