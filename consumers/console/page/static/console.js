@@ -24,11 +24,13 @@
     return template.content.firstElementChild;
   };
 
+  // What a person has opened stays open: the server does not know of it.
+  const callbacks = { beforeAttributeUpdated: (name, node) => !(name === "open" && node.tagName === "DETAILS") };
   const take = (news) => {
     const fresh = new Map();
     for (const [id, markup] of Object.entries(news.parts)) {
       const there = document.getElementById(id);
-      if (there) Idiomorph.morph(there, element(markup), { morphStyle: "outerHTML", restoreFocus: true });
+      if (there) Idiomorph.morph(there, element(markup), { morphStyle: "outerHTML", restoreFocus: true, callbacks });
       else fresh.set(id, markup);
     }
     for (const [box, ids] of Object.entries(news.order)) {
