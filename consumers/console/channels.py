@@ -47,7 +47,11 @@ class Channel:
             for part, markup in parts.items()
             if self._boxes.get(box, {}).get(part) != markup
         }
-        reordered = {box: version for box, parts in boxes.items() if list(parts) != list(self._boxes.get(box, ()))}
+        reordered = {
+            box: version
+            for box, parts in boxes.items()
+            if box not in self._boxes or list(parts) != list(self._boxes[box])
+        }
         if not changed and not reordered and not facts:
             return
         self.version = version

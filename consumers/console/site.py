@@ -193,6 +193,7 @@ class ConsoleSite:
         call_paths = {"": self._api_call, "/scores": self._api_scores, "/transcript": self._api_transcript}
         routes: list[BaseRoute] = [
             Route("/", self._page(self._now_page)),
+            Route("/calls", _to_now),
             Route("/calls/{id:path}", self._page(self._call_page)),
             Route("/past", self._page(self._past_page)),
             Route("/login", self._login, methods=["GET", "POST"]),
@@ -594,6 +595,12 @@ class _Secured:
             if has_begun:
                 raise
             await self._on_error(Request(scope, receive), error)(scope, receive, sent)
+
+
+async def _to_now(request: Request) -> Response:
+    """Leads links of alerts and dashboards, such as /calls?agent=desk, to the running calls."""
+    query = request.url.query
+    return RedirectResponse(f"./{f'?{query}' if query else ''}", status_code=307)
 
 
 def _http_problem(request: Request, error: HTTPException) -> Response:

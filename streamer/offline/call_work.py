@@ -29,6 +29,7 @@ from streamer.recordings.files import FiledEvents, Place, RecordedCall, Recorded
 from streamer.recordings.reader import NoCallError, read_call
 from streamer.settings.all_settings import Settings
 from streamer.terminal import error_console, say, visible_json
+from streamer.trials.calls import holds_scores
 
 # The places of calls, and the work on each as a function of its place. A call that cannot be read gives no result; its error is one of
 # the sentences, and the others are not concerned.
@@ -71,8 +72,17 @@ def found_calls(paths: Sequence[Path]) -> list[RecordedPath]:
     """Looks below every path before a call is read, so that a misspelt path is noticed at once.
 
     Raises:
-        RecordingError: There is no recorded call at one of them.
+        RecordingError: There is no recorded call at one of them, or it holds score records.
     """
+    for given in paths:
+        if holds_scores(given):
+            raise RecordingError(
+                what="these are score records, and no recording",
+                where=str(given),
+                expected="events of calls",
+                seen="what `callgauge score` prints, which has no events",
+                remedy="`callgauge trials` compares calls by their score records; give the recording that they were made from.",
+            )
     found = [RecordedPath(path) for path in paths]
     for path in found:
         if path.discarded:

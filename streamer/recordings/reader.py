@@ -249,6 +249,14 @@ def _read_agent_record(path: Path, document: object) -> RecordedCall:
             consequence="It is left out.",
             remedy="Nothing needs to be done.",
         )
+    if isinstance(document, dict) and {"conversation_id", "records", "transcript"} <= document.keys():
+        raise RecordingError(
+            what="these are the scores of a call, and no recording of it",
+            where=str(path),
+            expected="the record of a conversation with an ElevenLabs agent",
+            seen="what `callgauge call --json` prints, which has no events",
+            remedy="`callgauge report --from-topics ID` makes the page of a call that the topics have.",
+        )
     record = record_in(document)
     if record is None:
         raise RecordingError(

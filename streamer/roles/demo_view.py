@@ -148,13 +148,13 @@ class Headline:
     """The line above the table.
 
     Attributes:
-        metrics_url: Address of `/metrics`.
+        page_url: Address of the page of calls.
         calls_running: Calls seen to start that have not closed.
         calls_ended: Calls that closed.
         events_per_second: Events put on the topics, over the last seconds.
     """
 
-    metrics_url: str
+    page_url: str
     calls_running: int
     calls_ended: int
     events_per_second: float
@@ -163,7 +163,7 @@ class Headline:
         """The headline as one line of text."""
         return (
             f"{self.calls_running} calls running, {self.calls_ended} over, {self.events_per_second:.0f} events/s, "
-            f"metrics: {self.metrics_url}"
+            f"see them: {self.page_url}"
         )
 
 

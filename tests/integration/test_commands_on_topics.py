@@ -71,7 +71,10 @@ async def test_a_call_is_found_and_shown(
         return await asyncio.to_thread(ran_here, "call", *arguments, **environment)
 
     whole = await called("sample-call")
-    assert (whole.code, whole.err) == (0, "1 records of a newer version, or of another program, were left out.\n")
+    assert (whole.code, whole.err) == (
+        0,
+        "1 records were left out: of a newer version, of another program, or refused by the evaluator.\n",
+    )
     lines = whole.out.splitlines()
     assert lines[0] == "sample-call: agent airline-rebooking, environment test"
     assert "7 turns, ended: goodbye" in lines[1]
@@ -84,7 +87,8 @@ async def test_a_call_is_found_and_shown(
         0,
         "b-sample-call: agent airline-rebooking, environment test",
     )
-    assert "There is no transcript" in by_its_end.out
+    assert "There is no transcript: transcripts were off when the call closed" in by_its_end.out
+    assert "The input topics do not have its events any more" in by_its_end.out
 
     document = json.loads((await called("b-sample-call", "--json")).out)
     assert (document["conversation_id"], document["transcript"]) == ("b-sample-call", None)
@@ -97,8 +101,16 @@ async def test_a_call_is_found_and_shown(
 
     missing = await called("nobody")
     assert missing.code == 1
+    assert "No call with the id 'nobody' has a score or an event in the last day" in missing.err
     assert "--since 7d" in missing.err
-    assert (await called("all")).code == 1, "too few characters for an end"
+    write(environment, ("unheard-of", b"{}"), topic="pipecat.events")
+    unscored = await called("unheard-of")
+    assert (unscored.code, "but 1 events of it came" in unscored.err) == (1, True)
+    assert "quarantine list" in unscored.err
+    few = await called("all")
+    assert (few.code, "needs 4 characters or more" in few.err) == (1, True)
+    before = (await called("--topic-prefix", environment["CALLGAUGE_TOPIC_PREFIX"], "sample-call", "--since", "2h")).out
+    assert before == whole.out
     assert (await called("nobody", "--since", "yesterday")).code == 2
 
 
