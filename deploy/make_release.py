@@ -32,7 +32,7 @@ from packaging.version import InvalidVersion, Version
 ROOT: Final = Path(__file__).parents[1]
 DIST: Final = "dist"
 CHART: Final = Path("deploy/helm/callgauge")
-DISTRIBUTIONS: Final = (Path(), Path("streamer/pipecat_observer"))
+DISTRIBUTIONS: Final = (Path(), *(Path("streamer/observers") / name for name in ("send", "pipecat", "livekit")))
 UNRELEASED: Final = "## Unreleased"
 _BUILT_WITH: Final = "requirements-dev.lock"
 

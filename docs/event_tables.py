@@ -24,7 +24,7 @@ def _models(union: Any) -> tuple[type[BaseModel], ...]:
 
 _CONTROL: Final = _models(ControlEvent)
 _FIRST: Final = ("SpeechEventRecord", "MessageRecord", "FunctionCallRecord")
-"""The events that a pipecat bot needs first."""
+"""The events that any agent needs first."""
 
 
 class EventSource(NamedTuple):
@@ -45,7 +45,9 @@ _OF_AGENTS: Final[list[type[BaseModel]]] = [*_models(TypedAgentEvent), Conversat
 _OF_CALLERS: Final[list[type[BaseModel]]] = [AudioEvent, *_without_control(TypedSimulatorEvent)]
 SOURCES: Final = (
     EventSource("Any source", "any input topic", "audit", _CONTROL),
-    EventSource("A pipecat bot", "`pipecat.events`", "pipecat", _OF_BOTS),
+    EventSource(
+        "Speech, words, tools and figures of any agent, in pipecat's words", "`pipecat.events`", "pipecat", _OF_BOTS
+    ),
     EventSource("The agent's audit log", "`audit.events`", "audit", _models(AuditEvent)),
     EventSource("A real ElevenLabs agent", "`elevenlabs.events`", "elevenlabs", _OF_AGENTS),
     EventSource("A simulated caller of EVA", "`elevenlabs.events`", "user_sim", _OF_CALLERS),
@@ -76,6 +78,8 @@ WHEN: Final[Mapping[str, str]] = {
     "`words`, `speech`, `tools`, `call`, `unread`).",
     "ProcessorFailed": "When a processor of the bot reports an error. It is counted; its text is not kept.",
     "IgnoredLine": "Lines of EVA's pipecat log that no rule reads. You need not send them.",
+    "CallNote": "When another agent takes over, or what looked like an interruption was none (`resumed`). It is kept in the topic; "
+    "no score reads it yet.",
     "ToolLine": "A copy of a tool call by realtime frameworks. No rule reads it: the audit log has the call too.",
     "AuditUser": "When the agent has the user's words. `turn_id` marks a placeholder that `user_text_updated` replaces.",
     "AuditAssistant": "When the language model has written a reply, before it is spoken.",

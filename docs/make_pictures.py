@@ -1,4 +1,5 @@
-"""Makes the pictures of README: some seconds of the demo, moving, and the report of the sample call. Run it when they change.
+"""Makes the pictures of README: the pages of the demo, some seconds of its table, moving, and the report of the sample call.
+Run it when they change.
 
     python docs/make_pictures.py
 
@@ -6,16 +7,20 @@ It needs the test tools and Chromium, as the tests of the report do.
 """
 
 import asyncio
+import contextlib
 import io
+import os
 import re
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Error, sync_playwright
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
@@ -40,17 +45,20 @@ COLOURS: Final = 32
 """Of the moving picture: text on one background needs few."""
 COLUMNS, LINES = 120, 30
 REPORT_WIDTH, REPORT_HEIGHT = 1_200, 1_020
+CONSOLE_WIDTH, CONSOLE_HEIGHT = 1_200, 760
+START_SECONDS: Final = 30
 _FRAME: Final = re.compile(r"\r?(?:\x1b\[\?25[lh])?\r?(?:\x1b\[2K)(?:\x1b\[1A\x1b\[2K)+")
 """The codes with which the live table goes back to its first line."""
 
 
 def main() -> None:
-    """Makes both pictures, and fails if one is too large."""
+    """Makes the pictures, and fails if one is too large."""
     PICTURES.mkdir(exist_ok=True)
     frames = demo_frames()
     with TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = chromium(playwright)
         page = Path(folder, "report.html")
+        photograph_console(browser)
         if ran_here("report", "sample", "-o", str(page)).code:
             raise SystemExit("The report of the sample call could not be written.")
         photograph(browser, page, PICTURES / "report.png", REPORT_WIDTH, REPORT_HEIGHT)
@@ -81,6 +89,30 @@ def demo_frames() -> list[str]:
     frames = [part for part in _FRAME.split(output.getvalue()) if "calls running" in part][:-1]
     a_second = round(1 / REFRESH_SECONDS)
     return frames[-SHOWN_SECONDS * a_second :: a_second]
+
+
+def photograph_console(browser: Browser) -> None:
+    """Writes pictures of the page of running calls and of the call in trouble, while the demo runs."""
+    address = "http://127.0.0.1:38070"
+    variables = {**os.environ, "CALLGAUGE_CONSOLE__PORT": "38070", "CALLGAUGE_HTTP_PORT": "0"}
+    command = [sys.executable, str(ROOT / "callgauge.py"), "demo", "--calls", "8", "--seed", "47"]
+    with subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL) as demo:  # noqa: S603 - our own command
+        try:
+            page = browser.new_page(
+                viewport={"width": CONSOLE_WIDTH, "height": CONSOLE_HEIGHT}, reduced_motion="reduce"
+            )
+            for _ in range(START_SECONDS):
+                with contextlib.suppress(Error):
+                    page.goto(address)
+                    break
+                time.sleep(1)
+            time.sleep(DEMO_SECONDS)
+            page.screenshot(path=PICTURES / "console.png")
+            page.locator("#calls a").first.click()
+            page.locator("#article article").wait_for()
+            page.screenshot(path=PICTURES / "call.png")
+        finally:
+            demo.terminate()
 
 
 def svg_of(frame: str) -> str:

@@ -6,7 +6,7 @@ This module imports nothing of ours and nothing from outside the standard librar
 from enum import StrEnum
 from typing import Final, Literal, get_args
 
-RoleName = Literal["evaluator", "exporter", "judge", "history", "ingest", "monitor"]
+RoleName = Literal["evaluator", "exporter", "judge", "history", "console", "ingest", "monitor"]
 ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
 """The roles that a process may run."""
 
@@ -108,6 +108,10 @@ class ToolOutcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+FAILED_USES: Final = frozenset({ToolOutcome.ERROR, ToolOutcome.UNANSWERED})
+"""Outcomes of tool calls that failed for certain: what a producer withholds is not known to have failed."""
+
+
 class IngestOutcome(StrEnum):
     """Outcome of one request to the receiver of events.
 
@@ -155,7 +159,10 @@ class WebhookOutcome(StrEnum):
     - `quarantined`: it holds a call that cannot be read; the record is on its topic, and the evaluator quarantines it
     - `foreign`: it holds a call that another tenant began; nothing is written
     - `malformed`, `stale`, `ahead`, `forged`: its signature does not hold, or not now
-    - `too_large`: it holds a call that no record of Kafka can carry
+    - `too_large`: its body is over its bound, and is not read
+    - `too_large_for_kafka`: its turns and figures are written, and its words are only those of the events: a record of Kafka cannot
+      carry all of it
+    - `too_old`: the call began longer ago than an event may; nothing is written, because each event would be refused
     - `busy`, `too_slow`, `gone`, `kafka_away`: as in `IngestOutcome`
     """
 
@@ -169,6 +176,8 @@ class WebhookOutcome(StrEnum):
     AHEAD = "ahead"
     FORGED = "forged"
     TOO_LARGE = "too_large"
+    TOO_LARGE_FOR_KAFKA = "too_large_for_kafka"
+    TOO_OLD = "too_old"
     BUSY = "busy"
     TOO_SLOW = "too_slow"
     GONE = "gone"

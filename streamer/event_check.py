@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
 
+from pydantic_core import from_json
+
 from consumers.console.page.drawing import counted
+from consumers.engine.admission import FIRST_MS
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from schemas.closed_sets import MisreadReason
 from schemas.events.codec import Misread
 from schemas.events.elevenlabs import CarriedAgentEvent
-from schemas.events.pipecat import IgnoredLine, ToolLine
+from schemas.events.pipecat import CallNote, IgnoredLine, ToolLine
 from schemas.events.simulator import CONTROL_EVENTS, source_of
 from streamer.settings.all_settings import SenderSettings
 from streamer.sources.http.posted import LINES, Accepted, Batches, Posted, Refusal, UnreadableBodyError, posted_events
@@ -157,11 +160,9 @@ MAX_EVENTS: Final = 1_000_000
 """Most events of one file; a day of a small installation."""
 UNNAMED: Final = "the call"
 """Name for the conversation of events that have none in them: on Kafka it is in the key."""
-_LEAST_MS: Final = 10**11
-"""March 1973 in milliseconds. A smaller time is in seconds."""
 _CARRIED: Final = {
     ("elevenlabs" if kind is CarriedAgentEvent else "pipecat", name)
-    for kind in (CarriedAgentEvent, IgnoredLine, ToolLine)
+    for kind in (CarriedAgentEvent, CallNote, IgnoredLine, ToolLine)
     for name in get_args(kind.model_fields["type"].annotation)
 }
 
@@ -214,11 +215,14 @@ def check_events(content: bytes, content_type: str = "") -> Findings:
     batches = Batches(Senders({"": SenderSettings()}), limits, Redactor(), wall_clock_ms)
     for posted in filter(None, posted_events(content, content_type, {}, most_events=MAX_EVENTS)):
         given = _named(posted, findings)
-        outcome = batches.checked(given, sender, "check")
-        if isinstance(outcome, Refusal):
-            findings.refused.append(outcome)
-        else:
-            _note(given, outcome, findings)
+        outcomes = list(batches.all_checked(given, sender, "check"))
+        if not outcomes:
+            findings.carried["another framework's, without a rule"] += 1
+        for outcome in outcomes:
+            if isinstance(outcome, Refusal):
+                findings.refused.append(outcome)
+            else:
+                _note(given.place, outcome, findings)
     return findings
 
 
@@ -228,17 +232,19 @@ def _named(posted: Posted, findings: Findings) -> Posted:
     event = posted.event
     if not isinstance(event, Mapping) or "conversation_id" in event or {"subject", "partitionkey"} & attributes.keys():
         return posted
+    if isinstance(event.get("message"), Mapping):  # Vapi's, which names the call inside
+        return posted
     findings.without_conversation += 1
     return posted._replace(event={**event, "conversation_id": UNNAMED})
 
 
-def _note(posted: Posted, accepted: Accepted, findings: Findings) -> None:
-    event: Mapping[str, Any] = posted.event
+def _note(place: int, accepted: Accepted, findings: Findings) -> None:
+    event: Mapping[str, Any] = from_json(accepted.record.value)
     stream = accepted.stream
     name = agent_event_name(event) if stream == "elevenlabs" else event_name(source_of(stream), event)
     time_ms = event_time_ms(event)
-    if time_ms is not None and 0 < time_ms < _LEAST_MS:
-        findings.in_seconds.append(posted.place)
+    if time_ms is not None and 0 < time_ms < FIRST_MS:
+        findings.in_seconds.append(place)
     if accepted.misread is not None and accepted.misread.reason is not MisreadReason.FIELD_LEFT_OUT:
         findings.not_understood[accepted.misread] += 1
     elif (stream, name) in _CARRIED:

@@ -1,207 +1,503 @@
-"""One call from the topics, as text."""
+"""One call from the topics, as text: found by its id or the end of it, with its events, its scores and its transcript."""
 
+import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import TopicAuthorizationFailedError
 from pydantic import ValidationError
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from consumers.console.page.drawing import duration, expected_call, in_words, not_judged, outcome
-from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from consumers.runtime.process import OperatorError
-from schemas.scores.live_view import newest_scores
+from consumers.console.page.calls import ReportedCall, Said
+from consumers.console.page.drawing import (
+    clock,
+    duration,
+    expected_call,
+    in_words,
+    not_judged,
+    outcome,
+    seconds,
+    shortened,
+)
+from consumers.console.reading import call_records, input_starts
+from consumers.console.watched import MAX_SCORES, WatchedCall, past_call
+from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.turns.timeline import PairedUse
+from consumers.history.search import MAX_ROWS, Condition, Question
+from consumers.history.sqlite import SqliteHistory
+from consumers.runtime.kafka.batches import OnlyBatchesWith
+from consumers.runtime.kafka.connection import KafkaRefusedError, partition_counts
+from consumers.runtime.kafka.polling import murmur2_place
+from consumers.runtime.kafka.ranges import records_between
+from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
+from schemas.closed_sets import InputSource
 from schemas.scores.records import (
     SCORE_RECORD,
-    AnyScoreRecord,
+    AgentErrorsFact,
     CallRecord,
-    CallValues,
-    ClosedFact,
+    CallStartedFact,
     DeadAirFact,
-    GoalsFact,
     InterruptionFact,
     Scored,
     StallFact,
-    SubgoalScore,
     TextRating,
     ToolUseFact,
-    TurnValues,
+    TurnOutcome,
     Unscored,
-    VoiceToVoiceLatency,
 )
-from schemas.topics import SCORES_TOPIC, TRANSCRIPTS_TOPIC
+from schemas.topics import SCORES_TOPIC, TOPIC_BY_SOURCE, TRANSCRIPTS_TOPIC
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from schemas.units import to_seconds
-from streamer.cluster.readers import onlooker, records_so_far
-from streamer.facts import is_wanted
+from streamer.cluster.readers import onlooker, ranges_since
+from streamer.facts import LEAST_CHARS, is_wanted
+from streamer.settings.all_settings import Settings
+from streamer.signals import stop_on_signals
+from streamer.terminal import error_console, print_line, say
 from streamer.time_bounds import shown_moment
 
-# Finds one call on the topics: its score records and its transcript. It uses no consumer group, so it disturbs no
-# other reader.
+# Finds one call on the topics and reads all that they have of it. It uses no consumer group, so it disturbs no other reader.
 
 MAX_CALLS: Final = 20
 """Calls kept whose ids end in the same way: as many as a person chooses from."""
-MAX_RECORDS: Final = 50_000
-"""Records kept of one call: a call of two hours has a tenth."""
+NEWEST_MS: Final = 3_600_000
+"""Unless a person says since when, this long is looked at first: most calls that somebody asks for ran just now."""
+DAY_MS: Final = 24 * NEWEST_MS
+CLOSED_TOGETHER_MS: Final = 60_000
+"""The transcript is in the transaction that closes the call; the clocks of broker and evaluator may differ by so much."""
+FOLLOW_MS: Final = 500
+"""How long a call's records are gathered before its text is written again."""
+FETCH_WAIT_MS: Final = 20
+"""How long the broker keeps a fetch that has nothing: a question about offsets waits behind it."""
+REFRESH_SECONDS: Final = 0.1
+_INPUTS: Final = {topic: source for source, topic in TOPIC_BY_SOURCE.items() if source is not InputSource.JUDGE}
+
+
+@dataclass(slots=True)
+class FoundScores:
+    """Records of `scores` of one call: their partition number, their values, and the offset up to which was read."""
+
+    partition: int
+    end: int
+    values: list[bytes] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class FoundCalls:
-    """The calls that were found, and their records.
+    """The calls that were found, and what else was seen.
 
     Attributes:
-        records: Score records by conversation id, in the order of the topic.
-        transcripts: Transcripts by conversation id.
-        unreadable: Records of another program or of a newer version.
+        since_ms: From then on was looked.
+        records: Records of `scores` that were looked at, those of others too.
+        calls: By conversation id what was found of it.
+        has_start: Ids of calls whose first record was among them.
     """
 
-    records: dict[str, list[AnyScoreRecord]] = field(default_factory=dict)
-    transcripts: dict[str, tuple[TranscriptTurn, ...]] = field(default_factory=dict)
-    unreadable: int = 0
+    since_ms: int
+    records: int = 0
+    calls: dict[str, FoundScores] = field(default_factory=dict)
+    has_start: set[str] = field(default_factory=set)
 
 
-async def find_calls(kafka: KafkaSettings, wanted: str, since_ms: int) -> FoundCalls:
-    """Looks for the calls whose id is the wanted text, or ends with it.
+@dataclass(slots=True)
+class FoundCall:
+    """One call, as far as the topics have it.
+
+    Attributes:
+        call: Its scores and its events.
+        redactor: Redacts its words.
+        events: Number of its events; 0 if the topics have none any more.
+        transcript: Its transcript; None if there is none.
+        remarks: Sentences about what is missing, and why.
+    """
+
+    call: WatchedCall
+    redactor: Redactor
+    events: int = 0
+    transcript: tuple[TranscriptTurn, ...] | None = None
+    remarks: list[str] = field(default_factory=list)
+
+    def reported(self, anchor_id: str = "c1") -> ReportedCall:
+        """The call as the report draws it and `call` writes it; without events from its scores alone."""
+        if not self.events:
+            return past_call(self.call.conversation_id, self.call.scores, self.redactor, self.transcript)
+        shown = self.call.reported()
+        shown.anchor_id = anchor_id
+        return shown
+
+
+@asynccontextmanager
+async def call_reader(settings: Settings, wanted: str) -> AsyncIterator["CallReader"]:
+    """A reader of the call whose id is the wanted text, or ends with it; it is connected.
 
     Args:
-        kafka: The cluster.
-        wanted: A conversation id, or its end; with less than `ids.LEAST_CHARS` characters only a whole id is found.
-        since_ms: Older records are not looked at.
+        settings: The cluster, the evaluator's limits, and the rules of redaction.
+        wanted: A conversation id, or its end; with less than `LEAST_CHARS` characters only a whole id is found.
 
     Raises:
-        KafkaUnreachableError: No broker answers, or it refuses.
-        TopicsUnfitError: A topic does not exist.
+        KafkaUnreachableError: No broker answers, at the start or later, or it refuses.
+        TopicsUnfitError: There is no topic `scores`.
     """
-    found = FoundCalls()
-    async for call, value in _records(kafka, SCORES_TOPIC, since_ms):
-        if not is_wanted(call, wanted) or (call not in found.records and len(found.records) >= MAX_CALLS):
-            continue
-        records = found.records.setdefault(call, [])
+    counts = await partition_counts(settings.kafka, [SCORES_TOPIC])
+    options = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": FETCH_WAIT_MS}
+    only = OnlyBatchesWith(wanted.encode())
+    async with onlooker(settings.kafka, "call", key_deserializer=only, **options) as consumer:
+        yield CallReader(settings, wanted, consumer, counts[SCORES_TOPIC])
+
+
+class CallReader:
+    """Finds a call and reads it; to be had from `call_reader`."""
+
+    def __init__(self, settings: Settings, wanted: str, consumer: AIOKafkaConsumer, partitions: int) -> None:
+        self._kafka = settings.kafka
+        self._limits = settings.limits
+        self._redactor = Redactor(settings.redaction)
+        self._wanted = wanted
+        self._consumer = consumer
+        self._partitions = partitions
+        self._ends: dict[TopicPartition, int] = {}
+
+    async def find(self, since_ms: int | None, show: Callable[[float], None]) -> FoundCalls:
+        """Looks for the calls that are wanted; for a whole id first where its producers put it.
+
+        Args:
+            since_ms: Older scores are not looked at. None is a day, of which the last hour comes first: if one call began in it whose
+                id ends in this way, older ones are not looked for.
+            show: Called now and then with the share of a search that is done, from 0 to 1.
+
+        Raises:
+            KafkaError: The broker refuses.
+            TimeoutError: It hands over nothing although there is more.
+        """
+        now_ms = wall_clock_ms()
+        if since_ms is not None:
+            return await self._found_since(since_ms, show)
+        found = await self._found_since(now_ms - NEWEST_MS, show)
+        if found.calls and found.calls.keys() <= found.has_start:
+            return found
+        return await self._found_since(now_ms - DAY_MS, show)
+
+    async def _found_since(self, since_ms: int, show: Callable[[float], None]) -> FoundCalls:
+        found = FoundCalls(since_ms)
+        topic = self._kafka.topic(SCORES_TOPIC)
+        own = murmur2_place(self._wanted.encode(), self._partitions)
+        for numbers in ([own], [number for number in range(self._partitions) if number != own]):
+            ranges = await ranges_since(self._consumer, [TopicPartition(topic, number) for number in numbers], since_ms)
+            found.records += sum(end - start for start, end in ranges.values())
+            async for record in records_between(self._consumer, ranges, show):
+                if not isinstance(record.key, bytes) or record.value is None:
+                    continue
+                call = record.key.decode("utf-8", "replace")
+                if is_wanted(call, self._wanted) and (call in found.calls or len(found.calls) < MAX_CALLS):
+                    end = ranges[TopicPartition(topic, record.partition)][1]
+                    of_call = found.calls.setdefault(call, FoundScores(record.partition, end))
+                    if len(of_call.values) < MAX_SCORES:
+                        of_call.values.append(record.value)
+                    if _begins(record.value):
+                        found.has_start.add(call)
+            if self._wanted in found.calls:  # other ids may end with it
+                found.calls = {self._wanted: found.calls[self._wanted]}
+                break
+        return found
+
+    async def read(self, name: str, scores: FoundScores) -> FoundCall:
+        """All that the topics have of a call up to now.
+
+        Args:
+            name: Its conversation id.
+            scores: What was found of it.
+
+        Raises:
+            KafkaError: The broker refuses to show the transcript.
+            TimeoutError: It hands over nothing although there is more.
+        """
+        number = scores.partition
+        found = FoundCall(WatchedCall(name, self._limits, self._redactor), self._redactor)
+        for value in scores.values:
+            found.call.take_score(value)
+        self._ends = {TopicPartition(self._kafka.topic(SCORES_TOPIC), number): scores.end}
+        if not found.call.scores:
+            return found
         try:
-            if len(records) < MAX_RECORDS:
-                records.append(SCORE_RECORD.validate_json(value))
-        except ValidationError:
-            found.unreadable += 1
-    if found.records:
-        async for call, value in _records(kafka, TRANSCRIPTS_TOPIC, since_ms):
-            if call in found.records:
-                try:
-                    found.transcripts[call] = TRANSCRIPT.validate_json(value)
-                except ValidationError:
-                    found.unreadable += 1
-    exact = found.records.get(wanted)
-    if exact is not None:  # another id may end with it
-        found.records = {wanted: exact}
-    return found
+            await self._read_inputs(found, number)
+        except (KafkaRefusedError, TopicAuthorizationFailedError):
+            found.remarks.append(
+                "This user may not read the inputs, so the arguments and answers of tools are not shown."
+            )
+        if found.call.closed is not None:
+            await self._read_transcript(found, number)
+        return found
+
+    async def _read_inputs(self, found: FoundCall, number: int) -> None:
+        first, closed, key = found.call.scores[0], found.call.closed, found.call.conversation_id.encode()
+        await partition_counts(self._kafka, _INPUTS)  # says what is missing, or what we may not see
+        ends = await self._consumer.end_offsets([TopicPartition(self._kafka.topic(topic), number) for topic in _INPUTS])
+        through = {} if closed is None else {self._kafka.topic(topic): at + 1 for topic, at in closed.through.items()}
+        starts = await input_starts(self._kafka, self._consumer, ends, first)
+        ranges = {tp: (starts[tp], min(end, through.get(tp.topic, end))) for tp, end in ends.items()}
+        for tp, record in await call_records(self._consumer, ranges, key):
+            self._take_event(found, tp.topic, record)
+        self._ends |= ends
+        if not found.events:
+            found.remarks.append(
+                "The input topics do not have its events any more, so words and the arguments of tools are not known."
+            )
+
+    def _take_event(self, found: FoundCall, topic: str, record: Any) -> None:
+        found.call.take_event(_INPUTS[topic.removeprefix(self._kafka.topic_prefix)], record)
+        found.events += 1
+
+    async def _read_transcript(self, found: FoundCall, number: int) -> None:
+        closed = found.call.closed
+        assert closed is not None  # noqa: S101 - a transcript is written when a call closes
+        counts = await partition_counts(self._kafka, [TRANSCRIPTS_TOPIC])
+        tp = TopicPartition(self._kafka.topic(TRANSCRIPTS_TOPIC), min(number, counts[TRANSCRIPTS_TOPIC] - 1))
+        since_ms = closed.caused_at_ms - CLOSED_TOGETHER_MS
+        for _, record in await call_records(
+            self._consumer, await ranges_since(self._consumer, [tp], since_ms), found.call.conversation_id.encode()
+        ):
+            try:
+                found.transcript = TRANSCRIPT.validate_json(record.value or b"")
+            except ValidationError:
+                found.remarks.append("Its transcript is of a newer version, or of another program, and was left out.")
+        if found.transcript is None:
+            found.remarks.append(await self._why_no_transcript(tp, since_ms))
+
+    async def _why_no_transcript(self, tp: TopicPartition, closed_ms: int) -> str:
+        oldest = (await self._consumer.offsets_for_times({tp: 0}))[tp]
+        begins = (await self._consumer.beginning_offsets([tp]))[tp]
+        if begins and (oldest is None or oldest.timestamp > closed_ms):
+            return f"There is no transcript: the call closed before the oldest record that {tp.topic} still has."
+        return "There is no transcript: transcripts were off when the call closed, or it was too large for the topic."
+
+    async def follow(self, found: FoundCall, number: int) -> AsyncIterator[None]:
+        """Takes new records of the call in until it closes; yields after those that came together.
+
+        Raises:
+            KafkaError: The broker refuses.
+        """
+        key = found.call.conversation_id.encode()
+        scores = self._kafka.topic(SCORES_TOPIC)
+        self._consumer.assign(list(self._ends))
+        for tp, end in self._ends.items():
+            self._consumer.seek(tp, end)
+        while found.call.closed is None:
+            batches = await self._consumer.getmany(timeout_ms=FOLLOW_MS)
+            for tp, records in batches.items():
+                for record in (each for each in records if each.key == key):
+                    if tp.topic != scores:
+                        self._take_event(found, tp.topic, record)
+                    elif record.value is not None:
+                        found.call.take_score(record.value)
+            yield
+        await self._read_transcript(found, number)
+        yield
+
+    async def not_found(self, found: FoundCalls, since: str) -> OperatorError:
+        """Why there is no such call: what is true of the reasons."""
+        where, start = (
+            f"{self._kafka.topic(SCORES_TOPIC)} at {self._kafka.bootstrap_servers}",
+            f"No call with the id {self._wanted!r}",
+        )
+        if len(self._wanted) < LEAST_CHARS:
+            return OperatorError(
+                f"{start}: the end of an id needs {LEAST_CHARS} characters or more, and no whole id is like that."
+            )
+        if not found.records:
+            return OperatorError(
+                f"{start}: {where} has no record of the last {_age(found.since_ms)}, so no call was evaluated. Check that an evaluator "
+                "runs, and the topic prefix; `callgauge doctor` checks whether anything arrives."
+            )
+        try:
+            seen = await self._events_since(found.since_ms)
+        except (KafkaRefusedError, TopicAuthorizationFailedError):
+            seen = []
+        if seen:
+            return OperatorError(
+                f"{start} has a score {since}, but {len(seen)} events of it came, the newest at {shown_moment(max(seen))} UTC. The "
+                "evaluator has not read them, or refused them: `callgauge quarantine list` and `callgauge doctor` say which."
+            )
+        return OperatorError(
+            f"{start} has a score or an event {since}: of {found.records} records in {where} none is of it. Look further back "
+            "with --since 7d, or check the id and the topic prefix."
+        )
+
+    async def _events_since(self, since_ms: int) -> list[int]:
+        """Broker times of the events of the wanted call."""
+        counts = await partition_counts(self._kafka, _INPUTS)
+        tps = [TopicPartition(self._kafka.topic(topic), number) for topic in _INPUTS for number in range(counts[topic])]
+        ranges = await ranges_since(self._consumer, tps, since_ms)
+        return [
+            record.timestamp
+            async for record in records_between(self._consumer, ranges)
+            if isinstance(record.key, bytes) and is_wanted(record.key.decode("utf-8", "replace"), self._wanted)
+        ]
 
 
-async def _records(kafka: KafkaSettings, name: str, since_ms: int) -> AsyncIterator[tuple[str, Any]]:
-    counts = await partition_counts(kafka, [name])
-    topic = kafka.topic(name)
-    partitions = [TopicPartition(topic, number) for number in range(counts[name])]
-    async with onlooker(kafka, "call", auto_offset_reset="earliest") as consumer:
-        async for record in records_so_far(consumer, partitions, since_ms):
-            if isinstance(record.key, bytes) and record.value is not None:
-                yield record.key.decode("utf-8", "replace"), record.value
+def _begins(value: bytes) -> bool:
+    """Whether this is the first record of a call."""
+    if b'"call_started"' not in value:
+        return False
+    try:
+        record = SCORE_RECORD.validate_json(value)
+    except ValidationError:
+        return False
+    return isinstance(record, CallStartedFact) and record.revision == 1
 
 
-# One call as text or JSON: its answers turn by turn, things of note, goals, and the transcript. Pure.
+def _age(since_ms: int) -> str:
+    return duration(wall_clock_ms() - since_ms)
+
+
+# One call as text or JSON: its turns with stages and tools, goals, ratings and words. Pure.
+
+MOST_TOOL_CHARS: Final = 400
+"""Characters of the arguments or the answer of a tool in a line; the report has more."""
+
+
+_OUTCOMES: Final = {
+    TurnOutcome.INTERRUPTED: "its answer was interrupted by the user",
+    TurnOutcome.UNANSWERED: "unanswered, and the call went on",
+    TurnOutcome.ABANDONED: "abandoned: the call ended without an answer",
+    TurnOutcome.FAILED: "failed: the agent reported an error and gave no answer",
+}
 
 
 def call_lines(
-    call: str, records: Sequence[AnyScoreRecord], transcript: Sequence[TranscriptTurn] | None
+    shown: ReportedCall, transcript: Sequence[TranscriptTurn] | None, remarks: Iterable[str] = ()
 ) -> Iterator[str]:
     """The lines of a call.
 
     Args:
-        call: Its conversation id.
-        records: Its score records in the order of the topic, at least one.
-        transcript: Its transcript; None if there is none.
+        shown: The call; at least one of its records.
+        transcript: Its transcript; None if there is none, and then its words are shown as far as its events have them.
+        remarks: Sentences about what is missing.
     """
-    newest = list(newest_scores(records).values())
-    yield from _head(call, newest)
+    yield from _head(shown)
     yield from ("", "Turns:")
-    yield from (f"  turn {turn}: {'; '.join(remarks)}" for turn, remarks in sorted(_turns(newest).items()))
-    yield from _goals(newest)
-    yield from _ratings(newest)
-    if transcript is None:
-        yield from (
-            "",
-            "There is no transcript: the call is not over, or transcripts are off, or it is older than --since.",
-        )
-        return
-    yield from ("", "Transcript:")
-    for each in transcript:
-        yield from (f"  {_clock(each.time_in_call_secs)}  {line}" for line in _spoken(each))
+    yield from _turns(shown)
+    yield from _goals(shown)
+    yield from _ratings(shown)
+    if transcript is not None:
+        yield from ("", "Transcript:")
+        for each in transcript:
+            yield from (f"  {_clock(each.time_in_call_secs)}  {line}" for line in _spoken(each))
+    elif words := list(_words(shown)):
+        yield from ("", "Words so far:" if shown.closed is None else "Words:", *words)
+    missing = [*remarks, *([] if shown.closed else ["The call is not over. Its transcript is written when it closes."])]
+    if missing:
+        yield from ("", *missing)
 
 
-def call_document(
-    call: str, records: Sequence[AnyScoreRecord], transcript: Sequence[TranscriptTurn] | None
-) -> dict[str, Any]:
+def call_document(found: FoundCall) -> dict[str, Any]:
     """The call for a program: the newest revision of each record; `transcript` is null if there is none."""
     return {
-        "conversation_id": call,
-        "records": [record.model_dump(mode="json") for record in newest_scores(records).values()],
-        "transcript": None if transcript is None else [turn.model_dump(mode="json") for turn in transcript],
+        "conversation_id": found.call.conversation_id,
+        "records": [record.model_dump(mode="json") for record in found.call.newest()],
+        "transcript": None if found.transcript is None else [turn.model_dump(mode="json") for turn in found.transcript],
     }
 
 
-def _head(call: str, newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
-    labels = newest[-1].labels if newest else None
-    if labels is not None:
-        names = {"agent": labels.agent, "tenant": labels.tenant, "environment": labels.environment}
-        yield f"{call}: " + ", ".join(f"{name} {value}" for name, value in names.items() if value != "unknown")
-    first_ms = min((record.caused_at_ms for record in newest), default=0)
-    last_ms = max((record.caused_at_ms for record in newest), default=0)
-    closed = next((record for record in newest if isinstance(record, ClosedFact)), None)
+def _head(shown: ReportedCall) -> Iterator[str]:
+    labels = shown.labels
+    names = {"agent": labels.agent, "tenant": labels.tenant, "environment": labels.environment}
+    yield f"{shown.conversation_id}: " + ", ".join(
+        f"{name} {value}" for name, value in names.items() if value != "unknown"
+    )
+    first_ms = min((record.caused_at_ms for record in shown.records), default=0)
+    closed = shown.closed
     if closed is None:
         yield f"  since {shown_moment(first_ms)} UTC, not over"
     else:
         reason = closed.ended_reason or in_words(closed.reason)
-        yield f"  {shown_moment(first_ms)} UTC, {duration(last_ms - first_ms)} to its closing, {closed.turns} turns, ended: {reason}"
+        began_ms = first_ms if closed.began_at_ms is None else closed.began_at_ms
+        long = "" if closed.ended_at_ms is None else f"{duration(closed.ended_at_ms - began_ms)} long, "
+        yield f"  {shown_moment(began_ms)} UTC, {long}{closed.turns} turns, ended: {reason}"
+    for errors in shown.of(AgentErrorsFact):
+        of = "" if errors.component is None else f", of {errors.component}"
+        yield f"  the agent reported {errors.errors} errors, the newest at {shown_moment(errors.last_ms)} UTC{of}"
 
 
-def _turns(newest: Sequence[AnyScoreRecord]) -> dict[int, list[str]]:
-    """The known values of each turn, its wait first."""
+def _turns(shown: ReportedCall) -> Iterator[str]:
+    """Each turn: its wait and what is of note, then the stages of the wait, and its tools with arguments and answers."""
     remarks: defaultdict[int, list[str]] = defaultdict(list)
-    rows = {record.turn: record for record in newest if isinstance(record, TurnValues) and record.turn is not None}
+    for wait in shown.latencies:
+        remarks[wait.turn].append(_wait(wait.result, wait.anchor))
+    rows = {row.turn or 0: row for row in shown.rows}
     for turn, row in rows.items():
-        if turn > 0:
-            remarks[turn].append(_wait(row.voice_to_voice_ms, row.anchor))
-    for record in newest:
-        if isinstance(record, VoiceToVoiceLatency) and record.turn is not None and record.turn not in rows:
-            remarks[record.turn].append(_wait(record.result, record.anchor))
-        elif record.turn is not None and (remark := _remark(record)) is not None:
+        if row.after_tools_ms is not None:
+            remarks[turn].append(f"first sound: a filler; answer after {seconds(row.after_tools_ms)}")
+        if row.outcome in _OUTCOMES:
+            remarks[turn].append(_OUTCOMES[row.outcome])
+    for record in shown.records:
+        if record.turn is not None and (remark := _remark(record)) is not None:
             remarks[record.turn].append(remark)
-    return remarks
+    tools: defaultdict[int, list[PairedUse]] = defaultdict(list)
+    for use in shown.heard.tools:
+        tools[use.turn].append(use)
+    for turn in sorted({*remarks, *tools}):
+        yield f"  turn {turn}: {'; '.join(remarks[turn])}"
+        if turn in rows and rows[turn].stages:
+            stages = (
+                f"{in_words(each.stage)} {seconds(each.latency_ms)}{' (disputed)' if each.is_disputed else ''}"
+                for each in rows[turn].stages
+            )
+            yield f"    stages: {', '.join(stages)}"
+        for use in tools[turn]:
+            yield f"    {shown.shown(use.tool)} was given {'nothing known' if use.lacks_arguments else _json(shown, use.arguments)}"
+            if use.outcome is None:
+                yield "      and has not answered"
+            else:
+                yield f"      and answered {'what is not sent' if use.is_withheld else _json(shown, use.answer)}"
+
+
+def _json(shown: ReportedCall, value: object) -> str:
+    """A value in one line, redacted and cut."""
+    return shortened(" ".join(shown.shown_json(value).split()), MOST_TOOL_CHARS)
+
+
+def _words(shown: ReportedCall) -> Iterator[str]:
+    """What was said, by its events."""
+    for turn in shown.heard.turns:
+        for item in turn.items:
+            if isinstance(item, Said):
+                at = "" if item.at_ms is None else clock(shown.offset_ms(item.at_ms))
+                yield f"  {at:>4}  {item.speaker}: {shown.shown(item.text)}"
 
 
 def _wait(result: object, anchor: str | None) -> str:
     if isinstance(result, Scored):
-        return f"answered after {to_seconds(result.value):.2f} s{f' ({anchor})' if anchor else ''}"
+        by = f" ({anchor})" if anchor else ""
+        if result.value < 0:
+            return f"the agent began {to_seconds(-result.value):.2f} s before the user had finished{by}"
+        return f"answered after {to_seconds(result.value):.2f} s{by}"
     return f"no latency ({result.reason.value})" if isinstance(result, Unscored) else "no latency"
 
 
 def _remark(record: CallRecord) -> str | None:
     match record:
         case InterruptionFact():
-            return f"interrupted by the {record.by.value}"
+            return record.in_words
         case DeadAirFact():
             return f"dead air over {to_seconds(record.threshold_ms):g} s"
         case ToolUseFact():
-            took = "" if record.duration_ms is None else f" in {to_seconds(record.duration_ms):.2f} s"
+            # A log that gives both ends of a use one time says nothing of how long it took.
+            took = f" in {to_seconds(record.duration_ms):.2f} s" if record.duration_ms else ""
             return f"{record.tool}: {record.outcome.value}{took}"
         case StallFact():
             return f"no subgoal since turn {record.since_turn}"
     return None
 
 
-def _goals(newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
-    goals = next((record.goal_set for record in newest if isinstance(record, GoalsFact)), None)
+def _goals(shown: ReportedCall) -> Iterator[str]:
+    goals = shown.goals
     if goals is None:
+        yield from ("", "No goals: no goal set is for this call (goals.folder, or its call_started).")
         return
-    scores = {record.index: record for record in newest if isinstance(record, SubgoalScore)}
+    scores = {record.index: record for record in shown.subgoals}
     reached = sum(record.reached_turn is not None for record in scores.values())
     yield from ("", f"Goals {goals.id}: {reached} of {len(goals.subgoals)} reached")
     for index, subgoal in enumerate(goals.subgoals):
@@ -213,14 +509,14 @@ def _goals(newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
         else:
             state = "not reached"
         yield f"  {subgoal.id}: {state}"
-    whole = next((record for record in newest if isinstance(record, CallValues)), None)
-    for found in (whole and whole.expected_tool_calls) or ():
+    whole = shown.whole
+    for found in () if whole is None else whole.expected_tool_calls or ():
         yield f"  expected tool call {expected_call(found)}"
 
 
-def _ratings(newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
+def _ratings(shown: ReportedCall) -> Iterator[str]:
     """Yields the ratings of the whole call by text judges, each with the dimensions that they could not judge."""
-    whole = next((record for record in newest if isinstance(record, CallValues)), None)
+    whole = shown.whole
     rated = (
         {} if whole is None else {name: getattr(whole, name) for name in ("faithfulness", "conversation_progression")}
     )
@@ -243,23 +539,131 @@ def _clock(seconds: int) -> str:
     return f"{seconds // 60}:{seconds % 60:02}"
 
 
-# The work of the command `call`: finds the one call that is meant.
+# The work of the command `call`: finds the one call that is meant, and shows it.
 
 
-def only_call(found: FoundCalls, wanted: str, since: str) -> str:
-    """The one call that was found.
+async def the_call(settings: Settings, wanted: str, since_ms: int | None, since: str) -> FoundCall:
+    """The one call whose id is the wanted text, or ends with it.
+
+    Args:
+        settings: As `call_reader` needs them.
+        wanted: A conversation id, or its end.
+        since_ms: As in `CallReader.find`.
+        since: The same in words, for messages.
 
     Raises:
-        OperatorError: There is none, or there are several.
+        OperatorError: There is none, or there are several; or no broker answers, or it refuses.
     """
-    names = [name for name, records in found.records.items() if records]
-    if len(names) == 1:
-        return names[0]
-    if names:
+    async with call_reader(settings, wanted) as reader:
+        return (await _one(reader, settings, wanted, since_ms, since))[0]
+
+
+async def follow_call(settings: Settings, wanted: str, since_ms: int | None, since: str) -> None:
+    """Prints the call, and until it closes or a signal comes each line that is new or another. Arguments and errors as of `the_call`."""
+
+    async def shown() -> None:
+        async with call_reader(settings, wanted) as reader:
+            found, number = await _one(reader, settings, wanted, since_ms, since)
+            printed: set[str] = set()
+            print_call(found, printed)
+            if found.call.closed is None and number is not None:
+                async for _ in reader.follow(found, number):
+                    print_call(found, printed)
+
+    with stop_on_signals() as stop:
+        await first_of(stop.wait(), shown())
+
+
+def in_history(settings: Settings, wanted: str) -> FoundCall | None:
+    """The call of the history whose id is the wanted text, or ends with it; None without one, or without a folder of history.
+
+    Raises:
+        OperatorError: There are several, or the folder cannot be read.
+    """
+    if settings.history.folder is None:
+        return None
+    store = SqliteHistory(settings.history.folder)
+    try:
+        ending = Question(0, wall_clock_ms() + 1, [Condition("conversation_id", "~", wanted)], most=MAX_ROWS)
+        names = [str(row["conversation_id"]) for row in store.find(ending)]
+        names = [name for name in names if is_wanted(name, wanted)]
+        names = [wanted] if wanted in names else list(dict.fromkeys(names))[:MAX_CALLS]
+        if not names:
+            return None
+        _require_one(names, wanted)
+        records, transcript = store.call_records(names[0])
+    finally:
+        store.close()
+    redactor = Redactor(settings.redaction)
+    found = FoundCall(WatchedCall(names[0], settings.limits, redactor), redactor)
+    for record in records:
+        found.call.take_score(record.model_dump_json().encode())
+    if transcript is not None:
+        found.transcript = TRANSCRIPT.validate_json(transcript)
+    found.remarks.append(
+        f"The topics do not have it; this is from the history in {settings.history.folder}, which keeps no arguments of tools."
+    )
+    return found
+
+
+def _require_one(names: Sequence[str], wanted: str) -> None:
+    if len(names) > 1:
         more = " or more" if len(names) == MAX_CALLS else ""
         listed = "".join(f"\n  {name}" for name in names)
         raise OperatorError(f"{len(names)}{more} calls end with {wanted!r}; give more of the id:{listed}")
-    raise OperatorError(
-        f"No call with the id {wanted!r} has a score since {since}. Look further back with --since 7d, or check the topic "
-        "prefix; `callgauge doctor` checks whether anything arrives."
-    )
+
+
+def print_call(found: FoundCall, printed: set[str]) -> None:
+    """Prints the lines of a call that were not printed before, and notes them."""
+    is_first = not printed
+    for line in call_lines(found.reported(), found.transcript, found.remarks):
+        if is_first or line not in printed:
+            print_line(line)
+        printed.add(line)
+
+
+@contextmanager
+def searching() -> Iterator[Callable[[float], None]]:
+    """A bar on a terminal while a topic is searched; gives what moves it."""
+    console = error_console()
+    columns = (TextColumn("searching the topics"), BarColumn(), TaskProgressColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal, auto_refresh=False
+    ) as bar:
+        task, shown_at = bar.add_task("", total=1.0), 0.0
+
+        def show(share: float) -> None:
+            nonlocal shown_at
+            if (now := time.monotonic()) - shown_at >= REFRESH_SECONDS:
+                shown_at = now
+                bar.update(task, completed=share, refresh=True)
+
+        yield show
+
+
+async def _one(
+    reader: CallReader, settings: Settings, wanted: str, since_ms: int | None, since: str
+) -> tuple[FoundCall, int | None]:
+    """The only call that was found, and its partition number; None for one of the history."""
+    with searching() as show:
+        found = await reader.find(since_ms, show)
+    if not found.calls:
+        if (past := in_history(settings, wanted)) is not None:
+            return past, None
+        raise await reader.not_found(found, since)
+    _require_one(list(found.calls), wanted)
+    ((name, scores),) = found.calls.items()
+    call = await reader.read(name, scores)
+    if not call.call.scores:
+        raise OperatorError(
+            f"The scores of {name} are of a newer version, or of another program: this version cannot read them."
+        )
+    if name not in found.has_start:
+        call.remarks.append(
+            f"Its first scores are older than {shown_moment(found.since_ms)} UTC and were left out: give a longer --since."
+        )
+    if call.call.left_out:
+        say(
+            f"{call.call.left_out} records were left out: of a newer version, of another program, or refused by the evaluator."
+        )
+    return call, scores.partition

@@ -1,8 +1,6 @@
-"""The report: one self-contained HTML file about recorded calls, with an index and a section for each. It runs no script."""
+"""The report of recorded calls: the file, the comparison of trials in it, and a table for the terminal."""
 
-import base64
 import contextlib
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +11,10 @@ from markupsafe import Markup
 from rich.table import Table
 
 from consumers.console.page.calls import ReportedCall, heard_in
-from consumers.console.page.drawing import Redacts, counted, duration, seconds, seconds_if_known
-from consumers.console.page.rendering import ICON, STYLE, render
-from consumers.console.page.sections import Standout, end_in_words, progress_value, section, standouts
+from consumers.console.page.drawing import Redacts, duration, seconds
+from consumers.console.page.rendering import render
+from consumers.console.page.sections import Moment, Standout, end_in_words, standouts
+from consumers.console.page.whole import page_of
 from consumers.runtime.process import OperatorError
 from schemas.scores.records import Scored
 from streamer.offline.contexts import folded_recording
@@ -26,50 +25,8 @@ from streamer.trials.comparison import compared, errors, figures, fitting, judge
 
 
 def page(calls: Sequence[ReportedCall], notes: Sequence[str], version: str) -> Markup:
-    """The whole HTML file.
-
-    Args:
-        calls: Those that are shown; more than one have an index, and are compared with each other.
-        notes: Parts that are left out, and why.
-        version: Of callgauge.
-    """
-    several = len(calls) != 1
-    return render(
-        "page.html",
-        heading=f"Report of {counted(len(calls), 'call')}" if several else "Call report",
-        policy=_policy(STYLE),
-        icon=ICON,
-        style=Markup(STYLE),  # noqa: S704  # a file of ours
-        version=version,
-        notes=notes,
-        index=index(calls) if len(calls) > 1 else None,
-        over_many_calls=over_many_calls(calls),
-        sections=[section(call, has_index=several) for call in calls],
-    )
-
-
-def _policy(style: str) -> str:
-    """The content security policy: text of a call that got into the markup could neither run nor load anything."""
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
-
-
-def index(calls: Sequence[ReportedCall]) -> Markup:
-    """A row for each call, which leads to its section."""
-    return render("index.html", rows=[(call.conversation_id, call.anchor_id, _index_cells(call)) for call in calls])
-
-
-def _index_cells(call: ReportedCall) -> list[tuple[str, str | int | None]]:
-    return [
-        ("Agent", call.labels.agent),
-        ("Length", duration(call.length_ms)),
-        ("Turns", None if call.closed is None else call.closed.turns),
-        ("Median wait", seconds_if_known(call.median_wait_ms)),
-        ("Longest wait", seconds_if_known(max(call.waits_ms.values(), default=None))),
-        ("Dead air", "not known" if call.dead_air_times is None else call.dead_air_times),
-        ("Progress", progress_value(call)),
-        ("End", end_in_words(call)),
-    ]
+    """The whole HTML file: the calls, and more than one of them compared with each other. The arguments are those of `page_of`."""
+    return page_of(calls, notes, version, over_many_calls(calls))
 
 
 # The section "Over many calls": repeated calls of each goal set compared, and their errors with links to the calls.
@@ -107,7 +64,7 @@ def reported_call(scoring: RecordedScoring, anchor_id: str, redactor: Redacts) -
     """A call that was scored, with its words and sounds, as a report or a table shows it."""
     call = scoring.call
     heard = heard_in(folded_recording(call)[0], [event.time_ms for event in in_time_order(call)])
-    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, redactor)
+    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, redactor, scoring.records)
 
 
 # Recorded calls as a table for the terminal: how long callers waited, how far the calls got, and what stands out.
@@ -173,8 +130,13 @@ def standout_lines(calls: Sequence[CallSummary]) -> Iterator[str]:
     yield "What stands out:"
     for call in calls:
         for found in call.standouts:
-            moments = ", ".join(f"turn {each.turn}{f' ({each.text})' if each.text else ''}" for each in found.moments)
-            yield f"  {call.name}: {found.heading}: {moments}"
+            yield f"  {call.name}: {found.heading}: {', '.join(map(_in_words, found.moments))}"
+
+
+def _in_words(moment: Moment) -> str:
+    if moment.turn is None:
+        return moment.text
+    return f"turn {moment.turn}{f' ({moment.text})' if moment.text else ''}"
 
 
 # The work of the command `report`: writes the page.

@@ -18,8 +18,10 @@ from consumers.console.fleet import Place
 from consumers.console.watched import WatchedCall
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.kafka.batches import OnlyBatchesWith
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
 from consumers.runtime.kafka.polling import murmur2_place
+from consumers.runtime.kafka.ranges import Ranges, records_between
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.scores.records import AnyScoreRecord
@@ -157,31 +159,17 @@ class WatchedCalls:
         partition.watches[key] = watch
         ends = await partition.started()
         scores = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
-        async with _client(self._kafka) as consumer:
+        async with _client(self._kafka, key_deserializer=OnlyBatchesWith(key)) as consumer:
             start = 0 if place is None else place.scores_offset
-            for _, record in await _read(consumer, {scores: (start, ends.pop(scores))}, key):
+            for _, record in await call_records(consumer, {scores: (start, ends.pop(scores))}, key):
                 watch.take(None, record)
             if not watch.call.scores:
                 raise UnknownCallError
-            starts = await self._starts(consumer, ends, watch.call.scores[0])
+            starts = await input_starts(self._kafka, consumer, ends, watch.call.scores[0])
             inputs = {tp: (starts[tp], end) for tp, end in ends.items()}
-            for tp, record in await _read(consumer, inputs, key):
+            for tp, record in await call_records(consumer, inputs, key):
                 watch.take(self._sources[tp.topic], record)
         watch.open()
-
-    async def _starts(
-        self, consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], first: AnyScoreRecord
-    ) -> dict[TopicPartition, int]:
-        """By partition of an input, an offset at or before the first event of a call with this first score."""
-        if self._kafka.is_embedded:  # it knows no times, and has little
-            return dict.fromkeys(ends, 0)
-        by_time = await consumer.offsets_for_times(dict.fromkeys(ends, max(0, first.caused_at_ms - LEAD_MS)))
-        starts = {}
-        for tp, end in ends.items():
-            found, source = by_time[tp], self._sources[tp.topic]
-            known = None if source is None else first.offsets.get(TOPIC_BY_SOURCE[source])
-            starts[tp] = min(each for each in (found and found.offset, known, end) if each is not None)
-        return starts
 
 
 class _Watch:
@@ -282,13 +270,13 @@ class _Partition:
 
 
 @asynccontextmanager
-async def _client(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaConsumer]:
+async def _client(kafka: KafkaSettings, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
     """A client that is connected and has no partitions.
 
     Raises:
         KafkaUnreachableError: No broker answers, at the start or later.
     """
-    consumer = kafka.consumer("console", auto_offset_reset="earliest", fetch_max_wait_ms=POLL_MS)
+    consumer = kafka.consumer("console", auto_offset_reset="earliest", fetch_max_wait_ms=POLL_MS, **options)
     try:
         await consumer.start()
         await asyncio.sleep(0)  # its stop fails when its own tasks have not run once
@@ -299,34 +287,35 @@ async def _client(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaConsumer]:
         await consumer.stop()
 
 
-async def _read(
-    consumer: AIOKafkaConsumer, ranges: Mapping[TopicPartition, tuple[int, int]], key: bytes
-) -> list[tuple[TopicPartition, Any]]:
+async def input_starts(
+    kafka: KafkaSettings, consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], first: AnyScoreRecord
+) -> dict[TopicPartition, int]:
+    """By partition of an input, an offset at or before the first event of a call with this first score; its end if there is none.
+
+    Raises:
+        KafkaError: The broker refuses.
+    """
+    if kafka.is_embedded:  # it knows no times, and has little
+        return dict.fromkeys(ends, 0)
+    by_time = await consumer.offsets_for_times(dict.fromkeys(ends, max(0, first.caused_at_ms - LEAD_MS)))
+    known = {kafka.topic(topic): offset for topic, offset in first.offsets.items()}
+    return {
+        tp: min(each for each in (by_time[tp] and by_time[tp].offset, known.get(tp.topic), end) if each is not None)
+        for tp, end in ends.items()
+    }
+
+
+async def call_records(consumer: AIOKafkaConsumer, ranges: Ranges, key: bytes) -> list[tuple[TopicPartition, Any]]:
     """The records with this key in some ranges of offsets, the end left out, in the order in which the broker took them.
 
     Raises:
         KafkaError: The broker refuses.
         TimeoutError: It hands over nothing although there is more.
     """
-    left = {tp: end for tp, (start, end) in ranges.items() if start < end}
-    if not left:
-        return []
-    consumer.assign(list(left))
-    for tp in left:
-        consumer.seek(tp, ranges[tp][0])
-    clock = asyncio.get_running_loop().time
-    patience = clock() + MAX_PATIENCE_SECONDS
-    found = []
-    while left:
-        batches = await consumer.getmany(*left, timeout_ms=POLL_MS, max_records=MAX_BATCH_RECORDS)
-        for tp, records in batches.items():
-            end = left[tp]
-            found += [(record.timestamp, tp, record) for record in records if record.key == key and record.offset < end]
-        # By position, not by record: a transaction's marker has an offset and is no record.
-        left = {tp: end for tp, end in left.items() if await consumer.position(tp) < end}
-        if batches:
-            patience = clock() + MAX_PATIENCE_SECONDS
-        elif clock() > patience:
-            raise TimeoutError(f"nothing more of {', '.join(tp.topic for tp in left)} for {MAX_PATIENCE_SECONDS:.0f} s")
+    found = [
+        (record.timestamp, TopicPartition(record.topic, record.partition), record)
+        async for record in records_between(consumer, ranges)
+        if record.key == key
+    ]
     found.sort(key=lambda each: (each[0], each[1].topic, each[2].offset))
     return [(tp, record) for _, tp, record in found]

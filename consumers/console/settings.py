@@ -1,11 +1,11 @@
 """Settings of the role `console`."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from consumers.runtime.settings import HeaderSecret
+from consumers.runtime.settings import HeaderSecret, HeaderSecretFile, SecretSettings
 
 
-class ConsoleSettings(BaseModel):
+class ConsoleSettings(SecretSettings):
     """Where the page of calls is served, to whom, and how much it may cost."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -17,6 +17,9 @@ class ConsoleSettings(BaseModel):
         "127.0.0.1", min_length=1, description="address to serve the page on; 0.0.0.0 is every network of the machine"
     )
     port: int = Field(8070, ge=0, le=65_535, description="port of the page of calls; 0 takes a free one")
+    token_file: HeaderSecretFile | None = Field(
+        None, examples=["/run/secrets/console-token"], description="file with the token that a reader of calls needs"
+    )
     token: HeaderSecret | None = Field(
         None,
         examples=["..."],

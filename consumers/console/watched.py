@@ -8,18 +8,19 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from consumers.console.page.calls import HeardCall, ReportedCall, heard_in
+from consumers.console.page.calls import HeardCall, ReportedCall, Said, TurnHeard, heard_in
 from consumers.engine.admission import Arrival, BrokerRecord, admit
 from consumers.engine.call import Call
 from consumers.engine.evaluator import folded
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from schemas.closed_sets import InputSource, PipelineType
+from schemas.closed_sets import InputSource, PipelineType, Speaker
 from schemas.metric_context import MetricContext
 from schemas.quarantine import UndecodableRecord
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact
 from schemas.transcript import TranscriptTurn
+from schemas.units import MS_PER_SECOND
 
 MAX_EVENTS: Final = 100_000
 """Events kept of one call: more than the evaluator takes of one."""
@@ -101,11 +102,21 @@ class WatchedCall:
         """The scores that counted at a moment: the newest revision of each subject that is not withdrawn."""
         return list(newest_scores(self._known(at_ms)).values())
 
-    def reported(self, at_ms: int | None = None) -> ReportedCall:
-        """The call as a page shows it, as it was known at a moment; None is now."""
+    def reported(self, at_ms: int | None = None, *, words: bool = True) -> ReportedCall:
+        """The call as a page shows it, as it was known at a moment; None is now. Without `words` nothing that was said is in it."""
         call, arrivals = self._folded(at_ms)
         heard = heard_in(call, [each.event.timestamp for each in arrivals if each.event.timestamp is not None])
-        return ReportedCall(self.conversation_id, heard, self.newest(at_ms), ANCHOR, self._redactor)
+        if not words:
+            heard = heard._replace(turns=())
+        known = list(self._known(at_ms))
+        return ReportedCall(
+            self.conversation_id, heard, list(newest_scores(known).values()), ANCHOR, self._redactor, known
+        )
+
+    def transcript(self, at_ms: int | None = None) -> list[TranscriptTurn]:
+        """What was said up to a moment, in ElevenLabs' format, redacted."""
+        transcript = self._folded(at_ms)[0].transcript(self._redactor)
+        return [] if transcript.is_too_large else [entry for entry in transcript if entry is not None]
 
     def _folded(self, at_ms: int | None) -> tuple[Call, list[Arrival]]:
         if at_ms is None:
@@ -128,11 +139,20 @@ def past_call(
     conversation_id: str,
     scores: Sequence[AnyScoreRecord],
     redactor: Redactor,
-    transcript: Sequence[TranscriptTurn] | None = None,
+    transcript: Sequence[TranscriptTurn] | None,
 ) -> ReportedCall:
-    """A call whose events are gone, from its scores alone: without sound and words."""
-    del transcript
+    """A call whose events are gone, from its scores and its transcript: without sound, and each turn begins with the user."""
     times_ms = [record.event_time_ms for record in scores if record.event_time_ms is not None]
-    empty = folded((), PipelineType.CASCADE, None)
-    heard = HeardCall(empty.context(), min(times_ms, default=0), max(times_ms, default=0), (), (), ())
-    return ReportedCall(conversation_id, heard, list(newest_scores(scores).values()), ANCHOR, redactor)
+    start_ms, end_ms = min(times_ms, default=0), max(times_ms, default=0)
+    items: dict[int, list[Said]] = {}
+    turn = 0
+    for entry in transcript or ():
+        is_user = entry.role == "user"
+        turn += is_user
+        if entry.message:
+            speaker = Speaker.USER if is_user else Speaker.ASSISTANT
+            at_ms = start_ms + entry.time_in_call_secs * MS_PER_SECOND
+            items.setdefault(turn, []).append(Said(speaker, entry.message, at_ms))
+    turns = tuple(TurnHeard(number, tuple(said)) for number, said in items.items())
+    heard = HeardCall(start_ms, end_ms, (), (), turns)
+    return ReportedCall(conversation_id, heard, list(newest_scores(scores).values()), ANCHOR, redactor, scores)

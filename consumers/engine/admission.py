@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource, RefusalReason
-from schemas.events.codec import MAX_SHOWN_CHARS, RefusedRecordError, decode
+from schemas.events.codec import MAX_SHOWN_CHARS, RefusedRecordError, StructuredModeError, decode
 from schemas.events.envelope import Envelope, read_envelope
 from schemas.quarantine import QuarantineRecord, UndecodableRecord
 from schemas.units import MS_PER_SECOND
@@ -15,6 +15,8 @@ from schemas.wire import MAX_NAME_CHARS
 
 MAX_TOLD_CHARS = 300
 """Longest explanation of a refusal: it names fields, and a field's name may be anybody's text."""
+FIRST_SECONDS, FIRST_MS = 10**9, 10**11
+"""September 2001 in seconds, March 1973 in milliseconds: a time between them is one in seconds."""
 WHAT_HAPPENS_NOW = "The record is in quarantine; its conversation goes on without it."
 WHAT_HAPPENS_NOW_OF_UNDECODABLE = "Its place is in quarantine; conversations go on without its content."
 
@@ -66,6 +68,19 @@ class BrokerRecord(Protocol):
         """The envelope of the event."""
 
 
+@dataclass(slots=True)
+class _InBinaryMode:
+    """The record with the event alone as its value, and the attributes of the event as headers."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes
+    value: bytes
+    headers: Sequence[tuple[str, bytes]]
+
+
 def admit(
     source: InputSource, record: BrokerRecord | UndecodableRecord, limits: Limits, redactor: Redactor | None = None
 ) -> Arrival | QuarantineRecord:
@@ -103,6 +118,11 @@ def admit(
     envelope = read_envelope(record.headers) if record.headers else None
     try:
         event = decode(source, value, envelope)
+    except StructuredModeError as found:
+        inside = _InBinaryMode(
+            record.topic, record.partition, record.offset, record.timestamp, key, found.value, found.headers
+        )
+        return admit(source, inside, limits, redactor)
     except RefusedRecordError as error:
         shortened = (redactor or Redactor()).beginning
         seen = shortened(error.seen, MAX_SHOWN_CHARS, error.where)
@@ -118,14 +138,14 @@ def admit(
         return _refused(
             record, RefusalReason.TIME_OUT_OF_BOUNDS, "the event's time is far from the broker's",
             f"expected within {skew_ms} ms of {broker_time_ms}, saw {time_ms} (milliseconds since 1970)",
-            _remedy_for_time(time_ms, broker_time_ms, skew_ms),
+            _remedy_for_time(time_ms),
         )  # fmt: skip
     return Arrival(source, record.offset, broker_time_ms, key.decode("utf-8", "replace"), event, value, envelope)
 
 
-def _remedy_for_time(time_ms: float, broker_time_ms: int, skew_ms: int) -> str:
-    if abs(time_ms * MS_PER_SECOND - broker_time_ms) <= skew_ms:
-        return "This looks like seconds: send milliseconds since 1970."
+def _remedy_for_time(time_ms: float) -> str:
+    if FIRST_SECONDS <= time_ms < FIRST_MS:
+        return f"This looks like seconds: send milliseconds since 1970, here {int(time_ms * MS_PER_SECOND)}."
     return "Check the producer's clock and unit, or raise max_event_time_skew_ms to take recorded calls as they are."
 
 

@@ -15,7 +15,7 @@ from consumers.engine.goals.text_judges import Ratings
 from consumers.engine.limits import Limits
 from consumers.engine.measures.rows import Measures
 from consumers.engine.records import Cause, Revisions
-from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, Redactor
+from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, CallRedactor, Redactor
 from consumers.engine.sources import (
     AGENT_EVENTS,
     AUDIO_KINDS,
@@ -71,6 +71,7 @@ from schemas.events.simulator import (
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
+from schemas.wire import MAX_NAME_CHARS
 
 MOST_RECORDS_OF_ONE_STEP: Final = 1_000
 """A close with more final records than this makes them in a step of their own."""
@@ -342,6 +343,10 @@ class Call:
         self.live.announce(now_ms, out)
         cause = Cause(self.history.last_time_ms(), now_ms)
         records = self.live.final_records(cause)
+        ended_ms = max(self.live.newest_ms, self.live.announced_end_ms)
+        if (recorded := self.live.record) is not None:
+            self.ended_reason = self.ended_reason or recorded.ended_reason
+            ended_ms = max(ended_ms, recorded.ended_ms)
         if not self.is_over:
             self._judged.finish(self.live, cause.event_time_ms, now_ms, out, asks=False)
         context = self.context()
@@ -355,11 +360,11 @@ class Call:
         records += self._judged.final_records(cause)
         records += self._measures.final_records(self.live, context, cause, self._judged)
         out += self._measures.closing_counts()
-        ended_reason = None if self.ended_reason is None else self.redactor.redact(self.ended_reason)
+        ended_reason = None if self.ended_reason is None else self.redactor.redact(self.ended_reason)[:MAX_NAME_CHARS]
         closed = self._revisions.make(
             ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), cause, reason=reason,
             ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
-            through=self._revisions.offsets_by_topic(),
+            through=self._revisions.offsets_by_topic(), began_at_ms=self.live.first_ms, ended_at_ms=ended_ms or None,
         )  # fmt: skip
         if closed is not None:
             records.append(closed)
@@ -367,7 +372,7 @@ class Call:
             yield False
         value = None
         if self.writes_transcript:
-            transcript, entries = self._transcript(), []
+            transcript, entries = self.transcript(self.redactor), []
             for entry in () if transcript.is_too_large else transcript:
                 if entry is not None:
                     entries.append(entry)
@@ -378,12 +383,13 @@ class Call:
                 out.append(Count("callgauge_limits_hit_total", ("transcript",)))
         out.append(CloseCall(self.conversation_id, tuple(records), value))
 
-    def _transcript(self) -> CallTranscript | RecordedTranscript:
+    def transcript(self, redactor: Redactor | CallRedactor) -> CallTranscript | RecordedTranscript:
+        """The transcript as it is now. It yields None where a step may end."""
         live, record, agent = self.live, self.live.record, self._revisions.labels.agent
         if record is not None and record.entries:
-            return RecordedTranscript(self.conversation_id, record.entries, record.agent_id or agent, self.redactor)
+            return RecordedTranscript(self.conversation_id, record.entries, record.agent_id or agent, redactor)
         metrics_of = partial(self._measures.stages.turn_metrics, live.heard(), record)
-        return CallTranscript(self.conversation_id, live, agent, self.redactor, metrics_of)
+        return CallTranscript(self.conversation_id, live, agent, redactor, metrics_of)
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
         """Expires verdicts and finds stalls; returns whether the call is over and still waits for verdicts."""
@@ -515,6 +521,8 @@ class Call:
     def _on_call_started(self, event: CallStarted, time_ms: int, out: list[Effect]) -> None:
         known = self._revisions.labels
         self.live.began(time_ms)
+        if event.is_told_later:
+            self.live.without_dead_air()
         self._measures.eva.supplied.started(event)
         if event.pipeline_type is not None:
             self.history.set_pipeline_type(event.pipeline_type)
@@ -524,11 +532,13 @@ class Call:
             tenant=event.tenant or known.tenant,
             environment=event.environment or known.environment,
             pipeline_type=self.history.pipeline_type,
+            version=event.version or known.version,
         )
         self.live.set_labels(labels, self.end.last_ms, out)
         self._judged.started(event, labels.agent, self.live, self.end.last_ms, out)
 
-    def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
+    def _on_call_ended(self, event: CallEnded, time_ms: int, _out: list[Effect]) -> None:
+        self.live.announced_end_ms = max(self.live.announced_end_ms, time_ms)
         self.ended_reason = self.ended_reason if event.reason is None else event.reason
         self._measures.eva.supplied.ended(event)
         self._plan_close(CloseReason.ENDED)

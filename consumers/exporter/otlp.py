@@ -270,6 +270,8 @@ def _exporter(settings: OtlpSettings, code_version: str) -> tuple["OTLPLogExport
             event_name=EVENT_NAME,
             attributes=dict(event.attributes),
         )
+        if (trace_id := names.trace_id_of(event.attributes.get(names.CONVERSATION_ID))) is not None:
+            made.trace_id = trace_id
         return ReadableLogRecord(made, resource, scope)
 
     return OTLPLogExporter(endpoint=settings.endpoint, timeout=settings.timeout_seconds), encoded

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from schemas.closed_sets import ToolOutcome
+from schemas.closed_sets import FAILED_USES
 from schemas.scores.live_view import CallFold, CallView, newest_scores
 from schemas.scores.records import (
     AnyScoreRecord,
@@ -120,9 +120,8 @@ def _eva(name: EvaMetricName, call: CallOnFile) -> Value:
 
 
 def _failed_tools(call: CallOnFile) -> list[str]:
-    return [
-        each.tool for each in call.records if isinstance(each, ToolUseFact) and each.outcome is not ToolOutcome.SUCCESS
-    ]
+    """The tools of the uses without success; what a producer withholds is not known to have failed."""
+    return [each.tool for each in call.records if isinstance(each, ToolUseFact) and each.outcome in FAILED_USES]
 
 
 def _goal_set(call: CallOnFile) -> Value:
@@ -143,6 +142,7 @@ CALL_COLUMNS: Final[tuple[Column, ...]] = (
     Column("agent", "text", "the voice agent", lambda call: call.view.labels.agent),
     Column("tenant", "text", "whose call it is", lambda call: call.view.labels.tenant),
     Column("environment", "text", "production, staging and so on", lambda call: call.view.labels.environment),
+    Column("version", "text", "the agent's version", lambda call: call.view.labels.version),
     Column("pipeline_type", "text", "kind of the agent's pipeline", lambda call: call.view.labels.pipeline_type),
     Column("code_version", "text", "version of the evaluator", lambda call: call.records[-1].code_version),
     Column("started_ms", "integer", "when its first event came, in epoch ms", lambda call: call.view.first_seen_ms),
@@ -161,7 +161,9 @@ CALL_COLUMNS: Final[tuple[Column, ...]] = (
     Column("user_interruptions", "integer", "by the caller", lambda call: call.view.user_interruptions),
     Column("assistant_interruptions", "integer", "by the agent", lambda call: call.view.assistant_interruptions),
     Column("tool_calls", "integer", "tool calls with an outcome", lambda call: call.view.tool_calls),
-    Column("failed_tool_calls", "integer", "those without success", lambda call: len(_failed_tools(call))),
+    Column(
+        "failed_tool_calls", "integer", "those that failed or were not answered", lambda call: len(_failed_tools(call))
+    ),
     Column("failed_tools", "text", "the tools of these, by name", lambda call: _names(_failed_tools(call))),
     Column("goal_set", "text", "the goals of the call", _goal_set),
     Column("progress", "real", "share of subgoals that are reached, 0 to 1", _of_progress("result")),

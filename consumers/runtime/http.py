@@ -55,11 +55,13 @@ class ConnectionBounds:
         request_seconds: As `REQUEST_SECONDS`.
         answer_seconds: As `ANSWER_SECONDS`.
         most_connections: As `MAX_CONNECTIONS`.
+        unread_seconds: How long a client may leave a full buffer unread, for answers that take longer than that on purpose.
     """
 
     request_seconds: float = REQUEST_SECONDS
     answer_seconds: float = ANSWER_SECONDS
     most_connections: int = MAX_CONNECTIONS
+    unread_seconds: float = ANSWER_SECONDS
 
 
 SCRAPED: Final = ConnectionBounds()
@@ -100,6 +102,7 @@ class BoundedConnection(H11Protocol):
         self.is_answering = False
         self._open_connections = open_connections
         self._deadline: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
         self._owes_request = True
         """False between an answer and the first byte of the next request: ending it then is nothing to count."""
 
@@ -110,10 +113,21 @@ class BoundedConnection(H11Protocol):
         self._wait_for_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancels the deadline."""
+        """Cancels the deadlines."""
         self._clear_deadline()
+        self._clear_unread()
         self._open_connections.remove(self)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Starts the deadline of a client that leaves what waits for it unread."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._open_connections.bounds.unread_seconds, self.end, "answer_time")
+
+    def resume_writing(self) -> None:
+        """Cancels it: the client has read."""
+        super().resume_writing()
+        self._clear_unread()
 
     def data_received(self, data: bytes) -> None:
         """Reads a part of a request. The deadline stays until the request is complete."""
@@ -142,6 +156,7 @@ class BoundedConnection(H11Protocol):
         if self._owes_request or limit != "request_time":
             self._open_connections.count(limit)
         self._clear_deadline()
+        self._clear_unread()
         self._open_connections.remove(self)
         self.transport.abort()
 
@@ -156,6 +171,11 @@ class BoundedConnection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _clear_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
 
 # Serves routes on one address inside our event loop, with bounds for every connection.

@@ -111,8 +111,13 @@ class CallStarted(WireModel):
 
     `expected_state` is the state that the call should produce: records by table, and under `session` the facts about the user.
 
+    `version` is that of the agent: of its prompt, model or code, in your words. It is kept with the scores, so that versions can be
+    compared; no metric has it.
+
     `role`, `instructions` (the system prompt) and `current_date_time` are what the agent was told. With its tools, judges of
     faithfulness read them, without personal data.
+
+    `is_told_later` says that events come long after what they tell, as spans do: then no silence is called dead air while the call runs.
     """
 
     type: Literal["call_started"]
@@ -121,12 +126,14 @@ class CallStarted(WireModel):
     agent: Name | None = None
     tenant: Name | None = None
     environment: Name | None = None
+    version: Name | None = None
     goals: Name | None = None
     tools: Annotated[list[AgentTool], Field(max_length=MAX_TOOLS)] | None = None
     expected_state: JsonObject | None = None
     role: Text | None = None
     instructions: Annotated[str, StringConstraints(max_length=MAX_INSTRUCTIONS_CHARS)] | None = None
     current_date_time: Name | None = None
+    is_told_later: bool | None = None
 
 
 class CallEnded(WireModel):

@@ -1,7 +1,9 @@
 """The only reader of wire JSON: bytes become an event, or the reason why they do not."""
 
 import json
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -10,9 +12,15 @@ from pydantic_core import ErrorDetails, from_json, to_json
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.audit import AuditEvent, CallEnded, CallStarted, UserTextUpdated
 from schemas.events.elevenlabs import AgentEvent, ConversationRecord, TypedAgentEvent
-from schemas.events.envelope import AGENT_RECORD_TYPE, Envelope
+from schemas.events.envelope import AGENT_RECORD_TYPE, HEADERS, Envelope
 from schemas.events.pipecat import FUNCTION_CALL_KINDS, SPEECH_KINDS, PipecatEvent
-from schemas.events.simulator import AudioEvent, CarriedSimulatorEvent, TypedSimulatorEvent, under_its_own_key
+from schemas.events.simulator import (
+    TYPES_BY_STREAM,
+    AudioEvent,
+    CarriedSimulatorEvent,
+    TypedSimulatorEvent,
+    under_its_own_key,
+)
 from schemas.judging import JudgeVerdict
 from schemas.units import to_seconds
 from schemas.wire import MAX_NAME_CHARS, MAX_TIME_MS, Name, WireModel, WireTimeMs, finite
@@ -40,6 +48,21 @@ KNOWN_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "function_call_event": FUNCTION_CALL_KINDS,
 }
 """Kinds by the type of event that has them."""
+
+
+REMEDY_FOR_UNKNOWN: Final = (
+    "Is it on the right topic? `callgauge schema` names the events of each, and docs/sources/other.md says which a framework that "
+    "callgauge does not know has to send. An unknown event is counted and does nothing."
+)
+_WORD: Final = re.compile(r"[a-z0-9]+")
+_WORDS_BY_EVENT: Final = {
+    shown: frozenset(_WORD.findall(name))
+    for name, shown in (
+        *((name, f"`{name}`") for stream in ("audit", "pipecat") for name in TYPES_BY_STREAM[stream]),
+        *((kind, f"`{name}` of kind `{kind}`") for name, kinds in KNOWN_KINDS.items() for kind in kinds),
+    )
+}
+"""The words in the names of the events that any framework may send, by their name as it is shown."""
 
 
 class UnrecognizedEvent(WireModel):
@@ -109,12 +132,31 @@ def without_unread(adapter: TypeAdapter[Any], value: bytes, error: ValidationErr
     return event
 
 
+@lru_cache(maxsize=256)
+def nearest_events(name: str) -> str:
+    """Returns the two events of any framework that share most words with a name; empty if none shares one.
+
+    Example:
+        >>> nearest_events("speech-update").partition(",")[0]
+        '`speech_event`'
+        >>> nearest_events("input_audio_buffer.speech_started")
+        '`speech_event` of kind `bot_speech_started`, `speech_event` of kind `user_speech_started`'
+        >>> nearest_events("media")
+        ''
+    """
+    words = frozenset(_WORD.findall(name[:MAX_NAME_CHARS].casefold()))
+    near = sorted(
+        (-len(words & known), len(known - words), shown) for shown, known in _WORDS_BY_EVENT.items() if words & known
+    )
+    return ", ".join(shown for _, _, shown in near[:2])
+
+
 def _unrecognized(event: UnrecognizedEvent, extra: Mapping[str, Any]) -> Misread:
     if "specversion" in extra:
         return Misread(
             MisreadReason.CLOUDEVENT_IN_BODY,
-            "a CloudEvent in structured mode",
-            "Send its data as the value of the record, and its attributes as headers (ce_id, ce_source, ce_type).",
+            "a CloudEvent in structured mode without an event in `data`",
+            "Put the event into `data` as a JSON object, or send it as the value, with the attributes as headers (ce_id and so on).",
         )
     name = event.type or event.event_type or event.message_type
     known = KNOWN_KINDS.get(name or "")
@@ -130,8 +172,44 @@ def _unrecognized(event: UnrecognizedEvent, extra: Mapping[str, Any]) -> Misread
 
 def _unknown_type(name: str | None) -> Misread:
     what = "an event without type, event_type or message_type" if name is None else f"an event of type {name!r}"
-    remedy = "Is it on the right topic? `callgauge schema` names the events of each; others are counted and do nothing."
-    return Misread(MisreadReason.UNKNOWN_TYPE, what, remedy)
+    near = nearest_events(name or "")
+    return Misread(
+        MisreadReason.UNKNOWN_TYPE, what, f"{f'Nearest known: {near}. ' if near else ''}{REMEDY_FOR_UNKNOWN}"
+    )
+
+
+# The other form of a CloudEvent.
+
+
+class StructuredModeError(Exception):
+    """A CloudEvent in structured mode: one JSON object with the attributes, and the event in `data`. It is no fault: decode what it
+    holds.
+
+    Attributes:
+        value: The event.
+        headers: The attributes as the headers of binary mode.
+    """
+
+    def __init__(self, value: bytes, headers: tuple[tuple[str, bytes], ...]) -> None:
+        super().__init__("a CloudEvent in structured mode")
+        self.value = value
+        self.headers = headers
+
+
+def _raise_if_structured(value: bytes) -> None:
+    """Looks for the other form where the event is none that we know.
+
+    Raises:
+        StructuredModeError: It is in that form, and holds an event.
+    """
+    document = from_json(value) if b'"specversion"' in value else None
+    data = document.get("data") if isinstance(document, dict) and "specversion" in document else None
+    if not isinstance(document, dict) or not isinstance(data, dict):
+        return
+    data.pop("specversion", None)  # one form around another is looked at once
+    given = ((header, document.get(header.removeprefix("ce_"))) for header in HEADERS)
+    headers = tuple((header, text.encode("utf-8", "replace")) for header, text in given if isinstance(text, str))
+    raise StructuredModeError(to_json(data, inf_nan_mode="null"), headers)
 
 
 # Decodes bytes to typed events: one adapter per input topic, straight from JSON.
@@ -211,6 +289,7 @@ def decode(source: InputSource, value: bytes, envelope: Envelope | None = None) 
 
     Raises:
         RefusedRecordError: The bytes are not a JSON object, or a known event lacks a required field or has a wrong type.
+        StructuredModeError: The event is inside of a CloudEvent in structured mode.
     """
     if b"NaN" in value or b"Infinity" in value:  # in words too, which costs a second look
         value = finite(value)
@@ -237,6 +316,8 @@ def decode(source: InputSource, value: bytes, envelope: Envelope | None = None) 
 
 def _decode_slowly(source: InputSource, value: bytes, first: ValidationError) -> Any:
     """Tries the other forms of this topic, then the unrecognised event. Raises the most specific error if none fits."""
+    if first.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid":
+        _raise_if_structured(value)
     error = first
     for adapter in _BY_SOURCE[source]:
         try:

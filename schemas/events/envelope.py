@@ -13,6 +13,8 @@ ID_HEADER: Final = "ce_id"
 SOURCE_HEADER: Final = "ce_source"
 TYPE_HEADER: Final = "ce_type"
 _SEQUENCE_HEADER: Final = "ce_sequence"
+HEADERS: Final = (ID_HEADER, SOURCE_HEADER, TYPE_HEADER, _SEQUENCE_HEADER)
+"""The headers that an `Envelope` is read from, in its order."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 MAX_SEQUENCE_DIGITS = 19

@@ -24,6 +24,7 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "TurnMarker": _event("turn_start", data={"frame": "UserStartedSpeakingFrame"}),
     "UserSpeaking": _event("user_started_speaking", data={"frame": "UserStartedSpeakingFrame"}),
     "IgnoredLine": _event("transcript", data={"frame": " my flight"}),
+    "CallNote": _event("agent_handoff", data={"old_agent": "desk", "new_agent": "guard"}),
     "ProcessorFailed": _event("error", data={"message": "the model is down", "processor": "OpenAILLMService#0"}),
     "ToolLine": _event("tool_call", data={"tool_name": "find_booking", "arguments": {"code": "A1"}}),
     "SpeechEventRecord": _event(

@@ -117,6 +117,15 @@ class IgnoredLine(PipecatLine):
     data: Any = None
 
 
+class CallNote(PipecatLine):
+    """What a framework tells of a call and no score reads yet: another agent has taken over (`old_agent`, `new_agent`), or what looked
+    like an interruption was none (`resumed`). It is kept in the topic.
+    """
+
+    type: Literal["agent_handoff", "false_interruption"]
+    data: Any = None
+
+
 class ProcessorFailed(PipecatLine):
     """A processor of the bot reports an error, also one from which it recovers. It is counted, and its text is not kept."""
 
@@ -141,7 +150,8 @@ class SpeechMoment(WireModel):
     """pipecat's `SpeechEvent`: `timestamp` is when it happened, in epoch seconds, detector delay already taken out.
 
     `user_speech_*` is what the voice activity detector hears, `user_turn_*` the turn strategy's ruling. Of an end, `started_at`
-    is the start of the same stretch: with it, a start that was lost is known.
+    is the start of the same stretch: with it, a start that was lost is known. `cause` of an interruption is `user_speech`,
+    `user_turn` or `program`, where the framework tells it; no score reads it yet.
     """
 
     kind: Literal[
@@ -155,6 +165,7 @@ class SpeechMoment(WireModel):
     ]
     timestamp: WireTimeSeconds
     started_at: WireTimeSeconds | None = None
+    cause: Name | None = None
 
 
 class SpeechEventRecord(PipecatLine):
@@ -313,6 +324,7 @@ PipecatEvent = Annotated[
     | TurnMarker
     | UserSpeaking
     | IgnoredLine
+    | CallNote
     | ProcessorFailed
     | ToolLine
     | SpeechEventRecord

@@ -144,7 +144,7 @@ def _types_of(union: Any) -> frozenset[str]:
     return frozenset(word for model in models for word in get_args(model.model_fields["type"].annotation))
 
 
-_TYPES: Final[Mapping[Stream, frozenset[str]]] = {
+TYPES_BY_STREAM: Final[Mapping[Stream, frozenset[str]]] = {
     "audit": CONTROL_EVENTS,
     "pipecat": _types_of(PipecatEvent) - CONTROL_EVENTS,
     "elevenlabs": _types_of(TypedAgentEvent),
@@ -175,7 +175,11 @@ def stream_of(event: Mapping[str, Any]) -> Stream | None:
     if event.get("type") is None and "event_type" in event:
         return "user_sim"
     kind = event.get("type")
-    return next((stream for stream, types in _TYPES.items() if kind in types), None) if isinstance(kind, str) else None
+    return (
+        next((stream for stream, types in TYPES_BY_STREAM.items() if kind in types), None)
+        if isinstance(kind, str)
+        else None
+    )
 
 
 def stream_of_type(event_type: str) -> Stream | None:

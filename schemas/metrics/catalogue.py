@@ -12,7 +12,7 @@ from schemas.metrics.definition import OVERFLOW_VALUE, Metric, Role
 from schemas.metrics.evaluator import EVALUATOR_METRICS
 from schemas.metrics.exporter import EXPORTER_METRICS, SPEECH_METRICS
 from schemas.metrics.judge import JUDGE_METRICS
-from schemas.metrics.process import HISTORY_METRICS, INGEST_METRICS, MONITOR_METRICS, PROCESS_METRICS
+from schemas.metrics.process import CONSOLE_METRICS, HISTORY_METRICS, INGEST_METRICS, MONITOR_METRICS, PROCESS_METRICS
 
 METRICS: Final[tuple[Metric, ...]] = (
     *EXPORTER_METRICS,
@@ -20,6 +20,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *EVALUATOR_METRICS,
     *JUDGE_METRICS,
     *HISTORY_METRICS,
+    *CONSOLE_METRICS,
     *INGEST_METRICS,
     *MONITOR_METRICS,
     *PROCESS_METRICS,

@@ -1,4 +1,4 @@
-"""Metrics of every process, of history, of `ingest` and of the monitor."""
+"""Metrics of every process, of history, of the console, of `ingest` and of the monitor."""
 
 from typing import Final
 
@@ -8,6 +8,7 @@ from schemas.metrics.definition import TENANT, Label, Metric, MetricsOf, words_o
 _EVERY = MetricsOf("every")
 _INGEST = MetricsOf("ingest")
 _MONITOR = MetricsOf("monitor")
+_CONSOLE = MetricsOf("console")
 _HISTORY = MetricsOf("history")
 
 # The metrics of every process, whatever its roles: its version, its series, its reading of Kafka, its HTTP server,
@@ -130,6 +131,24 @@ HISTORY_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _HISTORY.gauge("callgauge_history_lag_messages", "records", Label("topic", "the topic read"))(
         "Records that are not in history yet, by topic, as of the newest poll."
+    ),
+)
+"""In the order in which they are listed."""
+
+
+# The metrics of the console role: its pages, and what they cost.
+
+_REFUSED = Label("reason", "why a person or a program got no answer", ("pages", "watched", "token"))
+
+CONSOLE_METRICS: Final[tuple[Metric, ...]] = (
+    _CONSOLE.gauge("callgauge_console_pages_open", "pages")(
+        "Pages of the console that are open, and readers of its stream."
+    ),
+    _CONSOLE.gauge("callgauge_console_calls_watched", "calls")(
+        "Calls whose events are read because a page shows them."
+    ),
+    _CONSOLE.counter("callgauge_console_refused_total", "requests", _REFUSED)(
+        "Requests that were refused: too many pages are open, too many calls are watched, or the token was wrong."
     ),
 )
 """In the order in which they are listed."""

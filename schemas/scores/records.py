@@ -89,12 +89,13 @@ Result = Annotated[Scored | Unscored | NotApplicable, Field(discriminator="outco
 
 
 class CallLabels(ScoreModel):
-    """Labels of a call's metrics; `unknown` until a `call_started` names them."""
+    """Labels of a call's metrics; `unknown` until a `call_started` names them. `version` is the agent's, which no metric has."""
 
     agent: str = "unknown"
     tenant: str = "unknown"
     environment: str = "unknown"
     pipeline_type: PipelineType = PipelineType.CASCADE
+    version: str | None = Field(None, exclude_if=is_none)
 
 
 class CallRecord(ScoreModel):
@@ -629,6 +630,13 @@ class InterruptionFact(CallRecord):
         """The side that interrupted."""
         return Speaker.USER if self.name == "interruption_by_user" else Speaker.ASSISTANT
 
+    @property
+    def in_words(self) -> str:
+        """What happened, after the number of the turn. The turn of a user who interrupts is the one that begins with it; the answer that
+        was cut off is of the turn before.
+        """
+        return "began by interrupting the agent" if self.by is Speaker.USER else "interrupted by the agent"
+
 
 class DeadAirFact(CallRecord):
     """Nobody spoke and no tool ran for longer than the threshold after the user's audio ended. Never withdrawn."""
@@ -728,7 +736,9 @@ class StallFact(CallRecord):
 
 
 class ClosedFact(CallRecord):
-    """The call is over. `through` is the offset of the last record that was evaluated, by input; later ones are only counted."""
+    """The call is over. `through` is the offset of the last record that was evaluated, by input; later ones are only counted.
+    `began_at_ms` and `ended_at_ms` are the times of its first and its last event, in ms since 1970; None for a call without a time.
+    """
 
     kind: Literal["closed"] = "closed"
     name: Literal["closed"] = "closed"
@@ -737,6 +747,8 @@ class ClosedFact(CallRecord):
     turns: int
     events: int
     through: dict[str, int]
+    began_at_ms: int | None = None
+    ended_at_ms: int | None = None
 
 
 AnyScoreRecord = (

@@ -50,6 +50,17 @@ GoalsOption = Annotated[
     ),
 ]
 
+SinceADayOption = Annotated[
+    str | None,
+    typer.Option("--since", metavar="WHEN", help=f"{SINCE_HELP} The last hour, then the last day, unless given."),
+]
+
+
+def since_in_words(since: str | None) -> str:
+    """The time of that option as a message names it."""
+    return "in the last day" if since is None else f"since {since}"
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document, for programs.")]
 
 

@@ -1,23 +1,33 @@
 """The command `report`: recorded calls through the live engine, as one HTML page."""
 
+import asyncio
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from streamer.cli.options import (
+    PATHS_HELP,
     AgentOption,
+    BootstrapOption,
     ConfigOption,
     GoalsOption,
     JudgeOption,
     JudgeSwitch,
-    PathsArgument,
+    PrefixOption,
+    SinceADayOption,
     VerdictsOption,
     require_judge,
+    since_in_words,
 )
 from streamer.facts import installed_version
-from streamer.terminal import say
+from streamer.terminal import quiet_libraries, say
+
+if TYPE_CHECKING:  # brought when the command runs
+    from consumers.console.page.calls import ReportedCall
+    from streamer.settings.all_settings import Settings
 
 MOST_CALLS: Final = 500
 """Calls of one page: each takes some 100 kB in the browser."""
@@ -26,8 +36,19 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def report(
-    paths: PathsArgument,
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH", help=PATHS_HELP)] = None,
     *,
+    from_topics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from-topics",
+            metavar="ID",
+            help="A call of the topics, by its id or its last characters; may be repeated.",
+        ),
+    ] = None,
+    since: SinceADayOption = None,
+    bootstrap: BootstrapOption = None,
+    topic_prefix: PrefixOption = None,
     output: Annotated[
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="The page; a file there is replaced."),
@@ -48,23 +69,35 @@ def report(
     Personal data is redacted in all texts, by the settings. Goals, judge and scores are those of `callgauge score`. A call that
     cannot be read is named and left out, and the exit code is 1.
 
+    With --from-topics the page is about calls of the topics, as far as they have come: their events are read there as `callgauge
+    call` does, and their scores are those of the evaluator.
+
     Examples:
         callgauge report sample
         callgauge report records/1.1.2 -o report.html
         callgauge report calls.jsonl.gz --goals goals/ -o report.html
+        callgauge report --from-topics 9f2c41 -o report.html
     """
-    from consumers.console.page.calls import ReportedCall
     from consumers.console.page.drawing import counted
     from consumers.engine.redaction.redactor import Redactor
     from streamer.offline.call_work import Done, found_calls, places_of, reading, score_each
     from streamer.offline.scoring import RecordedScoring, plan_from
     from streamer.recordings.reader import goals_for
-    from streamer.report import page, reported_call, require_place, write_page
+    from streamer.report import page, reported_call, require_place
     from streamer.settings.listing import settings_from
 
     require_judge(verdicts, judge)
+    _require_fitting(paths, from_topics, since, bootstrap, topic_prefix)
+    if from_topics and (goals is not None or judge is JudgeSwitch.ON or agent is not None):
+        raise typer.BadParameter("Calls of the topics are scored already: leave out --goals, --judge and --agent.")
     place = html or output
-    settings = settings_from(config)
+    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    if from_topics:
+        require_place(place)
+        live = _of_topics(settings, from_topics, since)
+        _write(place, page(live, [], installed_version()), len(live))
+        return
+    paths = paths or []
     plan = plan_from(settings, goals_for(paths, goals), agent, asks_judge=judge is JudgeSwitch.ON)
     require_place(place)
     redactor = Redactor(settings.redaction)
@@ -72,12 +105,12 @@ def report(
     calls: list[ReportedCall] = []
     with reading(stopped="no page was written") as read:
 
-        def take(done: Done[ReportedCall]) -> None:
+        def take(done: "Done[ReportedCall]") -> None:
             read.add(done)
             if done.result is not None:
                 calls.append(done.result)
 
-        def shape(scoring: RecordedScoring) -> ReportedCall:
+        def shape(scoring: RecordedScoring) -> "ReportedCall":
             return reported_call(scoring, f"c{len(calls) + 1}", redactor)
 
         score_each(islice(places, MOST_CALLS), plan, shape, take, settings, read, verdicts=verdicts)
@@ -87,7 +120,43 @@ def report(
         say("There is no call to report, so no page was written.")
         raise typer.Exit(1)
     notes = [f"{counted(left_out, 'further call')} left out: a page has {MOST_CALLS} at most."] if left_out else []
-    text = page(calls, notes, installed_version())
-    write_page(place, text)
-    say(f"Report of {counted(len(calls), 'call')}, {len(text.encode()):,} bytes: {place}")
+    _write(place, page(calls, notes, installed_version()), len(calls))
     read.require_all()
+
+
+def _write(place: Path, text: str, calls: int) -> None:
+    from consumers.console.page.drawing import counted
+    from streamer.report import write_page
+
+    write_page(place, text)
+    say(f"Report of {counted(calls, 'call')}, {len(text.encode()):,} bytes: {place}")
+
+
+def _of_topics(settings: "Settings", ids: Sequence[str], since: str | None) -> "list[ReportedCall]":
+    from streamer.one_call import the_call
+    from streamer.time_bounds import moment_given
+
+    since_ms = None if since is None else moment_given(since)
+    calls: list[ReportedCall] = []
+    with quiet_libraries():
+        for number, wanted in enumerate(ids[:MOST_CALLS], 1):
+            found = asyncio.run(the_call(settings, wanted, since_ms, since_in_words(since)))
+            for sentence in found.remarks:
+                say(f"Call {found.call.conversation_id}: {sentence}")
+            calls.append(found.reported(f"c{number}"))
+    return calls
+
+
+def _require_fitting(
+    paths: Sequence[Path] | None,
+    ids: Sequence[str] | None,
+    since: str | None,
+    bootstrap: str | None,
+    prefix: str | None,
+) -> None:
+    if paths and ids:
+        raise typer.BadParameter("--from-topics reads live calls: leave the paths out, or leave --from-topics out.")
+    if not paths and not ids:
+        raise typer.BadParameter("Name recordings, or a call of the topics with --from-topics ID.")
+    if not ids and (since or bootstrap or prefix):
+        raise typer.BadParameter("--since, --bootstrap and --topic-prefix are for --from-topics: leave them out.")

@@ -31,6 +31,7 @@ def run(
 
     The evaluator rebuilds calls from their events and writes scores. The exporter turns scores into metrics. The judge
     asks a model the questions of the evaluator. Ingest receives events over HTTP; `callgauge ingest --help` explains it.
+    Console serves the page of the calls that run; its address is printed.
     Monitor follows live calls of ElevenLabs agents; it needs CALLGAUGE_MONITOR__API_KEY, and runs in one process only.
     All roles run in one process until Ctrl-C or SIGTERM.
 

@@ -57,6 +57,9 @@ def tail(
     If EVA puts an attempt aside and tries again, the call ends with the reason `discarded`, and the next attempt is a
     call of its own: <record>/attempt_2.
 
+    A call of the past is left out, and the exit code is then 1: the evaluator refuses events that are more than a day old.
+    `callgauge replay` plays such a run.
+
     A call closes once, so the topics take each id once: give a second run with the same records a --run-name.
 
     Examples:
@@ -87,3 +90,5 @@ def tail(
     if not completed and progress.open_calls:
         say("Run the same command again to continue with the open calls.")
         raise typer.Exit(STOPPED_BY_SIGNAL)
+    if progress.past_calls:
+        raise typer.Exit(1)

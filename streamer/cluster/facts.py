@@ -235,6 +235,7 @@ async def _coordinator(admin: AIOKafkaAdminClient, group_id: str) -> int:
 # The rights that each command needs on the cluster; deploy/security.md has the same list.
 
 _TRAFFIC_SOURCES: Final = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS)
+_TRAFFIC_TOPICS: Final = tuple(TOPIC_BY_SOURCE[source] for source in _TRAFFIC_SOURCES)
 _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
     "evaluator": {
         **{topic: {READ} for topic in INPUT_TOPICS},
@@ -248,6 +249,7 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
         JUDGE_VERDICTS_TOPIC: {WRITE},
     },
     "history": {SCORES_TOPIC: {READ}},
+    "console": {topic: {READ} for topic in (SCORES_TOPIC, *_TRAFFIC_TOPICS)},
     "monitor": {TOPIC_BY_SOURCE[source]: {WRITE} for source in (InputSource.AUDIT, InputSource.ELEVENLABS)},
     "ingest": {TOPIC_BY_SOURCE[source]: {WRITE} for source in _TRAFFIC_SOURCES},
 }

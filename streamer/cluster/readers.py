@@ -10,17 +10,15 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.ranges import STALL_SECONDS, records_between
 from schemas.quarantine import QuarantineRecord, UndecodableRecord
 from streamer.cluster.topic_admin import topic_states
 
 # A consumer without a group: it reads records and disturbs no other reader.
 
-STALL_SECONDS: Final = 15.0
-"""A broker that hands over nothing for this long, with records still to come, counts as away."""
 CLOCK_MARGIN_MS: Final = 3_600_000
 """Largest difference between the clocks of a producer and the broker when records are searched by time."""
 POLL_MS: Final = 200
-_BATCH_RECORDS: Final = 500
 
 
 @asynccontextmanager
@@ -47,44 +45,39 @@ async def onlooker(kafka: KafkaSettings, role: str, **options: Any) -> AsyncIter
         await consumer.stop()
 
 
+async def ranges_since(
+    consumer: AIOKafkaConsumer, partitions: Sequence[TopicPartition], since_ms: int | None
+) -> dict[TopicPartition, tuple[int, int]]:
+    """From where each partition is read, and to where: its present end.
+
+    Args:
+        consumer: A started consumer.
+        partitions: The partitions.
+        since_ms: Records whose time is before this may be left out; None is the beginning.
+
+    Raises:
+        KafkaError: The broker refuses.
+    """
+    ends = await consumer.end_offsets(partitions)
+    if since_ms is None:
+        starts = await consumer.beginning_offsets(partitions)
+    else:
+        found = await consumer.offsets_for_times(dict.fromkeys(partitions, max(0, since_ms - CLOCK_MARGIN_MS)))
+        starts = {tp: at.offset if at else ends[tp] for tp, at in found.items()}
+    return {tp: (starts[tp], ends[tp]) for tp in partitions}
+
+
 async def records_so_far(
     consumer: AIOKafkaConsumer, partitions: Sequence[TopicPartition], since_ms: int | None
 ) -> AsyncIterator[Any]:
-    """The records of some partitions up to their present ends; those of one partition in order.
-
-    Args:
-        consumer: A started consumer; it gets these partitions.
-        partitions: The partitions to read.
-        since_ms: Records whose time is before this may be left out; None reads from the beginning.
+    """The records of some partitions up to their present ends; those of one partition in order. As `ranges_since` and `records_between`.
 
     Raises:
         KafkaError: The broker refuses.
         TimeoutError: The broker delivers nothing although there are more records.
     """
-    consumer.assign(partitions)
-    ends = await consumer.end_offsets(partitions)
-    starts = await consumer.beginning_offsets(partitions)
-    if since_ms is not None:
-        found = await consumer.offsets_for_times(dict.fromkeys(partitions, max(0, since_ms - CLOCK_MARGIN_MS)))
-        starts = {tp: at.offset if at else ends[tp] for tp, at in found.items()}
-    for tp in partitions:
-        consumer.seek(tp, starts[tp])
-    left = {tp for tp in partitions if starts[tp] < ends[tp]}
-    clock = asyncio.get_running_loop().time
-    patience = clock() + STALL_SECONDS
-    while left:
-        batches = await consumer.getmany(*left, timeout_ms=POLL_MS, max_records=_BATCH_RECORDS)
-        for tp, records in batches.items():
-            for record in records:
-                if record.offset < ends[tp]:
-                    yield record
-        # By position, not by record: a transaction's marker has an offset and is no record.
-        reached = {tp for tp in left if await consumer.position(tp) >= ends[tp]}
-        left -= reached
-        if batches or reached:
-            patience = clock() + STALL_SECONDS
-        elif clock() > patience:
-            raise TimeoutError(f"nothing more of {next(iter(left)).topic} for {STALL_SECONDS:.0f} s")
+    async for record in records_between(consumer, await ranges_since(consumer, partitions, since_ms)):
+        yield record
 
 
 # The place of a record on the cluster, as messages print it and commands accept it.

@@ -31,7 +31,7 @@ from consumers.runtime.kafka.connection import (
 from consumers.runtime.kafka.polling import murmur2_place
 from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import InputSource
-from schemas.events.codec import Misread, RefusedRecordError, decode, misread_of
+from schemas.events.codec import Misread, RefusedRecordError, StructuredModeError, decode, misread_of
 from schemas.events.elevenlabs import AgentFailed
 from schemas.events.envelope import read_envelope
 from schemas.events.pipecat import ProcessorFailed
@@ -630,8 +630,12 @@ class Understanding:
             return
         self._read[topic] += 1
         self._newest_ms[topic] = max(record.timestamp, self._newest_ms.get(topic, 0))
+        source = self._source_by_topic[topic]
         try:
-            event = decode(self._source_by_topic[topic], record.value, read_envelope(record.headers))
+            try:
+                event = decode(source, record.value, read_envelope(record.headers))
+            except StructuredModeError as found:
+                event = decode(source, found.value, read_envelope(found.headers))
         except RefusedRecordError:
             self._refused[topic] += 1
             return

@@ -29,6 +29,7 @@ from streamer.recordings.files import FiledEvents, Place, RecordedCall, Recorded
 from streamer.recordings.reader import NoCallError, read_call
 from streamer.settings.all_settings import Settings
 from streamer.terminal import error_console, say, visible_json
+from streamer.trials.calls import holds_scores
 
 # The places of calls, and the work on each as a function of its place. A call that cannot be read gives no result; its error is one of
 # the sentences, and the others are not concerned.
@@ -83,6 +84,7 @@ def found_calls(paths: Sequence[Path]) -> list[Found]:
     first: RecordingError | None = None
     for path in paths:
         try:
+            _require_no_scores(path)
             recorded = RecordedPath(path)
         except RecordingError as error:
             if not path.exists():
@@ -99,6 +101,17 @@ def found_calls(paths: Sequence[Path]) -> list[Found]:
     if first is not None and not any(isinstance(each, RecordedPath) for each in found):
         raise first
     return found
+
+
+def _require_no_scores(path: Path) -> None:
+    if holds_scores(path):
+        raise RecordingError(
+            what="these are score records, and no recording",
+            where=str(path),
+            expected="events of calls",
+            seen="what `callgauge score` prints, which has no events",
+            remedy="`callgauge trials` compares calls by their score records; give the recording that they were made from.",
+        )
 
 
 def total_of(found: Sequence[Found]) -> int | None:

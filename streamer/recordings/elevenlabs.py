@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from schemas.events.elevenlabs import ConversationRecord, RecordedToolCall, RecordedToolResult, RecordEntry
 from schemas.units import MS_PER_SECOND
 from schemas.wire import without_infinity
+from streamer.recordings.files import shown
 
 Event = dict[str, Any]
 _ROLES: Final = ("user", "agent")
@@ -29,12 +30,14 @@ class AgentCall(NamedTuple):
         agent: Name of the agent, otherwise its id; None if the record has neither.
         ended_reason: Why the call ended.
         events: Events of the agent by time, and last the record itself.
+        left_out: What of the record is not read, a sentence for each entry: the rest of the call is.
     """
 
     conversation_id: str | None
     agent: str | None
     ended_reason: str | None
     events: tuple[Event, ...]
+    left_out: tuple[str, ...]
 
 
 def record_in(document: object) -> dict[str, Any] | None:
@@ -58,7 +61,9 @@ def record_in(document: object) -> dict[str, Any] | None:
         return {**record, "transcript": []} if _names_conversation(record) else None
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         return None
-    return dict(record) if all(entry.get("role") in _ROLES for entry in entries) else None
+    # Of somebody's conversation a role of tomorrow costs its entry; a list without a name may be another format altogether.
+    is_record = _names_conversation(record) or all(entry.get("role") in _ROLES for entry in entries)
+    return dict(record) if is_record else None
 
 
 def _names_conversation(record: Mapping[Any, Any]) -> bool:
@@ -81,8 +86,12 @@ def agent_call(record: Mapping[str, Any]) -> AgentCall:
     """
     typed = ConversationRecord.model_validate({**record, "timestamp": 0})
     events = _Events(_start_ms(typed))
-    for entry in typed.transcript:
-        events.add(entry)
+    left_out = []
+    for place, entry in enumerate(typed.transcript):
+        if entry.role in _ROLES:
+            events.add(entry)
+        else:
+            left_out.append(f"transcript[{place}].role: expected user or agent, saw {shown(entry.role)}")
     played = sorted(events.finished(typed.conversation_id), key=lambda event: event["timestamp"])
     duration_s = typed.metadata.call_duration_secs or 0.0
     end_ms = max(played[-1]["timestamp"], int(events.start_ms + duration_s * MS_PER_SECOND))
@@ -91,6 +100,7 @@ def agent_call(record: Mapping[str, Any]) -> AgentCall:
         typed.agent_name or typed.agent_id,
         typed.metadata.termination_reason,
         (*played, {**record, "timestamp": end_ms}),
+        tuple(left_out),
     )
 
 

@@ -53,6 +53,8 @@ from streamer.terminal import say
 # where a running bot would send them.
 
 _RUN_CONFIG_FILE = "config.json"
+MAX_SAID_ENTRIES: Final = 5
+"""Entries of a record that are named one by one as left out."""
 
 
 class NoCallError(RecordingError):
@@ -249,6 +251,14 @@ def _read_agent_record(path: Path, document: object) -> RecordedCall:
             consequence="It is left out.",
             remedy="Nothing needs to be done.",
         )
+    if isinstance(document, dict) and {"conversation_id", "records", "transcript"} <= document.keys():
+        raise RecordingError(
+            what="these are the scores of a call, and no recording of it",
+            where=str(path),
+            expected="the record of a conversation with an ElevenLabs agent",
+            seen="what `callgauge call --json` prints, which has no events",
+            remedy="`callgauge report --from-topics ID` makes the page of a call that the topics have.",
+        )
     record = record_in(document)
     if record is None:
         raise RecordingError(
@@ -265,6 +275,10 @@ def _read_agent_record(path: Path, document: object) -> RecordedCall:
         part = ".".join(map(str, detail["loc"]))
         seen = shown(detail["input"], str(detail["loc"][-1]))
         raise shape_error(f"{path}: {part}", detail["msg"], seen) from error
+    for each in call.left_out[:MAX_SAID_ENTRIES]:
+        say(f"{path}: {each}. The entry is left out; the rest of the call is read.")
+    if (more := len(call.left_out) - MAX_SAID_ENTRIES) > 0:
+        say(f"{path}: {more} more entries of other roles are left out.")
     conversation_id = call.conversation_id or path.name.removesuffix(".gz").removesuffix(".json")
     if not conversation_id.isprintable():
         raise shape_error(str(path), '"conversation_id" of printable characters', ascii(conversation_id)[:80])

@@ -178,7 +178,7 @@ class Demo:
         self._news = News()
         self._published: deque[tuple[float, int]] = deque(maxlen=64)  # more than the window has refreshes
         self._events_published = self._past_events = 0
-        self._metrics_url = ""
+        self._page_url = ""
 
     async def run(self, seconds: float | None) -> None:
         """Shows calls until cancelled, or for so many seconds of traffic.
@@ -203,7 +203,7 @@ class Demo:
             kafka = KafkaSettings(bootstrap_servers=bootstrap, is_embedded=True)
             began_ms = wall_clock_ms()
             calls = await self._write_the_past(kafka, began_ms)
-            service = Service(self._settings, kafka, ("evaluator", "exporter", "judge"))
+            service = Service(self._settings, kafka, ("evaluator", "exporter", "judge", "console"))
             await first_of(service.run(asyncio.Event()), self._show(service, kafka, calls, seconds))
 
     def _say(self, text: str) -> None:
@@ -237,13 +237,14 @@ class Demo:
         playing = asyncio.create_task(self._play(kafka, calls))  # the calls go on while the roles start
         try:
             await service.ready.wait()
-            self._metrics_url = service.metrics_url
+            self._page_url = service.page_url or ""
+            self._say(f"See the calls: {self._page_url}   Metrics: {service.metrics_url}")
             with self._screen() as refresh:
                 await first_of(over_after(seconds), _result_of(playing), self._read(kafka), self._refresh(refresh))
         finally:
             playing.cancel()
             await asyncio.gather(playing, return_exceptions=True)
-            if self._metrics_url:
+            if self._page_url:
                 self._sum_up()
 
     async def _play(self, kafka: KafkaSettings, calls: Iterator[PlayedCall]) -> None:
@@ -283,14 +284,13 @@ class Demo:
             self._published.popleft()
         began_seconds, before = self._published[0]
         rate = (self._events_published - before) / max(now_seconds - began_seconds, REFRESH_SECONDS)
-        return Headline(self._metrics_url, self._table.calls_running, self._table.calls_ended, rate)
+        return Headline(self._page_url, self._table.calls_running, self._table.calls_ended, rate)
 
     @contextlib.contextmanager
     def _screen(self) -> Iterator[Callable[[], None]]:
         """Gives a function that shows the present state: the table, or without a terminal a line each second."""
         console = self._console
         if not console.is_terminal:
-            console.print(f"Metrics: {self._metrics_url}", soft_wrap=True)
             next_line_seconds = time.monotonic() + 1
 
             def print_line() -> None:

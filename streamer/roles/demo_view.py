@@ -71,7 +71,7 @@ def plain_line(record: AnyScoreRecord) -> str | None:
             by = "" if record.anchor is None else f" ({record.anchor.value})"
             return f"{call}: turn {turn} answered after {latency_ms:.0f} ms{by}"
         case InterruptionFact(turn=int(turn), is_withdrawn=False):
-            return f"{call}: turn {turn} interrupted by the {record.by.value}"
+            return f"{call}: turn {turn} {record.in_words}"
         case DeadAirFact():
             return f"{call}: dead air"
         case SubgoalScore(reached_turn=int(turn)) if record.is_first:
@@ -148,13 +148,13 @@ class Headline:
     """The line above the table.
 
     Attributes:
-        metrics_url: Address of `/metrics`.
+        page_url: Address of the page of calls.
         calls_running: Calls seen to start that have not closed.
         calls_ended: Calls that closed.
         events_per_second: Events put on the topics, over the last seconds.
     """
 
-    metrics_url: str
+    page_url: str
     calls_running: int
     calls_ended: int
     events_per_second: float
@@ -163,7 +163,7 @@ class Headline:
         """The headline as one line of text."""
         return (
             f"{self.calls_running} calls running, {self.calls_ended} over, {self.events_per_second:.0f} events/s, "
-            f"metrics: {self.metrics_url}"
+            f"see them: {self.page_url}"
         )
 
 
@@ -247,7 +247,10 @@ def _mark(call: ShownCall, _now_ms: int) -> Text:
 
 
 def _age(call: ShownCall, now_ms: int) -> str:
-    return _clock((now_ms if call.view.closed is None else call.view.changed_ms) - call.view.first_seen_ms)
+    closed = call.view.closed
+    if closed is not None and closed.began_at_ms is not None and closed.ended_at_ms is not None:
+        return _clock(closed.ended_at_ms - closed.began_at_ms)
+    return _clock((now_ms if closed is None else call.view.changed_ms) - call.view.first_seen_ms)
 
 
 def _goals(call: ShownCall, _now_ms: int) -> Text:

@@ -106,6 +106,11 @@ class RoleRunner:
         self._shown = ""
         self._starts_at: float | None = None
 
+    @property
+    def address(self) -> str | None:
+        """Address of its page, once it is ready; None for a role without one."""
+        return getattr(self._role, "address", None)
+
     async def run(self, stop: asyncio.Event) -> None:
         """Runs the role until `stop` is set, again and again if need be.
 
@@ -259,6 +264,11 @@ class Service:
         """The address of `/metrics`; right once `ready` is set."""
         return self._server.url
 
+    @property
+    def page_url(self) -> str | None:
+        """The address of the page of calls, right once `ready` is set; None if this process does not serve it."""
+        return self._roles["console"].address if "console" in self._roles else None
+
     async def run(self, stop: asyncio.Event) -> None:
         """Runs every role until `stop` is set, a role fails for good, or the task is cancelled; then all roles finish.
 
@@ -360,6 +370,14 @@ def _maker(
             from consumers.history.service import HistoryRole
 
             return partial(HistoryRole, kafka, settings.history, instruments)
+        case "console":
+            from consumers.console.service import ConsoleRole
+            from streamer.roles.past_calls import StoredCalls
+
+            return partial(
+                ConsoleRole, kafka, settings.console, settings.limits, Redactor(settings.redaction), instruments,
+                past=StoredCalls(settings.history) if settings.history.is_on else None, version=installed_version(),
+            )  # fmt: skip
         case "monitor":
             from streamer.sources.monitor import MonitorRole
 
@@ -448,6 +466,7 @@ def roles_named(text: str | None, settings: Settings) -> tuple[RoleName, ...]:
     """The named roles, or all that have something to do."""
     switches = {
         "history": settings.history.is_on,
+        "console": settings.console.enabled,
         "ingest": settings.ingest.is_on,
         "monitor": settings.monitor.is_on,
     }
@@ -486,9 +505,14 @@ async def _announce(service: Service, settings: Settings, roles: tuple[RoleName,
     await service.ready.wait()
     facts = await asyncio.to_thread(start_facts, settings, roles)
     if is_json(settings.log_format):  # a plain sentence would be no log line
-        log.info("service_ready", roles=roles, bootstrap=settings.bootstrap, metrics_url=service.metrics_url, **facts)
+        log.info(
+            "service_ready", roles=roles, bootstrap=settings.bootstrap, metrics_url=service.metrics_url,
+            page_url=service.page_url, **facts,
+        )  # fmt: skip
         return
     say(f"callgauge runs {' and '.join(roles)} on {settings.bootstrap}; metrics: {service.metrics_url}")
+    if service.page_url is not None:
+        say(f"  {'calls:':<13}{service.page_url}")
     for subject, fact in facts.items():
         say(f"  {subject + ':':<13}{fact}")
 

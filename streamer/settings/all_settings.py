@@ -34,6 +34,7 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as UnreadableSettingError
 
+from consumers.console.settings import ConsoleSettings
 from consumers.engine.limits import GoalRules, Limits
 from consumers.exporter.settings import OtlpSettings
 from consumers.history.settings import HistorySettings
@@ -626,6 +627,9 @@ class Settings(SecretSettings, BaseSettings):
         TranscriptSettings(), description="whether calls that close get a transcript, and where it goes"
     )
     history: HistorySettings = Field(HistorySettings(), description="past calls: where they are kept, and for how long")
+    console: ConsoleSettings = Field(
+        ConsoleSettings(), description="the page of calls: where it is served, and to whom"
+    )
     otlp: OtlpSettings = Field(OtlpSettings(), description="final scores as OpenTelemetry log events")
     security: SecuritySettings = Field(
         SecuritySettings(),

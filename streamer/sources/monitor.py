@@ -129,6 +129,8 @@ CE_SOURCE: Final = "callgauge.elevenlabs.monitor"
 _CARRIED: Final = frozenset(get_args(CarriedAgentEvent.model_fields["type"].annotation))
 _FOR_GOOD: Final = frozenset({401, 403, 404, 410, 422})
 """Answers that a second try does not improve: no right, no such call, a call that is over."""
+_REFUSING_CLOSES: Final = frozenset({1008, 3000, 3003})
+"""Codes of a close that a second try does not improve: against the rules, not logged in, not allowed."""
 _HowItEnded = Literal["ended", "lost", "refused"]
 
 log = structlog.get_logger()
@@ -164,7 +166,8 @@ class CallBridge:
         self._waiting: asyncio.Queue[OutgoingRecord] = asyncio.Queue(MAX_WAITING)
         self._run_id = uuid.uuid4().hex
         self._messages = 0
-        self._is_joined = False
+        self._is_joined = self._is_misread = False
+        self._fault = ""
 
     async def run(self) -> None:
         """Follows the call until ElevenLabs ends the connection, refuses it, or cannot be reached any more."""
@@ -183,15 +186,27 @@ class CallBridge:
             ended = await self._connection()
             self._instruments.inc("callgauge_monitor_connections_total", (ended,))
             if ended == "ended":
-                self._put(*self._control("call_ended"))
+                if self._is_joined:
+                    self._put(*self._control("call_ended"))
                 return
             if ended == "refused":
+                log.error(
+                    "monitor_refused", conversation=self._call.conversation_id, seen=self._fault,
+                    what_happens_now="The call is not followed.",
+                    what_to_do="Switch monitoring on for the agent, and give the key the right to write agents; the call may be over.",
+                )  # fmt: skip
                 return
             tries = 1 if self._messages > before else tries + 1
+            if tries == 1:
+                log.warning(
+                    "monitor_connection_lost", conversation=self._call.conversation_id, seen=self._fault,
+                    what_happens_now=f"It is joined again, {MOST_TRIES} times at most without a message.",
+                )  # fmt: skip
             await asyncio.sleep(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (tries - 1)))
         log.error(
-            "monitor_lost", conversation=self._call.conversation_id, tries=tries,
-            what_happens_now="The call is not followed any more.", what_to_do="Check the network to ElevenLabs.",
+            "monitor_lost", conversation=self._call.conversation_id, tries=tries, seen=self._fault,
+            what_happens_now="The call is not followed any more.",
+            what_to_do="Where nothing answers, check the network to ElevenLabs; the code of a close is ElevenLabs' own reason.",
         )  # fmt: skip
 
     async def _connection(self) -> _HowItEnded:
@@ -204,25 +219,19 @@ class CallBridge:
             async with connect(
                 url, additional_headers=headers, open_timeout=OPEN_SECONDS, max_size=MAX_MESSAGE_BYTES, close_timeout=1
             ) as socket:
-                if not self._is_joined:  # a call that nobody may follow is not opened here
-                    self._is_joined = True
-                    self._put(*self._control("call_started", agent=self._call.agent))
                 self._joined.connected()
                 return await self._read(socket)
         except InvalidStatus as error:
-            return self._not_accepted(error.response.status_code)
-        except (OSError, TimeoutError, InvalidHandshake, ConnectionClosedError):
+            status = error.response.status_code
+            self._fault = f"status {status}"
+            return "refused" if status in _FOR_GOOD else "lost"
+        except ConnectionClosedError as error:
+            close = error.rcvd
+            self._fault = "a break without a close" if close is None else f"close {close.code} {close.reason!r}"
+            return "refused" if close is not None and close.code in _REFUSING_CLOSES else "lost"
+        except (OSError, TimeoutError, InvalidHandshake) as error:
+            self._fault = f"no connection ({type(error).__name__})"
             return "lost"
-
-    def _not_accepted(self, status: int) -> _HowItEnded:
-        if status not in _FOR_GOOD:
-            return "lost"
-        log.error(
-            "monitor_refused", conversation=self._call.conversation_id, status=status,
-            what_happens_now="The call is not followed.",
-            what_to_do="Switch monitoring on for the agent, and give the key the right to write agents; the call may be over.",
-        )  # fmt: skip
-        return "refused"
 
     async def _read(self, socket: ClientConnection) -> _HowItEnded:
         while True:
@@ -230,8 +239,17 @@ class CallBridge:
                 text = await socket.recv(decode=False)
             except ConnectionClosedOK:
                 return "ended"
+            if not self._is_joined:  # a call that nobody may follow is not opened here
+                self._is_joined = True
+                self._put(*self._control("call_started", agent=self._call.agent))
             self._messages += 1
             outcome = self._take(text, self._monotonic())
+            if outcome is MonitorOutcome.UNREADABLE and not self._is_misread:
+                self._is_misread = True
+                log.warning(
+                    "monitor_message_unreadable", conversation=self._call.conversation_id, bytes=len(text),
+                    expected="a JSON object with a `type`", what_happens_now="It is left out; further ones of this call are counted.",
+                )  # fmt: skip
             self._instruments.inc("callgauge_monitor_messages_total", (outcome.value,))
 
     def _take(self, text: bytes, at_seconds: float) -> MonitorOutcome:
@@ -386,6 +404,8 @@ class LiveCalls:
 
 MAX_CALLS: Final = 500
 """Calls that are followed at a time; each is a connection to ElevenLabs."""
+TOLD_LOOKS: Final = 60
+"""Of so many looks in a row that fail, one is told: every five minutes with the usual pause."""
 MAX_REMEMBERED: Final = 10_000
 """Calls that were followed and are not begun again while the list still has them."""
 
@@ -426,6 +446,7 @@ class MonitorRole:
         self._followed: dict[str, asyncio.Task[None]] = {}
         self._known: dict[str, None] = {}
         self._fault: str | None = None
+        self._failed_looks = 0
         instruments.read_gauge("callgauge_monitor_calls", lambda: {(): len(self._followed)})
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -465,7 +486,9 @@ class MonitorRole:
             try:
                 for call in await calls.look(time.time()):
                     self._follow(call)
-                self._fault = None
+                if self._failed_looks:
+                    log.info("monitor_looks_again", failures=self._failed_looks)
+                self._fault, self._failed_looks = None, 0
                 self.ready.set()
             except LookError as error:
                 self._note(str(error))
@@ -473,10 +496,12 @@ class MonitorRole:
 
     def _note(self, fault: str) -> None:
         self._instruments.inc("callgauge_monitor_look_failures_total")
-        if self._fault != fault:
+        self._failed_looks += 1
+        if self._fault != fault or self._failed_looks % TOLD_LOOKS == 0:
             self._fault = fault
             log.error(
-                "monitor_look_failed", error=fault, what_happens_now="It is tried again; calls that are followed go on.",
+                "monitor_look_failed", error=fault, failures=self._failed_looks,
+                what_happens_now="It is tried again; calls that are followed go on.",
                 what_to_do="Check monitor.api_key, its rights, and the network.",
             )  # fmt: skip
 

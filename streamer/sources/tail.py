@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +15,9 @@ from typing import IO, Any, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from consumers.console.page.drawing import duration
 from consumers.runtime.kafka.connection import require_access
-from consumers.runtime.process import OperatorError, first_of
+from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from schemas.events.simulator import Source
 from streamer.cluster.facts import TRAFFIC_NEEDS
 from streamer.facts import ID_MARK
@@ -47,6 +48,7 @@ from streamer.signals import stop_on_signals
 from streamer.sources.publisher import EventPublisher, Publishes
 from streamer.sources.replay import WireEvent, compact_json, event_name, event_time_ms
 from streamer.terminal import error_console, say
+from streamer.time_bounds import shown_moment
 
 # The position of `callgauge tail` in a run: how far each file was sent, in a file that a restart continues from.
 #
@@ -202,6 +204,11 @@ class PositionFile:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> PositionError:
+        if self._lock is not None and not self._path.parent.is_dir():
+            return PositionError(
+                f"{self._path}: the folder of the position is not there any more: was the run moved or renamed? Sending stops. Start the "
+                "command again with the folder's present name: the position moves with it, and nothing is evaluated twice."
+            )
         return PositionError(
             f"{self._path}: the position cannot be kept here ({error.strerror or error}), so a restart would send events again. "
             "Sending stops. Give --position FILE in a folder that this user may write to."
@@ -648,20 +655,33 @@ class RunFolderError(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class TailProgress:
-    """How far the run was sent: calls that are open and that have ended, and events since the start of the command."""
+    """How far the run was sent: calls that are open and that have ended, events since the start of the command, and calls that are of
+    the past, of which nothing was sent.
+    """
 
     open_calls: int = 0
     ended_calls: int = 0
     events: int = 0
+    past_calls: int = 0
 
 
 class FollowedRun:
     """The calls of one run."""
 
     def __init__(
-        self, folder: Path, file: PositionFile, position: RunPosition, facts: CallFacts, say: Callable[[str], None]
+        self,
+        folder: Path,
+        file: PositionFile,
+        position: RunPosition,
+        facts: CallFacts,
+        say: Callable[[str], None],
+        skew_ms: int = 0,
     ) -> None:
-        """Reads nothing; `ID_MARK` in the goals of `facts` is the record's id."""
+        """Reads nothing; `ID_MARK` in the goals of `facts` is the record's id. Calls with events older than `skew_ms`, if it is not 0, are
+        left out: the evaluator would refuse these events.
+        """
+        self._skew_ms = skew_ms
+        self._past: set[str] = set()
         self.progress = TailProgress()
         self._folder = folder
         self._file = file
@@ -712,6 +732,9 @@ class FollowedRun:
                     f"{error.filename or self._folder / key}: it cannot be read ({error.strerror}). It is tried again."
                 )
                 continue
+            if self._is_past(key, news):
+                del self._records[key], self._position.calls[key]
+                continue
             for event in news:
                 await publisher.publish(call.conversation_id, event)
             sent += len(news)
@@ -722,8 +745,23 @@ class FollowedRun:
                 del self._records[key]
                 sent += 1  # its end is news, also where it had no events
         ended = sum(call.state != "open" for call in self._position.calls.values())
-        self.progress = TailProgress(len(self._records), ended, self.progress.events + sent)
+        self.progress = TailProgress(len(self._records), ended, self.progress.events + sent, len(self._past))
         return sent
+
+    def _is_past(self, key: str, news: Sequence[WireEvent]) -> bool:
+        """Whether the evaluator would refuse these events for their age; then it says so, and the call is not looked at again."""
+        now_ms = wall_clock_ms()
+        newest_ms = max((event.time_ms for event in news), default=0)  # 0: no event of them has a time
+        if not self._skew_ms or newest_ms <= 0 or now_ms - newest_ms <= self._skew_ms:
+            return False
+        self._past.add(key)
+        if len(self._past) <= _MOST_WARNINGS:
+            self._say(
+                f"{self._folder / key}: its events are of {shown_moment(newest_ms)} UTC, and the evaluator takes none that is more than "
+                f"{duration(self._skew_ms)} old (limits.max_event_time_skew_ms). Nothing of this call is sent. "
+                f"`callgauge replay {self._folder / key}` plays it now."
+            )
+        return True
 
     def _is_there(self, key: str, call: CallPosition) -> bool:
         try:
@@ -747,7 +785,7 @@ class FollowedRun:
         for folder in _record_folders(self._folder, MAX_DIRECTORY_DEPTH):
             key = folder.relative_to(self._folder).as_posix()
             there.add(key)
-            if key in self._records:
+            if key in self._records or key in self._past:
                 continue
             known = calls.get(key)
             if known is None and len(calls) >= MAX_FOLDERS:
@@ -850,7 +888,7 @@ async def follow(
     with file.locked(), stop_on_signals() as stop:
         known = file.read(settings.bootstrap, settings.topic_prefix)
         is_new = not known.calls
-        run = FollowedRun(run_dir, file, known, facts, say)
+        run = FollowedRun(run_dir, file, known, facts, say, settings.limits.max_event_time_skew_ms)
 
         async def work() -> None:
             await require_access(settings.kafka, TRAFFIC_NEEDS)
@@ -874,4 +912,5 @@ async def _show(run: FollowedRun) -> None:
 
 def progress_text(progress: TailProgress) -> str:
     """The progress of a followed run, in words."""
-    return f"{progress.open_calls} calls open, {progress.ended_calls} ended, {progress.events} events sent"
+    past = f", {progress.past_calls} of the past left out: use `callgauge replay`" if progress.past_calls else ""
+    return f"{progress.open_calls} calls open, {progress.ended_calls} ended, {progress.events} events sent{past}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.benchmarks.figures import Figures, say
+from tests.support.observers import PYTHONPATH
 from tests.tidy.source_tree import ROOT
 
 BOTS: Final = 200
@@ -16,7 +17,6 @@ ROUNDS: Final = 3
 CALLS: Final = ("plain", "barge_in", "words_are_timed", "tools")
 HEADER_BYTES: Final = 160
 """Size of the six headers of a record, with their names."""
-_PATHS: Final = os.pathsep.join(map(str, (ROOT, ROOT / "streamer/pipecat_observer")))
 
 
 def _run(module: str, *options: str, **environment: str) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def _run(module: str, *options: str, **environment: str) -> dict[str, Any]:
     ended = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": _PATHS, **environment},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, **environment},
         capture_output=True,
         text=True,
         check=True,

@@ -3,14 +3,17 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 from tests.support.required_tools import require_tool
 
-PHONE, DESKTOP = 390, 1440
+PHONE, DESKTOP = 360, 1280
 HEIGHT = 900
 
 
@@ -49,3 +52,22 @@ def opened(browser: Browser, file: Path, *, width: int, scripts: bool = True) ->
     page.on("request", lambda request: seen.requests.append(request.url))
     page.goto(file.as_uri())
     return seen
+
+
+@cache
+def _axe() -> str:
+    """The script of axe-core, which a package of the tests brings."""
+    package = find_spec("axe_playwright_python")
+    assert package is not None, "the test tools are not installed: make setup"
+    assert package.origin is not None
+    return Path(package.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds wrong with the page as it is now: rule, impact, and the first elements of each."""
+    page.evaluate(_axe())
+    found: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{each['impact']}: {each['id']}: {', '.join(node['html'][:120] for node in each['nodes'][:3])}"
+        for each in found["violations"]
+    ]

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from streamer.cli import main as cli
-from tests.browser.conftest import DESKTOP, PHONE, Opened, opened
+from tests.browser.conftest import DESKTOP, PHONE, Opened, opened, violations
 from tests.support.calls.report_calls import goal_set, recorded, wire_line
 from tests.support.conformance_data import RECORD, conformance
 
@@ -166,14 +166,71 @@ CONTRASTS = """() => {
 }"""
 
 
+def test_axe_has_no_complaint(seen: Opened) -> None:
+    """The rules of axe-core for people who see, hear or move otherwise, in both schemes, with everything open."""
+    _everything_open(seen.page)
+    for scheme in ("light", "dark"):
+        seen.page.emulate_media(color_scheme=scheme)
+        assert violations(seen.page) == []
+
+
+def test_no_word_of_ours_breaks_in_its_middle(seen: Opened) -> None:
+    """Headings, labels and names stand on whole lines; only a word of a call that is longer than a line may break."""
+    _everything_open(seen.page)
+    assert seen.page.evaluate(BROKEN_WORDS) == []
+
+
+BROKEN_WORDS = """() => {
+  const found = [], range = document.createRange();
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode;
+    if (!node.parentElement.closest('dt, th, code, .judged, .more, .state, figcaption, summary')) continue;
+    for (const word of node.data.matchAll(/[^\\s_.-]{2,}/g)) {
+      if (word[0].length > 24) continue;
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      const lines = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
+      if (lines.size > 1) found.push(word[0]);
+    }
+  }
+  return found;
+}"""
+
+
+def test_a_phone_is_told_that_the_timeline_scrolls(seen: Opened, width: int) -> None:
+    page = seen.page
+    box = page.get_by_role("group", name="Timeline; it scrolls sideways").first
+    hint = page.get_by_text("The timeline goes on to the right").first
+    does_scroll = box.evaluate("each => each.scrollWidth > each.clientWidth")
+    if width == PHONE and does_scroll:
+        expect(hint).to_be_visible()
+    elif width == DESKTOP:
+        expect(hint).to_be_hidden()
+    assert "gradient" in box.evaluate("each => getComputedStyle(each).backgroundImage")
+
+
+@RECORD_ONLY
+def test_the_contents_lead_to_every_section(seen: Opened) -> None:
+    page = seen.page
+    links = page.get_by_role("navigation", name="Sections of call 1.1.2").get_by_role("link")
+    headings = page.get_by_role("article").get_by_role("heading", level=3)
+    assert links.all_text_contents() == headings.all_text_contents()
+    for place in range(links.count()):
+        links.nth(place).click()
+        expect(headings.nth(place)).to_be_in_viewport()
+
+
 @RECORD_ONLY
 def test_everything_of_the_record_is_there(seen: Opened) -> None:
     page = seen.page
     expect(page.get_by_role("heading", name="Call 1.1.2")).to_be_visible()
+    longest = page.locator(".figures > div").filter(has_text="Longest wait")
+    expect(longest).to_have_text("Longest wait17.6 s✗ over 3.50 sturn 6")
     for name in ("What stands out", "Timeline", "Wait for the answer, by turn", "Progress", "Scores", "Transcript"):
         expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
     expect(page.get_by_role("group", name="Who spoke when, from 0:00 to 5:43")).to_be_visible()
-    timeline = page.get_by_role("region", name="Timeline; it scrolls sideways")
+    timeline = page.get_by_role("group", name="Timeline; it scrolls sideways")
     links = timeline.get_by_role("link")
     assert links.all_text_contents() == [
         f"{links.nth(turn).locator('title').text_content()}{turn}" for turn in range(11)
@@ -191,7 +248,7 @@ def test_everything_of_the_record_is_there(seen: Opened) -> None:
 def test_turns_are_reached_by_keyboard(seen: Opened) -> None:
     """The tab key leads from the box of the timeline to the first turns, and enter leads to the words of a turn."""
     page = seen.page
-    box = page.get_by_role("region", name="Timeline; it scrolls sideways").first
+    box = page.get_by_role("group", name="Timeline; it scrolls sideways").first
     box.focus()
     for turn in (0, 1):
         page.keyboard.press("Tab")

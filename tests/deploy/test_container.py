@@ -17,6 +17,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
+from consumers.console.settings import ConsoleSettings
 from consumers.runtime.http import MetricsServer
 from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import HttpSettings
@@ -119,8 +120,9 @@ def test_only_locked_and_hashed_dependencies_are_installed() -> None:
 HEALTH_CHECK: list[str] = json.loads(_last("HEALTHCHECK").split("CMD ", 1)[1])
 
 
-def test_the_ports_of_metrics_and_events_are_exposed() -> None:
-    metrics, events = _last("EXPOSE").split()
+def test_the_ports_of_pages_metrics_and_events_are_exposed() -> None:
+    pages, metrics, events = _last("EXPOSE").split()
+    assert pages == str(ConsoleSettings().port)
     assert ENVIRONMENT["CALLGAUGE_HTTP_PORT"] == metrics
     assert ENVIRONMENT["CALLGAUGE_INGEST__PORT"] == events
     assert ENVIRONMENT["CALLGAUGE_INGEST__HOST"] == ENVIRONMENT["CALLGAUGE_HTTP_HOST"] == "0.0.0.0"  # noqa: S104
@@ -238,12 +240,11 @@ def test_every_variable_of_a_container_is_a_setting() -> None:
 
 
 def test_a_container_listens_where_its_port_is_published() -> None:
-    for name in ("callgauge", "ingest"):
+    for name, parts in {"callgauge": ("HTTP_", "CONSOLE__"), "ingest": ("INGEST__",)}.items():
         variables = _variables(name)
-        (published,) = SERVICES[name]["ports"]
-        part = "INGEST__" if name == "ingest" else "HTTP_"
-        assert published == "127.0.0.1:{0}:{0}".format(variables[f"CALLGAUGE_{part}PORT"])
-        assert variables[f"CALLGAUGE_{part}HOST"] == "0.0.0.0"  # noqa: S104 - loopback ends at the container
+        ports = [variables[f"CALLGAUGE_{part}PORT"] for part in parts]
+        assert SERVICES[name]["ports"] == [f"127.0.0.1:{port}:{port}" for port in ports]
+        assert {variables[f"CALLGAUGE_{part}HOST"] for part in parts} == {"0.0.0.0"}  # noqa: S104 - loopback ends at the container
     assert "ports" not in SERVICES["monitor"], "it asks, and nobody asks it"
 
 

@@ -88,6 +88,7 @@ def test_no_page_depends_on_the_environment_of_its_maker(monkeypatch: pytest.Mon
 # -- links -------------------------------------------------------------------------------------------------------------
 
 RUNBOOKS = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "deploy" / "runbooks").glob("*.md"))]
+OBSERVERS = [page.relative_to(ROOT).as_posix() for page in sorted((ROOT / "streamer/observers").glob("*/README.md"))]
 _LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
@@ -108,9 +109,7 @@ def broken(page: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "page", [*PAGES, *RUNBOOKS, "ARCHITECTURE.md", "CHANGELOG.md", "streamer/pipecat_observer/README.md"]
-)
+@pytest.mark.parametrize("page", [*PAGES, *RUNBOOKS, *OBSERVERS, "ARCHITECTURE.md", "CHANGELOG.md"])
 def test_links_lead_somewhere(page: str) -> None:
     assert broken(page) == []
 
@@ -328,13 +327,14 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     assert table["`run --roles exporter`"] == row_of(needs_of(["exporter"], settings))
     assert table["`run --roles judge`"] == row_of(needs_of(["judge"], settings))
     assert table["`run --roles history`"] == row_of(needs_of(["history"], settings))
+    assert table["`run --roles console`"] == row_of(needs_of(["console"], settings))
     assert table["`run --roles monitor`"] == row_of(needs_of(["monitor"], settings))
     assert table["`run --roles ingest`, `ingest`"] == row_of(needs_of(["ingest"], settings)) == row_of(TRAFFIC_NEEDS)
     assert table["`replay`, `tail`, `simulate`"] == row_of(TRAFFIC_NEEDS)
     assert table["also with `goals.reads_topic`"] == more_rights({"reads_topic": True})
     assert table["also when it asks the judge"] == more_rights({"asks_judge": True})
     assert table["also with `transcripts.folder`"] == more_rights(transcripts={"folder": "files"})
-    assert len(table) == 10
+    assert len(table) == 11
 
 
 def more_rights(goals: dict[str, object] | None = None, **blocks: Any) -> list[frozenset[str]]:

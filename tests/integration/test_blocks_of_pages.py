@@ -33,6 +33,7 @@ NEED_A_BROKER: Final = (
     "docs/sources/http.md",
     "docs/sources/elevenlabs.md",
     "docs/sources/kafka.md",
+    "docs/sources/livekit.md",
 )
 """Pages whose reader has one; README starts its own."""
 HAVE_READ: Final = {"docs/questions.md": "docs/events.md"}
@@ -47,7 +48,15 @@ RUN_UNTIL_STOPPED: Final = {
 
 NOT_RUN: Final = {
     "README.md: make test": "this is a part of it",
-    "README.md: pip install ./streamer/pipecat_observer": "tests/integration/test_pipecat_versions.py runs it in each version of pipecat",
+    "README.md: pip install ./streamer/observers/send ./streamer/observers/p":
+        "tests/integration/test_pipecat_versions.py runs it in each version of pipecat",
+    "README.md: pip install ./streamer/observers/send ./streamer/observers/l":
+        "tests/integration/test_livekit_observer.py runs it with LiveKit",
+    "README.md: from callgauge_livekit import attach":
+        "needs an agent: tests/integration/test_livekit_observer.py runs the one of its page",
+    "docs/sources/livekit.md: pip install ./streamer/observers/send ./streamer/observers/l":
+        "tests/integration/test_livekit_observer.py has an environment with LiveKit",
+    "docs/sources/livekit.md: from callgauge_livekit import attach": "needs an agent: tests/integration/test_livekit_observer.py",
     "README.md: from pipecat_callgauge import CallgaugeObserver": "needs a bot: tests/integration/test_pipecat_readme.py",
     "docs/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'": "names a place of the reader's; tests/integration/test_otlp.py has the rest",
     "docs/python.md: from openai import OpenAI": "needs a key: tests/unit/streamer/test_notebook.py asks other judges",

@@ -18,6 +18,7 @@ from schemas.scores.records import ClosedFact, InterruptionFact, Scored, ToolUse
 from tests.integration.metrics_page import total
 from tests.integration.processes import Process, wait_for
 from tests.integration.score_log import newest_of, written_scores
+from tests.support.observers import PYTHONPATH
 from tests.support.patience import patient
 from tests.tidy.source_tree import ROOT
 
@@ -35,9 +36,8 @@ NEAR_MS: Final = 25.0
 def bots(environment: dict[str, str], output: Path, *calls: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A process in which these bots run. Their errors are in a file beside the output."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.pipecat_bots", *calls]
-    paths = os.pathsep.join(map(str, (ROOT, ROOT / "streamer/pipecat_observer")))
     with output.open("wb") as file, output.with_suffix(".err").open("wb") as errors, subprocess.Popen(
-        command, cwd=ROOT, env={**os.environ, **environment, "PYTHONPATH": paths}, stdout=file, stderr=errors
+        command, cwd=ROOT, env={**os.environ, **environment, "PYTHONPATH": PYTHONPATH}, stdout=file, stderr=errors
     ) as process:  # fmt: skip
         try:
             yield process

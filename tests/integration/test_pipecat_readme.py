@@ -16,13 +16,12 @@ from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.workers.runner import WorkerRunner
 
 from tests.integration.score_log import records_on
+from tests.support.observers import PIPECAT, PYTHONPATH
 from tests.support.pipecat_bots.fleet import Passing, turn
-from tests.tidy.source_tree import ROOT
 
 pytestmark = pytest.mark.kafka
 
-OBSERVER: Final = ROOT / "streamer/pipecat_observer"
-README: Final = (OBSERVER / "README.md").read_text()
+README: Final = (PIPECAT / "README.md").read_text()
 _FIRST_CALL: Final = README[README.index("## The first call") : README.index("## Options")]
 
 
@@ -74,7 +73,7 @@ def set_by(shell: str) -> tuple[str, str]:
     lines = f'PATH="{Path(sys.executable).parent}:$PATH"\n{shell}\necho "$PIPECAT_SETUP_FILES|$CALLGAUGE_AGENT"'
     ended = subprocess.run(
         ["sh", "-ec", lines], capture_output=True, text=True, check=True,
-        env={**os.environ, "PYTHONPATH": str(OBSERVER)},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
     )  # fmt: skip
     files, _, agent = ended.stdout.strip().rpartition("|")
     return files, agent

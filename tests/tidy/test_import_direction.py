@@ -12,10 +12,20 @@ from packaging.requirements import Requirement
 from tests.tidy.source_tree import ROOT, imports, is_within, modules
 
 OURS = ("schemas", "consumers", "streamer", "tests", "deploy")
-OBSERVER = "pipecat_callgauge"
-"""The distribution that runs inside other people's bots: it imports nothing of ours, and nothing of ours imports it."""
-OBSERVER_FOLDER = ("streamer", "pipecat_observer")
-OBSERVER_MAY_IMPORT = ("aiokafka", "loguru", "pipecat", OBSERVER)
+OBSERVERS_FOLDER = ("streamer", "observers")
+"""The distributions that run inside other people's bots: they import nothing of ours, and nothing of ours imports them."""
+OBSERVERS = {"send": "callgauge_send", "pipecat": "pipecat_callgauge", "livekit": "callgauge_livekit"}
+"""The package of each, by its folder."""
+OBSERVER_MAY_IMPORT = {
+    "callgauge_send": ("aiohttp", "aiokafka"),
+    "pipecat_callgauge": ("callgauge_send", "loguru", "pipecat"),
+    "callgauge_livekit": ("callgauge_send", "livekit"),
+}
+OBSERVER_NEEDS = {
+    "callgauge_send": {"aiohttp", "aiokafka"},
+    "pipecat_callgauge": {"callgauge-send", "pipecat-ai"},  # loguru comes with pipecat
+    "callgauge_livekit": {"callgauge-send", "livekit-agents"},
+}
 
 # Common libraries of the field, as pure as the rest.
 ENGINE_LIBRARIES = (
@@ -35,16 +45,16 @@ ENGINE_MAY_IMPORT = (
 
 
 def _package(path: Path) -> str:
-    """The package of a module: schemas, consumers.engine, consumers.evaluator, ..., streamer, or the observer."""
-    if path.parts[:2] == OBSERVER_FOLDER:
-        return OBSERVER
+    """The package of a module: schemas, consumers.engine, consumers.evaluator, ..., streamer, or the package of an observer."""
+    if path.parts[:2] == OBSERVERS_FOLDER:
+        return OBSERVERS[path.parts[2]]
     return ".".join(path.parts[:2]) if path.parts[0] == "consumers" and len(path.parts) > 2 else path.parts[0]
 
 
 def _may_import(package: str) -> tuple[str, ...]:
     match package:
-        case "pipecat_callgauge":
-            return (OBSERVER,)
+        case "callgauge_send" | "pipecat_callgauge" | "callgauge_livekit":
+            return (package, *OBSERVER_MAY_IMPORT[package])
         case "schemas" | "consumers":  # consumers/__init__.py is in no part: it imports nothing
             return ("schemas",) if package == "schemas" else ()
         case "consumers.engine" | "consumers.runtime":
@@ -59,7 +69,8 @@ def _offences(path: Path, tree: ast.Module) -> list[str]:
     return [
         f"{path}:{line} imports {name}"
         for line, name in imports(tree)
-        if any(is_within(name, top) for top in (*OURS, OBSERVER)) and not any(is_within(name, top) for top in allowed)
+        if any(is_within(name, top) for top in (*OURS, *OBSERVER_MAY_IMPORT))
+        and not any(is_within(name, top) for top in allowed)
     ]
 
 
@@ -108,31 +119,33 @@ def test_the_engine_imports_only_pure_computation() -> None:
     assert offences == []
 
 
-def test_the_observer_needs_pipecat_and_aiokafka_only() -> None:
-    project = tomllib.loads((ROOT / Path(*OBSERVER_FOLDER) / "pyproject.toml").read_text())["project"]
-    asked = {Requirement(each).name for each in project["dependencies"]}
-    assert asked == {"aiokafka", "pipecat-ai"}  # loguru comes with pipecat
+@pytest.mark.parametrize(("folder", "package"), OBSERVERS.items())
+def test_an_observer_needs_its_framework_and_the_sender_only(folder: str, package: str) -> None:
+    project = tomllib.loads((ROOT / Path(*OBSERVERS_FOLDER, folder) / "pyproject.toml").read_text())["project"]
+    assert {Requirement(each).name for each in project["dependencies"]} == OBSERVER_NEEDS[package]
     strange = [
         f"{path}:{line} imports {name}"
-        for path, tree in modules("/".join(OBSERVER_FOLDER)).items()
+        for path, tree in modules("/".join((*OBSERVERS_FOLDER, folder))).items()
         for line, name in imports(tree)
-        if path.parts[2] == OBSERVER
+        if path.parts[3] == package
         and name.split(".")[0] not in sys.stdlib_module_names
-        and not any(is_within(name, top) for top in OBSERVER_MAY_IMPORT)
+        and not any(is_within(name, top) for top in (package, *OBSERVER_MAY_IMPORT[package]))
     ]
     assert strange == []
 
 
-def test_the_wheel_leaves_the_observer_out() -> None:
+def test_the_wheel_leaves_the_observers_out() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert "/".join(OBSERVER_FOLDER) in wheel["exclude"]
+    assert "/".join(OBSERVERS_FOLDER) in wheel["exclude"]
 
 
 @pytest.mark.parametrize(
     ("path", "line"),
     [
-        ("streamer/pipecat_observer/pipecat_callgauge/x.py", "from schemas.events import codec"),
+        ("streamer/observers/pipecat/pipecat_callgauge/x.py", "from schemas.events import codec"),
         ("streamer/cli/x.py", "import pipecat_callgauge"),
+        ("streamer/observers/send/callgauge_send/x.py", "import pipecat_callgauge"),
+        ("streamer/observers/livekit/callgauge_livekit/x.py", "from pipecat_callgauge import reading"),
         ("schemas/x.py", "import consumers.engine.x"),
         ("schemas/x.py", "from streamer import cli"),
         ("consumers/engine/x.py", "from consumers.runtime.kafka.connection import client"),

@@ -306,6 +306,8 @@ class FunctionCalls:
 
 # The errors that an agent reports: how many, the newest, and which turns they fell into.
 
+NEVER_MS: Final = 10**15
+"""A threshold that no silence reaches."""
 ERRORS_EVERY_MS: Final = 10_000
 """From one record of further errors to the next, in ms of the call: a bot can report one for every frame."""
 MAX_ERROR_TIMES: Final = 1_000
@@ -383,6 +385,7 @@ class LiveCall:
         broker_ms: Broker time of the record that is folded now.
         input_rank: The rank of its input.
         first_ms: When the call began: its start or its first event of any stream, whichever is earlier; None before both.
+        announced_end_ms: Time of the latest `call_ended`; 0 without one.
         turns: The turns and their published moments.
         dead_air: Watches for dead air.
         records: The records of a conversation with an ElevenLabs agent.
@@ -395,6 +398,7 @@ class LiveCall:
     def __init__(self, history: EvaHistory, revisions: Revisions, limits: Limits) -> None:
         self.broker_ms = self.input_rank = self._logged_ms = 0
         self.first_ms: int | None = None
+        self.announced_end_ms = 0
         self.turns = TurnMoments(revisions)
         self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self.history, self._revisions, self._limits = history, revisions, limits
@@ -471,6 +475,10 @@ class LiveCall:
         """Notes a start of the call, or an event; of several the earliest counts."""
         if self.first_ms is None or time_ms < self.first_ms:
             self.first_ms = time_ms
+
+    def without_dead_air(self) -> None:
+        """Leaves dead air out of this call: its events come too late to tell silence from speech that is not known yet."""
+        self.dead_air = DeadAirWatch(NEVER_MS, 0)
 
     def moment(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> None:
         """Folds a start or end of speech that the bot reports; an end may name its start."""

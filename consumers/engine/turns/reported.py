@@ -60,11 +60,17 @@ class AgentRecord:
     Attributes:
         agent_id: ElevenLabs' id of the agent; None where the record has none.
         entries: The entries of a record of a call that is over; empty for one that was fetched too early.
+        ended_reason: Why the call ended, in ElevenLabs' words; None where the record does not say.
+        ended_ms: When the call ended, in ms since 1970; 0 where the record does not say.
     """
 
     def __init__(self, record: ConversationRecord) -> None:
         self.agent_id = record.agent_id
         self.entries = record.transcript if record.is_final else ()
+        metadata = record.metadata
+        self.ended_reason = metadata.termination_reason
+        start_s, duration_s = metadata.start_time_unix_secs, metadata.call_duration_secs
+        self.ended_ms = 0 if start_s is None or duration_s is None else int((start_s + duration_s) * MS_PER_SECOND)
         self._turns = _turns(record)
         self._worth = _worth(record)
         self._places: dict[int, int] = {}

@@ -6,19 +6,24 @@ import hmac
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from consumers.engine.limits import Limits
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import WebhookKind, WebhookOutcome
+from schemas.events.elevenlabs import RecordEntry
+from schemas.units import to_seconds
 from schemas.wire import MAX_INSTRUCTIONS_CHARS
-from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call, record_in
+from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call
+from streamer.recordings.files import shown
 from streamer.sources.http.receiving import Bodies, Body, Sender, Senders, UnreadBodyError, key_of
 from streamer.sources.replay import AGENT_RECORD, agent_event_name, compact_json
 from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
@@ -29,6 +34,17 @@ CE_SOURCE: Final = "callgauge.elevenlabs.webhook"
 """`ce_source` of these records. With ids that come from the call alone, a second delivery of it is a repeat in any process."""
 MAX_EVENTS: Final = 20_000
 """Most events that one record gives; the evaluator closes a call with more."""
+MAX_TOLD_ENTRIES: Final = 5
+"""Entries that are not read which the log names one by one."""
+_READ_FIELDS: Final = ("timestamp", "conversation_id", "agent_id", "agent_name", "status", "metadata", "transcript")
+_OUTLINE_FIELDS: Final = (
+    *("role", "ignored_as_backchannel", "interrupted", "time_in_call_secs", "created_at_unix_ms", "source_event_id"),
+    *("conversation_turn_metrics", "llm_usage"),
+)
+
+
+OUTLINE_CHARS: Final = 64
+"""Beginning of an entry's words in the outline of a record that is too large: it says whose turn it was."""
 
 
 class Delivery(NamedTuple):
@@ -36,15 +52,17 @@ class Delivery(NamedTuple):
 
     Attributes:
         records: In order.
-        fault: The part of the record that cannot be read; None if all can. The record itself is written nevertheless: the
-            evaluator puts it into quarantine, from where it can be sent again after a fix.
+        outcome: `accepted`; `quarantined` for the body as it came, which the evaluator puts into quarantine, from where it can be
+            sent again after a fix; `too_large_for_kafka`; or `too_old`, without records.
+        what: What is not as expected, and what was seen; empty if nothing is.
     """
 
     records: tuple[OutgoingRecord, ...]
-    fault: str | None
+    outcome: WebhookOutcome = WebhookOutcome.ACCEPTED
+    what: str = ""
 
 
-def records_of_delivery(content: bytes, sender: Sender) -> Delivery:
+def records_of_delivery(content: bytes, sender: Sender, oldest_ms: float = 0) -> Delivery:
     """Turns the body of a webhook into records: the call's start, the events of its transcript, its record.
 
     The events are marked as made from the record: the evaluator leaves them out of a call that has live events.
@@ -52,24 +70,28 @@ def records_of_delivery(content: bytes, sender: Sender) -> Delivery:
     Args:
         content: The body, with a signature that holds.
         sender: Whose webhook it is.
+        oldest_ms: Time in ms since 1970 before which the evaluator refuses an event.
     """
     try:
         document = from_json(content, allow_inf_nan=False)
-    except ValueError:
-        return Delivery((_unread("", content),), "the body is not JSON")
-    record = record_in(document)
-    if record is None:
-        return Delivery((_unread(_id_in(document), content),), "data")
-    record = _dated(record, document)
-    conversation_id = record.get("conversation_id")
+    except ValueError as error:
+        return _unread("", content, f"the body is not JSON: {error}")
+    data = document.get("data", document)
+    if not isinstance(data, Mapping):
+        return _unread("", content, f"data: expected the record of a conversation, saw {shown(data)}")
+    record, conversation_id = _dated(data, document), data.get("conversation_id")
+    if not isinstance(conversation_id, str) or key_of(conversation_id) is None:
+        return _unread("", content, f"data.conversation_id: expected the id of the call, saw {shown(conversation_id)}")
     try:
         call = agent_call(record)
     except ValidationError as error:
-        where = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
-        return Delivery((_unread(_id_in(document), content),), where)
-    if not isinstance(conversation_id, str) or key_of(conversation_id) is None:
-        return Delivery((_unread("", content),), "data.conversation_id")
+        fault = error.errors(include_url=False)[0]
+        where, seen = ".".join(map(str, fault["loc"])), shown(fault["input"], str(fault["loc"][-1]))
+        return _unread(conversation_id, content, f"data.{where}: {fault['msg']}, saw {seen}")
     begin_ms = call.events[0]["timestamp"]
+    if begin_ms < oldest_ms:
+        began = datetime.fromtimestamp(to_seconds(begin_ms), UTC)
+        return Delivery((), WebhookOutcome.TOO_OLD, f"call {conversation_id} began at {began:%Y-%m-%d %H:%M:%S} UTC")
     started = {
         "type": "call_started",
         "timestamp": begin_ms,
@@ -79,13 +101,38 @@ def records_of_delivery(content: bytes, sender: Sender) -> Delivery:
     }
     records = [_control(conversation_id, started)]
     records += _agent_records(conversation_id, tuple({**event, "is_from_record": True} for event in call.events[:-1]))
-    last = compact_json(call.events[-1])
-    if len(last) <= MAX_VALUE_BYTES:
-        records += list(_agent_records(conversation_id, call.events[-1:], first=len(call.events)))
-        return Delivery(tuple(records), None)
+    last, is_whole = _fitting(call.events[-1])
+    if last:
+        records += [_record_of(conversation_id, last, call.events[-1]["timestamp"])]
+    if is_whole:
+        told = [f"call {conversation_id}: {each}" for each in call.left_out[:MAX_TOLD_ENTRIES]]
+        return Delivery(tuple(records), what="; ".join(told))
     end_ms = call.events[-1]["timestamp"]
-    ended = {"type": "call_ended", "timestamp": end_ms, "reason": call.ended_reason}
-    return Delivery((*records, _control(conversation_id, ended)), f"the record has {len(last)} bytes")
+    records += [_control(conversation_id, {"type": "call_ended", "timestamp": end_ms, "reason": call.ended_reason})]
+    what = f"call {conversation_id}: expected a record of at most {MAX_VALUE_BYTES} bytes, saw {len(content)}"
+    return Delivery(tuple(records), WebhookOutcome.TOO_LARGE_FOR_KAFKA, what)
+
+
+def _fitting(record: Mapping[str, Any]) -> tuple[bytes, bool]:
+    """The record as one of Kafka's can carry it, and whether that is all that a rule reads: as it came, without the fields that
+    nothing reads, or as an outline. The outline has the status of a record that is not final, so that the transcript is made from the
+    events, which have all words. Empty if not even the outline fits.
+    """
+    if len(value := to_json(record, inf_nan_mode="null")) <= MAX_VALUE_BYTES:
+        return value, True
+    record = {name: record[name] for name in _READ_FIELDS if name in record}
+    if len(value := to_json(record, inf_nan_mode="null")) <= MAX_VALUE_BYTES:
+        return value, True
+    entries = [_outlined(entry) for entry in record["transcript"]]
+    value = to_json({**record, "status": "processing", "transcript": entries}, inf_nan_mode="null")
+    return (value if len(value) <= MAX_VALUE_BYTES else b""), False
+
+
+def _outlined(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry's measurements, and the beginning of its words."""
+    said = RecordEntry.model_validate(entry)
+    words = (said.user_words or said.agent_words)[:OUTLINE_CHARS]
+    return {**{name: entry[name] for name in _OUTLINE_FIELDS if name in entry}, "message": words}
 
 
 def _instructions_in(record: Mapping[str, Any]) -> str | None:
@@ -96,34 +143,43 @@ def _instructions_in(record: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) and 0 < len(found) <= MAX_INSTRUCTIONS_CHARS else None
 
 
-def _dated(record: dict[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+def _dated(record: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
     """The record with a start: if it has none, the call ended when the webhook was sent."""
     given = record.get("metadata")
     metadata = given if isinstance(given, dict) else {}
     sent_s = document.get("event_timestamp")
     if metadata.get("start_time_unix_secs") is not None or not isinstance(sent_s, int | float):
-        return record
+        return dict(record)
     duration_s = metadata.get("call_duration_secs")
     begin_s = sent_s - (duration_s if isinstance(duration_s, int | float) else 0)
     return {**record, "metadata": {**metadata, "start_time_unix_secs": begin_s}}
 
 
-def _agent_records(
-    conversation_id: str, events: tuple[dict[str, Any], ...], first: int = 1
-) -> Iterator[OutgoingRecord]:
-    for number, event in enumerate(events[:MAX_EVENTS], first):
-        name = agent_event_name(event)
-        event_id = f"{conversation_id}/{AGENT_RECORD if name == AGENT_RECORD else number}"
+def _agent_records(conversation_id: str, events: tuple[dict[str, Any], ...]) -> Iterator[OutgoingRecord]:
+    for number, event in enumerate(events[:MAX_EVENTS], 1):
         yield outgoing(
             "elevenlabs",
             conversation_id,
             compact_json(event),
-            name=name,
-            event_id=event_id,
+            name=agent_event_name(event),
+            event_id=f"{conversation_id}/{number}",
             ce_source=CE_SOURCE,
             time_ms=int(event["timestamp"]),
             is_agent_event=True,
         )
+
+
+def _record_of(conversation_id: str, value: bytes, time_ms: int | None = None) -> OutgoingRecord:
+    return outgoing(
+        "elevenlabs",
+        conversation_id,
+        value,
+        name=AGENT_RECORD,
+        event_id=f"{conversation_id}/{AGENT_RECORD}",
+        ce_source=CE_SOURCE,
+        time_ms=time_ms,
+        is_agent_event=True,
+    )
 
 
 def _control(conversation_id: str, event: Mapping[str, Any]) -> OutgoingRecord:
@@ -139,23 +195,9 @@ def _control(conversation_id: str, event: Mapping[str, Any]) -> OutgoingRecord:
     )
 
 
-def _unread(conversation_id: str, content: bytes) -> OutgoingRecord:
+def _unread(conversation_id: str, content: bytes, what: str) -> Delivery:
     """The body as it came, for the quarantine; the beginning of one that is too large for a record."""
-    return outgoing(
-        "elevenlabs",
-        conversation_id,
-        content[:MAX_VALUE_BYTES],
-        name=AGENT_RECORD,
-        event_id=f"{conversation_id}/{AGENT_RECORD}",
-        ce_source=CE_SOURCE,
-        is_agent_event=True,
-    )
-
-
-def _id_in(document: object) -> str:
-    data = document.get("data") if isinstance(document, Mapping) else None
-    found = data.get("conversation_id") if isinstance(data, Mapping) else None
-    return found if isinstance(found, str) and key_of(found) is not None else ""
+    return Delivery((_record_of(conversation_id, content[:MAX_VALUE_BYTES]),), WebhookOutcome.QUARANTINED, what)
 
 
 # Verifies the signature of ElevenLabs' webhooks: `t=<unix seconds>,v0=<HMAC-SHA256 of "<t>.<body>" in hex>`. Pure.
@@ -298,6 +340,24 @@ _KINDS: Final = {
     "call_initiation_failure": WebhookKind.INITIATION_FAILURE,
 }
 _REFUSED_STATUS: Final = 401
+_TOLD: Final[Mapping[WebhookOutcome, tuple[str, str]]] = {
+    WebhookOutcome.ACCEPTED: (
+        "The entry is left out; the rest of the call is evaluated.",
+        "Look for a newer version of callgauge.",
+    ),
+    WebhookOutcome.QUARANTINED: (
+        "The body is on elevenlabs.events as it came, and the evaluator puts it into quarantine.",
+        "Look for a newer version of callgauge; `callgauge quarantine replay` then puts the record back.",
+    ),
+    WebhookOutcome.TOO_LARGE_FOR_KAFKA: (
+        "The turns and ElevenLabs' figures are evaluated. The transcript is made from the events, without details of tools.",
+        "Nothing needs to be done for the scores; `callgauge score` reads the whole record from ElevenLabs' API.",
+    ),
+    WebhookOutcome.TOO_OLD: (
+        "Nothing is written: the evaluator would refuse each event.",
+        "Read the record with `callgauge score`, or raise limits.max_event_time_skew_ms.",
+    ),
+}
 
 log = structlog.get_logger()
 
@@ -305,8 +365,18 @@ log = structlog.get_logger()
 class WebhookRoute:
     """The route for ElevenLabs' webhooks, of one tenant each."""
 
-    def __init__(self, senders: Senders, bodies: Bodies, writer: AcknowledgedWriter, instruments: Instruments) -> None:
+    def __init__(
+        self,
+        senders: Senders,
+        bodies: Bodies,
+        writer: AcknowledgedWriter,
+        instruments: Instruments,
+        limits: Limits,
+        clock_ms: Callable[[], int],
+    ) -> None:
         """Stores its parts; nothing is connected here. Call it inside a running event loop."""
+        self._skew_ms = limits.max_event_time_skew_ms
+        self._clock_ms = clock_ms
         self._senders = senders
         self._bodies = bodies
         self._writer = writer
@@ -334,14 +404,20 @@ class WebhookRoute:
 
     async def _taken(self, body: Body, sender: Sender) -> Response:
         """Answers a delivery whose signature holds."""
-        kind = _kind_of(body.content) if body.is_whole else _kind_at_the_beginning(body.content)
+        kind, name = _kind_of(body.content) if body.is_whole else _kind_at_the_beginning(body.content)
         if kind is not WebhookKind.TRANSCRIPTION:
+            if name is None:
+                log.warning(
+                    "webhook_not_as_expected", bytes=body.total_bytes, expected="a JSON object with a `type`",
+                    what_happens_now="Nothing of it is written.", what_to_do="Send ElevenLabs' own webhooks to this address only.",
+                )  # fmt: skip
             return self._answer(kind, WebhookOutcome.IGNORED)
         if body.is_whole:
             return await self._deliver(body.content, sender)
         log.error(
             "webhook_too_large", bytes=body.total_bytes, expected=f"at most {MAX_BODY_BYTES} bytes",
-            what_happens_now="The call is not measured.", what_to_do="Leave audio out of the transcript webhook.",
+            what_happens_now="The call is not measured.",
+            what_to_do="Get the record from ElevenLabs' API, and read it with `callgauge score`.",
         )  # fmt: skip
         return self._answer(kind, WebhookOutcome.TOO_LARGE)
 
@@ -354,18 +430,20 @@ class WebhookRoute:
             if known is not None:
                 await asyncio.shield(known)
                 return self._answer(kind, WebhookOutcome.REPEATED)
-            found = records_of_delivery(content, sender)
-            if not self._senders.owns(sender, found.records[0].key):
+            oldest_ms = self._clock_ms() - self._skew_ms if self._skew_ms else 0
+            found = records_of_delivery(content, sender, oldest_ms)
+            if found.records and not self._senders.owns(sender, found.records[0].key):
                 return self._answer(kind, WebhookOutcome.FOREIGN)
             await self._write_once(digest, found.records)
         except NotAcknowledgedError:
             return self._answer(kind, WebhookOutcome.KAFKA_AWAY, 503)
-        if found.fault is not None:
+        if found.what:
+            what_happens_now, what_to_do = _TOLD[found.outcome]
             log.error(
-                "webhook_unreadable", where=found.fault, what_happens_now="The record is on its topic; see the quarantine.",
-                what_to_do="`callgauge quarantine show` says what is wrong with it.",
+                "webhook_not_as_expected", outcome=found.outcome.value, what=found.what,
+                what_happens_now=what_happens_now, what_to_do=what_to_do,
             )  # fmt: skip
-        return self._answer(kind, WebhookOutcome.ACCEPTED if found.fault is None else WebhookOutcome.QUARANTINED)
+        return self._answer(kind, found.outcome)
 
     async def _write_once(self, digest: bytes, records: Sequence[OutgoingRecord]) -> None:
         delivery: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -390,26 +468,28 @@ class WebhookRoute:
         return PlainTextResponse(f"{outcome.value}{': ' if text else ''}{text}\n", status, headers)
 
 
-def _kind_of(content: bytes) -> WebhookKind:
+def _kind_of(content: bytes) -> tuple[WebhookKind, str | None]:
+    """The kind of a body, and its type in ElevenLabs' words; None if it has none."""
     try:
         document = from_json(content, allow_inf_nan=False)
     except ValueError:
         return _kind_at_the_beginning(content)
-    kind = document.get("type") if isinstance(document, Mapping) else None
-    return _KINDS.get(kind, WebhookKind.UNKNOWN) if isinstance(kind, str) else WebhookKind.UNKNOWN
+    name = document.get("type") if isinstance(document, Mapping) else None
+    return (_KINDS.get(name, WebhookKind.UNKNOWN), name) if isinstance(name, str) else (WebhookKind.UNKNOWN, None)
 
 
-def _kind_at_the_beginning(content: bytes) -> WebhookKind:
-    """The kind of a body that is not whole, or no JSON."""
+def _kind_at_the_beginning(content: bytes) -> tuple[WebhookKind, str | None]:
+    """The same of a body that is not whole, or no JSON."""
     found = _TYPE.search(content[:SNIFFED_BYTES])
-    return WebhookKind.UNKNOWN if found is None else _KINDS.get(found[1].decode(), WebhookKind.UNKNOWN)
+    name = None if found is None else found[1].decode()
+    return _KINDS.get(name or "", WebhookKind.UNKNOWN), name
 
 
 def _kept_bytes(beginning: bytearray) -> int:
     """How much of a body is kept: nothing but the beginning of recorded sound."""
     return (
         SNIFFED_BYTES
-        if _kind_at_the_beginning(bytes(beginning[:SNIFFED_BYTES])) is WebhookKind.AUDIO
+        if _kind_at_the_beginning(bytes(beginning[:SNIFFED_BYTES]))[0] is WebhookKind.AUDIO
         else MAX_BODY_BYTES
     )
 

@@ -23,11 +23,12 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import challenge, given_token
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import IngestOutcome, RefusalReason
-from schemas.events.codec import Misread, misread_of
+from schemas.events.codec import Misread, misread_of, nearest_events
 from schemas.events.simulator import STREAMS, Stream, source_of, stream_of, stream_of_type
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
+from streamer.sources.http.frameworks import translated
 from streamer.sources.http.receiving import Bodies, Sender, Senders, UnreadBodyError, key_of
 from streamer.sources.replay import agent_event_name, event_name, event_time_ms
 from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
@@ -343,6 +344,17 @@ class Batches:
         self._redactor = redactor
         self._clock_ms = clock_ms
 
+    def all_checked(self, posted: Posted, sender: Sender, request_id: str) -> Iterator[Accepted | Refusal]:
+        """Checks one event, or what an event of another framework says in our words: nothing if no rule reads it."""
+        found = None
+        if posted.fault is None and posted.attributes is None and isinstance(posted.event, Mapping):
+            found = translated(posted.event, self._clock_ms())
+        if found is None:
+            yield self.checked(posted, sender, request_id)
+            return
+        for event in found.events:
+            yield self.checked(Posted(posted.place, event, found.attributes(event)), sender, request_id)
+
     def checked(self, posted: Posted, sender: Sender, request_id: str) -> Accepted | Refusal:
         """Checks one event.
 
@@ -369,11 +381,7 @@ class Batches:
             )  # fmt: skip
         stream = _stream(event, attributes)
         if stream is None:
-            return _refusal(
-                place, RefusalReason.INVALID_EVENT, "its type is not known",
-                f"expected a known `type` or `message_type`, or `stream`: one of {', '.join(STREAMS)}",
-                "Compare with `callgauge schema`, or name the stream.",
-            )  # fmt: skip
+            return self._unknown_type(place, posted.event)
         if (foreign := self._foreign_tenant(event, sender)) is not None:
             return foreign._replace(place=place)
         if not self._senders.owns(sender, key):
@@ -382,6 +390,22 @@ class Batches:
                 "expected a conversation that this tenant began", "Give each call an id that nobody can guess, for example a UUID.",
             )  # fmt: skip
         return self._admitted(place, key, stream, event, attributes, f"{request_id}/{place}", sender)
+
+    def _unknown_type(self, place: int, event: Mapping[str, Any]) -> Refusal:
+        """The refusal of an event whose stream nothing names: the type seen, the nearest known ones, and the page that has all."""
+        name, named = next(
+            ((key, event[key]) for key in ("stream", "type", "event", "event_type") if event.get(key)), ("type", None)
+        )
+        seen = (
+            f"`{name}` {self._redactor.beginning(repr(named), MAX_SHOWN_CHARS)}" if named is not None else "no `type`"
+        )
+        near = nearest_events(named) if isinstance(named, str) else ""
+        return _refusal(
+            place, RefusalReason.INVALID_EVENT, "its type is not known",
+            f"expected a known `type` or `message_type`, or `stream`: one of {', '.join(STREAMS)}; saw {seen}"
+            f"{f', nearest known: {near}' if near else ''}",
+            "docs/sources/other.md says which events any framework has to send, and `callgauge schema` has all.",
+        )  # fmt: skip
 
     def _foreign_tenant(self, event: dict[str, Any], sender: Sender) -> Refusal | None:
         """Puts the sender's tenant into an event that names the labels of a call; a refusal if it names another one."""
@@ -477,11 +501,18 @@ _UNREAD: Final[Mapping[str, tuple[str, dict[str, str]]]] = {
 
 
 class EventsRoute:
-    """The route for events."""
+    """The route for events, in the encoding that `read` knows."""
 
     def __init__(
-        self, senders: Senders, batches: Batches, bodies: Bodies, writer: AcknowledgedWriter, instruments: Instruments
+        self,
+        senders: Senders,
+        batches: Batches,
+        bodies: Bodies,
+        writer: AcknowledgedWriter,
+        instruments: Instruments,
+        read: Callable[[bytes, str, Mapping[str, str]], Iterator[Posted | None]] = posted_events,
     ) -> None:
+        self._read = read
         self._senders = senders
         self._batches = batches
         self._bodies = bodies
@@ -522,19 +553,19 @@ class EventsRoute:
         request_id = request.headers.get("idempotency-key", "")[:MAX_REQUEST_ID_CHARS] or uuid.uuid4().hex
         accepted: list[Accepted] = []
         refused: list[Refusal] = []
+        left_out = 0
         try:
-            async for posted in _in_turns(posted_events(body, headers.get("content-type", ""), headers)):
-                each = self._batches.checked(posted, sender, request_id)
-                if isinstance(each, Accepted):
-                    accepted.append(each)
-                else:
-                    refused.append(each)
+            async for posted in _in_turns(self._read(body, headers.get("content-type", ""), headers)):
+                found = list(self._batches.all_checked(posted, sender, request_id))
+                accepted += [each for each in found if isinstance(each, Accepted)]
+                refused += [each for each in found if isinstance(each, Refusal)]
+                left_out += not found
         except UnreadableBodyError as error:
             sender.take(_cost(len(body)))
             return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, f"{error}. Nothing was accepted.")
         # What is refused is charged by its size: it took as long to read, and nothing else would slow its sender down.
         sender.take(len(accepted) + len(refused) if accepted else max(len(refused), _cost(len(body))))
-        if not accepted and not refused:
+        if not accepted and not refused and not left_out:
             return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, "The body is empty.")
         try:
             await self._writer.write([each.record for each in accepted])
@@ -544,9 +575,11 @@ class EventsRoute:
         if accepted:
             seconds = time.perf_counter() - began
             self._instruments.observe("callgauge_ingest_acknowledgement_seconds", ("events",), seconds)
-        return self._summary(sender.tenant, accepted, refused)
+        return self._summary(sender.tenant, accepted, refused, left_out)
 
-    def _summary(self, tenant: str, accepted: Sequence[Accepted], refused: Sequence[Refusal]) -> Response:
+    def _summary(
+        self, tenant: str, accepted: Sequence[Accepted], refused: Sequence[Refusal], left_out: int
+    ) -> Response:
         by_source = Counter(each.record.source for each in accepted)
         for source, count in by_source.items():
             self._instruments.inc("callgauge_ingest_events_total", (tenant, source.value), count)
@@ -554,6 +587,8 @@ class EventsRoute:
             self._instruments.inc("callgauge_ingest_events_refused_total", (tenant,), len(refused))
         misread = Counter(each.misread for each in accepted if each.misread is not None)
         answer: dict[str, Any] = {"accepted_events": len(accepted), "refused_events": len(refused)}
+        if left_out:
+            answer["left_out_events"] = left_out
         if refused:
             answer["refused"] = [_shown(each) for each in refused[:MAX_SHOWN_REFUSALS]]
         if misread:

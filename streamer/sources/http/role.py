@@ -18,6 +18,7 @@ from streamer.settings.all_settings import IngestSettings
 from streamer.sources.http.elevenlabs import WebhookRoute
 from streamer.sources.http.posted import Batches, EventsRoute
 from streamer.sources.http.receiving import Bodies, Senders
+from streamer.sources.http.traces import posted_spans
 from streamer.sources.writer import ACKNOWLEDGE_SECONDS, AcknowledgedWriter
 
 BOUNDS: Final = ConnectionBounds(request_seconds=30.0, answer_seconds=45.0, most_connections=1_024)
@@ -25,6 +26,7 @@ BOUNDS: Final = ConnectionBounds(request_seconds=30.0, answer_seconds=45.0, most
 STOP_SECONDS: Final = ACKNOWLEDGE_SECONDS
 """How long requests in progress may take when the role stops: they wait for Kafka for as long."""
 EVENTS_PATH: Final = "/events"
+TRACES_PATH: Final = "/v1/traces"
 WEBHOOK_PATH: Final = "/webhooks/elevenlabs"
 
 log = structlog.get_logger()
@@ -74,9 +76,11 @@ class IngestRole:
         of_events, of_webhooks, senders = Bodies(), Bodies(), Senders(settings.senders())
         batches = Batches(senders, limits, redactor, wall_clock_ms)
         events = EventsRoute(senders, batches, of_events, self._writer, instruments)
-        webhook = WebhookRoute(senders, of_webhooks, self._writer, instruments)
+        traces = EventsRoute(senders, batches, of_events, self._writer, instruments, posted_spans)
+        webhook = WebhookRoute(senders, of_webhooks, self._writer, instruments, limits, wall_clock_ms)
         routes = [
             Route(EVENTS_PATH, events.answer, methods=["POST"]),
+            Route(TRACES_PATH, traces.answer, methods=["POST"]),
             Route(WEBHOOK_PATH, webhook.answer, methods=["POST"]),
             Route(WEBHOOK_PATH + "/{tenant}", webhook.answer, methods=["POST"]),
         ]

@@ -7,9 +7,9 @@ import time
 from types import SimpleNamespace
 from typing import Any, Final
 
+from callgauge_send.events import encoded
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat_callgauge import CallgaugeObserver
-from pipecat_callgauge.events import encoded
 
 from tests.support.pipecat_bots.fleet import PROCESSORS, turn
 

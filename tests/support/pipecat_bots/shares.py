@@ -24,8 +24,8 @@ class Part(StrEnum):
     PIPELINE = "pipeline"
 
 
-_SENDING: Final = ("/pipecat_callgauge/sender.py", "/aiokafka/", "/kafka/")
-_HOOKS: Final = ("/pipecat_callgauge/",)
+_SENDING: Final = ("/callgauge_send/sender.py", "/callgauge_send/to_kafka.py", "/aiokafka/", "/kafka/")
+_HOOKS: Final = ("/pipecat_callgauge/", "/callgauge_send/")
 _HAND_OVER: Final = ("/pipeline/worker_observer.py", "/pipeline/task_observer.py")
 
 

@@ -12,7 +12,7 @@ from tests.support.pipecat_bots.shares import Part, Samples, part_of
     [
         (["/x/pipecat/pipeline/worker_observer.py", "/x/asyncio/queues.py"], Part.HAND_OVER),
         (["/x/pipecat/pipeline/worker_observer.py", "/x/pipecat_callgauge/observer.py"], Part.HOOKS),
-        (["/x/pipecat_callgauge/sender.py", "/x/pipecat_callgauge/outbox.py"], Part.SENDING),
+        (["/x/callgauge_send/sender.py", "/x/callgauge_send/outbox.py"], Part.SENDING),
         (["/x/asyncio/events.py", "/x/aiokafka/producer/sender.py"], Part.SENDING),
         (["/x/pipecat/processors/frame_processor.py"], Part.PIPELINE),
     ],

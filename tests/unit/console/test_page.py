@@ -18,6 +18,7 @@ from consumers.console.page import sections as report_timeline
 from consumers.console.page import sections as report_transcript
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.sections import section
+from consumers.console.page.whole import index
 from schemas.closed_sets import Anchor, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.records import (
@@ -33,7 +34,7 @@ from schemas.scores.records import (
     TurnValues,
     Unscored,
 )
-from streamer.report import index, page
+from streamer.report import page
 from tests.support.calls.report_calls import T0_MS, Marks, goal_set, recorded, reported
 
 PLAIN = Marks("\x00")
@@ -82,7 +83,7 @@ def whole(*calls: ReportedCall) -> str:
 
 def words(text: str) -> str:
     """Roughly the words that a person reads on the page."""
-    return " ".join(unescape(re.sub("<[^>]+>", " ", text.split("</head>")[-1])).split())
+    return " ".join(unescape(re.sub("<[^>]+>", " ", text.split("</head>")[-1].replace("<wbr>", ""))).split())
 
 
 class Says:
@@ -133,7 +134,7 @@ def test_a_hostile_call_is_shown_as_it_is(text: str) -> None:
 def test_the_page_can_run_and_load_nothing() -> None:
     text = whole(reported(recorded(HOSTILE[0])))
     shape = Shape(text)
-    assert {link.split(":")[0][:5] for link in shape.links} == {"#c1-t", "data"}
+    assert {link.split(":")[0][:4] for link in shape.links} == {"#c1-", "data"}
     tags = {entry.split(" ")[0] for entry in shape.shape}
     assert tags & {"script", "img", "iframe", "object", "embed", "form", "input", "base"} == set()
     names = {name for entry in shape.shape for name in entry.split(" ")[1:]}
@@ -156,7 +157,7 @@ def test_links_lead_somewhere_and_ids_are_there_once() -> None:
 
 def test_what_stands_out_is_told() -> None:
     text = words(whole(reported(recorded("word"))))
-    assert "Waits over 3.50 s turn 2 4.00 s User interrupted turn 1 0.50 s together" in text
+    assert "Waits over 1.50 s, the objective turn 2 4.00 s User interrupted turn 1 0.50 s together" in text
     assert "Tools without success turn 1 word failed turn 1 word2 did not answer" in text
 
 
@@ -164,7 +165,7 @@ def test_a_call_without_faults_says_so() -> None:
     calm = recorded("word", turns=1)
     without_tools = [event for event in calm.audit or () if not event["message_type"].startswith("tool")]
     text = words(whole(reported(replace(calm, audit=tuple(without_tools)))))
-    assert "Nothing: no long wait, no interruption, no dead air, no tool that failed. Timeline" in text
+    assert "Nothing: no wait over 1.50 s, no interruption, no dead air, no tool that failed. Timeline" in text
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_dead_air_is_told_alike_everywhere(tools: list[tuple[int, int | None]], 
     told = reported(replace(call, audit=tuple(audit)))
     text = section(told, has_index=False)
     times, total = len(lengths), f"{sum(float(length.split()[0]) for length in lengths):.2f} s"
-    more = f"{total} Interruptions" if times else "Interruptions"
+    more = f"✗ silent for over 3.00 s {total} Why Dead air" if times else "✓ never over 3.00 s Why Dead air"
     assert f"Dead air {times} time{'s' * (times != 1)} {more}" in words(text)
     assert f"Dead air, each from 3.00 s {total}" in words(text)
     assert re.findall("Dead air from [^<]*: nobody spoke for ([^<]*)<", text) == lengths
@@ -219,7 +220,7 @@ def test_the_tile_and_the_table_have_one_length_of_dead_air() -> None:
     speech = call.whole.speech.model_copy(update={"dead_air_ms": Scored(value=7_900)})
     records = with_changed(call, CallValues, speech=speech)
     text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
-    assert "Dead air 1 time 7.90 s Interruptions" in text
+    assert "Dead air 1 time ✗ silent for over 3.00 s 7.90 s Why Dead air" in text
     assert "Dead air, each from 3.00 s 7.90 s" in text
 
 
@@ -241,7 +242,7 @@ def test_dead_air_that_nobody_could_hear_is_not_known() -> None:
     call = reported(replace(silent, elevenlabs=None, pipecat=None, audit=()))
     text = words(section(call, has_index=False))
     assert "Dead air not known Interruptions" in text
-    assert "Nothing: no interruption, no tool that failed. Not known: long wait, dead air." in text
+    assert "Nothing: no interruption, no tool that failed. Not known: wait over 1.50 s, dead air." in text
     assert re.findall('data-head="Dead air">([^<]*)<', index([call])) == ["not known"]
 
 

@@ -56,6 +56,23 @@ def test_the_key_wins_over_an_id_in_the_body() -> None:
     assert admitted.conversation_id == "call-7"
 
 
+@pytest.mark.parametrize("named", ["com.example.user", "user"])
+def test_a_cloudevent_in_structured_mode_is_the_event_inside_with_its_attributes(named: str) -> None:
+    attributes = {"specversion": "1.0", "id": "e-1", "source": "bot", "type": named, "sequence": "7"}
+    structured = json.dumps({**attributes, "data": json.loads(_value())}).encode()
+    admitted = admit(InputSource.AUDIT, Record(value=structured, headers=(("ce_id", b"other"),)), LIMITS)
+    assert isinstance(admitted, Arrival)
+    assert admitted.event.value == "Hello"
+    assert admitted.envelope == Envelope("e-1", "bot", named, 7)
+    assert admitted.value == _value().replace(b": ", b":").replace(b", ", b",")
+
+
+def test_words_about_cloudevents_are_words() -> None:
+    admitted = admit(InputSource.AUDIT, Record(value=_value(value='"specversion"')), LIMITS)
+    assert isinstance(admitted, Arrival)
+    assert admitted.event.value == '"specversion"'
+
+
 REFUSED = [
     (Record(value=b"{"), RefusalReason.UNDECODABLE, "JSON"),
     (Record(value=None), RefusalReason.UNDECODABLE, "no value"),
@@ -67,6 +84,7 @@ REFUSED = [
     (Record(value=b"x" * 100_001), RefusalReason.RECORD_TOO_LARGE, "saw 100001"),
     (Record(value=_value(timestamp=NOW_MS + DAY_MS + 1)), RefusalReason.TIME_OUT_OF_BOUNDS, str(NOW_MS + DAY_MS + 1)),
     (Record(value=_value(timestamp=NOW_MS // 1000)), RefusalReason.TIME_OUT_OF_BOUNDS, "looks like seconds"),
+    (Record(value=_value(timestamp=1_500_000_000)), RefusalReason.TIME_OUT_OF_BOUNDS, "here 1500000000000"),
     (Record(value=_value(timestamp=NOW_MS // 7)), RefusalReason.TIME_OUT_OF_BOUNDS, "clock and unit"),
     (
         Record(

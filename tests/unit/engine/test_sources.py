@@ -509,6 +509,24 @@ def test_of_several_records_the_one_of_the_whole_call_counts(is_early_first: boo
     assert feed.latencies() == {1: 2_400.0}
 
 
+@pytest.mark.parametrize(("announced", "reason"), [(None, "Client ended call"), ("goodbye", "goodbye")])
+def test_a_call_ends_for_the_reason_in_its_record_unless_an_event_names_one(announced: str | None, reason: str) -> None:
+    metadata = {
+        "start_time_unix_secs": T0_MS // 1000,
+        "call_duration_secs": 24,
+        "termination_reason": "Client ended call",
+    }
+    feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), record(entry("user", "Hello"), metadata=metadata))
+    if announced is not None:
+        feed.send("audit", {"type": "call_ended", "reason": announced}, 61_000)
+    feed.advance(100_000)
+    feed.close_all()
+    (closed,) = feed.records("closed")
+    assert closed.ended_reason == reason
+    assert closed.began_at_ms == T0_MS + 3_000
+    assert closed.ended_at_ms == T0_MS + (24_000 if announced is None else 61_000)
+
+
 def test_the_record_s_metrics_are_stages_of_their_turns() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
     fed(

@@ -123,9 +123,10 @@ def test_calls_and_their_scores_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert scores.left_out > 0
 
 
-def test_the_body_is_what_opentelemetry_reads() -> None:
+@pytest.mark.parametrize("call", ["trace-" + "0a" * 16, "call-1", "trace-" + "0A" * 16])
+def test_the_body_is_what_opentelemetry_reads(call: str) -> None:
     counted: Counter[str] = Counter()
-    events = events_of(scored())
+    events = events_of([record.model_copy(update={"conversation_id": call}) for record in scored()])
     with collecting() as collector:
         sending = EvaluationSender(
             OtlpSettings(endpoint=collector.url), "1.2", lambda outcome, number: counted.update({outcome: number})
@@ -144,6 +145,8 @@ def test_the_body_is_what_opentelemetry_reads() -> None:
             ]
             found += [record for scope in resource.scope_logs for record in scope.log_records]
     assert {record.event_name for record in found} == {"gen_ai.evaluation.result"}
+    # The events of a call that spans told are of their trace.
+    assert {record.trace_id.hex() for record in found} == {"0a" * 16 if "0a" in call else ""}
     read = [{a.key: getattr(a.value, a.value.WhichOneof("value") or "") for a in record.attributes} for record in found]
     assert read == [dict(event.attributes) for event in events]
     assert [record.time_unix_nano for record in found] == [event.time_ms * 1_000_000 for event in events]

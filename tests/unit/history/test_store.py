@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, call_row
 from consumers.history.search import Condition, Question, QuestionError
 from consumers.history.sqlite import Batch, HistoryBrokenError, HistoryFolderError, SqliteHistory
+from schemas.closed_sets import ToolOutcome
 from schemas.scores.live_view import newest_scores
-from schemas.scores.records import AnyScoreRecord, CallLabels
+from schemas.scores.records import AnyScoreRecord, CallLabels, ToolUseFact
 from streamer.notebook import score
 from tests.support.laws import examples
 
@@ -257,6 +258,17 @@ def test_the_file_of_an_earlier_version_lacks_a_column_until_it_is_written_again
     writer.close()
 
 
+def test_a_call_is_read_with_its_transcript(store: SqliteHistory) -> None:
+    records = call("c")
+    store.write(batch([*records, *call("d")], c=TRANSCRIPT))
+    read, transcript = store.call_records("c")
+    assert in_order(read) == in_order(records)
+    assert transcript == TRANSCRIPT
+    assert len(store.call_records("d")[0]) == len(records)
+    assert store.call_records("d")[1] is None
+    assert store.call_records("nobody") == ([], None)
+
+
 # Questions.
 
 
@@ -358,3 +370,13 @@ def test_an_id_is_only_an_id(store: SqliteHistory, conversation_id: str) -> None
 def test_a_condition_that_is_none_is_refused_with_the_remedy(text: str, message: str) -> None:
     with pytest.raises(QuestionError, match=message):
         Condition.parse(text)
+
+
+def test_a_tool_whose_answer_is_withheld_is_not_known_to_have_failed() -> None:
+    uses = [record for record in SAMPLE.records if isinstance(record, ToolUseFact)]
+    others = [record for record in SAMPLE.records if not isinstance(record, ToolUseFact)]
+    assert uses
+    for outcome in ToolOutcome:
+        row = call_row([*others, *(use.model_copy(update={"outcome": outcome}) for use in uses)])
+        failed = len(uses) if outcome in {ToolOutcome.ERROR, ToolOutcome.UNANSWERED} else 0
+        assert (row["failed_tool_calls"], bool(row["failed_tools"])) == (failed, failed > 0)

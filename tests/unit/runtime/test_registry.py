@@ -27,7 +27,9 @@ ENCODERS = (generate_latest, openmetrics)
 
 @pytest.fixture
 def instruments() -> Instruments:
-    return Instruments(CollectorRegistry(), ["exporter", "evaluator", "judge", "history", "ingest", "monitor"])
+    return Instruments(
+        CollectorRegistry(), ["exporter", "evaluator", "judge", "history", "console", "ingest", "monitor"]
+    )
 
 
 def value(instruments: Instruments, name: str, **labels: str) -> float | None:

@@ -297,13 +297,20 @@ def read(source: InputSource, event: dict[str, Any]) -> Any:
             "an event of type 'note'",
             "callgauge schema",
         ),
+        (
+            P,
+            {"type": "speech-update", "timestamp": AT_MS},
+            MisreadReason.UNKNOWN_TYPE,
+            "an event of type 'speech-update'",
+            "Nearest known: `speech_event`, ",
+        ),
         (A, {"timestamp": AT_MS}, MisreadReason.UNKNOWN_TYPE, "an event without type", "callgauge schema"),
         (
             P,
-            {"specversion": "1.0", "id": "1", "source": "bot", "type": "callgauge.pipecat.tts_text.v1", "data": {}},
+            {"specversion": "1.0", "id": "1", "source": "bot", "type": "callgauge.pipecat.tts_text.v1", "data": "x"},
             MisreadReason.CLOUDEVENT_IN_BODY,
             "a CloudEvent in structured mode",
-            "headers",
+            "JSON object",
         ),
     ],
 )

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from consumers.console.page.calls import ReportedCall
-from consumers.console.page.sections import standouts
+from consumers.console.page.sections import Moment, Standout, standouts
 from schemas.scores.records import CallLabels, Scored, StallFact, SubgoalScore, TurnStatus
-from streamer.report import standout_lines, summary_of, summary_table
+from streamer.report import CallSummary, standout_lines, summary_of, summary_table
 from streamer.terminal import Screen
 from tests.support.calls.report_calls import Marks, goal_set, recorded, reported
 
@@ -35,9 +35,15 @@ def test_what_stands_out_names_the_turns() -> None:
     lines = list(standout_lines([summary_of(call_of(conversation_id="call-7"))]))
     assert lines[0] == "What stands out:"
     (wait,) = [line for line in lines if "Waits over" in line]
-    assert wait.startswith("  call-7: Waits over 3.50 s: turn ")
+    assert wait.startswith("  call-7: Waits over 1.50 s, the objective: turn ")
     assert "(4.00 s)" in wait
     assert any("Tools without success" in line for line in lines)
+    whole = Standout("Task not completed", (Moment(None, "other records"),), is_fault=True)
+    turn = Standout("Waits", (Moment(2, ""), Moment(3, "4 s")), is_fault=True)
+    assert list(standout_lines([CallSummary("c", (), (whole, turn))]))[1:] == [
+        "  c: Task not completed: other records",
+        "  c: Waits: turn 2, turn 3 (4 s)",
+    ]
     assert list(standout_lines([])) == ["Nothing stands out."]
 
 
@@ -59,10 +65,12 @@ def test_a_stall_says_until_when_the_call_stood_still() -> None:
         )
         for turn in (3, 9)
     ]  # fmt: skip
-    other = ReportedCall("c", call.heard, [*reached, *stalls], "c1", PLAIN)
-    (found,) = [each for each in standouts(other) if each.heading == "No progress after"]
-    assert [(each.turn, each.text) for each in found.moments] == [(3, "until turn 9"), (9, "to the end of the call")]
-    assert found.is_fault
+    assert call.closed is not None
+    for closed, end in (([call.closed], "to the end of the call"), ([], "until now")):
+        other = ReportedCall("c", call.heard, [*reached, *stalls, *closed], "c1", PLAIN)
+        (found,) = [each for each in standouts(other) if each.heading == "No progress after"]
+        assert [(each.turn, each.text) for each in found.moments] == [(3, "until turn 9"), (9, end)]
+        assert found.is_fault
 
 
 @pytest.mark.parametrize(("reached_turn", "is_fault"), [(9, False), (2, True)])

@@ -22,6 +22,7 @@ from consumers.runtime.kafka.batches import (
     MAX_UNPACKED_BATCH_BYTES,
     BatchTooLargeError,
     DecompressionError,
+    OnlyBatchesWith,
     RecordBatches,
     TolerantRecords,
     decompressed,
@@ -246,6 +247,22 @@ def test_aborted_transactions_and_the_marks_at_their_ends_are_left_out() -> None
     records = answered(answer, aborted=[(7, 0)])
     assert [record.key for record in records] == [b"kept"]
     assert records.next_fetch_offset == 4
+
+
+@pytest.mark.usefixtures("decoder")
+@pytest.mark.parametrize("codec", PACK)
+def test_a_search_by_key_gets_whole_batches_with_the_text_and_moves_on_over_the_others(codec: int) -> None:
+    others, wanted = [Written(b"call-1"), Written(b"call-2")], [Written(b"call-3"), Written(b"a-call-39")]
+    answer = (
+        batch(0, others, codec) + batch(2, wanted, codec) + damaged(batch(4, others, codec), CRC_AT) + batch(6, others)
+    )
+    records = TolerantRecords(
+        TP, RecordBatches(answer), None, 0, OnlyBatchesWith(b"call-3"), None, True, fetcher.READ_COMMITTED
+    )
+    found = list(records)
+    assert [record.key for record in good(found)] == [b"call-3", b"a-call-39"]
+    (lost,) = undecodable(found)
+    assert (lost.first_offset, records.next_fetch_offset) == (4, 6), "a damaged batch may have had it"
 
 
 def test_a_bomb_in_an_aborted_transaction_is_not_even_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:

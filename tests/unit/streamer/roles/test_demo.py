@@ -46,7 +46,7 @@ def test_without_a_terminal_it_prints_lines_and_ends_by_itself() -> None:
     assert lines[0].startswith("callgauge demo: calls are scored while they run.")
     assert "is in trouble" in lines[0]
     assert "keeps nothing" in lines[1]
-    assert re.fullmatch(r"Metrics: http://127\.0\.0\.1:\d+/metrics", lines[2])
+    assert re.fullmatch(r"See the calls: http://127\.0\.0\.1:\d+/   Metrics: http://127\.0\.0\.1:\d+/metrics", lines[2])
     assert [line for line in lines if re.match(r"\d+ calls running, \d over", line)]
     (over,) = [place for place, line in enumerate(lines) if line.startswith("Over: ")]
     assert re.match(r"Over: \d+ calls began, \d ended, \d+ events were sent", lines[over])
@@ -99,7 +99,7 @@ def test_the_first_calls_have_a_past_with_latencies_and_goals(tmp_path: Path) ->
     ) as demo:  # fmt: skip
         try:
             deadline_seconds = time.monotonic() + patient(START_SECONDS)
-            kinds = ("answered after", "reached the subgoal", "interrupted by the", "dead air", "over (")
+            kinds = ("answered after", "reached the subgoal", "interrupt", "dead air", "over (")
             while not all(kind in (text := Path(log.name).read_text()) for kind in kinds):
                 assert time.monotonic() < deadline_seconds, text
                 time.sleep(0.2)

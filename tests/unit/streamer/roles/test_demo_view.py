@@ -214,7 +214,7 @@ def test_the_table_is_bounded_and_ended_calls_make_room_first() -> None:
 
 def shown(rows: list[CallView], width: int = 120, height: int = 20) -> list[str]:
     console = Screen(width=width, height=height, color_system=None)
-    headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4).text()
+    headline = Headline("http://127.0.0.1:8070/", 3, 4, 12.4).text()
     with console.capture() as captured:
         console.print(screen(headline, in_order(rows, NOW_MS), NOW_MS + 65_000, width=width, height=height))
     return captured.get().splitlines()
@@ -226,7 +226,7 @@ def test_the_screen_shows_all_that_is_known_of_a_call(width: int) -> None:
         started(), turn(2), latency(2, 1_234.6, Anchor.TURN_RELEASE), interruption(1, "user"), dead_air(1), tool(0)
     )
     lines = shown([row], width)
-    assert lines[0].rstrip() == "3 calls running, 4 over, 12 events/s, metrics: http://127.0.0.1:8080/metrics"
+    assert lines[0].rstrip() == "3 calls running, 4 over, 12 events/s, see them: http://127.0.0.1:8070/"
     more = ["turn_release", "1/0", "1", "1"] if width > 80 else []
     cells = ["!", "call-1", "bot", "1:05", "2", "1:05", "1.23", "s", *more, "dead", "air", "in", "turn", "1"]
     assert lines[4].split() == cells
@@ -286,7 +286,7 @@ def test_old_data_are_named_while_calls_run() -> None:
         (latency(3, 812.4), "call-1 bot: turn 3 answered after 812 ms (audio)"),
         (latency(3, 700, is_first=False), None),
         (latency(3, None), None),
-        (interruption(2, "assistant"), "call-1 bot: turn 2 interrupted by the assistant"),
+        (interruption(2, "assistant"), "call-1 bot: turn 2 interrupted by the agent"),
         (interruption(2, "user", is_withdrawn=True), None),
         (dead_air(1), "call-1 bot: dead air"),
         (subgoal(4, is_first=True), "call-1 bot: turn 4 reached the subgoal booked"),
@@ -309,7 +309,7 @@ def full_screen(calls: int, height: int, width: int = 120, lines: int = 30) -> l
         table.fold(started(f"call{number:02}", caused_at_ms=NOW_MS + number))
     news = [NewsLine(number, f"news {number:02}", "red") for number in range(lines)]
     console = Screen(width=width, height=height, color_system=None)
-    headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4).text()
+    headline = Headline("http://127.0.0.1:8070/", 3, 4, 12.4).text()
     with console.capture() as captured:
         console.print(
             screen(
@@ -359,7 +359,7 @@ def test_news_are_of_slow_answers_and_other_things_of_note_each_once() -> None:
     ) == [
         ("call-1 bot: turn 2 answered after 1501 ms (audio)", "magenta"),
         ("call-1 bot: turn 3 answered after 3501 ms (audio)", "bold red"),
-        ("call-1 bot: turn 2 interrupted by the user", "magenta"),
+        ("call-1 bot: turn 2 began by interrupting the agent", "magenta"),
         ("call-1 bot: dead air", "magenta"),
         ("call-1 bot: turn 4 reached the subgoal booked", "green"),
         ("call-1 bot: no subgoal reached since turn 2", "magenta"),

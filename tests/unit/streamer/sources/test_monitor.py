@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+import structlog
 from prometheus_client import CollectorRegistry
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
@@ -273,7 +274,9 @@ async def test_sound_and_pings_are_no_pause() -> None:
 
 
 async def test_what_is_no_message_is_counted_and_the_call_goes_on() -> None:
-    call = await followed(saying("{", "[]", "{}", '{"type": 5}', '{"type": "of_tomorrow"}', heard("One")))
+    with structlog.testing.capture_logs() as logs:
+        call = await followed(saying("{", "[]", "{}", '{"type": 5}', '{"type": "of_tomorrow"}', heard("One")))
+    assert [each["event"] for each in logs] == ["monitor_message_unreadable"]
     assert call.count("messages", "unreadable") == 4
     assert [event["type"] for event in call.writer.events[1:-1]] == ["of_tomorrow", "user_transcript"]
 
@@ -296,6 +299,22 @@ async def test_a_call_that_cannot_be_followed_is_left(status: int, tries: int) -
     await call.follow(status=status)
     assert len(call.requests) == tries
     assert call.writer.events == []
+
+
+@pytest.mark.parametrize(
+    ("code", "ended", "connections", "event"),
+    [(1008, "refused", 1, "monitor_refused"), (1011, "lost", monitor_bridge.MOST_TRIES, "monitor_lost")],
+)
+async def test_a_close_is_told_with_its_code_and_reason(code: int, ended: str, connections: int, event: str) -> None:
+    async def closes(side: Side) -> None:
+        await side._socket.close(code, "monitoring is not enabled")
+
+    call = Call()
+    with structlog.testing.capture_logs() as logs:
+        await call.follow(*[closes] * connections)
+    assert call.count("connections", ended) == connections
+    assert (logs[-1]["event"], logs[-1]["seen"]) == (event, f"close {code} 'monitoring is not enabled'")
+    assert call.writer.events == []  # a call that nobody could follow is not opened
 
 
 async def test_nothing_is_timed_from_the_past_and_the_present_is_estimated() -> None:

@@ -76,8 +76,9 @@ class Sent:
 class Tail:
     """The command without Kafka; each step is one look at the files."""
 
-    def __init__(self, folder: Path, facts: CallFacts = CallFacts()) -> None:  # noqa: B008 - never changed
+    def __init__(self, folder: Path, facts: CallFacts = CallFacts(), skew_ms: int = 0) -> None:  # noqa: B008 - never changed
         self.sent = Sent()
+        self._skew_ms = skew_ms
         self.said: list[str] = []
         self.folder = folder
         self._facts = facts
@@ -86,7 +87,7 @@ class Tail:
     def restart(self) -> None:
         self.file = PositionFile(self.folder / POSITION_FILE)
         position = self.file.read("broker", "")
-        self.run = FollowedRun(self.folder, self.file, position, self._facts, self.said.append)
+        self.run = FollowedRun(self.folder, self.file, position, self._facts, self.said.append, self._skew_ms)
 
     def look(self, times: int = 1) -> None:
         """Looks at the files this many times; the sent events are acknowledged and remembered."""
@@ -588,6 +589,24 @@ def test_a_copy_of_a_run_goes_on_where_the_run_was(tail: Tail, record: Path, tmp
     assert again.sent.values("2", "pipecat") == []
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_call_of_the_past_is_named_before_anything_of_it_is_sent(
+    record: Path, tmp_path: Path, *, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "wall_clock_ms", lambda: MS + 86_400_000)
+    tail = Tail(tmp_path, skew_ms=86_395_000)
+    append(record / LOG, lines(word(0)))
+    append(tmp_path / "records" / "2" / LOG, lines(word(10_000)))
+    (tmp_path / SUMMARY_FILE).write_text("{}")
+    if is_restarted:
+        tail.look()
+        tail.restart()
+    tail.to_the_end()
+    assert {name for name, _ in tail.sent.events} == {"2"}
+    assert any("its events are of 2026-09-21 14:13:20 UTC" in sentence for sentence in tail.said)
+    assert (tail.run.progress.past_calls, tail.run.progress.ended_calls) == (1, 1)
+
+
 def test_calls_without_a_result_end_with_the_run(tail: Tail, record: Path, tmp_path: Path) -> None:
     append(record / LOG, lines(word(1)))
     append(tmp_path / "records" / "2" / "trial_0" / LOG, lines(word(1)))
@@ -669,3 +688,13 @@ def test_a_position_is_for_one_process_and_one_place(tmp_path: Path) -> None:
         file.read("broker", "a.")
     with pytest.raises(PositionError, match="--position FILE"):
         PositionFile(tmp_path / "gone" / "p")._take()
+
+
+def test_a_run_that_was_renamed_is_told_as_that(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    file = PositionFile(run / "p")
+    with file.locked():
+        run.rename(tmp_path / "elsewhere")
+        with pytest.raises(PositionError, match="moved or renamed"):
+            file.write(file.read("b", ""))

@@ -18,6 +18,7 @@ from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http.elevenlabs import WebhookRoute
 from streamer.sources.http.posted import Batches, EventsRoute
 from streamer.sources.http.receiving import Bodies, Senders
+from streamer.sources.http.traces import posted_spans
 from streamer.sources.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
 from tests.support.webhooks import SECRET
 
@@ -65,10 +66,12 @@ class Receiver:
         batches = Batches(senders, Limits(), Redactor(), wall_clock_ms)
         writer = cast("AcknowledgedWriter", self.writer)
         events = EventsRoute(senders, batches, self.bodies, writer, instruments)
-        webhook = WebhookRoute(senders, self.bodies, writer, instruments)
+        traces = EventsRoute(senders, batches, self.bodies, writer, instruments, posted_spans)
+        webhook = WebhookRoute(senders, self.bodies, writer, instruments, Limits(), wall_clock_ms)
         self.app = Starlette(
             routes=[
                 Route("/events", events.answer, methods=["POST"]),
+                Route("/v1/traces", traces.answer, methods=["POST"]),
                 Route("/webhooks/elevenlabs", webhook.answer, methods=["POST"]),
                 Route("/webhooks/elevenlabs/{tenant}", webhook.answer, methods=["POST"]),
             ]

@@ -3,16 +3,22 @@
 import asyncio
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+import structlog
 from elevenlabs.errors import BadRequestError
 from elevenlabs.webhooks_custom import WebhooksClient
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from consumers.engine.admission import admit
+from consumers.engine.limits import Limits
+from schemas.closed_sets import InputSource
 from schemas.events.envelope import AGENT_RECORD_TYPE, read_envelope
+from schemas.quarantine import QuarantineRecord
 from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http import elevenlabs as webhook
 from streamer.sources.http import receiving as bodies
@@ -27,6 +33,7 @@ from streamer.sources.http.elevenlabs import (
     check_time,
     read_signature,
 )
+from streamer.sources.writer import MAX_VALUE_BYTES
 from tests.support.webhooks import SECRET, delivery, entry, record_of_a_call, signature_header
 from tests.unit.streamer.sources.http.receiver import Receiver
 
@@ -330,8 +337,60 @@ async def test_a_huge_record_is_counted_and_a_body_without_an_end_is_left(
 
 async def test_a_record_that_no_kafka_record_can_carry_leaves_its_turns(receiver: Receiver) -> None:
     response = await send(receiver, body_of(*TALK, analysis={"text": "x" * 2_000_000}))
-    assert (response.status_code, response.text) == (200, "quarantined\n")
-    assert [event["type"] for _, event in receiver.written][-1] == "call_ended"
+    assert (response.status_code, response.text) == (200, "accepted\n")
+    last = receiver.written[-1][1]
+    assert "analysis" not in last  # nothing reads it
+    assert last["transcript"][2] == TALK[2]
+
+
+async def test_a_record_with_too_many_words_leaves_its_figures_and_says_so(receiver: Receiver) -> None:
+    speech = [entry("user", "für 🙂 " * 5_000, 8)] * 40
+    with structlog.testing.capture_logs() as logs:
+        response = await send(receiver, body_of(*TALK, *speech))
+    assert (response.status_code, response.text) == (200, "too_large_for_kafka\n")
+    record, ended = (event for _, event in receiver.written[-2:])
+    assert ended["type"] == "call_ended"
+    assert record["status"] == "processing"  # so the words of the transcript are those of the events
+    assert record["transcript"][2]["conversation_turn_metrics"] == TALK[2]["conversation_turn_metrics"]
+    assert [len(each["message"]) for each in record["transcript"]] == [8, 16, 10] + [webhook.OUTLINE_CHARS] * 40
+    assert f"at most {MAX_VALUE_BYTES} bytes" in logs[-1]["what"]
+    assert "quarantine" not in str(logs)
+
+
+async def test_a_record_with_too_many_entries_for_an_outline_leaves_its_turns(receiver: Receiver) -> None:
+    many = [entry("user", "für 🙂 " * 10, 8 + number) for number in range(12_000)]
+    assert (await send(receiver, body_of(*TALK, *many))).text == "too_large_for_kafka\n"
+    assert [event["type"] for _, event in receiver.written[-2:]] == ["user_transcript", "call_ended"]
+
+
+async def test_a_role_of_tomorrow_costs_its_entry_alone(receiver: Receiver) -> None:
+    with structlog.testing.capture_logs() as logs:
+        response = await send(receiver, body_of(*TALK, entry("alien", "Beep", 8), entry("user", "Blue", 10)))
+    assert (response.status_code, response.text) == (200, "accepted\n")
+    said = [
+        event["user_transcription_event"]["user_transcript"]
+        for _, event in receiver.written
+        if "user_transcription_event" in event
+    ]
+    assert said == ["My badge is lost", "Blue"]
+    assert logs[-1]["what"] == "call conv_1: transcript[3].role: expected user or agent, saw 'alien'"
+
+
+async def test_a_call_that_is_too_old_is_answered_so_and_not_written(receiver: Receiver) -> None:
+    old = record_of_a_call("conv_1", NOW_S - 30 * 86_400, *TALK)
+    with structlog.testing.capture_logs() as logs:
+        response = await send(receiver, delivery("post_call_transcription", old, NOW_S))
+    assert (response.status_code, response.text) == (200, "too_old\n")
+    assert receiver.written == []
+    assert "call conv_1 began at" in logs[-1]["what"]
+    assert receiver.count(COUNTER, kind="transcription", outcome="too_old") == 1
+
+
+@pytest.mark.parametrize("body", [b"{{{", b"[]", b"", b'{"type": 5}'])
+async def test_a_signed_body_without_a_type_is_ignored_and_named(receiver: Receiver, body: bytes) -> None:
+    with structlog.testing.capture_logs() as logs:
+        assert (await send(receiver, body)).text == "ignored\n"
+    assert logs[-1]["expected"] == "a JSON object with a `type`"
 
 
 @pytest.mark.parametrize(
@@ -348,6 +407,11 @@ async def test_a_call_that_cannot_be_read_goes_to_its_topic_for_the_quarantine(r
     assert (response.status_code, response.text) == (200, "quarantined\n")
     (record,) = receiver.writer.records
     assert record.value == body
+    posted = SimpleNamespace(
+        topic="elevenlabs.events", partition=0, offset=0, timestamp=NOW_S * 1000,
+        key=record.key, value=record.value, headers=list(record.headers),
+    )  # fmt: skip
+    assert isinstance(admit(InputSource.ELEVENLABS, posted, Limits()), QuarantineRecord)  # as the answer says
     envelope = read_envelope(record.headers)
     assert envelope is not None
     assert envelope.is_agent_event

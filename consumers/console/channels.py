@@ -1,0 +1,89 @@
+"""What a page shows, as parts of markup, and what a reader lacks of it.
+
+There is one state for all readers of the same page, and no queue: a reader gets the parts that are newer than what it has, whether it
+is one step behind or comes back after a minute. A reader that does not read costs nothing.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Final
+
+Boxes = Mapping[str, Mapping[str, str]]
+"""By the id of an element of the page, its children in order: by the id of each its markup."""
+MAX_EVENTS: Final = 8
+"""Events of one version that are kept, one for each version that readers come from."""
+
+
+class Channel:
+    """The newest state of one page.
+
+    Attributes:
+        name: Differs from that of every other channel: a version of another one says nothing of this.
+        version: Grows with each change; 0 before the first state.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.version = 0
+        self._boxes: dict[str, dict[str, str]] = {}
+        self._changed_in: dict[str, int] = {}
+        self._ordered_in: dict[str, int] = {}
+        self._events: dict[int, bytes] = {}
+        self._facts: dict[str, object] = {}
+        self._has_news = asyncio.Event()
+
+    def update(self, boxes: Boxes, **facts: object) -> None:
+        """Takes the new state; readers are woken only if it differs from the last one, or if there are facts.
+
+        Args:
+            boxes: The whole state.
+            facts: Values for the scripts of the page that belong to this version.
+        """
+        version = self.version + 1
+        changed = {
+            part: version
+            for box, parts in boxes.items()
+            for part, markup in parts.items()
+            if self._boxes.get(box, {}).get(part) != markup
+        }
+        reordered = {
+            box: version
+            for box, parts in boxes.items()
+            if box not in self._boxes or list(parts) != list(self._boxes[box])
+        }
+        if not changed and not reordered and not facts:
+            return
+        self.version = version
+        self._facts = facts
+        self._boxes = {box: dict(parts) for box, parts in boxes.items()}
+        there = {part for parts in boxes.values() for part in parts}
+        self._changed_in = {part: at for part, at in (self._changed_in | changed).items() if part in there}
+        self._ordered_in |= reordered
+        self._events.clear()
+        self._has_news.set()
+        self._has_news = asyncio.Event()
+
+    def event(self, since: int = 0) -> bytes:
+        """What a reader lacks that has the version `since`, as a server-sent event; 0 gives everything."""
+        since = since if 0 < since <= self.version else 0
+        event = self._events.get(since)
+        if event is None:
+            parts = {
+                part: markup
+                for box in self._boxes.values()
+                for part, markup in box.items()
+                if self._changed_in[part] > since
+            }
+            order = {box: list(parts) for box, parts in self._boxes.items() if self._ordered_in[box] > since}
+            text = json.dumps({"parts": parts, "order": order, **self._facts}, separators=(",", ":"))
+            event = f"id: {self.name}.{self.version}\ndata: {text}\n\n".encode()
+            if len(self._events) < MAX_EVENTS:
+                self._events[since] = event
+        return event
+
+    async def newer_than(self, version: int) -> int:
+        """Waits until there is a newer version, and returns it."""
+        while self.version == version:
+            await self._has_news.wait()
+        return self.version

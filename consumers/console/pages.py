@@ -1,0 +1,424 @@
+"""What the pages show, as markup: the calls that run now, and one call in depth. Pure: values and the present time in, text out."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+from markupsafe import Markup
+
+from consumers.console.fleet import STEP_MS, Fleet, Step
+from consumers.console.page.calls import ReportedCall
+from consumers.console.page.drawing import clock, counted, day_and_time, in_words, percent, seconds
+from consumers.console.page.rendering import ICON, render
+from consumers.console.page.sections import section
+from schemas.closed_sets import SortKey
+from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
+from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
+from schemas.units import MS_PER_SECOND, to_seconds
+
+MOST_ROWS: Final = 200
+"""Calls on a page; the others are counted. Nobody reads more, and a browser draws so many in a few milliseconds."""
+MOST_NAMES: Final = 200
+"""Names of agents, tenants or environments that a filter offers."""
+MOST_ALERTS: Final = 20
+"""Firing alerts on a page; the others are counted."""
+MOST_CHIPS: Final = 6
+"""Troubles of a call that have a chip: there are nine kinds."""
+ID_CHARS: Final = 6
+"""Characters of the end of a conversation id in a row."""
+
+ORDERS: Final[Mapping[SortKey, str]] = {
+    "trouble": "Worst",
+    "quiet": "Longest quiet",
+    "latency": "Slowest",
+    "began": "Oldest",
+    "agent": "By agent",
+}
+
+
+class Site(NamedTuple):
+    """What all pages have in common.
+
+    Attributes:
+        root: Address of the first page, with a slash at its end.
+        version: Of callgauge.
+        stamp: Changes with the styles and scripts, so that a browser asks for new ones.
+        has_past: Whether there is a history to search.
+    """
+
+    root: str
+    version: str
+    stamp: str
+    has_past: bool
+
+    def call_href(self, conversation_id: str) -> str:
+        """Address of the page of a call."""
+        return f"{self.root}calls/{quote(conversation_id, safe='')}"
+
+
+class Alert(NamedTuple):
+    """One alert that fires.
+
+    Attributes:
+        name: Of its rule.
+        severity: `critical`, `warning` or `info`.
+        who: Agent, tenant and environment, as far as it has them.
+        summary: In words.
+        since_ms: When it began to fire, in epoch ms.
+    """
+
+    name: str
+    severity: str
+    who: str
+    summary: str
+    since_ms: int
+
+
+class Alerts(NamedTuple):
+    """The alerts that fire, and a sentence where nothing can be said of them."""
+
+    firing: Sequence[Alert]
+    remark: str
+
+
+def page(site: Site, title: str, content: str, **more: Any) -> str:
+    """A whole page around its content."""
+    values = {"here": "", "stream": None, "parts": None, "wall": False} | more
+    return render("shell.html", title=title, content=Markup(content), icon=ICON, **site._asdict(), **values)  # noqa: S704  # made by templates
+
+
+# The calls that run now.
+
+
+def now_boxes(
+    site: Site, now: RunningCalls, wanted: WantedCalls, fleet: Fleet, alerts: Alerts
+) -> dict[str, dict[str, str]]:
+    """The parts of the page of running calls, by the element that they are in."""
+    shown = now.chosen(wanted)
+    return {
+        "head": {"counts": _head(fleet, shown)},
+        "alerts": {"firing": _alerts(alerts)},
+        "lines": {each["id"]: render("now_lines.html", line=each) for each in _lines(fleet)},
+        "names": {"lists": _names(now)},
+        "calls": {row.id: _row_markup(row) for row in (_row(site, call) for call in shown.calls[:MOST_ROWS])},
+        "rest": {"more": _rest(shown)},
+    }
+
+
+def now_page(site: Site, boxes: Mapping[str, Mapping[str, str]], wanted: WantedCalls, *, wall: bool) -> str:
+    """The whole page of running calls, which needs no script to be read."""
+    filled = {box: Markup("".join(parts.values())) for box, parts in boxes.items()}  # noqa: S704  # made by templates
+    content = render(
+        "now.html",
+        wanted=wanted,
+        query=query_of(wanted),
+        wall=wall,
+        orders=ORDERS,
+        **{name: filled[name] for name in ("head", "alerts", "lines", "names", "rest")},
+        rows=filled["calls"],
+    )
+    stream = f"{site.root}live/now?{query_of(wanted)}"
+    return page(site, "Calls now", content, here="now", stream=stream, wall=wall)
+
+
+def query_of(wanted: WantedCalls) -> str:
+    """A choice of calls as the query of an address."""
+    fields = {
+        "text": wanted.text,
+        "agent": ",".join(sorted(wanted.agents)),
+        "tenant": ",".join(sorted(wanted.tenants)),
+        "environment": ",".join(sorted(wanted.environments)),
+        "bad": "1" if wanted.only_bad else "",
+        "sort": "" if wanted.sort == "trouble" else wanted.sort,
+    }
+    return urlencode({name: value for name, value in fields.items() if value})
+
+
+class _Row(NamedTuple):
+    """One call of the table."""
+
+    id: str
+    conversation_id: str
+    short_id: str
+    href: str
+    level: str
+    agent: str
+    labels: str
+    chips: tuple[tuple[str, str], ...]
+    state: str
+    turn: str
+    latency: str
+    latency_level: str
+    goals: str
+    first_ms: int
+    changed_ms: int
+    until_ms: int | None
+    length: str
+
+
+def _row(site: Site, call: ShownCall) -> _Row:
+    view = call.view
+    labels = [name for name in (view.labels.tenant, view.labels.environment) if name != "unknown"]
+    latency, goals, is_over = view.latency, view.goals, view.closed is not None
+    if view.closed is not None:
+        state = f"over: {view.closed.ended_reason or view.closed.reason.value}"
+    else:
+        state = "over, waiting for verdicts" if view.is_over else "running"
+    levels = ["urgent" if each.is_urgent else "bad" for each in call.troubles]
+    return _Row(
+        id=f"r-{hashlib.blake2b(view.conversation_id.encode(), digest_size=8).hexdigest()}",
+        conversation_id=view.conversation_id,
+        short_id=view.conversation_id[-ID_CHARS:],
+        href=site.call_href(view.conversation_id),
+        level=levels[0] if levels else "over" if view.is_over else "healthy",
+        agent=view.agent,
+        labels=", ".join(labels),
+        chips=tuple((level, each.reason) for level, each in zip(levels, call.troubles, strict=True))[:MOST_CHIPS],
+        state=state,
+        turn="" if view.turn is None else str(view.turn),
+        latency="" if latency is None else "overlap" if latency.latency_ms < 0 else seconds(latency.latency_ms),
+        latency_level="" if latency is None else _level(latency.latency_ms),
+        goals="" if goals is None else f"{goals.reached} of {goals.subgoals}{'?' if goals.missing else ''}",
+        first_ms=view.first_seen_ms,
+        changed_ms=view.changed_ms,
+        until_ms=view.changed_ms if is_over else None,
+        length=clock(view.changed_ms - view.first_seen_ms),
+    )
+
+
+def _level(latency_ms: float) -> str:
+    return "" if latency_ms <= SLOW_MS else "bad" if latency_ms <= VERY_SLOW_MS else "urgent"
+
+
+@lru_cache(maxsize=20_000)
+def _row_markup(row: _Row) -> str:
+    return render("now_row.html", row=row)
+
+
+def _head(fleet: Fleet, shown: ShownCalls) -> str:
+    parts = []
+    if fleet.unreadable:
+        parts.append(f"{counted(fleet.unreadable, 'record')} not understood")
+    if fleet.table.calls_dropped:
+        parts.append(f"{counted(fleet.table.calls_dropped, 'call')} left out")
+    return render(
+        "now_head.html",
+        running=shown.running, bad=shown.bad, age=shown.age, is_stale=shown.is_stale, left_out=", ".join(parts),
+    )  # fmt: skip
+
+
+def _rest(shown: ShownCalls) -> str:
+    left_out = shown.calls[MOST_ROWS:]
+    bad = sum(call.is_bad for call in left_out)
+    text = f"and {counted(len(left_out), 'further call')}, {bad} of them in trouble" if left_out else ""
+    if not shown.calls:
+        text = "No call like this runs now."
+    return Markup('<p id="more" class="note">{}</p>').format(text)
+
+
+def _names(now: RunningCalls) -> str:
+    labels = [call.view.labels for call in now.calls]
+    lists = [
+        ("agents", {each.agent for each in labels}),
+        ("tenants", {each.tenant for each in labels}),
+        ("environments", {each.environment for each in labels}),
+    ]
+    inside = render("now_names.html", lists=[(name, sorted(names)[:MOST_NAMES]) for name, names in lists])
+    return Markup('<div id="lists">{}</div>').format(inside)
+
+
+def _alerts(alerts: Alerts) -> str:
+    return render(
+        "now_alerts.html",
+        alerts=alerts.firing[:MOST_ALERTS],
+        left_out=max(0, len(alerts.firing) - MOST_ALERTS),
+        remark=alerts.remark,
+    )
+
+
+# Figures of all calls as moving lines.
+
+_WIDTH, _HEIGHT, _MARGIN = 300.0, 40.0, 3.0
+_MINUTES: Final = 5
+
+
+def _lines(fleet: Fleet) -> list[dict[str, Any]]:
+    steps = list(fleet.steps)
+    recent = _MINUTES * 60 * MS_PER_SECOND // STEP_MS
+    p50, p95 = fleet.latency_ms(50, recent), fleet.latency_ms(95, recent)
+    newest = steps[-1] if steps else None
+    return [
+        _line(
+            "line-latency", "Latency, p95", [each.percentile_ms(95) for each in steps],
+            "no answer" if p95 is None else seconds(p95),
+            "" if p50 is None else f"p50 {seconds(p50)}, {_MINUTES} min", limit=SLOW_MS,
+        ),
+        _line(
+            "line-calls", "Calls", [float(each.running) for each in steps],
+            str(newest.running) if newest else "0", f"{newest.bad} in trouble" if newest else "",
+        ),
+        _line(
+            "line-progress", "Progress", [each.progress for each in steps],
+            _progress(newest), "mean of the running calls with goals", top=1.0,
+        ),
+    ]  # fmt: skip
+
+
+def _progress(newest: Step | None) -> str:
+    return "no goals" if newest is None or newest.progress is None else percent(newest.progress)
+
+
+def _line(
+    part: str,
+    name: str,
+    values: Sequence[float | None],
+    newest: str,
+    more: str,
+    *,
+    limit: float | None = None,
+    top: float | None = None,
+) -> dict[str, Any]:
+    known = [value for value in values if value is not None]
+    highest = top or max((*known, limit or 0.0, 1.0))
+    step = _WIDTH / max(1, len(values) - 1)
+
+    def y(value: float) -> float:
+        return round(_HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * min(1.0, value / highest), 1)
+
+    pieces: list[list[str]] = [[]]
+    for place, value in enumerate(values):
+        if value is None:
+            pieces.append([])
+        else:
+            pieces[-1].append(f"{place * step:.1f},{y(value)}")
+    return {
+        "id": part,
+        "name": name,
+        "newest": newest,
+        "more": more,
+        "limit": None if limit is None else y(limit),
+        "pieces": [" ".join(points if len(points) > 1 else points * 2) for points in pieces if points],
+        "spoken": f"{name}: {newest} now",
+    }
+
+
+# One call.
+
+
+def call_boxes(call: ReportedCall, remark: str) -> dict[str, dict[str, str]]:
+    """The parts of the page of a call, by the element that they are in."""
+    return {
+        "about": {"remark": Markup('<p id="remark">{}</p>').format(remark)},
+        "article": {call.anchor_id: section(call, has_index=False)},
+    }
+
+
+def call_page(
+    site: Site, conversation_id: str, boxes: Mapping[str, Mapping[str, str]], *, span_ms: tuple[int, int] | None
+) -> str:
+    """The whole page of a call.
+
+    Args:
+        site: What all pages have.
+        conversation_id: The call.
+        boxes: Its parts.
+        span_ms: Broker times of its first and its last record, for looking back; None if its events are not known.
+    """
+    filled = {box: Markup("".join(parts.values())) for box, parts in boxes.items()}  # noqa: S704  # made by templates
+    place = quote(conversation_id, safe="")
+    report = None if span_ms is None else f"{site.root}report/{place}"
+    content = render("live_call.html", about=filled["about"], article=filled["article"], span_ms=span_ms, report=report)
+    live = {} if span_ms is None else {
+        "stream": f"{site.root}live/calls/{place}",
+        "parts": f"{site.root}parts/calls/{place}",
+    }  # fmt: skip
+    return page(site, f"Call {conversation_id}", content, **live)
+
+
+def remark_on(call: ReportedCall, left_out: int, *, is_whole: bool, at_ms: int | None) -> str:
+    """What a reader should know of the page of a call: whether it goes on, and what is missing."""
+    parts = []
+    if at_ms is not None:
+        seconds_in = to_seconds(max(0, at_ms - call.heard.start_ms))
+        parts.append(f"As it was known {seconds_in:.0f} s after its first event.")
+    elif call.closed is not None:
+        parts.append("The call is over and its scores are final.")
+    else:
+        parts.append("The call goes on.")
+    if not is_whole:
+        parts.append("Its records are still being read.")
+    if left_out:
+        parts.append(f"{counted(left_out, 'record')} could not be used.")
+    return " ".join(parts)
+
+
+def _time(value: Any) -> str:
+    return seconds(float(value))
+
+
+PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
+    "started_ms": ("Began, UTC", lambda value: day_and_time(value).removesuffix(" UTC")),
+    "agent": ("Agent", str),
+    "turns": ("Turns", str),
+    "p50_ms": ("Median wait", _time),
+    "p95_ms": ("p95 wait", _time),
+    "longest_wait_ms": ("Longest wait", _time),
+    "dead_airs": ("Dead air", lambda value: str(value or "")),
+    "failed_tools": ("Failed tools", str),
+    "progress": ("Progress", lambda value: percent(float(value))),
+    "success": ("Success", lambda value: "yes" if value else "no"),
+    "ended_reason": ("Ended", in_words),
+}
+"""Columns of the page of past calls: by the column of history, its heading and how a value is written; unknown is empty."""
+
+
+def past_page(
+    site: Site, asked: Mapping[str, str], found: Sequence[Mapping[str, object]], remark: str, *, has_more: bool
+) -> str:
+    """The page of calls that are over."""
+    rows = [
+        (
+            site.call_href(conversation_id),
+            conversation_id,
+            conversation_id[-ID_CHARS:],
+            [
+                (head, "" if call.get(name) is None else write(call[name]))
+                for name, (head, write) in PAST_COLUMNS.items()
+            ],
+        )
+        for call in found
+        for conversation_id in [str(call["conversation_id"])]
+    ]
+    heads = ["Call", *(head for head, _ in PAST_COLUMNS.values())]
+    content = render("past.html", asked=asked, heads=heads, rows=rows, remark=remark, has_more=has_more)
+    return page(site, "Past calls", content, here="past")
+
+
+def comparison_page(site: Site, columns: Sequence[tuple[str, Mapping[str, object]]]) -> str:
+    """The page of calls side by side; `columns` has the values of each, and the first is compared with the second."""
+    rows = []
+    for name, (head, write) in PAST_COLUMNS.items():
+        values = [values.get(name) for _, values in columns]
+        cells = ["" if value is None else write(value) for value in values]
+        first, second = (values[0], values[1]) if len(values) == 2 else (None, None)
+        change = ""
+        if isinstance(first, int | float) and isinstance(second, int | float) and second and name in _COMPARED:
+            change = f"{(first - second) / second:+.0%}"
+        rows.append((head, cells, change))
+    heads = [(site.call_href(name) if "conversation_id" in values else "", name) for name, values in columns]
+    return page(site, "Comparison", render("compare.html", heads=heads, rows=rows))
+
+
+_COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "progress"})
+"""Columns whose change in percent says something."""
+
+
+def names_of(text: str) -> frozenset[str]:
+    """The names of a filter, which are separated by commas."""
+    return frozenset(_parts(text))
+
+
+def _parts(text: str) -> Iterable[str]:
+    return (part for part in (each.strip() for each in text.split(",")) if part)

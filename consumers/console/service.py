@@ -1,0 +1,352 @@
+"""The console role: reads `scores`, and serves pages and an API of the calls that run, of one call, and of past ones.
+
+It joins no consumer group and writes nothing, so any number of consoles may run, and none disturbs an evaluator.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any, Final
+
+import httpx2 as httpx
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from consumers.console.fleet import Fleet
+from consumers.console.pages import Alert, Alerts
+from consumers.console.reading import WatchedCalls
+from consumers.console.settings import ConsoleSettings
+from consumers.console.site import ConsoleSite, PastCalls
+from consumers.engine.limits import Limits
+from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.http import AddressInUseError, ConnectionBounds, HttpLimit, HttpListener
+from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
+from consumers.runtime.process import finish_unless, wall_clock_ms
+from consumers.runtime.registry import Instruments
+from schemas.scores.records import SCORE_RECORD
+from schemas.topics import SCORES_TOPIC
+from schemas.units import MINUTE_MS, MS_PER_SECOND
+
+POLL_MS: Final = 100
+"""How long one poll waits for score records."""
+MAX_BATCH_RECORDS: Final = 500
+"""Score records of one poll: some ten milliseconds, between which pages are answered."""
+TICK_SECONDS: Final = 0.5
+"""Least time from one state of the page of running calls to the next."""
+TICK_SHARE: Final = 0.1
+"""Share of a processor that bringing these pages up to date may take; with many calls it is done less often."""
+IDLE_TICK_SECONDS: Final = 5.0
+"""The same while nobody looks: the moving lines go on."""
+ALERTS_SECONDS: Final = 10.0
+"""How often Alertmanager is asked."""
+MAX_ALERTS_BYTES: Final = 2_000_000
+"""Most bytes of its answer that are read."""
+MAX_ALERTS: Final = 5_000
+"""Most alerts of an answer."""
+RETRY_SECONDS: Final = 5.0
+"""Pause before a broker that was away is tried again."""
+LOOK_SECONDS: Final = 60.0
+"""How often it is asked whether `scores` has got more partitions."""
+MAX_SILENT_SECONDS: Final = 60.0
+"""Time without a poll after which only a restart helps."""
+STOP_SECONDS: Final = 1.0
+"""How long disconnecting may take."""
+PORTS_TRIED: Final = 20
+"""Ports from the usual one on, of which the first free one is taken unless a port was set."""
+SPARE_CONNECTIONS: Final = 64
+"""Connections beside two for each open page: probes, programs, and pages that are just loaded."""
+ANSWER_SECONDS: Final = 6 * 3_600.0
+"""How long a stream may last; then its page connects again and goes on."""
+UNREAD_SECONDS: Final = 30.0
+"""How long a reader may leave a full buffer unread. Then its connection ends, and a page that wakes up comes again."""
+
+log = structlog.get_logger()
+
+
+class _FiringAlert(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    startsAt: str = ""  # noqa: N815  # Alertmanager's word
+
+
+_ALERTS: Final = TypeAdapter(Annotated[list[_FiringAlert], Field(max_length=MAX_ALERTS)])
+
+
+class ConsoleRole:
+    """Serves the pages until it is stopped.
+
+    Attributes:
+        ready: Set while it listens and has read `scores` up to its present end.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        settings: ConsoleSettings,
+        limits: Limits,
+        redactor: Redactor,
+        instruments: Instruments,
+        *,
+        past: PastCalls | None = None,
+        version: str = "unknown",
+    ) -> None:
+        """Nothing is connected before `run`.
+
+        Args:
+            kafka: Where the topics are.
+            settings: The address, who may read, and the bounds.
+            limits: Those of the evaluator, so that a watched call is folded as there.
+            redactor: Redacts the words of calls.
+            instruments: Gets the metrics of the role.
+            past: Calls that are over; None without a history.
+            version: Of callgauge.
+
+        Raises:
+            ConsoleOpenError: Everybody in the network could read calls, and nobody has said that this is wanted.
+        """
+        self.ready = asyncio.Event()
+        self._kafka = kafka
+        self._settings = settings
+        self._fleet = Fleet()
+        self._watched = WatchedCalls(kafka, limits, redactor, settings.max_watched, instruments)
+        self._site = ConsoleSite(settings, self._fleet, self._watched, past, redactor, instruments, version)
+        self._instruments = instruments
+        self._listener = self._at(settings.port)
+        self._next: dict[TopicPartition, int] = {}
+        self._moved_at = time.monotonic()
+        self._fault: str | None = None
+
+    @property
+    def address(self) -> str:
+        """Address of the first page, with the actual port; right once `ready` is set."""
+        return f"{self._listener.address}/"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serves until `stop` is set.
+
+        Raises:
+            AddressInUseError: The address is taken.
+            KafkaUnreachableError: No broker answers.
+            TopicsUnfitError: There is no topic `scores`.
+        """
+        await partition_counts(self._kafka, [SCORES_TOPIC])
+        await self._listen()
+        work = [asyncio.create_task(each) for each in (self._tick(), self._ask_for_alerts())]
+        try:
+            while not stop.is_set():
+                await self._read(stop)
+        finally:
+            self.ready.clear()
+            for task in work:
+                task.cancel()
+            self._site.streams.close()  # the server waits for its answers, and a stream has no end
+            await self._listener.stop()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._watched.close(), STOP_SECONDS)
+
+    def problems(self) -> Sequence[str]:
+        """Why the pages are not up to date, for `/readyz`."""
+        if self._fault is not None:
+            return (f"console: {self._fault}",)
+        return () if self.ready.is_set() else ("console: still reading scores",)
+
+    def stalled(self) -> Sequence[str]:
+        """Reasons why only a restart helps, for `/healthz`. A broker that is away is none."""
+        silent_seconds = time.monotonic() - self._moved_at
+        if self.ready.is_set() and silent_seconds > MAX_SILENT_SECONDS:
+            return (f"console: nothing was polled for {silent_seconds:.0f} s",)
+        return ()
+
+    def _at(self, port: int) -> HttpListener:
+        settings = self._settings
+        bounds = ConnectionBounds(
+            answer_seconds=ANSWER_SECONDS,
+            most_connections=2 * settings.max_pages + SPARE_CONNECTIONS,
+            unread_seconds=UNREAD_SECONDS,
+        )
+        return HttpListener(
+            settings.host, port, self._site.routes(), partial(_count, self._instruments), bounds=bounds,
+            without_it="The page of calls cannot be shown",
+        )  # fmt: skip
+
+    async def _listen(self) -> None:
+        """Listens on the first free port.
+
+        Raises:
+            AddressInUseError: None is free.
+        """
+        ports = ports_of(self._settings)
+        for port in ports:
+            self._listener = self._at(port)
+            try:
+                await self._listener.start()
+            except AddressInUseError:
+                if port == ports[-1]:
+                    raise
+            else:
+                break
+        log.info("console_listens", address=self.address)
+
+    async def _read(self, stop: asyncio.Event) -> None:
+        """Reads `scores` until it has more partitions, the broker is away, or `stop` is set."""
+        consumer = self._kafka.consumer(
+            "console", enable_auto_commit=False, auto_offset_reset="earliest", max_poll_records=MAX_BATCH_RECORDS,
+            fetch_max_wait_ms=POLL_MS,
+        )  # fmt: skip
+        try:
+            counts = await partition_counts(self._kafka, [SCORES_TOPIC])
+            await consumer.start()
+            partitions = [TopicPartition(self._kafka.topic(SCORES_TOPIC), n) for n in range(counts[SCORES_TOPIC])]
+            consumer.assign(partitions)
+            behind = await self._go_back(consumer, partitions)
+            looked_at = time.monotonic()
+            while not stop.is_set():
+                polled = await consumer.getmany(timeout_ms=POLL_MS)
+                self._moved_at = time.monotonic()
+                self._fault = None
+                for tp, records in polled.items():
+                    for record in records:
+                        self._take(tp, record)
+                    self._next[tp] = records[-1].offset + 1
+                await asyncio.sleep(0)
+                if behind:  # by position, not by record: a transaction's marker has an offset and is no record
+                    behind = {tp: end for tp, end in behind.items() if await consumer.position(tp) < end}
+                if not behind:
+                    self.ready.set()
+                if time.monotonic() - looked_at > LOOK_SECONDS:
+                    looked_at = time.monotonic()
+                    if await partition_counts(self._kafka, [SCORES_TOPIC]) != counts:
+                        return
+        except (KafkaError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            if self._fault != reason:
+                self._fault = reason
+                log.warning(
+                    "console_waits", problem=reason, what_to_do="See to the broker.",
+                    what_happens_now="Open pages show what was known, and say how old it is; it is tried again.",
+                )  # fmt: skip
+            self._moved_at = time.monotonic()
+            await finish_unless(stop, asyncio.sleep(RETRY_SECONDS))
+        finally:
+            with contextlib.suppress(TimeoutError, KafkaError):
+                await asyncio.wait_for(consumer.stop(), STOP_SECONDS)
+
+    async def _go_back(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Moves each partition to where reading begins; returns the present ends."""
+        ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
+        since_ms = wall_clock_ms() - self._settings.since_minutes * MINUTE_MS
+        for tp in self._next.keys() & set(
+            partitions
+        ):  # it goes on after a fault, so that no reader gets a record twice
+            consumer.seek(tp, self._next[tp])
+        partitions = [tp for tp in partitions if tp not in self._next]
+        if self._kafka.is_embedded:  # it knows no times, and has little
+            for tp in partitions:
+                consumer.seek(tp, 0)
+            return ends
+        found = await consumer.offsets_for_times(dict.fromkeys(partitions, max(0, since_ms))) if partitions else {}
+        for tp, at in found.items():
+            consumer.seek(tp, at.offset if at else ends[tp])
+        return ends
+
+    def _take(self, tp: TopicPartition, record: Any) -> None:
+        if not isinstance(record.value, bytes):  # a mark of an evaluator, or a record that the client cannot decode
+            return
+        try:
+            score = SCORE_RECORD.validate_json(record.value)
+        except ValidationError:
+            self._fleet.unreadable += 1
+            return
+        self._fleet.fold(score, tp.partition, record.offset)
+        if self.ready.is_set():
+            self._site.take(record.value)
+
+    async def _tick(self) -> None:
+        due_at, idle_until = 0.0, 0.0
+        while True:
+            now = time.monotonic()
+            if now >= due_at and (self._site.has_readers or now >= idle_until):
+                took_seconds = 0.0
+                try:
+                    took_seconds = await self._site.tick()
+                except Exception:  # one call that cannot be shown must not end the pages of all others for good
+                    log.exception("calls_not_shown", role="console")
+                due_at, idle_until = time.monotonic() + took_seconds / TICK_SHARE, now + IDLE_TICK_SECONDS
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _ask_for_alerts(self) -> None:
+        if self._settings.alertmanager is None:
+            return
+        address = f"{self._settings.alertmanager.rstrip('/')}/api/v2/alerts?active=true&silenced=false&inhibited=false"
+        async with httpx.AsyncClient(timeout=ALERTS_SECONDS / 2, follow_redirects=False) as client:
+            while True:
+                try:
+                    async with asyncio.timeout(ALERTS_SECONDS):
+                        self._site.alerts = alerts_in(await _beginning(client, address))
+                except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError) as error:
+                    self._site.alerts = Alerts((), f"Alertmanager gives no alerts: {type(error).__name__}.")
+                await asyncio.sleep(ALERTS_SECONDS)
+
+
+def ports_of(settings: ConsoleSettings) -> Sequence[int]:
+    """The ports to try: the one that was set; otherwise the usual one and those after it, for a second process of the machine."""
+    is_set = "port" in settings.model_fields_set or settings.port == 0
+    return (settings.port,) if is_set else range(settings.port, settings.port + PORTS_TRIED)
+
+
+async def _beginning(client: httpx.AsyncClient, address: str) -> bytes:
+    """An answer, as far as it is read.
+
+    Raises:
+        httpx.HTTPError: There is none, or it says that something failed.
+    """
+    async with client.stream("GET", address) as answer:
+        answer.raise_for_status()
+        body = bytearray()
+        async for piece in answer.aiter_bytes():
+            body += piece
+            if len(body) > MAX_ALERTS_BYTES:
+                break
+    return bytes(body)
+
+
+def alerts_in(body: bytes) -> Alerts:
+    """The alerts in an answer of Alertmanager, the longest firing of the most severe first.
+
+    Raises:
+        ValidationError: It is no such answer.
+    """
+    firing = [
+        Alert(
+            name=each.labels.get("alertname", "alert"),
+            severity=severity if (severity := each.labels.get("severity", "")) in _SEVERITIES else "info",
+            who=", ".join(each.labels[label] for label in ("agent", "tenant", "environment") if each.labels.get(label)),
+            summary=each.annotations.get("summary", ""),
+            since_ms=_epoch_ms(each.startsAt),
+        )
+        for each in _ALERTS.validate_json(body)
+    ]
+    firing.sort(key=lambda each: (_SEVERITIES.index(each.severity), each.since_ms))
+    return Alerts(firing, "No alert fires.")
+
+
+_SEVERITIES: Final = ("critical", "warning", "info")
+
+
+def _epoch_ms(text: str) -> int:
+    from datetime import datetime
+
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * MS_PER_SECOND)
+    except ValueError:
+        return wall_clock_ms()
+
+
+def _count(instruments: Instruments, limit: HttpLimit) -> None:
+    instruments.inc("callgauge_http_limits_hit_total", (limit,))

@@ -1,0 +1,726 @@
+"""The routes of the console: pages, their streams, and the API."""
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from urllib.parse import parse_qs
+
+import structlog
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from consumers.console import api, pages
+from consumers.console.access import MAX_FORM_BYTES, Access
+from consumers.console.channels import Channel
+from consumers.console.fleet import Fleet
+from consumers.console.page.rendering import STYLE, render
+from consumers.console.page.whole import page_of
+from consumers.console.reading import TooManyWatchedError, UnknownCallError, WatchedCalls
+from consumers.console.settings import ConsoleSettings
+from consumers.console.streams import Streams, events_of, version_in
+from consumers.console.watched import WatchedCall, past_call
+from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.http import challenge
+from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
+from consumers.runtime.process import OperatorError, wall_clock_ms
+from consumers.runtime.registry import Instruments
+from schemas.scores.records import AnyScoreRecord
+from schemas.scores.running import RunningCalls, WantedCalls
+from schemas.transcript import TRANSCRIPT
+
+RETRY_SECONDS: Final = 5
+"""Pause after which a refused reader should try again."""
+LOGIN_PAUSE_SECONDS: Final = 0.5
+"""How long the answer to a wrong token takes."""
+NOW_SHARE: Final = 0.1
+"""Share of a processor that telling the state of all calls may take, however often it is asked for; it is that much older then."""
+RENDER_SECONDS: Final = 0.5
+"""Least time from one state of a call's page to the next."""
+RENDER_SHARE: Final = 0.3
+"""Share of a processor that drawing the pages of calls may take; with many watched calls each is drawn less often."""
+LOOK_SECONDS: Final = 0.2
+"""How often it is asked whether a watched call has new records."""
+RING_MS: Final = 120_000
+"""How long score records wait for a reader of the API's stream who comes again."""
+MAX_RING: Final = 50_000
+"""Most of them: two minutes of 400 records a second."""
+MAX_BURST: Final = 500
+"""Score records of one write to a reader of the API's stream."""
+
+_STATIC: Final = Path(__file__).parent / "page" / "static"
+_ASSETS: Final[Mapping[str, tuple[str, bytes]]] = {
+    "page.css": ("text/css", STYLE.encode()),
+    "console.css": ("text/css", (_STATIC / "console.css").read_bytes()),
+    "console.js": ("text/javascript", (_STATIC / "console.js").read_bytes()),
+    "idiomorph.min.js": ("text/javascript", (_STATIC / "idiomorph.min.js").read_bytes()),
+}
+_STAMP: Final = hashlib.sha256(b"".join(content for _, content in _ASSETS.values())).hexdigest()[:12]
+SECURITY: Final = (
+    ("content-security-policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types callgauge"),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+)  # fmt: skip
+
+Query = TypeVar("Query", bound=BaseModel)
+log = structlog.get_logger()
+
+
+class PastCalls(Protocol):
+    """A history of calls, for pages of calls that are over. Its methods may block."""
+
+    def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[Mapping[str, object]], bool]:
+        """The worst calls that are asked for, and whether there are more.
+
+        Raises:
+            OperatorError: The question cannot be understood.
+        """
+
+    def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, Mapping[str, object]]]:
+        """The values of two calls with their ids, or of one and the medians of its agent's calls of the day before its end."""
+
+    def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
+        """The score records of a call; none of one that is not known."""
+
+    def transcript_of(self, conversation_id: str) -> bytes | None:
+        """Its transcript, if there is one."""
+
+
+class _Ring:
+    """The newest score records, for readers of the API's stream."""
+
+    def __init__(self) -> None:
+        self.name = secrets.token_hex(4)
+        self.next = 1
+        self._records: deque[tuple[int, bytes]] = deque(maxlen=MAX_RING)
+        self._has_news = asyncio.Event()
+
+    def put(self, value: bytes, now_ms: int) -> None:
+        self._records.append((now_ms, value))
+        self.next += 1
+        while self._records and self._records[0][0] < now_ms - RING_MS:
+            self._records.popleft()
+        self._has_news.set()
+        self._has_news = asyncio.Event()
+
+    async def events(self, last_event_id: str) -> AsyncIterator[bytes]:
+        """The records after the one with this id; if it is too old or from another process, an event `gap`, then new ones."""
+        name, _, number = last_event_id.rpartition(".")
+        place = self.next
+        if last_event_id:
+            known = name == self.name and number.isascii() and number.isdigit() and len(number) < 16
+            if known and self._first <= int(number) + 1 <= self.next:
+                place = int(number) + 1
+            else:
+                yield b'event: gap\ndata: {"detail":"records between are not kept here; read /calls and go on"}\n\n'
+        while True:
+            if place < self._first:
+                yield b'event: gap\ndata: {"detail":"this reader was too slow; records between are left out"}\n\n'
+                place = self._first
+            if place < self.next:
+                until = min(self.next, place + MAX_BURST)
+                lines = [
+                    f"id: {self.name}.{at}\ndata: ".encode() + self._records[at - self._first][1] + b"\n\n"
+                    for at in range(place, until)
+                ]
+                place = until
+                yield b"".join(lines)
+                continue
+            try:
+                async with asyncio.timeout(RETRY_SECONDS):
+                    await self._has_news.wait()
+            except TimeoutError:
+                yield b": still here\n\n"
+
+    @property
+    def _first(self) -> int:
+        return self.next - len(self._records)
+
+
+class _Opened(NamedTuple):
+    """A watched call whose page is drawn again and again, for how many readers."""
+
+    channel: Channel
+    drawing: asyncio.Task[None]
+    readers: list[int]
+
+
+class ConsoleSite:
+    """Answers requests from the state of the role.
+
+    Attributes:
+        streams: The streams that are open.
+        alerts: The alerts that fire, for the page of running calls.
+    """
+
+    def __init__(
+        self,
+        settings: ConsoleSettings,
+        fleet: Fleet,
+        watched: WatchedCalls,
+        past: PastCalls | None,
+        redactor: Redactor,
+        instruments: Instruments,
+        version: str,
+    ) -> None:
+        self.streams = Streams(settings.max_pages)
+        self.alerts = pages.Alerts((), "Alerts are shown when console.alertmanager has the address of Alertmanager.")
+        self._settings = settings
+        self._fleet = fleet
+        self._watched = watched
+        self._past = past
+        self._redactor = redactor
+        self._instruments = instruments
+        self._version = version
+        self._access = Access(settings)
+        self._ring = _Ring()
+        self._now: RunningCalls = fleet.now(wall_clock_ms())
+        self._now_until = 0.0
+        self._lists: dict[WantedCalls, tuple[Channel, list[int]]] = {}
+        self._drawn: dict[str, _Opened] = {}
+        self._boot = secrets.token_hex(4)
+        self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
+        instruments.read_gauge("callgauge_console_pages_open", lambda: {(): float(len(self.streams))})
+
+    def routes(self) -> list[BaseRoute]:
+        """All routes, behind what every answer has."""
+        call_paths = {"": self._api_call, "/scores": self._api_scores, "/transcript": self._api_transcript}
+        routes: list[BaseRoute] = [
+            Route("/", self._page(self._now_page)),
+            Route("/calls", _to_now),
+            Route("/calls/{id:path}", self._page(self._call_page)),
+            Route("/report/{id:path}", self._page(self._report)),
+            Route("/past", self._page(self._past_page)),
+            Route("/compare", self._page(self._comparison)),
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/static/{name}", self._static),
+            Route("/live/now", _Asgi(self._live_now)),
+            Route("/live/calls/{id:path}", _Asgi(self._live_call)),
+            Route("/parts/calls/{id:path}", self._page(self._call_parts)),
+            Route(f"{api.PREFIX}/openapi.json", self._api(self._api_description)),
+            Route(f"{api.PREFIX}/calls", self._api(self._api_calls)),
+            *(
+                Route(f"{api.PREFIX}/calls/{{id:path}}{end}", self._api(answer))
+                for end, answer in reversed(call_paths.items())
+            ),
+            Route(f"{api.PREFIX}/fleet", self._api(self._api_fleet)),
+            Route(f"{api.PREFIX}/stream", _Asgi(self._live_records)),
+        ]
+        handlers = {HTTPException: _http_problem}
+        return [Mount("/", app=_Secured(Router(routes, redirect_slashes=False), handlers[HTTPException]))]
+
+    def take(self, value: bytes) -> None:
+        """Takes in one record of `scores` for readers of the stream."""
+        self._ring.put(value, wall_clock_ms())
+
+    async def tick(self) -> float:
+        """Brings the pages of running calls up to date, and answers requests between them; returns the seconds that it took."""
+        began, self._now_until = time.perf_counter(), 0.0
+        self._present()
+        took_seconds = time.perf_counter() - began
+        for wanted, (channel, _) in list(self._lists.items()):
+            await asyncio.sleep(0)
+            began = time.perf_counter()
+            channel.update(self._now_boxes(wanted))
+            took_seconds += time.perf_counter() - began
+        return took_seconds
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether anybody looks at running calls."""
+        return bool(self._lists)
+
+    def _present(self) -> RunningCalls:
+        """The running calls as they are now, or were a moment ago where there are many."""
+        began = time.perf_counter()
+        if began >= self._now_until:
+            self._now = self._fleet.now(wall_clock_ms())
+            ended = time.perf_counter()
+            self._now_until = ended + (ended - began) / NOW_SHARE
+        return self._now
+
+    def _now_boxes(self, wanted: WantedCalls) -> dict[str, dict[str, str]]:
+        return pages.now_boxes(self._site("./"), self._now, wanted, self._fleet, self.alerts)
+
+    def _site(self, root: str) -> pages.Site:
+        return pages.Site(root, self._version, _STAMP, self._past is not None)
+
+    # Pages.
+
+    def _page(self, answer: Callable[[Request, str], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """A page for people who may read; others get the form, or a sentence."""
+
+        async def answered(request: Request) -> Response:
+            user = self._access.user_of(request)
+            if user is None:
+                return self._refusal(request)
+            try:
+                return await answer(request, user)
+            except _UnansweredError as problem:
+                return self._problem_page(request, problem)
+
+        return answered
+
+    def _root(self, request: Request) -> str:
+        return "../" * max(0, request.scope["raw_path"].count(b"/") - 1) or "./"
+
+    def _refusal(self, request: Request) -> Response:
+        if not self._access.has_form:
+            problem = _UnansweredError(
+                HTTPStatus.FORBIDDEN,
+                "Nobody vouches for you: the proxy names no user, or the address is wrong.",
+            )
+            return self._problem_page(request, problem)
+        return self._login_page(self._root(request), _local(request), "", HTTPStatus.UNAUTHORIZED)
+
+    def _login_page(self, root: str, to: str, remark: str, status: int) -> Response:
+        content = render("login.html", remark=remark, to=to, root=root)
+        return _html(pages.page(self._site(root), "Log in", content), status)
+
+    def _problem_page(self, request: Request, problem: "_UnansweredError") -> Response:
+        content = render("problem.html", title=problem.status.phrase, detail=problem.detail)
+        answer = _html(pages.page(self._site(self._root(request)), problem.status.phrase, content), problem.status)
+        answer.headers.update(problem.headers)
+        return answer
+
+    async def _login(self, request: Request) -> Response:
+        if request.method != "POST" or not self._access.has_form:
+            return RedirectResponse("./", status_code=303)
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_FORM_BYTES:
+                raise HTTPException(413, "The form is too large.")
+        try:
+            fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+        except ValueError:
+            raise HTTPException(400, "The form has too many fields.") from None
+        to = next(iter(fields.get("to", ())), "./")
+        to = to if to.startswith("./") else "./"
+        answer = self._access.let_in(next(iter(fields.get("token", ())), ""), to)
+        if answer is not None:
+            log.info("logged_in", role="console", address=_address(request))
+            return answer
+        await asyncio.sleep(LOGIN_PAUSE_SECONDS)
+        self._instruments.inc("callgauge_console_refused_total", ("token",))
+        log.warning("wrong_token", role="console", address=_address(request))
+        return self._login_page("./", to, "This is not the token.", HTTPStatus.UNAUTHORIZED)
+
+    async def _static(self, request: Request) -> Response:
+        kind, content = _ASSETS.get(request.path_params["name"], ("", b""))
+        if not kind:
+            raise HTTPException(404, "There is no such file.")
+        return Response(content, media_type=kind, headers={"cache-control": "public, max-age=31536000, immutable"})
+
+    async def _now_page(self, request: Request, _user: str) -> Response:
+        fields = dict(request.query_params)
+        is_wall = fields.pop("wall", "") not in {"", "0"}
+        wanted = _query(request, api.CallsQuery, fields).wanted()
+        self._present()
+        return _html(pages.now_page(self._site("./"), self._now_boxes(wanted), wanted, wall=is_wall))
+
+    async def _call_page(self, request: Request, user: str) -> Response:
+        conversation_id = _id(request)
+        self._note(user, conversation_id)
+        site = self._site(self._root(request))
+        try:
+            async with self._open(conversation_id) as call:
+                boxes = self._call_boxes(call, None)
+                span = None if call.first_ms is None or call.last_ms is None else (call.first_ms, call.last_ms)
+                return _html(pages.call_page(site, conversation_id, boxes, span_ms=span))
+        except _UnansweredError as problem:
+            boxes = await self._past_boxes(conversation_id, problem)
+            return _html(pages.call_page(site, conversation_id, boxes, span_ms=None))
+
+    async def _call_parts(self, request: Request, user: str) -> Response:
+        conversation_id = _id(request)
+        self._note(user, conversation_id)
+        query = _query(request, api.MomentQuery)
+        async with self._open(conversation_id) as call:
+            boxes = self._call_boxes(call, query.at_ms)
+        parts = {part: markup for box in boxes.values() for part, markup in box.items()}
+        return JSONResponse(
+            {"parts": parts, "order": {box: list(each) for box, each in boxes.items()}}, headers=_NO_STORE
+        )
+
+    def _call_boxes(self, call: WatchedCall, at_ms: int | None) -> dict[str, dict[str, str]]:
+        reported = call.reported(at_ms, words=self._settings.words)
+        remark = pages.remark_on(reported, call.left_out, is_whole=call.is_whole, at_ms=at_ms)
+        return pages.call_boxes(reported, remark)
+
+    async def _past_boxes(self, conversation_id: str, problem: "_UnansweredError") -> dict[str, dict[str, str]]:
+        """The page of a call that the topics do not have; raises the problem again if history has none either."""
+        past = self._past
+        if past is None or problem.status is not HTTPStatus.NOT_FOUND:
+            raise problem
+        scores = await asyncio.to_thread(past.records_of, conversation_id)
+        if not scores:
+            raise problem
+        value = await asyncio.to_thread(past.transcript_of, conversation_id) if self._settings.words else None
+        transcript = None if value is None else TRANSCRIPT.validate_json(value)
+        remark = "From history: the topics have this call no longer, so its sound is not shown."
+        return pages.call_boxes(past_call(conversation_id, scores, self._redactor, transcript), remark)
+
+    async def _past_page(self, request: Request, _user: str) -> Response:
+        past, site = self._require_past(), self._site("./")
+        asked = {
+            name: request.query_params.get(name, "")[: api.MAX_QUERY_CHARS]
+            for name in ("since", "agent", "where", "text")
+        }
+        asked["since"] = asked["since"] or "24h"
+        remark, has_more = "", False
+        found: Sequence[Mapping[str, object]] = ()
+        try:
+            found, has_more = await asyncio.to_thread(past.find, **asked)
+        except OperatorError as error:
+            remark = str(error)
+        return _html(pages.past_page(site, asked, found, remark, has_more=has_more))
+
+    async def _report(self, request: Request, user: str) -> Response:
+        """The page of a call as one file to keep, which needs no console."""
+        conversation_id = _id(request)
+        self._note(user, conversation_id)
+        query = _query(request, api.MomentQuery)
+        async with self._open(conversation_id) as call:
+            reported = call.reported(query.at_ms, words=self._settings.words)
+            remark = pages.remark_on(reported, call.left_out, is_whole=call.is_whole, at_ms=query.at_ms)
+        answer = _html(page_of([reported], [remark], self._version))
+        answer.headers["content-disposition"] = "attachment; filename=call.html"
+        return answer
+
+    async def _comparison(self, request: Request, _user: str) -> Response:
+        """Two past calls side by side, or one beside the median of its agent's calls of a day."""
+        past = self._require_past()
+        ids = request.query_params.getlist("id")[:2]
+        columns = await asyncio.to_thread(past.compared, ids)
+        if not columns:
+            raise _UnansweredError(HTTPStatus.NOT_FOUND, "History has no call with these ids.")
+        return _html(pages.comparison_page(self._site("./"), columns))
+
+    def _require_past(self) -> PastCalls:
+        if self._past is None:
+            raise _UnansweredError(HTTPStatus.NOT_FOUND, "No history is kept: set history.folder.")
+        return self._past
+
+    @asynccontextmanager
+    async def _open(self, conversation_id: str) -> AsyncIterator[WatchedCall]:
+        """A call, read from the topics.
+
+        Raises:
+            _UnansweredError: There is no such call, no room for it, or no broker.
+        """
+        try:
+            async with self._watched.watch(conversation_id, self._fleet.place(conversation_id)) as call:
+                yield call
+        except UnknownCallError as error:
+            raise _UnansweredError(HTTPStatus.NOT_FOUND, "The topics have no score of a call with this id.") from error
+        except TooManyWatchedError as error:
+            raise _UnansweredError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "As many calls are watched as console.max_watched allows."
+            ) from error
+        except (KafkaUnreachableError, TopicsUnfitError) as error:
+            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, f"Kafka cannot be read: {error}") from error
+
+    def _note(self, user: str, conversation_id: str) -> None:
+        """Logs who opened which call, once a minute each."""
+        who, now = (user, conversation_id), time.monotonic()
+        if now - self._logged.get(who, -60.0) >= 60.0:
+            log.info("call_opened", role="console", user=user, conversation_id=conversation_id)
+            self._logged[who] = now
+            self._logged.move_to_end(who)
+            if len(self._logged) > 1_000:
+                self._logged.popitem(last=False)
+
+    # Streams.
+
+    async def _live_now(self, request: Request, receive: Receive, send: Send) -> None:
+        wanted = _query(request, api.CallsQuery, _without_since(request)).wanted()
+        with self._listed(wanted) as channel:
+            await self._stream(request, receive, send, channel)
+
+    @contextmanager
+    def _listed(self, wanted: WantedCalls) -> Iterator[Channel]:
+        if not self._lists:  # while nobody looked it was brought up to date seldom
+            self._present()
+        if wanted not in self._lists:
+            self._lists[wanted] = (Channel(f"{self._boot}-{secrets.token_hex(3)}"), [0])
+            self._lists[wanted][0].update(self._now_boxes(wanted))
+        channel, readers = self._lists[wanted]
+        readers[0] += 1
+        try:
+            yield channel
+        finally:
+            readers[0] -= 1
+            if not readers[0]:
+                del self._lists[wanted]
+
+    async def _live_call(self, request: Request, receive: Receive, send: Send) -> None:
+        conversation_id = _id(request)
+        _query(request, api.NoQuery, _without_since(request))
+        self._note(self._access.user_of(request) or "", conversation_id)
+        async with self._open(conversation_id) as call:
+            opened = self._drawn.get(conversation_id)
+            if opened is None:
+                channel = Channel(f"{self._boot}-{secrets.token_hex(3)}")
+                drawing = asyncio.create_task(self._draw(call, channel))
+                opened = self._drawn[conversation_id] = _Opened(channel, drawing, [0])
+            opened.readers[0] += 1
+            try:
+                await self._stream(request, receive, send, opened.channel)
+            finally:
+                opened.readers[0] -= 1
+                if not opened.readers[0]:
+                    opened.drawing.cancel()
+                    del self._drawn[conversation_id]
+
+    async def _draw(self, call: WatchedCall, channel: Channel) -> None:
+        """Draws a call whenever it has new records, no faster than the bounds allow."""
+        version = -1
+        while True:
+            if call.version == version:
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            version, began = call.version, time.perf_counter()
+            span = {"first_ms": call.first_ms, "last_ms": call.last_ms}
+            try:
+                channel.update(self._call_boxes(call, None), **span)
+            except Exception:  # drawing must not end the page of a call that goes on: the next record may repair it
+                log.exception("call_not_drawn", role="console", conversation_id=call.conversation_id)
+            took_seconds = time.perf_counter() - began
+            await asyncio.sleep(max(RENDER_SECONDS, took_seconds * len(self._drawn) / RENDER_SHARE))
+
+    async def _live_records(self, request: Request, receive: Receive, send: Send) -> None:
+        _query(request, api.NoQuery)
+        self._require_room()
+        await self.streams.answer(receive, send, self._ring.events(request.headers.get("last-event-id", "")))
+
+    async def _stream(self, request: Request, receive: Receive, send: Send, channel: Channel) -> None:
+        self._require_room()
+        last = request.headers.get("last-event-id") or request.query_params.get("since", "")
+        await self.streams.answer(receive, send, events_of(channel, version_in(last, channel), wall_clock_ms))
+
+    def _require_room(self) -> None:
+        if self.streams.is_full:
+            self._instruments.inc("callgauge_console_refused_total", ("pages",))
+            raise _UnansweredError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "As many pages are open as console.max_pages allows."
+            )
+
+    # The API.
+
+    def _api(
+        self, answer: Callable[[Request], Awaitable[BaseModel | dict[str, Any]]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def answered(request: Request) -> Response:
+            if self._access.user_of(request) is None:
+                return _problem(_UnansweredError(HTTPStatus.UNAUTHORIZED, _NEEDS_TOKEN), request)
+            try:
+                made = await answer(request)
+            except _UnansweredError as problem:
+                return _problem(problem, request)
+            if isinstance(made, BaseModel):
+                return Response(made.model_dump_json(), media_type="application/json", headers=_NO_STORE)
+            return JSONResponse(made, headers=_NO_STORE)
+
+        return answered
+
+    async def _api_description(self, request: Request) -> dict[str, Any]:
+        _query(request, api.NoQuery)
+        return api.openapi(self._version)
+
+    async def _api_calls(self, request: Request) -> api.CallList:
+        query, now_ms = _query(request, api.ListQuery), wall_clock_ms()
+        return api.call_list(self._fleet, self._present(), query, now_ms)
+
+    async def _api_fleet(self, request: Request) -> api.FleetAnswer:
+        _query(request, api.NoQuery)
+        now_ms = wall_clock_ms()
+        return api.fleet_answer(self._fleet, self._present(), now_ms)
+
+    async def _api_call(self, request: Request) -> api.CallDetail:
+        query, conversation_id = _query(request, api.MomentQuery), _id(request)
+        self._note(self._access.user_of(request) or "", conversation_id)
+        async with self._open(conversation_id) as call:
+            context = self._redactor.redact_value(call.context(query.at_ms).to_dict()) if self._settings.words else None
+            return api.CallDetail(
+                conversation_id=conversation_id, at_ms=query.at_ms, first_ms=call.first_ms, last_ms=call.last_ms,
+                is_closed=call.closed is not None, records_not_used=call.left_out, context=context,
+            )  # fmt: skip
+
+    async def _api_scores(self, request: Request) -> api.CallScores:
+        query, conversation_id = _query(request, api.MomentQuery), _id(request)
+        async with self._open(conversation_id) as call:
+            records = [record.model_dump(mode="json") for record in call.newest(query.at_ms)]
+        return api.CallScores(conversation_id=conversation_id, at_ms=query.at_ms, records=records)
+
+    async def _api_transcript(self, request: Request) -> api.CallTranscriptAnswer:
+        query, conversation_id = _query(request, api.MomentQuery), _id(request)
+        if not self._settings.words:
+            raise _UnansweredError(HTTPStatus.NOT_FOUND, "Words are hidden: console.words is false.")
+        self._note(self._access.user_of(request) or "", conversation_id)
+        async with self._open(conversation_id) as call:
+            turns = call.transcript(query.at_ms)
+        return api.CallTranscriptAnswer(conversation_id=conversation_id, at_ms=query.at_ms, transcript=turns)
+
+    def require_reader(self, request: Request) -> None:
+        """Lets a request for a stream pass.
+
+        Raises:
+            HTTPException: It is no GET.
+            _UnansweredError: It may not read.
+        """
+        if request.method != "GET":
+            raise HTTPException(405, "Only GET is answered.", {"allow": "GET"})
+        if self._access.user_of(request) is None:
+            raise _UnansweredError(HTTPStatus.UNAUTHORIZED, _NEEDS_TOKEN)
+
+
+_NEEDS_TOKEN: Final = "Send `Authorization: Bearer` with the token."  # noqa: S105  # a sentence
+_NO_STORE: Final = {"cache-control": "no-store"}
+
+
+class _UnansweredError(Exception):
+    """A request has no answer, for this reason."""
+
+    def __init__(self, status: HTTPStatus, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that belong to the status."""
+        return {"retry-after": str(RETRY_SECONDS)} if self.status is HTTPStatus.SERVICE_UNAVAILABLE else {}
+
+
+class _Asgi:
+    """A stream as an ASGI application; only who may read gets it."""
+
+    def __init__(self, answer: Callable[[Request, Receive, Send], Awaitable[None]]) -> None:
+        self._answer = answer
+        self._site: ConsoleSite = answer.__self__  # type: ignore[attr-defined]  # a method of the site
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            self._site.require_reader(request)
+            await self._answer(request, receive, send)
+        except _UnansweredError as problem:
+            await _problem(problem, request)(scope, receive, send)
+
+
+class _Secured:
+    """Gives every answer the headers that keep foreign text from running, and answers what has no route."""
+
+    def __init__(self, app: ASGIApp, on_error: Callable[[Request, HTTPException], Response]) -> None:
+        self._app = app
+        self._on_error = on_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                message["headers"] = [
+                    *message["headers"],
+                    *((name.encode(), value.encode()) for name, value in SECURITY),
+                ]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        except HTTPException as error:
+            if has_begun:
+                raise
+            await self._on_error(Request(scope, receive), error)(scope, receive, sent)
+
+
+async def _to_now(request: Request) -> Response:
+    """Leads links of alerts and dashboards, such as /calls?agent=desk, to the running calls."""
+    query = request.url.query
+    return RedirectResponse(f"./{f'?{query}' if query else ''}", status_code=307)
+
+
+def _http_problem(request: Request, error: HTTPException) -> Response:
+    status = HTTPStatus(error.status_code)
+    answer = _problem(
+        _UnansweredError(status, error.detail if error.detail != status.phrase else _DETAILS.get(status, "")), request
+    )
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+_DETAILS: Final = {
+    HTTPStatus.NOT_FOUND: "There is nothing at this address.",
+    HTTPStatus.METHOD_NOT_ALLOWED: "Only GET is answered.",
+}
+
+
+def _problem(problem: _UnansweredError, request: Request) -> Response:
+    made = api.Problem(title=problem.status.phrase, status=problem.status, detail=problem.detail)
+    headers = {**problem.headers, **_NO_STORE}
+    if problem.status is HTTPStatus.UNAUTHORIZED:
+        headers["www-authenticate"] = challenge(request.headers.get("authorization", "").encode("latin-1"))
+    return Response(made.model_dump_json(), problem.status, headers, media_type="application/problem+json")
+
+
+def _html(text: str, status: int = 200) -> Response:
+    return HTMLResponse(text, status, headers=_NO_STORE)
+
+
+def _query(request: Request, model: type[Query], fields: Mapping[str, str] | None = None) -> Query:
+    """The query of a request.
+
+    Raises:
+        _UnansweredError: A field is unknown, given twice, or wrong.
+    """
+    given = request.query_params
+    values = dict(given) if fields is None else dict(fields)
+    doubled = [name for name in values if len(given.getlist(name)) > 1]
+    if doubled:
+        raise _UnansweredError(HTTPStatus.UNPROCESSABLE_ENTITY, f"{doubled[0][:100]!r} is given more than once.")
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(each)[:100] for each in first["loc"])
+        raise _UnansweredError(HTTPStatus.UNPROCESSABLE_ENTITY, f"{where}: {first['msg']}") from None
+
+
+def _without_since(request: Request) -> dict[str, str]:
+    return {name: value for name, value in request.query_params.items() if name != "since"}
+
+
+def _id(request: Request) -> str:
+    conversation_id: str = request.path_params["id"]
+    if len(conversation_id) > api.MAX_ID_CHARS:
+        raise _UnansweredError(HTTPStatus.REQUEST_URI_TOO_LONG, f"An id has at most {api.MAX_ID_CHARS} characters.")
+    if not conversation_id:
+        raise _UnansweredError(HTTPStatus.NOT_FOUND, "There is no id in the address.")
+    return conversation_id
+
+
+def _local(request: Request) -> str:
+    """The address of a page as seen from /login."""
+    path = request.scope["raw_path"].decode("ascii", "replace").lstrip("/")
+    query = request.url.query
+    return f"./{path}{f'?{query}' if query else ''}"
+
+
+def _address(request: Request) -> str:
+    return "unknown" if request.client is None else request.client.host

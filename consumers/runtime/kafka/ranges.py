@@ -1,0 +1,66 @@
+"""Reads ranges of offsets from first to last, in no group: of past records, each once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+STALL_SECONDS: Final = 15.0
+"""A broker that hands over nothing for this long, with records still to come, counts as away."""
+MAX_BATCH_RECORDS: Final = 5_000
+FETCH_BYTES: Final = 4 * 2**20
+"""Bytes of one partition in an answer, for readers of many records: with the client's 1 MB they wait for the broker more often."""
+_PAUSE_SECONDS: Final = 0.005
+
+Ranges = Mapping[TopicPartition, tuple[int, int]]
+"""By partition the first offset, and the one after the last."""
+
+
+def _not_shown(_share: float) -> None:
+    pass
+
+
+async def records_between(
+    consumer: AIOKafkaConsumer, ranges: Ranges, show: Callable[[float], None] = _not_shown
+) -> AsyncIterator[Any]:
+    """The records in some ranges; those of one partition in order.
+
+    Args:
+        consumer: A started consumer; it gets the partitions of the ranges. With `OnlyBatchesWith` it gives few of their records.
+        ranges: What to read.
+        show: Called now and then with the share of the offsets that is behind us, from 0 to 1.
+
+    Raises:
+        KafkaError: The broker refuses.
+        TimeoutError: The broker delivers nothing although there are more records.
+    """
+    reached = {tp: start for tp, (start, end) in ranges.items() if start < end}
+    if not reached:
+        return
+    consumer.assign(list(reached))
+    for tp, start in reached.items():
+        consumer.seek(tp, start)
+    total = sum(ranges[tp][1] - start for tp, start in reached.items())
+    clock = asyncio.get_running_loop().time
+    patience = clock() + STALL_SECONDS
+    left = total
+    while reached:
+        # Without a wait: the client does not come back from one while batches are passed over, and new ones follow.
+        batches = await consumer.getmany(*reached, timeout_ms=0, max_records=MAX_BATCH_RECORDS)
+        for tp, records in batches.items():
+            end = ranges[tp][1]
+            for record in records:
+                if record.offset < end:
+                    yield record
+        # By position, not by record: a transaction's marker has an offset and is no record.
+        reached = {tp: at for tp in reached if (at := await consumer.position(tp)) < ranges[tp][1]}
+        still = sum(ranges[tp][1] - at for tp, at in reached.items())
+        if still < left:
+            left = still
+            show(1 - left / total)
+            patience = clock() + STALL_SECONDS
+        elif clock() > patience:
+            raise TimeoutError(f"nothing more of {next(iter(reached)).topic} for {STALL_SECONDS:.0f} s")
+        else:
+            await asyncio.sleep(_PAUSE_SECONDS)

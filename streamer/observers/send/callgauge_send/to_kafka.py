@@ -1,0 +1,116 @@
+"""Events to a topic of Kafka, with the headers of a CloudEvent."""
+
+import asyncio
+from collections.abc import Hashable, Mapping
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+
+from callgauge_send.events import MAX_EVENT_BYTES, Record
+from callgauge_send.outbox import Outbox
+from callgauge_send.sender import STOP_SECONDS, Log, Settled, Taken
+
+SENDS_AT_A_STRETCH: Final = 10
+"""Records handed to the client before the bots' own tasks get their turn: half a millisecond."""
+MAX_BATCH_BYTES: Final = 4 * MAX_EVENT_BYTES
+"""Largest batch of a partition, a quarter of what brokers take by default: one that is larger than the topic takes is lost as a
+whole, and a smaller one is slower after an outage, because a partition has one at a time on its way.
+"""
+REQUEST_TIMEOUT_MS: Final = 10_000
+"""How long the broker may take for an answer before records are sent again."""
+
+
+class ToKafka:
+    """A topic, with a producer that is made when it is needed."""
+
+    def __init__(self, topic: str, options: Mapping[str, Any], log: Log) -> None:
+        """Keeps the settings.
+
+        Args:
+            topic: Full name of the topic.
+            options: Arguments of aiokafka's producer: addresses, TLS, login.
+            log: Takes what a person may want to know.
+        """
+        self._topic = topic
+        self._options = {
+            "acks": "all",  # a repeated record has the same id, so readers recognise it
+            "client_id": "callgauge-send",
+            "linger_ms": 5,
+            "max_batch_size": MAX_BATCH_BYTES,
+            "request_timeout_ms": REQUEST_TIMEOUT_MS,
+            **options,
+        }
+        self._log = log
+        self._producer: AIOKafkaProducer | None = None
+        self.key: Hashable = ("kafka", topic, *sorted((name, repr(value)) for name, value in options.items()))
+        self.place = f"{topic} at {self._options.get('bootstrap_servers')}"
+        self.remedy = "Check the address, the login, and that the topic exists (`callgauge topics create`)."
+
+    async def open(self) -> None:
+        """Connects, unless it is connected; raises what the client raises."""
+        if self._producer is not None:
+            return
+        producer = AIOKafkaProducer(**self._options)
+        try:
+            await producer.start()
+        except BaseException:
+            await self._stop(producer)
+            raise
+        self._producer = producer
+
+    async def send(self, taken: Taken, settled: Settled) -> BaseException | None:
+        """Sends the records in their order and adds those that the broker has; returns the first failure."""
+        if self._producer is None:
+            return ConnectionError("not connected")
+        sent: dict[asyncio.Future[Any], tuple[Outbox, Record]] = {}
+        failure: BaseException | None = None
+        for outbox, record in ((outbox, record) for outbox, records in taken.items() for record in records):
+            if len(sent) % SENDS_AT_A_STRETCH == SENDS_AT_A_STRETCH - 1:
+                await asyncio.sleep(0)
+            key, headers = outbox.conversation_id.encode("utf-8", "replace"), _headers(outbox.source, record)
+            try:
+                sent[await self._producer.send(self._topic, record.value, key=key, headers=headers)] = outbox, record
+            except KafkaError as error:
+                failure = error
+                break
+        if sent:
+            await asyncio.wait(sent, timeout=3 * REQUEST_TIMEOUT_MS / 1000)
+        for future, (outbox, record) in sent.items():
+            has_answer = future.done() and not future.cancelled()
+            refusal = future.exception() if has_answer else TimeoutError("no answer")
+            if isinstance(refusal, MessageSizeTooLargeError):  # this broker will never take it
+                outbox.refuse(record)
+            elif refusal is not None:
+                failure = failure or refusal
+                continue
+            settled.add((outbox, record.sequence))
+        return failure
+
+    async def close(self) -> None:
+        """Disconnects."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await self._stop(producer)
+
+    async def _stop(self, producer: AIOKafkaProducer) -> None:
+        """Disconnects, but does not wait for a broker that is away."""
+        task = asyncio.ensure_future(producer.stop())
+        await asyncio.wait({task}, timeout=STOP_SECONDS)
+        if not task.done():
+            task.cancel()
+        elif not task.cancelled() and task.exception() is not None:
+            self._log.debug(f"callgauge: disconnecting failed: {task.exception()!r}")
+
+
+def _headers(source: str, record: Record) -> list[tuple[str, bytes]]:
+    """The envelope of a CloudEvent (binary mode); its source and id identify a repeat."""
+    number = b"%d" % record.sequence
+    return [
+        ("ce_specversion", b"1.0"),
+        ("ce_id", number),
+        ("ce_source", source.encode()),
+        ("ce_type", f"callgauge.pipecat.{record.type}.v1".encode()),
+        ("ce_sequence", number),
+        ("content-type", b"application/json"),
+    ]

@@ -1,0 +1,91 @@
+"""History as the pages of the console ask for it."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from consumers.history.search import MAX_ROWS, MAX_TEXT_CHARS, Condition, Question
+from consumers.history.settings import HistorySettings
+from consumers.history.sqlite import SqliteHistory
+from consumers.runtime.process import wall_clock_ms
+from schemas.scores.records import AnyScoreRecord
+from schemas.units import DAY_MS
+from streamer.time_bounds import moment_given
+
+MOST_ROWS = 100
+"""Past calls of one page."""
+
+
+class StoredCalls:
+    """Past calls in the folder of the role `history`, opened anew for each question: the role may run elsewhere or not at all."""
+
+    def __init__(self, settings: HistorySettings) -> None:
+        if settings.folder is None:
+            raise ValueError("history has no folder")
+        self._folder = settings.folder
+
+    def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[Mapping[str, object]], bool]:
+        """The worst calls since a moment, with these agent, condition and words, and whether there are more.
+
+        Raises:
+            OperatorError: A part of the question cannot be understood, or there is no folder.
+        """
+        conditions = [Condition("agent", "=", agent[:MAX_TEXT_CHARS])] if agent else []
+        conditions += [Condition.parse(where)] if where else []
+        question = Question(
+            moment_given(since), wall_clock_ms() + 1, conditions, text[:MAX_TEXT_CHARS].split(), most=MOST_ROWS + 1
+        )
+        store = SqliteHistory(self._folder)
+        try:
+            rows = store.find(question)
+        finally:
+            store.close()
+        return rows[:MOST_ROWS], len(rows) > MOST_ROWS
+
+    def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, Mapping[str, object]]]:
+        """The values of two calls with their ids, or of one and the medians of its agent's calls of the day before its end.
+
+        Only calls that history has are among them.
+        """
+        store = SqliteHistory(self._folder)
+        try:
+            found = [row for name in ids for row in store.find(_of_call(name))]
+            columns: list[tuple[str, Mapping[str, object]]] = [(str(row["conversation_id"]), row) for row in found]
+            if len(found) == 1:
+                until_ms = int(found[0]["changed_ms"] or 0) + 1
+                agent = str(found[0]["agent"])
+                same = [Condition("agent", "=", agent)]
+                rows = store.find(Question(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS))
+                columns.append((f"median of {agent}, {len(rows)} calls of a day", _medians(rows)))
+        finally:
+            store.close()
+        return columns
+
+    def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
+        """The score records of a call; none of one that is not kept."""
+        store = SqliteHistory(self._folder)
+        try:
+            return store.records_of(conversation_id)
+        finally:
+            store.close()
+
+    def transcript_of(self, conversation_id: str) -> bytes | None:
+        """The transcript of a call, if it is kept."""
+        store = SqliteHistory(self._folder)
+        try:
+            return store.transcript_of(conversation_id)
+        finally:
+            store.close()
+
+
+def _of_call(conversation_id: str) -> Question:
+    return Question(0, 2**53, [Condition("conversation_id", "=", conversation_id[:MAX_TEXT_CHARS])], most=1)
+
+
+def _medians(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """By column the median of its numbers; a moment has none."""
+    medians: dict[str, object] = {}
+    for name in rows[0] if rows else ():
+        numbers = [value for row in rows if isinstance(value := row[name], int | float)]
+        if numbers and name not in {"started_ms", "changed_ms", "success"}:
+            medians[name] = median(numbers)
+    return medians

@@ -1,0 +1,258 @@
+"""`POST /v1/traces`: spans of a voice agent by OTLP/HTTP, as LiveKit's agents and pipecat's bots name theirs, and `gen_ai.*`.
+
+A span comes when it is over, some seconds after it began. So a call that is told by spans has no dead air while it runs, and all its
+other values. The conversation id is `trace-` and the id of the trace: no other id is in every span. Pure.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from pydantic_core import from_json
+
+from schemas.evaluation_event import TRACE_CALL
+from schemas.units import MS_PER_SECOND
+from streamer.sources.http.frameworks import Event, message_events, parsed, speech_event, tool_event
+from streamer.sources.http.posted import MAX_EVENTS, Posted, UnreadableBodyError
+
+PROTOBUF: Final = "application/x-protobuf"
+CE_SOURCE: Final = "otlp"
+_NS_IN_MS: Final = 1_000_000
+_FAILED: Final = (2, "STATUS_CODE_ERROR")
+
+
+class Span(NamedTuple):
+    """One span.
+
+    Attributes:
+        trace_id: In hexadecimal digits.
+        span_id: In hexadecimal digits.
+        name: What it is about, in the words of its framework.
+        start_ms: When it began, in epoch ms.
+        end_ms: When it was over, in epoch ms.
+        attributes: Its attributes, as Python has them.
+        has_failed: Whether its status is an error.
+        service: `service.name` of its process; empty without one.
+    """
+
+    trace_id: str
+    span_id: str
+    name: str
+    start_ms: float
+    end_ms: float
+    attributes: Mapping[str, Any]
+    has_failed: bool
+    service: str
+
+    def first(self, *names: str) -> Any:
+        """The first of these attributes that the span has."""
+        return next((self.attributes[name] for name in names if self.attributes.get(name) is not None), None)
+
+
+def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) -> Iterator[Posted | None]:
+    """Reads the spans of a request as events of their calls.
+
+    Args:
+        body: The body of an export request, in protobuf or JSON.
+        content_type: The value of the header.
+
+    Yields:
+        The events of each span, with ids that are the same when it is sent again; None for a span that no rule reads.
+
+    Raises:
+        UnreadableBodyError: It is no export request.
+    """
+    begun: set[str] = set()
+    reads = _from_protobuf if content_type.partition(";")[0].strip().lower() == PROTOBUF else _from_json
+    for place, span in enumerate(reads(body), 1):
+        if place > MAX_EVENTS:
+            raise UnreadableBodyError(f"expected at most {MAX_EVENTS} spans in a request, saw more")
+        events = list(_events_of(span))
+        if events and span.trace_id not in begun:
+            begun.add(span.trace_id)
+            yield _posted(place, span, "call_started", _started(span))
+        for number, event in enumerate(events):
+            yield _posted(place, span, f"{span.span_id}/{number}", event)
+        if not events:
+            yield None
+
+
+def _posted(place: int, span: Span, event_id: str, event: Event) -> Posted:
+    call = TRACE_CALL.format(span.trace_id)
+    return Posted(place, event, {"id": f"{call}/{event_id}", "source": CE_SOURCE, "subject": call})
+
+
+# What each span says of its call.
+
+
+def _started(span: Span) -> Event:
+    agent = span.first("lk.agent_name", "gen_ai.agent.name") or span.service
+    named = {"agent": agent} if isinstance(agent, str) and agent else {}
+    return {"type": "call_started", "timestamp": int(span.start_ms), "is_told_later": True, **named}
+
+
+def _events_of(span: Span) -> Iterator[Event]:
+    rule = _RULES.get(span.name)
+    if rule is not None:
+        yield from rule(span)
+    elif span.first("gen_ai.operation.name") == "execute_tool":
+        yield from _used_tool(span)
+    if span.has_failed and (service := _SERVICES.get(span.name)) is not None:
+        yield {"type": "error", "timestamp": int(span.end_ms), "data": {"processor": f"{service}Service#0"}}
+
+
+def _user_spoke(span: Span) -> Iterator[Event]:
+    yield speech_event("user_speech_started", span.start_ms)
+    yield speech_event("user_speech_stopped", span.end_ms)
+
+
+def _agent_spoke(span: Span) -> Iterator[Event]:
+    yield speech_event("bot_speech_started", span.start_ms)
+    yield speech_event("bot_speech_stopped", span.end_ms)
+
+
+def _user_said(span: Span) -> Iterator[Event]:
+    yield from message_events("user", span.first("lk.pii.user_transcript", "lk.user_transcript"), span.end_ms)
+
+
+def _agent_said(span: Span) -> Iterator[Event]:
+    yield from message_events("assistant", span.first("lk.pii.response.text", "lk.response.text"), span.end_ms)
+    yield from _first_byte(span, "lk.response.ttft")
+
+
+def _used_tool(span: Span) -> Iterator[Event]:
+    call_id = span.first("gen_ai.tool.call.id", "lk.function_tool.id") or span.span_id
+    name = span.first("gen_ai.tool.name", "lk.function_tool.name")
+    arguments = parsed(
+        span.first("gen_ai.tool.call.arguments", "lk.pii.function_tool.arguments", "lk.function_tool.arguments")
+    )
+    result = parsed(span.first("gen_ai.tool.call.result", "lk.pii.function_tool.output", "lk.function_tool.output"))
+    has_failed = span.has_failed or span.first("lk.function_tool.is_error") is True
+    yield tool_event("in_progress", span.start_ms, call_id, function_name=name, arguments=arguments)
+    yield tool_event("failed" if has_failed else "completed", span.end_ms, call_id, function_name=name, result=result)
+
+
+def _call(span: Span) -> Iterator[Event]:
+    reason = span.first("lk.close_reason")
+    yield {
+        "type": "call_ended",
+        "timestamp": int(span.end_ms),
+        **({"reason": reason} if isinstance(reason, str) else {}),
+    }
+
+
+def _heard(span: Span) -> Iterator[Event]:
+    if span.first("is_final") is not False:
+        yield from message_events("user", span.first("transcript"), span.end_ms)
+    yield from _first_byte(span, "metrics.ttfb")
+
+
+def _synthesised(span: Span) -> Iterator[Event]:
+    text = span.first("text")
+    if isinstance(text, str) and text:
+        yield {"type": "tts_text", "timestamp": int(span.end_ms), "data": {"frame": text}}
+    yield from _first_byte(span, "metrics.ttfb")
+
+
+def _first_byte(span: Span, *names: str) -> Iterator[Event]:
+    seconds, service = span.first(*names), _SERVICES.get(span.name)
+    if service is not None and isinstance(seconds, int | float) and not isinstance(seconds, bool):
+        known = {"processor": f"{service}Service#0", "value": seconds}
+        yield {"type": "TTFBMetricsData", "timestamp": int(span.start_ms + seconds * MS_PER_SECOND), **known}
+
+
+def _turn_of_pipecat(span: Span) -> Iterator[Event]:
+    seconds = span.first("turn.user_bot_latency_seconds")
+    if seconds is not None:
+        yield {"type": "user_bot_latency", "timestamp": int(span.end_ms), "data": {"latency_seconds": seconds}}
+
+
+_Rule = Callable[[Span], Iterator[Event]]
+_SERVICES: Final[Mapping[str, str]] = {
+    "stt": "STT", "llm": "LLM", "tts": "TTS", "llm_node": "LLM", "llm_request": "LLM", "tts_node": "TTS", "tts_request": "TTS"
+}  # fmt: skip
+_RULES: Final[Mapping[str, _Rule]] = {
+    # LiveKit's
+    "user_speaking": _user_spoke,
+    "agent_speaking": _agent_spoke,
+    "user_turn": _user_said,
+    "llm_node": _agent_said,
+    "tts_node": lambda span: _first_byte(span, "lk.response.ttfb"),
+    "tts_request": lambda span: _first_byte(span, "lk.response.ttfb"),
+    "function_tool": _used_tool,
+    "agent_session": _call,
+    # pipecat's
+    "conversation": _call,
+    "turn": _turn_of_pipecat,
+    "stt": _heard,
+    "llm": lambda span: _first_byte(span, "metrics.ttfb"),
+    "tts": _synthesised,
+}
+
+
+# The two encodings of an export request.
+
+
+def _from_json(body: bytes) -> Iterator[Span]:
+    try:
+        for resource in from_json(body, allow_inf_nan=False)["resourceSpans"]:
+            service = _in_json(resource.get("resource", {}).get("attributes", ())).get("service.name")
+            for scope in resource.get("scopeSpans", ()):
+                for span in scope.get("spans", ()):
+                    yield Span(
+                        str(span["traceId"]).lower(),
+                        str(span["spanId"]).lower(),
+                        str(span["name"]),
+                        int(span["startTimeUnixNano"]) / _NS_IN_MS,
+                        int(span["endTimeUnixNano"]) / _NS_IN_MS,
+                        _in_json(span.get("attributes", ())),
+                        span.get("status", {}).get("code") in _FAILED,
+                        service if isinstance(service, str) else "",
+                    )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableBodyError(
+            f"the body is no export request of traces in JSON ({type(error).__name__}: {error})"
+        ) from None
+
+
+def _in_json(attributes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in attributes:
+        kind, value = next(iter(each["value"].items()), ("", None))
+        found[each["key"]] = int(str(value)) if kind == "intValue" else value
+    return found
+
+
+def _from_protobuf(body: bytes) -> Iterator[Span]:
+    try:
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it brings no types
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    except ImportError as error:
+        raise UnreadableBodyError(
+            f"traces in protobuf need a package that is not installed ({error.name}): install callgauge with the extra `otlp`, or send "
+            "JSON (`encoding: json` of a collector's otlphttp exporter)"
+        ) from None
+    request = ExportTraceServiceRequest()
+    try:
+        request.ParseFromString(body)
+    except DecodeError:
+        raise UnreadableBodyError("the body is no export request of traces in protobuf") from None
+    for resource in request.resource_spans:
+        service = _in_protobuf(resource.resource.attributes).get("service.name")
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                yield Span(
+                    span.trace_id.hex(),
+                    span.span_id.hex(),
+                    span.name,
+                    span.start_time_unix_nano / _NS_IN_MS,
+                    span.end_time_unix_nano / _NS_IN_MS,
+                    _in_protobuf(span.attributes),
+                    span.status.code in _FAILED,
+                    service if isinstance(service, str) else "",
+                )
+
+
+def _in_protobuf(attributes: Any) -> dict[str, Any]:
+    simple = ("string_value", "bool_value", "int_value", "double_value")
+    kinds = ((each.key, each.value, each.value.WhichOneof("value")) for each in attributes)
+    return {key: getattr(value, kind) for key, value, kind in kinds if kind in simple}

@@ -1,0 +1,39 @@
+"""Calls that are watched without a broker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from consumers.console.fleet import Place
+from consumers.console.reading import TooManyWatchedError, UnknownCallError, WatchedCalls
+from consumers.console.watched import WatchedCall
+
+
+class HeldCalls(WatchedCalls):
+    """Calls held in memory, of which only so many may be watched at the same time.
+
+    Attributes:
+        calls: By id.
+        pages: Pages that are open.
+        left: Set once a page was closed.
+    """
+
+    def __init__(self, calls: Mapping[str, WatchedCall], most: int = 1_000) -> None:
+        self.calls = dict(calls)
+        self.pages = 0
+        self.left = asyncio.Event()
+        self._most_pages = most
+
+    @asynccontextmanager
+    async def watch(self, conversation_id: str, place: Place | None) -> AsyncIterator[WatchedCall]:
+        """The call, as the one of Kafka has it."""
+        if self.pages >= self._most_pages:
+            raise TooManyWatchedError
+        if conversation_id not in self.calls:
+            raise UnknownCallError
+        self.pages += 1
+        try:
+            yield self.calls[conversation_id]
+        finally:
+            self.pages -= 1
+            self.left.set()

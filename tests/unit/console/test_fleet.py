@@ -1,0 +1,93 @@
+"""The fleet: where each call begins, and moving figures, both bounded."""
+
+from typing import Any
+
+import pytest
+
+from consumers.console import fleet as module
+from consumers.console.fleet import STEP_MS, STEPS, Fleet, Place, Step
+from schemas.scores.records import AnyScoreRecord
+from tests.unit.exporter.test_projection import CAUSED_AT_MS, latency
+from tests.unit.schemas.test_live_view import judged, started
+
+NOW_MS = CAUSED_AT_MS - CAUSED_AT_MS % STEP_MS
+
+
+def begun(name: str, **more: Any) -> AnyScoreRecord:
+    return started(conversation_id=name, **more)
+
+
+def test_a_call_begins_at_its_first_record() -> None:
+    fleet = Fleet()
+    fleet.fold(begun("a", offsets={"audit.events": 3}), 2, 7)
+    fleet.fold(begun("a", revision=2, offsets={"audit.events": 9}), 2, 8)
+    assert fleet.place("a") == Place(2, 7, {"audit.events": 3})
+    assert fleet.place("b") is None
+
+
+def test_places_are_bounded_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PLACES", 3)
+    fleet = Fleet()
+    for number in range(5):
+        fleet.fold(begun(str(number)), 0, number)
+    assert [fleet.place(str(number)) is not None for number in range(5)] == [False, False, True, True, True]
+
+
+def test_steps_end_with_their_time_and_are_bounded() -> None:
+    fleet = Fleet()
+    fleet.fold(begun("a"), 0, 0)
+    for number in range(STEPS + 5):
+        fleet.now(NOW_MS + number * STEP_MS)
+        fleet.now(NOW_MS + number * STEP_MS + STEP_MS - 1)
+    assert len(fleet.steps) == STEPS
+    assert [step.end_ms for step in fleet.steps][-2:] == [
+        NOW_MS + (STEPS + 3) * STEP_MS,
+        NOW_MS + (STEPS + 4) * STEP_MS,
+    ]
+    assert {step.running for step in fleet.steps} == {1}
+    assert {step.progress for step in fleet.steps} == {None}
+
+
+def test_a_latency_counts_once_and_where_it_became_known() -> None:
+    fleet = Fleet()
+    fleet.now(NOW_MS)
+    for number, value in enumerate((100.0, 200.0, 300.0)):
+        fleet.fold(latency(value, turn=number), 0, number)
+    fleet.fold(latency(900.0, turn=0, revision=2, is_first=False), 0, 9)
+    assert fleet.latency_ms(50) == 200.0
+    fleet.now(NOW_MS + STEP_MS)
+    assert fleet.steps[-1].latencies_ms == [100.0, 200.0, 300.0]
+    assert fleet.steps[-1].percentile_ms(95) == 300.0
+    fleet.now(NOW_MS + 2 * STEP_MS)
+    assert fleet.steps[-1].percentile_ms(95) is None
+    assert fleet.latency_ms(95, 1) is None
+    assert fleet.latency_ms(95, 2) == 300.0
+
+
+def test_latencies_of_a_step_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ANSWERS", 2)
+    fleet = Fleet()
+    fleet.now(NOW_MS)
+    for number in range(5):
+        fleet.fold(latency(1.0, turn=number), 0, number)
+    fleet.now(NOW_MS + STEP_MS)
+    assert fleet.steps[-1].latencies_ms == [1.0, 1.0]
+
+
+def test_progress_is_the_mean_of_running_calls_with_goals() -> None:
+    fleet = Fleet()
+    fleet.fold(judged(1, 1), 0, 0)
+    fleet.fold(begun("without goals"), 0, 1)
+    fleet.now(NOW_MS)
+    assert fleet.steps[-1].progress == pytest.approx(1 / 3)
+    assert fleet.steps[-1].running == 2
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(1, 1.0), (50, 2.0), (51, 3.0), (95, 4.0), (100, 4.0)])
+def test_a_percentile_is_an_answer_that_was_given(percent: int, expected: float) -> None:
+    assert Step(0, [4.0, 1.0, 3.0, 2.0]).percentile_ms(percent) == expected
+
+
+def test_no_answer_has_no_percentile() -> None:
+    assert Step(0).percentile_ms(95) is None
+    assert Fleet().latency_ms(50) is None

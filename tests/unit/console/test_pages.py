@@ -1,0 +1,145 @@
+"""The page of running calls: no text of a call becomes markup, and many calls give few rows and a count."""
+
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+
+from consumers.console.api import CallsQuery
+from consumers.console.fleet import Fleet
+from consumers.console.pages import (
+    MOST_ALERTS,
+    MOST_NAMES,
+    MOST_ROWS,
+    Alert,
+    Alerts,
+    Site,
+    now_boxes,
+    now_page,
+    query_of,
+)
+from schemas.closed_sets import SortKey, ToolOutcome
+from schemas.scores.records import CallLabels
+from schemas.scores.running import EVERY_CALL, WantedCalls
+from tests.unit.exporter.test_projection import CAUSED_AT_MS, FIRST
+from tests.unit.schemas.test_live_view import closed, stall, started, tool
+
+NO_ALERTS = Alerts((), "none")
+SITE = Site("./", "1", "s", has_past=True)
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "\"'><img src=x onerror=alert(1)>",
+    "</title></style><svg onload=alert(1)>",
+    "{{ 7*7 }}${7*7}",
+    "javascript:alert(1)",
+]
+
+
+class Shape(HTMLParser):
+    """Tags, and all attributes but those that hold texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.text: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(f"{tag} {' '.join(sorted(name for name, _ in attrs))}")
+        self.links += [value or "" for name, value in attrs if name in {"href", "src"}]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def fleet_of(names: Sequence[str], *, at_ms: int = CAUSED_AT_MS, text: str = "tool") -> Fleet:
+    """Running calls with these ids, in each of which a tool has failed."""
+    fleet = Fleet()
+    labels = CallLabels(agent=text, tenant=text, environment=text)
+    for offset, name in enumerate(names):
+        more: dict[str, Any] = {"conversation_id": name, "caused_at_ms": at_ms, "labels": labels}
+        fleet.fold(started(**more), 0, offset)
+        fleet.fold(tool(1, tool=text, outcome=ToolOutcome.ERROR, **more), 0, offset)
+    return fleet
+
+
+def shown(fleet: Fleet, wanted: WantedCalls = EVERY_CALL, alerts: Alerts = NO_ALERTS) -> str:
+    now = fleet.now(CAUSED_AT_MS + 1_000)
+    return now_page(SITE, now_boxes(SITE, now, wanted, fleet, alerts), wanted, wall=False)
+
+
+def calls_of(name: str) -> WantedCalls:
+    names = frozenset({name})
+    return WantedCalls(text=name, agents=names, tenants=names, environments=names)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_of_a_call_becomes_markup(text: str) -> None:
+    alerts = Alerts([Alert(text, "critical", text, text, CAUSED_AT_MS)], text)
+    for makes in (lambda _: EVERY_CALL, calls_of):
+        hostile = Shape(shown(fleet_of([text], text=text), makes(text), alerts))
+        plain = Shape(shown(fleet_of(["x"], text="x"), makes("x"), alerts))
+        assert hostile.tags == plain.tags
+        assert text in "".join(hostile.text)
+        assert all(link.startswith(("./", "data:image/svg+xml,")) for link in hostile.links)
+
+
+def test_an_id_with_slashes_has_one_place() -> None:
+    assert SITE.call_href("../a?b#c/d") == "./calls/..%2Fa%3Fb%23c%2Fd"
+
+
+def test_many_calls_give_few_rows_and_a_count() -> None:
+    fleet = fleet_of([f"call-{number}" for number in range(5_000)])
+    now = fleet.now(CAUSED_AT_MS + 1_000)
+    boxes = now_boxes(SITE, now, EVERY_CALL, fleet, NO_ALERTS)
+    assert len(boxes["calls"]) == MOST_ROWS == 200
+    assert "and 4,800 further calls, 4800 of them in trouble" in boxes["rest"]["more"]
+    few = now_boxes(SITE, now, WantedCalls(text="call-499"), fleet, NO_ALERTS)
+    assert len(few["calls"]) == 11
+    assert len(set(boxes["calls"])) == MOST_ROWS
+
+
+def test_names_and_alerts_are_bounded() -> None:
+    fleet = Fleet()
+    for number in range(2 * MOST_NAMES):
+        labels = CallLabels(agent=f"agent-{number:04}")
+        fleet.fold(started(conversation_id=str(number), labels=labels), 0, number)
+    alerts = Alerts([Alert(f"Alert{number}", "warning", "", "", 0) for number in range(1_000)], "")
+    boxes = now_boxes(SITE, fleet.now(CAUSED_AT_MS), EVERY_CALL, fleet, alerts)
+    assert boxes["names"]["lists"].count("<option") <= MOST_NAMES + 2
+    assert boxes["alerts"]["firing"].count("Alert") <= 2 * MOST_ALERTS + 5
+
+
+def test_each_part_carries_its_id_and_an_empty_page_says_so() -> None:
+    fleet = Fleet()
+    boxes = now_boxes(SITE, fleet.now(CAUSED_AT_MS), EVERY_CALL, fleet, NO_ALERTS)
+    assert boxes["calls"] == {}
+    assert "No call like this runs now." in boxes["rest"]["more"]
+    full = fleet_of(["a", "b"])
+    for parts in (boxes, now_boxes(SITE, full.now(CAUSED_AT_MS), EVERY_CALL, full, NO_ALERTS)):
+        for part, markup in ((part, markup) for each in parts.values() for part, markup in each.items()):
+            assert f'id="{part}"' in markup.partition(">")[0]
+
+
+def test_a_call_that_ended_says_how() -> None:
+    fleet = fleet_of(["c"], at_ms=CAUSED_AT_MS)
+    end = closed(conversation_id="c").model_copy(update={"ended_reason": "<b>goodbye</b>"})
+    fleet.fold(end, 0, 9)
+    row = next(iter(now_boxes(SITE, fleet.now(CAUSED_AT_MS), EVERY_CALL, fleet, NO_ALERTS)["calls"].values()))
+    assert "over: &lt;b&gt;goodbye&lt;/b&gt;" in row
+
+
+@pytest.mark.parametrize("sort", ["trouble", "quiet", "latency", "began", "agent"])
+def test_a_choice_survives_its_address(sort: SortKey) -> None:
+    wanted = WantedCalls(frozenset({"a&b", "c"}), frozenset({"ü"}), text="x=y&z", only_bad=True, sort=sort)
+    assert CallsQuery.model_validate(dict(parse_qsl(query_of(wanted)))).wanted() == wanted
+
+
+def test_a_stalled_call_is_in_trouble() -> None:
+    fleet = fleet_of([FIRST["conversation_id"]])
+    fleet.fold(stall(1), 0, 9)
+    assert "stalled" in shown(fleet)

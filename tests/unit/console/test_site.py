@@ -1,0 +1,423 @@
+"""The whole site over a real socket, with calls in memory: what each address answers, and to whom."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urljoin
+
+import httpx2 as httpx
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from structlog.testing import capture_logs
+
+from consumers.console import api, site
+from consumers.console.fleet import Fleet
+from consumers.console.settings import ConsoleSettings
+from consumers.console.site import SECURITY, ConsoleSite
+from consumers.console.watched import WatchedCall
+from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.http import ConnectionBounds, HttpListener
+from consumers.runtime.process import OperatorError, wall_clock_ms
+from consumers.runtime.registry import Instruments
+from schemas.scores.records import AnyScoreRecord
+from tests.support.calls.watched_calls import inputs_of, scores_of, watched
+from tests.support.calls.wire_calls import arrivals_of, in_time_order, wire_calls
+from tests.support.conformance_data import conformance, needs_conformance
+from tests.support.fakes.watched import HeldCalls
+from tests.support.patience import patient
+from tests.unit.schemas.test_live_view import started
+
+TOKEN = "of-this-test"  # noqa: S105
+SECONDS = 20
+BOUND = 300_000
+"""More bytes than the buffers of a connection hold."""
+
+pytestmark = needs_conformance("calls.jsonl.gz")
+
+
+@pytest.fixture(autouse=True)
+def _always_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "NOW_SHARE", float("inf"))
+
+
+class NoPast:
+    """A history that has one call, without a transcript."""
+
+    def __init__(self, conversation_id: str, scores: Sequence[AnyScoreRecord]) -> None:
+        self.conversation_id = conversation_id
+        self.scores = scores
+
+    def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[dict[str, object]], bool]:
+        if where:
+            raise OperatorError(f"not understood: {where}")
+        return [{"conversation_id": self.conversation_id, "agent": agent or since, "ended_reason": text}], False
+
+    def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, dict[str, object]]]:
+        return [(name, {"conversation_id": name}) for name in ids if name == self.conversation_id]
+
+    def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
+        return self.scores if conversation_id == self.conversation_id else ()
+
+    def transcript_of(self, _conversation_id: str) -> bytes | None:
+        return None
+
+
+def whole_call() -> WatchedCall:
+    call = next(wire_calls(conformance("calls.jsonl.gz")))
+    arrivals = arrivals_of(call, in_time_order(call))
+    return watched("a/b <c>", inputs_of(arrivals), scores_of(arrivals))
+
+
+class Serving:
+    """The site and what it serves."""
+
+    def __init__(self, *, most: int = 1_000, past: NoPast | None = None, **settings: object) -> None:
+        self.registry = CollectorRegistry()
+        instruments = Instruments(self.registry, ["console"])
+        self.fleet = Fleet()
+        self.call = whole_call()
+        self.calls = HeldCalls({self.call.conversation_id: self.call}, most)
+        given = ConsoleSettings.model_validate({"port": 0} | settings)
+        self.site = ConsoleSite(given, self.fleet, self.calls, past, Redactor(), instruments, "1.2.3")
+        bounds = ConnectionBounds(answer_seconds=patient(SECONDS), unread_seconds=0.2)
+        self.listener = HttpListener(
+            "127.0.0.1", 0, self.site.routes(), lambda _: None, bounds=bounds, without_it="Nothing"
+        )
+
+    async def turn(self) -> None:
+        """Lets the server do what it has to."""
+        await self.get("/static/page.css")
+
+    def client(self, **options: Any) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.listener.address, timeout=patient(SECONDS), **options)
+
+    async def get(self, path: str, **options: Any) -> httpx.Response:
+        async with self.client() as client:
+            return await client.get(path, **options)
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[Serving]:
+    made = Serving(**settings)
+    await made.listener.start()
+    try:
+        yield made
+    finally:
+        made.site.streams.close()
+        await made.listener.stop()
+
+
+CALL = "a%2Fb%20%3Cc%3E"
+PLACES = ("", "calls/" + CALL, "past", "parts/calls/" + CALL, "live/now", "live/calls/" + CALL)
+API = ("calls", f"calls/{CALL}", f"calls/{CALL}/scores", f"calls/{CALL}/transcript", "fleet", "stream", "openapi.json")
+
+
+class Events:
+    """The events of a stream that is read piece by piece."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self._pieces = answer.aiter_text()
+        self._text = ""
+
+    async def until(self, text: str) -> str:
+        """All that came since the last time, up to the end of the event with this text."""
+        while text not in self._text or not self._text.endswith("\n\n"):
+            try:
+                self._text += await anext(self._pieces)
+            except StopAsyncIteration:
+                raise AssertionError(f"the stream ended without {text!r}: {self._text[-500:]}") from None
+        read, self._text = self._text, ""
+        return read
+
+
+@asynccontextmanager
+async def following(made: Serving, path: str, **headers: str) -> AsyncIterator[Events]:
+    async with made.client() as client, client.stream("GET", path, headers=headers) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield Events(answer)
+
+
+def id_in(text: str) -> str:
+    return text.rpartition("id: ")[2].partition("\n")[0]
+
+
+def parts_in(text: str) -> dict[str, str]:
+    parts: dict[str, str] = json.loads(text.rpartition("\ndata: ")[2])["parts"]
+    return parts
+
+
+async def test_each_page_and_each_answer_is_there_with_what_keeps_foreign_text_from_running() -> None:
+    async with serving(past=NoPast("p", ())) as made:
+        made.fleet.fold(started(conversation_id=made.call.conversation_id), 0, 0)
+        for path in [f"/{place}" for place in PLACES if "live" not in place] + [
+            f"{api.PREFIX}/{each}" for each in API if each != "stream"
+        ]:
+            answer = await made.get(path)
+            assert answer.status_code == 200, (path, answer.text)
+            assert answer.headers["cache-control"] == "no-store"
+            for name, value in SECURITY:
+                assert answer.headers[name] == value
+        page = await made.get(f"/calls/{CALL}")
+        assert "<title>Call a/b &lt;c&gt;, callgauge</title>" in page.text
+        assert f'data-stream="../live/calls/{CALL}"' in page.text
+
+
+async def test_assets_are_where_pages_say_whatever_the_depth() -> None:
+    async with serving(token=TOKEN) as made:
+        made.calls.calls["x/y/z"] = made.call
+        signed = {"authorization": f"Bearer {TOKEN}"}
+        for path in ("/", "/calls/x/y/z", f"/calls/{CALL}", "/past", "/calls/none/at/all"):
+            page = await made.get(path, headers=signed if path != "/past" else {})
+            sources = re.findall(r'(?:src|href)="([^"#]*static/[^"]*)"', page.text)
+            assert len(sources) >= 2
+            for source in sources:
+                asset = await made.get(urljoin(f"{made.listener.address}{path}", source))
+                assert asset.status_code == 200, (path, source)
+                assert "immutable" in asset.headers["cache-control"]
+
+
+async def test_who_has_no_token_gets_a_form_or_a_problem_and_nothing_of_a_call() -> None:
+    async with serving(token=TOKEN, past=NoPast("p", ())) as made:
+        for place in PLACES:
+            answer = await made.get(f"/{place}")
+            assert answer.status_code == 401
+            assert ("<form" in answer.text) == ("live" not in place)
+        for each in API:
+            answer = await made.get(f"{api.PREFIX}/{each}")
+            assert answer.status_code == 401
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+            assert answer.json()["status"] == 401
+        assert (await made.get(f"{api.PREFIX}/calls", headers={"authorization": f"Bearer {TOKEN}"})).status_code == 200
+
+
+async def test_the_form_leads_where_a_person_wanted_to_go_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "LOGIN_PAUSE_SECONDS", 0.0)
+    async with serving(token=TOKEN) as made, made.client() as client:
+        for to, expected in (
+            ("./calls/a", "./calls/a"),
+            ("https://evil.example", "./"),
+            ("//evil.example", "./"),
+            ("", "./"),
+        ):
+            answer = await client.post("/login", data={"token": TOKEN, "to": to})
+            assert (answer.status_code, answer.headers["location"]) == (303, expected)
+        assert (await client.get("/")).status_code == 200, "the cookie is kept"
+        client.cookies.clear()
+        with capture_logs() as logs:
+            assert (await client.post("/login", data={"token": "no"})).status_code == 401
+        assert [each["event"] for each in logs] == ["wrong_token"]
+        assert (await client.post("/login", content=b"token=" + b"x" * 10_000)).status_code == 413
+        assert (await client.post("/login", content=b"\xff=%ff&" * 20)).status_code == 400
+        assert (await client.post("/login", content=b"\xff=%ff&token=%ff")).status_code == 401
+        assert (await client.get("/")).status_code == 401
+
+
+async def test_a_strange_host_is_refused_on_this_machine() -> None:
+    async with serving() as made:
+        for path in ("/", f"{api.PREFIX}/calls", f"/live/calls/{CALL}"):
+            assert (await made.get(path, headers={"host": "evil.example"})).status_code in {401, 403}
+
+
+async def test_a_proxys_user_is_in_the_log_with_the_call_that_he_opened() -> None:
+    async with serving(user_header="X-User") as made:
+        assert (await made.get("/")).status_code == 403
+        with capture_logs() as logs:
+            for _ in range(3):
+                await made.get(f"/calls/{CALL}", headers={"x-user": "ada"})
+            await made.get(f"{api.PREFIX}/calls/{CALL}", headers={"x-user": "bob"})
+        opened = [(each["user"], each["conversation_id"]) for each in logs if each["event"] == "call_opened"]
+        assert opened == [("ada", "a/b <c>"), ("bob", "a/b <c>")]
+
+
+async def test_an_unknown_call_is_not_found_anywhere() -> None:
+    async with serving(past=NoPast("p", whole_call().scores)) as made:
+        for path in (
+            "/calls/none",
+            "/parts/calls/none",
+            "/live/calls/none",
+            f"{api.PREFIX}/calls/none",
+            f"{api.PREFIX}/calls/none/transcript",
+            "/nothing",
+            "/api/v2",
+            f"{api.PREFIX}/calls/",
+            "/static/../site.py",
+            "/past/",
+        ):
+            answer = await made.get(path)
+            assert answer.status_code == 404, path
+        past = await made.get("/calls/p")
+        assert past.status_code == 200
+        assert "From history" in past.text
+        assert (await made.get(f"/calls/{'x' * 2_000}")).status_code == 414
+
+
+async def test_what_is_asked_wrongly_is_told() -> None:
+    async with serving(past=NoPast("p", ())) as made:
+        for query in (
+            "sort=none",
+            "limit=0",
+            "limit=x",
+            "text=" + "x" * 501,
+            "nonsense=1",
+            "bad=yes",
+            "text=a&text=b",
+            "limit=1001",
+        ):
+            answer = await made.get(f"{api.PREFIX}/calls?{query}")
+            assert answer.status_code == 422, query
+            assert answer.json()["detail"]
+        for query in ("at_ms=-1", "at_ms=x", "at_ms=1e400", "at_ms=9007199254740992", "at=1"):
+            assert (await made.get(f"{api.PREFIX}/calls/{CALL}?{query}")).status_code == 422
+        assert "not understood: x y" in (await made.get("/past?where=x+y")).text
+        for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+            async with made.client() as client:
+                for path in ("/", f"{api.PREFIX}/calls", f"{api.PREFIX}/stream", "/live/now"):
+                    answer = await client.request(method, path)
+                    assert answer.status_code == 405
+                    assert "GET" in answer.headers["allow"]
+
+
+async def test_too_many_pages_and_calls_are_asked_to_wait() -> None:
+    async with serving(most=0, max_pages=1) as made:
+        for path in (f"/calls/{CALL}", f"{api.PREFIX}/calls/{CALL}", f"/live/calls/{CALL}", f"/parts/calls/{CALL}"):
+            answer = await made.get(path)
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"] == "5"
+        async with following(made, "/live/now") as events:
+            await events.until('"parts"')
+            for path in ("/live/now", f"{api.PREFIX}/stream"):
+                refused = await made.get(path)
+                assert refused.status_code == 503
+                assert refused.headers["retry-after"] == "5"
+            assert 'reason="pages"} 2.0' in generate_latest(made.registry).decode()
+
+
+async def test_running_calls_are_followed_and_gone_on_with() -> None:
+    async with serving() as made:
+        async with following(made, "/live/now") as events:
+            assert "No call like this runs now." in await events.until('"parts"')
+        made.fleet.fold(started(conversation_id="c-123456"), 0, 0)
+        async with following(made, "/live/now?text=123456") as events:
+            assert "123456" in await events.until('"parts"')
+        async with following(made, "/live/now?text=nothing") as events:
+            assert "123456" not in await events.until('"parts"')
+        async with following(made, "/live/now") as events:
+            last = id_in(await events.until('"parts"'))
+            for name in ("by-query", "by-header"):
+                is_query = name == "by-query"
+                path, headers = (f"/live/now?since={last}", {}) if is_query else ("/live/now", {"last-event-id": last})
+                async with following(made, path, **headers) as news:
+                    await news.until("event: clock")
+                    made.fleet.fold(started(conversation_id=name, caused_at_ms=wall_clock_ms()), 0, 1)
+                    assert await made.site.tick() > 0.0
+                    text = await news.until('"parts"')
+                    assert name in text
+                    assert "123456" not in text, "it has that row"
+                    last = id_in(text)
+
+
+async def test_a_call_is_followed_while_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(site, "RENDER_SECONDS", 0.0)
+    async with serving() as made:
+        async with following(made, f"/live/calls/{CALL}") as events:
+            text = await events.until('"last_ms"')
+            assert parts_in(text)
+            made.call.version += 1
+            more = await events.until('"last_ms"')
+            assert id_in(more) == f"{id_in(text).rpartition('.')[0]}.{int(id_in(text).rpartition('.')[2]) + 1}"
+            assert parts_in(more) == {}, "nothing of it has changed"
+            assert made.calls.pages == 1
+        async with asyncio.timeout(patient(SECONDS)):
+            await made.calls.left.wait()
+        assert made.calls.pages == 0
+
+
+async def test_records_are_streamed_and_resumed() -> None:
+    async with serving() as made:
+        async with following(made, f"{api.PREFIX}/stream") as events:
+            await events.until("retry: ")
+            await asyncio.sleep(0)
+            made.site.take(b'{"n":1}')
+            last = id_in(await events.until('{"n":1}'))
+        made.site.take(b'{"n":2}')
+        async with following(made, f"{api.PREFIX}/stream", **{"last-event-id": last}) as events:
+            again = await events.until('{"n":2}')
+            assert '{"n":1}' not in again
+            assert "gap" not in again
+        async with following(made, f"{api.PREFIX}/stream", **{"last-event-id": "x.1"}) as events:
+            await events.until("event: gap")
+
+
+async def test_words_are_hidden_where_the_setting_says_so() -> None:
+    async with serving(words=False) as made:
+        said = {entry.message for entry in made.call.transcript() if entry.message and len(entry.message) > 12}
+        assert said
+        detail = await made.get(f"{api.PREFIX}/calls/{CALL}")
+        assert detail.json()["context"] is None
+        assert (await made.get(f"{api.PREFIX}/calls/{CALL}/transcript")).status_code == 404
+        for path in (
+            f"/calls/{CALL}",
+            f"/parts/calls/{CALL}",
+            f"{api.PREFIX}/calls/{CALL}",
+            f"{api.PREFIX}/calls/{CALL}/scores",
+        ):
+            text = (await made.get(path)).text
+            assert [each for each in said if each in text] == [], path
+    async with serving() as made:
+        shown = (await made.get(f"{api.PREFIX}/calls/{CALL}/transcript")).json()["transcript"]
+        assert {entry["message"] for entry in shown} >= said
+
+
+async def test_a_moment_is_the_past() -> None:
+    async with serving() as made:
+        first_ms, last_ms = made.call.first_ms, made.call.last_ms
+        assert first_ms is not None
+        assert last_ms is not None
+        for at_ms in (first_ms - 1, first_ms, (first_ms + last_ms) // 2, last_ms):
+            detail = (await made.get(f"{api.PREFIX}/calls/{CALL}?at_ms={at_ms}")).json()
+            assert detail["context"] == json.loads(
+                json.dumps(Redactor().redact_value(made.call.context(at_ms).to_dict()))
+            )
+            scores = (await made.get(f"{api.PREFIX}/calls/{CALL}/scores?at_ms={at_ms}")).json()
+            assert len(scores["records"]) == len(made.call.newest(at_ms))
+            parts = (await made.get(f"/parts/calls/{CALL}?at_ms={at_ms}")).json()
+            assert list(parts["order"]) == ["about", "article"]
+
+
+async def test_a_reader_who_stops_reading_is_cut_off() -> None:
+    async with serving() as made:
+        host, port = made.listener.address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=4_096)
+        writer.write(f"GET {api.PREFIX}/stream HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n".encode())
+        async with asyncio.timeout(patient(SECONDS)):
+            await reader.readuntil(b"retry: ")
+            while len(made.site.streams):
+                made.site.take(b"x" * BOUND)
+                await made.turn()
+        writer.close()
+
+
+async def test_all_streams_end_at_once() -> None:
+    async with serving() as made, made.client(limits=httpx.Limits(max_connections=None)) as client:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(_read_to_the_end(client))
+            async with asyncio.timeout(patient(SECONDS)):
+                while len(made.site.streams) < 20:
+                    await made.turn()
+            made.site.streams.close()
+            began = asyncio.get_running_loop().time()
+            await made.listener.stop()
+        assert asyncio.get_running_loop().time() - began < patient(2)
+
+
+async def _read_to_the_end(client: httpx.AsyncClient) -> None:
+    async with client.stream("GET", "/live/now") as stream:
+        async for _ in stream.aiter_bytes():
+            pass

@@ -1,0 +1,170 @@
+"""Spans of LiveKit's agents and of pipecat's bots, in both encodings, are calls with the turns that they tell."""
+
+import base64
+import json
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]  # it brings no types
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import Status, StatusCode
+
+from schemas.closed_sets import Anchor
+from schemas.scores.records import ToolUseFact, TurnValues
+from streamer.sources.http.posted import UnreadableBodyError
+from streamer.sources.http.traces import PROTOBUF, posted_spans
+from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
+from tests.support.fakes.engine_feed import Feed, plain, records_of
+from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
+
+NOW_MS = int(time.time() * 1000) - 60_000
+HEADERS = {"authorization": f"Bearer {TOKEN}"}
+
+
+class Kept(SpanExporter):
+    """Keeps the spans that the SDK exports."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.spans += spans
+        return SpanExportResult.SUCCESS
+
+
+Given = tuple[str, int, int, dict[str, Any]]
+OF_LIVEKIT: tuple[Given, ...] = (
+    ("user_speaking", 2_000, 3_000, {}),
+    ("user_turn", 2_000, 3_300, {"lk.pii.user_transcript": "My badge is lost.", "lk.transcription_delay": 0.2}),
+    ("llm_request", 3_300, 3_600, {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 12}),
+    ("llm_node", 3_300, 3_600, {"lk.pii.response.text": "Which one?", "lk.response.ttft": 0.25}),
+    ("function_tool", 3_350, 3_550, {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "find", "gen_ai.tool.call.id": "t1",
+                                     "gen_ai.tool.call.arguments": '{"n": 1}', "lk.function_tool.is_error": True}),
+    ("tts_node", 3_600, 4_500, {"lk.response.ttfb": 0.1}),
+    ("agent_speaking", 3_900, 5_000, {}),
+    ("user_speaking", 9_000, 9_500, {}),
+    ("agent_session", 1_000, 10_000, {"lk.agent_name": "desk"}),
+)  # fmt: skip
+OF_PIPECAT: tuple[Given, ...] = (
+    ("stt", 2_000, 3_100, {"transcript": "My badge is lost.", "is_final": True, "metrics.ttfb": 0.1}),
+    ("llm", 3_100, 3_500, {"gen_ai.operation.name": "chat", "metrics.ttfb": 0.3}),
+    ("tts", 3_500, 3_800, {"text": "Which one?", "metrics.ttfb": 0.2}),
+    ("turn", 2_000, 5_000, {"turn.number": 1, "turn.user_bot_latency_seconds": 0.9}),
+    ("conversation", 1_000, 6_000, {"conversation.id": "c", "conversation.type": "voice"}),
+)
+
+
+def exported(given_spans: Sequence[Given], *, fails: str | None = None) -> Any:
+    """The request in which OpenTelemetry's own SDK and encoder send these spans of one trace."""
+    provider, kept = TracerProvider(resource=Resource({"service.name": "desk"})), Kept()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    tracer = provider.get_tracer("test")
+    with tracer.start_as_current_span("root"):
+        for name, begin_ms, end_ms, attributes in given_spans:
+            span = tracer.start_span(name, attributes=attributes, start_time=(NOW_MS + begin_ms) * 1_000_000)
+            if name == fails:
+                span.set_status(Status(StatusCode.ERROR))
+            span.end((NOW_MS + end_ms) * 1_000_000)
+    return encode_spans(kept.spans)
+
+
+def in_json(request: Any) -> bytes:
+    """The same in OTLP's JSON, whose ids are in hexadecimal digits."""
+    document = MessageToDict(request)
+    for resource in document["resourceSpans"]:
+        for span in (span for scope in resource["scopeSpans"] for span in scope["spans"]):
+            for name in ("traceId", "spanId", "parentSpanId"):
+                if name in span:
+                    span[name] = base64.b64decode(span[name]).hex()
+    return json.dumps(document).encode()
+
+
+async def sent(receiver: Receiver, request: Any, encoding: str) -> Any:
+    body, kind = (
+        (request.SerializeToString(), PROTOBUF) if encoding == "protobuf" else (in_json(request), "application/json")
+    )
+    return await receiver.post("/v1/traces", body, content_type=kind, **HEADERS)
+
+
+def scored(receiver: Receiver) -> list[Any]:
+    feed = Feed()
+    for (source, event), record in zip(receiver.written, receiver.writer.records, strict=True):
+        # Each event comes five seconds late, in the order of the spans' ends: silence would be taken for dead air.
+        feed.send(
+            source,
+            event,
+            event["timestamp"] - FEED_T0_MS,
+            broker_ms=event["timestamp"] - FEED_T0_MS + 5_000,
+            key=record.key.decode(),
+        )
+        feed.advance(event["timestamp"] - FEED_T0_MS + 9_000)
+    feed.advance(NOW_MS - FEED_T0_MS + 3_600_000)
+    feed.close_all()
+    return records_of(feed.effects)
+
+
+@pytest.mark.parametrize("encoding", ["protobuf", "json"])
+async def test_spans_of_livekit_are_a_call_with_latency_words_stages_and_tool(
+    receiver: Receiver, encoding: str
+) -> None:
+    request = exported(OF_LIVEKIT)
+    answer = await sent(receiver, request, encoding)
+    assert (answer.status_code, answer.json()["refused_events"]) == (202, 0)
+    trace_id = request.resource_spans[0].scope_spans[0].spans[0].trace_id.hex()
+    assert {record.key.decode() for record in receiver.writer.records} == {f"trace-{trace_id}"}
+    records = scored(receiver)
+    row = next(each for each in reversed(records) if isinstance(each, TurnValues) and each.turn == 1)
+    assert (plain(row.voice_to_voice_ms), row.anchor, row.labels.agent) == (900, Anchor.VAD, "desk")
+    tool = [each for each in records if isinstance(each, ToolUseFact)][-1]
+    assert (tool.tool, tool.outcome, tool.duration_ms) == ("find", "error", 200)
+    assert [event["value"] for _, event in receiver.written if event["type"] == "TTFBMetricsData"] == [0.25, 0.1]
+    said = [event["data"]["content"] for _, event in receiver.written if event["type"].endswith("_message")]
+    assert said == ["My badge is lost.", "Which one?"]
+    assert [each for each in records if each.name == "dead_air"] == []
+    assert [each.ended_at_ms - NOW_MS for each in records if each.name == "closed"] == [10_000]
+
+
+async def test_a_request_that_is_sent_again_has_the_same_ids(receiver: Receiver) -> None:
+    request = exported(OF_LIVEKIT)
+    for encoding in ("protobuf", "json"):
+        await sent(receiver, request, encoding)
+    records = receiver.writer.records
+    first, second = records[: len(records) // 2], records[len(records) // 2 :]
+    assert [each.headers for each in first] == [each.headers for each in second]
+
+
+async def test_spans_of_pipecat_are_words_and_stages_and_a_failure_is_an_error(receiver: Receiver) -> None:
+    await sent(receiver, exported(OF_PIPECAT, fails="llm"), "protobuf")
+    kinds = [event["type"] for _, event in receiver.written]
+    assert kinds == [
+        "call_started", "user_message", "TTFBMetricsData", "TTFBMetricsData", "error", "tts_text", "TTFBMetricsData", "user_bot_latency",
+        "call_ended",
+    ]  # fmt: skip
+    assert [each.errors for each in scored(receiver) if each.name == "agent_errors"] == [1]
+
+
+async def test_what_is_no_export_request_is_refused(receiver: Receiver) -> None:
+    for body, kind in (
+        (b"\xff\xff", PROTOBUF),
+        (b"[]", "application/json"),
+        (b"{", "application/json"),
+        (b'{"resourceSpans": 5}', "application/json"),
+    ):
+        answer = await receiver.post("/v1/traces", body, content_type=kind, **HEADERS)
+        assert (answer.status_code, "no export request" in answer.text) == (400, True)
+    assert (await receiver.post("/v1/traces", b"")).status_code == 401
+    assert receiver.written == []
+
+
+@given(st.binary(max_size=300), st.sampled_from([PROTOBUF, "application/json"]))
+def test_no_body_breaks_the_reading(body: bytes, kind: str) -> None:
+    with suppress(UnreadableBodyError):
+        list(posted_spans(body, kind, {}))
