@@ -233,7 +233,8 @@ def outcome_of(call: Call, turn: int, view: TurnView, *, is_over: bool) -> str |
         return None
     if view.has_assistant or view.is_answered_in_text or view.recorded_ms is not None:
         machine_turn: Any = live.machine.turns.get(turn + 1)
-        return "interrupted" if machine_turn is not None and machine_turn.user_interrupted else "answered"
+        is_cut = machine_turn is not None and getattr(machine_turn, "spoke_over", machine_turn.user_interrupted)
+        return "interrupted" if is_cut else "answered"
     silences = [subject for subject in call._revisions.published if subject[:2] == ("dead_air", turn)]
     is_heard = live.has_speech_events and view.are_times_exact and (turns.sides.assistant or silences)
     if not is_heard or (turn >= turns.current and not is_over):

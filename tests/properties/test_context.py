@@ -7,7 +7,7 @@ from consumers.engine.call import Call
 from consumers.engine.effects import Effect
 from consumers.engine.evaluator import NO_LIMITS
 from tests.properties.steered_calls import Prefix, arrived, drawn, steered_arrivals
-from tests.reference.oracle import batch_context
+from tests.reference.oracle import batch_context, turns_spoken_over
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.laws import examples
 
@@ -23,6 +23,8 @@ def test_prefix_equals_batch(data: st.DataObject) -> None:
         call.receive(arrival, out)
         prefix.add(stream, index)
         assert call.context().to_dict() == batch_context(prefix.call()), f"after {stream}[{index}]"
+        spoken_over = {turn for turn, state in call.history.machine.turns.items() if state.spoke_over}
+        assert spoken_over == turns_spoken_over(prefix.call()), f"after {stream}[{index}]"
 
 
 @examples(times=0.4)

@@ -118,7 +118,7 @@ def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject)
         scored = {turn: value for turn, value in expected.items() if not isinstance(value, str)}
         assert {record.turn: value_of(record) for record in latencies} == scored
         for name, turns in (
-            ("interruption_by_user", context.user_interrupted_turns),
+            ("interruption_by_user", {turn for turn, state in heard.items() if state.spoke_over}),
             ("interruption_by_assistant", context.assistant_interrupted_turns),
         ):
             assert {r.turn for r in published.values() if r.name == name and holds(r)} == turns

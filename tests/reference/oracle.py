@@ -43,6 +43,30 @@ class Event(NamedTuple):
 
 def batch_context(call: Json) -> Json:
     """Recompute the context of a wire-level call, or of any prefix of its streams, in the conformance encoding."""
+    pipeline_type, reason, history = given(call)
+    machine = Machine(pipeline_type)
+    for event in history:
+        machine.step(event)
+    return finish(machine, history, reason)
+
+
+def turns_spoken_over(call: Json) -> set[int]:
+    """The turns in which the user began to speak while the assistant was heard, whatever EVA's flag says of them."""
+    pipeline_type, _, history = given(call)
+    machine, is_heard, turns = Machine(pipeline_type), False, set[int]()
+    for event in history:
+        machine.step(event)
+        if event.source != "simulator" or event.type not in {"audio_start", "audio_end"}:
+            continue
+        if event.data["user"] != "user":
+            is_heard = event.type == "audio_start"
+        elif event.type == "audio_start" and is_heard:
+            turns.add(machine.turn)
+    return turns
+
+
+def given(call: Json) -> tuple[str, str | None, list[Event]]:
+    """The kind of agent, why the call ended, and its history, of a wire-level call or of any prefix of its streams."""
     pipeline_type = call.get("pipeline_type") or "cascade"
     reason = call.get("conversation_ended_reason")
     audit = list(call.get("audit") or [])
@@ -54,11 +78,7 @@ def batch_context(call: Json) -> Json:
         elif control["type"] == "user_text_updated":
             replace_user_text(audit, control)
     pipecat = [] if pipeline_type == "s2s" else call.get("pipecat") or []  # F2
-    history = merged_history(audit, pipecat, call.get("user_sim") or [])
-    machine = Machine(pipeline_type)
-    for event in history:
-        machine.step(event)
-    return finish(machine, history, reason)
+    return pipeline_type, reason, merged_history(audit, pipecat, call.get("user_sim") or [])
 
 
 def merged_history(audit: Iterable[Json], pipecat: Iterable[Json], simulator: Iterable[Json]) -> list[Event]:

@@ -140,7 +140,7 @@ def _outcome(
         return None
     following = heard.turn(turn.number + 1)
     if view.has_assistant or view.is_answered_in_text or view.recorded_ms is not None:
-        return TurnOutcome.INTERRUPTED if following is not None and following.user_interrupted else TurnOutcome.ANSWERED
+        return TurnOutcome.INTERRUPTED if following is not None and following.is_barge_in else TurnOutcome.ANSWERED
     is_last = turn.number >= heard.current
     if not view.are_times_exact or not live.has_speech_events or (is_last and not is_over):
         return None

@@ -107,7 +107,9 @@ def is_there(text: Pieces | None) -> bool:
 class TurnState:
     """One turn. Every field is an immutable value, so a copy is shallow; `epoch` names the checkpoint that still shares it.
 
-    Texts are None where the turn has none, which is not the same as empty.
+    Texts are None where the turn has none, which is not the same as empty. `user_interrupted` is EVA's flag: in a call without audit
+    entries of the user, one interruption leaves it set in later turns, too. `spoke_over` says whether the user began to speak in this
+    turn while the assistant was heard.
     """
 
     epoch: int
@@ -122,6 +124,7 @@ class TurnState:
     assistant_ends: Times = ()
     assistant_interrupted: bool = False
     user_interrupted: bool = False
+    spoke_over: bool = False
     is_fallback: bool = False
     has_assistant_entry: bool = False
 
@@ -355,7 +358,8 @@ class EvaTurnMachine:
             self.trace = TraceEntry(self.trace, "assistant", "intended", turn, group.text, None)
 
     def _user_audio_start(self, time_s: float, _time_ms: int) -> None:  # 5.6
-        if self.is_assistant_audio_open:
+        is_over = self.is_assistant_audio_open
+        if is_over:
             state = self._writable(self.turn)
             if state.intended_assistant is not None:
                 state.intended_assistant = grown(state.intended_assistant, CUT_OFF_BY_USER)
@@ -373,6 +377,7 @@ class EvaTurnMachine:
         state = self._heard(self.turn)
         if self.is_user_interruption_pending:
             state.user_interrupted = True
+        state.spoke_over = state.spoke_over or is_over
         self.is_user_audio_open = self.has_user_audio_begun = True
         self.user_audio_turn = self.turn
         self.is_responding = False

@@ -265,7 +265,7 @@ class HeardTurn(NamedTuple):
         begin_s: Start of the turn; None where it has no time.
         answer_before_end_s: End of the agent's last sound of the turn before, infinite while it is open; None without one.
         endpointing_s: Time that the bot took to rule that the caller had finished; None if not reported.
-        user_interrupted: Whether the user began to speak over the assistant.
+        user_interrupted: Whether the user began to speak over the assistant; of EVA's turns it is EVA's flag.
         assistant_interrupted: Whether the assistant began to speak over the user.
         is_fallback: Whether the agent's turn-end timer stepped in.
         silent_from_s: The user's last end, or the latest moment of the user's turn that is known; None without one.
@@ -292,6 +292,11 @@ class HeardTurn(NamedTuple):
     def has_tool_call(self) -> bool:
         """Whether a tool was called; a response without a call is no call."""
         return any(use.called_at_ms is not None for use in self.tools)
+
+    @property
+    def is_barge_in(self) -> bool:
+        """Whether the user began to speak over the assistant, by the sounds."""
+        return self.view is not None and self.view.user_interrupted
 
     @property
     def rests_on_open_sound(self) -> bool:
@@ -372,7 +377,7 @@ def cut_off_turns(turns: Mapping[int, HeardTurn]) -> set[int]:
     """
     cut = {number for number, turn in turns.items() if turn.words.is_corrected}
     for number, turn in turns.items():
-        if turn.user_interrupted:
+        if turn.is_barge_in:
             over = [
                 each for each in (number - 1, number) if each in turns and _is_heard_at(turns[each], turn.user.starts)
             ]
@@ -643,7 +648,7 @@ def view_of_eva_turn(state: TurnState, fallback_end_s: float | None = None) -> T
         assistant_start_s=state.assistant_starts[0] if state.assistant_starts else None,
         anchor=Anchor.AUDIO,
         source="elevenlabs",
-        user_interrupted=state.user_interrupted,
+        user_interrupted=state.spoke_over,
         assistant_interrupted=state.assistant_interrupted,
     )
 

@@ -51,6 +51,23 @@ def test_an_answer_that_the_caller_speaks_over_is_interrupted() -> None:
     assert (outcome(feed, 1), outcome(feed, 2)) == ("interrupted", "answered")
 
 
+def test_one_interruption_is_none_of_the_later_turns() -> None:
+    """EVA's flag stays set until the audit log has an entry of the user, which many agents never write."""
+    feed = greeted()
+    said = partial(feed.send, "user_sim", {"type": "user_speech", "data": {"text": "And then?"}})
+    said(3_000)
+    feed.assistant_audio(4_000, None)
+    feed.user_audio(6_000, None)
+    feed._audio("audio_end", "assistant", 6_500, 0)
+    feed._audio("audio_end", "simulated_user", 8_000, 0)
+    for begin_ms in (8_000, 12_000, 16_000):
+        said(begin_ms)
+        feed.assistant_audio(begin_ms + 1_000, begin_ms + 2_000)
+        feed.user_audio(begin_ms + 3_000, begin_ms + 4_000)
+    assert [outcome(feed, turn) for turn in (1, 2, 3, 4)] == ["interrupted", "answered", "answered", "answered"]
+    assert [fact.turn for fact in feed.records("interruption_by_user")] == [2]
+
+
 def test_an_interruption_that_is_known_late_changes_the_outcome() -> None:
     feed = Feed(Limits())
     for start_ms in (0, 4_000):
