@@ -133,6 +133,7 @@ def _used_tool(span: Span) -> Iterator[Event]:
 
 def _call(span: Span) -> Iterator[Event]:
     reason = span.first("lk.close_reason")
+    yield {"type": "call_started", "timestamp": int(span.start_ms)}  # only now is the true start known
     yield {
         "type": "call_ended",
         "timestamp": int(span.end_ms),
