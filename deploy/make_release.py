@@ -237,25 +237,31 @@ def _pinned(lock: str) -> Iterator[Requirement]:
 
 
 def _image(tree: Path, archive: Path, version: str, stamp: int) -> str:
-    """Builds the image with the first tool that works, and returns what to tell if there is none."""
+    """Builds the image with the first tool that works, and returns what to tell if there is none.
+
+    Raises:
+        ReleaseError: There is one, and it could not build or save the image.
+    """
     name, dockerfile = f"callgauge:{version}", "deploy/Dockerfile"
     tools = {
         "docker": (("docker", "info"), ("docker", "save", "--output", str(archive), name)),
         "podman": (("podman", "info"), ("podman", "save", "--format", "oci-archive", "--output", str(archive), name)),
         "buildah": (("buildah", "info"), ("buildah", "push", name, f"oci-archive:{archive}:{name}")),
     }
-    why = "no docker, podman or buildah works here"
     for tool, (probe, save) in tools.items():
         if shutil.which(tool) is None or _fails(tree, *probe):
             continue
         stamped = ("--timestamp", str(stamp)) if tool != "docker" else ()
         why = _fails(tree, tool, "build", *stamped, "--file", dockerfile, "--tag", name, ".") or _fails(tree, *save)
-        if not why:
-            return ""
-        archive.unlink(missing_ok=True)
-        why = f"{tool}: {why}"
-        break
-    return f"There is no image: {why}. All other files are complete. Where Docker works: docker build --file {dockerfile} .\n"
+        if why:
+            raise ReleaseError(
+                f"{tool} works here and could not make the image: {why}. dist has no checksums: it is no release."
+            )
+        return ""
+    return (
+        "The image is skipped: no docker, podman or buildah works here. All other files are complete. Where one works: docker build "
+        f"--file {dockerfile} .\n"
+    )
 
 
 def _fails(folder: Path, *command: str) -> str:

@@ -24,9 +24,11 @@ from consumers.console.page.drawing import (
     shortened,
 )
 from consumers.console.reading import call_records, input_starts
-from consumers.console.watched import WatchedCall, past_call
+from consumers.console.watched import MAX_SCORES, WatchedCall, past_call
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.timeline import PairedUse
+from consumers.history.search import MAX_ROWS, Condition, Question
+from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.kafka.batches import OnlyBatchesWith
 from consumers.runtime.kafka.connection import KafkaRefusedError, partition_counts
 from consumers.runtime.kafka.polling import murmur2_place
@@ -68,24 +70,35 @@ CLOSED_TOGETHER_MS: Final = 60_000
 """The transcript is in the transaction that closes the call; the clocks of broker and evaluator may differ by so much."""
 FOLLOW_MS: Final = 500
 """How long a call's records are gathered before its text is written again."""
+FETCH_WAIT_MS: Final = 20
+"""How long the broker keeps a fetch that has nothing: a question about offsets waits behind it."""
 REFRESH_SECONDS: Final = 0.1
 _INPUTS: Final = {topic: source for source, topic in TOPIC_BY_SOURCE.items() if source is not InputSource.JUDGE}
 
 
 @dataclass(slots=True)
+class FoundScores:
+    """Records of `scores` of one call: their partition number, their values, and the offset up to which was read."""
+
+    partition: int
+    end: int
+    values: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class FoundCalls:
-    """Places of the calls that were found, and what else was seen.
+    """The calls that were found, and what else was seen.
 
     Attributes:
         since_ms: From then on was looked.
         records: Records of `scores` that were looked at, those of others too.
-        places: By conversation id its partition number, and the offset of its first record there.
+        calls: By conversation id what was found of it.
         has_start: Ids of calls whose first record was among them.
     """
 
     since_ms: int
     records: int = 0
-    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    calls: dict[str, FoundScores] = field(default_factory=dict)
     has_start: set[str] = field(default_factory=set)
 
 
@@ -129,8 +142,9 @@ async def call_reader(settings: Settings, wanted: str) -> AsyncIterator["CallRea
         TopicsUnfitError: There is no topic `scores`.
     """
     counts = await partition_counts(settings.kafka, [SCORES_TOPIC])
-    options = {"auto_offset_reset": "earliest", "key_deserializer": OnlyBatchesWith(wanted.encode())}
-    async with onlooker(settings.kafka, "call", **options) as consumer:
+    options = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": FETCH_WAIT_MS}
+    only = OnlyBatchesWith(wanted.encode())
+    async with onlooker(settings.kafka, "call", key_deserializer=only, **options) as consumer:
         yield CallReader(settings, wanted, consumer, counts[SCORES_TOPIC])
 
 
@@ -162,7 +176,7 @@ class CallReader:
         if since_ms is not None:
             return await self._found_since(since_ms, show)
         found = await self._found_since(now_ms - NEWEST_MS, show)
-        if found.places and found.places.keys() <= found.has_start:
+        if found.calls and found.calls.keys() <= found.has_start:
             return found
         return await self._found_since(now_ms - DAY_MS, show)
 
@@ -177,34 +191,34 @@ class CallReader:
                 if not isinstance(record.key, bytes) or record.value is None:
                     continue
                 call = record.key.decode("utf-8", "replace")
-                if is_wanted(call, self._wanted) and (call in found.places or len(found.places) < MAX_CALLS):
-                    found.places.setdefault(call, (record.partition, record.offset))
+                if is_wanted(call, self._wanted) and (call in found.calls or len(found.calls) < MAX_CALLS):
+                    end = ranges[TopicPartition(topic, record.partition)][1]
+                    of_call = found.calls.setdefault(call, FoundScores(record.partition, end))
+                    if len(of_call.values) < MAX_SCORES:
+                        of_call.values.append(record.value)
                     if _begins(record.value):
                         found.has_start.add(call)
-            if self._wanted in found.places:  # other ids may end with it
-                found.places = {self._wanted: found.places[self._wanted]}
+            if self._wanted in found.calls:  # other ids may end with it
+                found.calls = {self._wanted: found.calls[self._wanted]}
                 break
         return found
 
-    async def read(self, name: str, place: tuple[int, int]) -> FoundCall:
+    async def read(self, name: str, scores: FoundScores) -> FoundCall:
         """All that the topics have of a call up to now.
 
         Args:
             name: Its conversation id.
-            place: Its partition number, and the offset of its first record of `scores`.
+            scores: What was found of it.
 
         Raises:
-            KafkaError: The broker refuses to show the scores or the transcript.
+            KafkaError: The broker refuses to show the transcript.
             TimeoutError: It hands over nothing although there is more.
         """
-        number, offset = place
+        number = scores.partition
         found = FoundCall(WatchedCall(name, self._limits, self._redactor), self._redactor)
-        scores = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
-        ends = await self._consumer.end_offsets([scores])
-        for _, record in await call_records(self._consumer, {scores: (offset, ends[scores])}, name.encode()):
-            if record.value is not None:
-                found.call.take_score(record.value)
-        self._ends = ends
+        for value in scores.values:
+            found.call.take_score(value)
+        self._ends = {TopicPartition(self._kafka.topic(SCORES_TOPIC), number): scores.end}
         if not found.call.scores:
             return found
         try:
@@ -541,7 +555,7 @@ async def the_call(settings: Settings, wanted: str, since_ms: int | None, since:
         OperatorError: There is none, or there are several; or no broker answers, or it refuses.
     """
     async with call_reader(settings, wanted) as reader:
-        return (await _one(reader, wanted, since_ms, since))[0]
+        return (await _one(reader, settings, wanted, since_ms, since))[0]
 
 
 async def follow_call(settings: Settings, wanted: str, since_ms: int | None, since: str) -> None:
@@ -549,15 +563,54 @@ async def follow_call(settings: Settings, wanted: str, since_ms: int | None, sin
 
     async def shown() -> None:
         async with call_reader(settings, wanted) as reader:
-            found, number = await _one(reader, wanted, since_ms, since)
+            found, number = await _one(reader, settings, wanted, since_ms, since)
             printed: set[str] = set()
             print_call(found, printed)
-            if found.call.closed is None:
+            if found.call.closed is None and number is not None:
                 async for _ in reader.follow(found, number):
                     print_call(found, printed)
 
     with stop_on_signals() as stop:
         await first_of(stop.wait(), shown())
+
+
+def in_history(settings: Settings, wanted: str) -> FoundCall | None:
+    """The call of the history whose id is the wanted text, or ends with it; None without one, or without a folder of history.
+
+    Raises:
+        OperatorError: There are several, or the folder cannot be read.
+    """
+    if settings.history.folder is None:
+        return None
+    store = SqliteHistory(settings.history.folder)
+    try:
+        ending = Question(0, wall_clock_ms() + 1, [Condition("conversation_id", "~", wanted)], most=MAX_ROWS)
+        names = [str(row["conversation_id"]) for row in store.find(ending)]
+        names = [name for name in names if is_wanted(name, wanted)]
+        names = [wanted] if wanted in names else list(dict.fromkeys(names))[:MAX_CALLS]
+        if not names:
+            return None
+        _require_one(names, wanted)
+        records, transcript = store.call_records(names[0])
+    finally:
+        store.close()
+    redactor = Redactor(settings.redaction)
+    found = FoundCall(WatchedCall(names[0], settings.limits, redactor), redactor)
+    for record in records:
+        found.call.take_score(record.model_dump_json().encode())
+    if transcript is not None:
+        found.transcript = TRANSCRIPT.validate_json(transcript)
+    found.remarks.append(
+        f"The topics do not have it; this is from the history in {settings.history.folder}, which keeps no arguments of tools."
+    )
+    return found
+
+
+def _require_one(names: Sequence[str], wanted: str) -> None:
+    if len(names) > 1:
+        more = " or more" if len(names) == MAX_CALLS else ""
+        listed = "".join(f"\n  {name}" for name in names)
+        raise OperatorError(f"{len(names)}{more} calls end with {wanted!r}; give more of the id:{listed}")
 
 
 def print_call(found: FoundCall, printed: set[str]) -> None:
@@ -588,18 +641,19 @@ def searching() -> Iterator[Callable[[float], None]]:
         yield show
 
 
-async def _one(reader: CallReader, wanted: str, since_ms: int | None, since: str) -> tuple[FoundCall, int]:
-    """The only call that was found, and its partition number."""
+async def _one(
+    reader: CallReader, settings: Settings, wanted: str, since_ms: int | None, since: str
+) -> tuple[FoundCall, int | None]:
+    """The only call that was found, and its partition number; None for one of the history."""
     with searching() as show:
         found = await reader.find(since_ms, show)
-    if not found.places:
+    if not found.calls:
+        if (past := in_history(settings, wanted)) is not None:
+            return past, None
         raise await reader.not_found(found, since)
-    if len(found.places) > 1:
-        more = " or more" if len(found.places) == MAX_CALLS else ""
-        listed = "".join(f"\n  {name}" for name in found.places)
-        raise OperatorError(f"{len(found.places)}{more} calls end with {wanted!r}; give more of the id:{listed}")
-    ((name, place),) = found.places.items()
-    call = await reader.read(name, place)
+    _require_one(list(found.calls), wanted)
+    ((name, scores),) = found.calls.items()
+    call = await reader.read(name, scores)
     if not call.call.scores:
         raise OperatorError(
             f"The scores of {name} are of a newer version, or of another program: this version cannot read them."
@@ -612,4 +666,4 @@ async def _one(reader: CallReader, wanted: str, since_ms: int | None, since: str
         say(
             f"{call.call.left_out} records were left out: of a newer version, of another program, or refused by the evaluator."
         )
-    return call, place[0]
+    return call, scores.partition

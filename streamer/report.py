@@ -64,7 +64,7 @@ def reported_call(scoring: RecordedScoring, anchor_id: str, redactor: Redacts) -
     """A call that was scored, with its words and sounds, as a report or a table shows it."""
     call = scoring.call
     heard = heard_in(folded_recording(call)[0], [event.time_ms for event in in_time_order(call)])
-    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, redactor)
+    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, redactor, scoring.records)
 
 
 # Recorded calls as a table for the terminal: how long callers waited, how far the calls got, and what stands out.

@@ -11,8 +11,8 @@ from typing import Final
 
 Boxes = Mapping[str, Mapping[str, str]]
 """By the id of an element of the page, its children in order: by the id of each its markup."""
-MAX_MESSAGES: Final = 8
-"""Messages of one version that are kept, one for each version that readers come from."""
+MAX_EVENTS: Final = 8
+"""Events of one version that are kept, one for each version that readers come from."""
 
 
 class Channel:
@@ -29,7 +29,7 @@ class Channel:
         self._boxes: dict[str, dict[str, str]] = {}
         self._changed_in: dict[str, int] = {}
         self._ordered_in: dict[str, int] = {}
-        self._messages: dict[int, str] = {}
+        self._events: dict[int, bytes] = {}
         self._facts: dict[str, object] = {}
         self._has_news = asyncio.Event()
 
@@ -60,15 +60,15 @@ class Channel:
         there = {part for parts in boxes.values() for part in parts}
         self._changed_in = {part: at for part, at in (self._changed_in | changed).items() if part in there}
         self._ordered_in |= reordered
-        self._messages.clear()
+        self._events.clear()
         self._has_news.set()
         self._has_news = asyncio.Event()
 
-    def message(self, since: int = 0) -> str:
-        """What a reader lacks that has the version `since`, as one line of JSON; 0 gives everything."""
+    def event(self, since: int = 0) -> bytes:
+        """What a reader lacks that has the version `since`, as a server-sent event; 0 gives everything."""
         since = since if 0 < since <= self.version else 0
-        message = self._messages.get(since)
-        if message is None:
+        event = self._events.get(since)
+        if event is None:
             parts = {
                 part: markup
                 for box in self._boxes.values()
@@ -76,10 +76,11 @@ class Channel:
                 if self._changed_in[part] > since
             }
             order = {box: list(parts) for box, parts in self._boxes.items() if self._ordered_in[box] > since}
-            message = json.dumps({"parts": parts, "order": order, **self._facts}, separators=(",", ":"))
-            if len(self._messages) < MAX_MESSAGES:
-                self._messages[since] = message
-        return message
+            text = json.dumps({"parts": parts, "order": order, **self._facts}, separators=(",", ":"))
+            event = f"id: {self.name}.{self.version}\ndata: {text}\n\n".encode()
+            if len(self._events) < MAX_EVENTS:
+                self._events[since] = event
+        return event
 
     async def newer_than(self, version: int) -> int:
         """Waits until there is a newer version, and returns it."""

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from consumers.console.fleet import STEP_MS, Fleet, Step
 from consumers.console.page.calls import ReportedCall
-from consumers.console.page.drawing import counted, day_and_time, duration, in_words, percent, seconds
+from consumers.console.page.drawing import clock, counted, day_and_time, in_words, percent, seconds
 from consumers.console.page.rendering import ICON, render
 from consumers.console.page.sections import section
 from schemas.closed_sets import SortKey
@@ -113,6 +113,8 @@ def now_page(site: Site, boxes: Mapping[str, Mapping[str, str]], wanted: WantedC
     content = render(
         "now.html",
         wanted=wanted,
+        query=query_of(wanted),
+        wall=wall,
         orders=ORDERS,
         **{name: filled[name] for name in ("head", "alerts", "lines", "names", "rest")},
         rows=filled["calls"],
@@ -182,7 +184,7 @@ def _row(site: Site, call: ShownCall) -> _Row:
         first_ms=view.first_seen_ms,
         changed_ms=view.changed_ms,
         until_ms=view.changed_ms if is_over else None,
-        length=duration(view.changed_ms - view.first_seen_ms),
+        length=clock(view.changed_ms - view.first_seen_ms),
     )
 
 

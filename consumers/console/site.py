@@ -43,6 +43,8 @@ RETRY_SECONDS: Final = 5
 """Pause after which a refused reader should try again."""
 LOGIN_PAUSE_SECONDS: Final = 0.5
 """How long the answer to a wrong token takes."""
+NOW_SHARE: Final = 0.1
+"""Share of a processor that telling the state of all calls may take, however often it is asked for; it is that much older then."""
 RENDER_SECONDS: Final = 0.5
 """Least time from one state of a call's page to the next."""
 RENDER_SHARE: Final = 0.3
@@ -186,6 +188,7 @@ class ConsoleSite:
         self._access = Access(settings)
         self._ring = _Ring()
         self._now: RunningCalls = fleet.now(wall_clock_ms())
+        self._now_until = 0.0
         self._lists: dict[WantedCalls, tuple[Channel, list[int]]] = {}
         self._drawn: dict[str, _Opened] = {}
         self._boot = secrets.token_hex(4)
@@ -225,8 +228,8 @@ class ConsoleSite:
 
     async def tick(self) -> float:
         """Brings the pages of running calls up to date, and answers requests between them; returns the seconds that it took."""
-        began = time.perf_counter()
-        self._now = self._fleet.now(wall_clock_ms())
+        began, self._now_until = time.perf_counter(), 0.0
+        self._present()
         took_seconds = time.perf_counter() - began
         for wanted, (channel, _) in list(self._lists.items()):
             await asyncio.sleep(0)
@@ -239,6 +242,15 @@ class ConsoleSite:
     def has_readers(self) -> bool:
         """Whether anybody looks at running calls."""
         return bool(self._lists)
+
+    def _present(self) -> RunningCalls:
+        """The running calls as they are now, or were a moment ago where there are many."""
+        began = time.perf_counter()
+        if began >= self._now_until:
+            self._now = self._fleet.now(wall_clock_ms())
+            ended = time.perf_counter()
+            self._now_until = ended + (ended - began) / NOW_SHARE
+        return self._now
 
     def _now_boxes(self, wanted: WantedCalls) -> dict[str, dict[str, str]]:
         return pages.now_boxes(self._site("./"), self._now, wanted, self._fleet, self.alerts)
@@ -317,7 +329,7 @@ class ConsoleSite:
         fields = dict(request.query_params)
         is_wall = fields.pop("wall", "") not in {"", "0"}
         wanted = _query(request, api.CallsQuery, fields).wanted()
-        self._now = self._fleet.now(wall_clock_ms())
+        self._present()
         return _html(pages.now_page(self._site("./"), self._now_boxes(wanted), wanted, wall=is_wall))
 
     async def _call_page(self, request: Request, user: str) -> Response:
@@ -442,7 +454,7 @@ class ConsoleSite:
     @contextmanager
     def _listed(self, wanted: WantedCalls) -> Iterator[Channel]:
         if not self._lists:  # while nobody looked it was brought up to date seldom
-            self._now = self._fleet.now(wall_clock_ms())
+            self._present()
         if wanted not in self._lists:
             self._lists[wanted] = (Channel(f"{self._boot}-{secrets.token_hex(3)}"), [0])
             self._lists[wanted][0].update(self._now_boxes(wanted))
@@ -531,12 +543,12 @@ class ConsoleSite:
 
     async def _api_calls(self, request: Request) -> api.CallList:
         query, now_ms = _query(request, api.ListQuery), wall_clock_ms()
-        return api.call_list(self._fleet, self._fleet.now(now_ms), query, now_ms)
+        return api.call_list(self._fleet, self._present(), query, now_ms)
 
     async def _api_fleet(self, request: Request) -> api.FleetAnswer:
         _query(request, api.NoQuery)
         now_ms = wall_clock_ms()
-        return api.fleet_answer(self._fleet, self._fleet.now(now_ms), now_ms)
+        return api.fleet_answer(self._fleet, self._present(), now_ms)
 
     async def _api_call(self, request: Request) -> api.CallDetail:
         query, conversation_id = _query(request, api.MomentQuery), _id(request)

@@ -90,8 +90,8 @@ async def events_of(channel: Channel, since: int, now_ms: Callable[[], int]) -> 
     version = since if since <= channel.version else 0
     while True:
         if channel.version != version:
-            text, version = channel.message(version), channel.version
-            yield f"id: {channel.name}.{version}\ndata: {text}\n\n".encode()
+            event, version = channel.event(version), channel.version
+            yield event
             continue
         try:
             async with asyncio.timeout(BEAT_SECONDS):

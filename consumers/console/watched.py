@@ -108,7 +108,10 @@ class WatchedCall:
         heard = heard_in(call, [each.event.timestamp for each in arrivals if each.event.timestamp is not None])
         if not words:
             heard = heard._replace(turns=())
-        return ReportedCall(self.conversation_id, heard, self.newest(at_ms), ANCHOR, self._redactor)
+        known = list(self._known(at_ms))
+        return ReportedCall(
+            self.conversation_id, heard, list(newest_scores(known).values()), ANCHOR, self._redactor, known
+        )
 
     def transcript(self, at_ms: int | None = None) -> list[TranscriptTurn]:
         """What was said up to a moment, in ElevenLabs' format, redacted."""
@@ -152,4 +155,4 @@ def past_call(
             items.setdefault(turn, []).append(Said(speaker, entry.message, at_ms))
     turns = tuple(TurnHeard(number, tuple(said)) for number, said in items.items())
     heard = HeardCall(start_ms, end_ms, (), (), turns)
-    return ReportedCall(conversation_id, heard, list(newest_scores(scores).values()), ANCHOR, redactor)
+    return ReportedCall(conversation_id, heard, list(newest_scores(scores).values()), ANCHOR, redactor, scores)

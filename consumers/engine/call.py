@@ -532,6 +532,7 @@ class Call:
             tenant=event.tenant or known.tenant,
             environment=event.environment or known.environment,
             pipeline_type=self.history.pipeline_type,
+            version=event.version or known.version,
         )
         self.live.set_labels(labels, self.end.last_ms, out)
         self._judged.started(event, labels.agent, self.live, self.end.last_ms, out)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, assert_never
 
-from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS, CloseReason, Speaker, UnscoredReason
+from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS, Speaker, UnscoredReason
 from schemas.metrics.catalogue import metric_named
 from schemas.scores.live_view import CallGoals
 from schemas.scores.records import (
@@ -127,16 +127,18 @@ class UserTurns(NamedTuple):
         return after.waits - (self.waits if after.turn == self.turn else 0)
 
 
-# Sums the progress of the running calls that have goals, by agent.
+# Sums the progress of the running calls that have goals, by agent, tenant and environment.
 
-MAX_KNOWN_AGENTS: Final = 10_000
-"""Most agents that stay on the page at 0 after their last call with goals."""
+Who = tuple[str, ...]
+
+MAX_KNOWN_GROUPS: Final = 10_000
+"""Most combinations of agent, tenant and environment that stay on the page at 0 after their last call, or their last with goals."""
 PROGRESS_PARTS: Final = 10_000
 """Parts of 1 in which progress, which has four decimals, is an integer. So sums of it are exact after any removal."""
 
 
 @dataclass(slots=True)
-class _OfAgent:
+class _Sums:
     calls_known: int = 0
     calls_unknown: int = 0
     progress_parts: int = 0
@@ -145,47 +147,47 @@ class _OfAgent:
 
 
 class RunningProgress:
-    """Sums over the running calls that have goals, by agent."""
+    """Sums over the running calls that have goals, by agent, tenant and environment."""
 
     def __init__(self) -> None:
-        self._agents: defaultdict[str, _OfAgent] = defaultdict(_OfAgent)
+        self._groups: defaultdict[Who, _Sums] = defaultdict(_Sums)
 
-    def add(self, agent: str, goals: CallGoals) -> None:
+    def add(self, who: Who, goals: CallGoals) -> None:
         """Adds the progress of a running call."""
-        self._count(agent, goals, 1)
+        self._count(who, goals, 1)
 
-    def remove(self, agent: str, goals: CallGoals) -> None:
+    def remove(self, who: Who, goals: CallGoals) -> None:
         """Removes the progress of a call, exactly as it was added."""
-        self._count(agent, goals, -1)
+        self._count(who, goals, -1)
 
     def calls(self) -> Mapping[tuple[str, ...], float]:
-        """Returns the number of calls, by agent and by whether their progress is known."""
+        """Returns the number of calls, by whose they are and by whether their progress is known."""
         return {
-            (agent, state): calls
-            for agent, sums in self._shown()
+            (*who, state): calls
+            for who, sums in self._shown()
             for state, calls in (("known", sums.calls_known), ("unknown", sums.calls_unknown))
         }
 
     def progress(self) -> Mapping[tuple[str, ...], float]:
-        """Returns the sum of their progress, by agent."""
-        return {(agent,): sums.progress_parts / PROGRESS_PARTS for agent, sums in self._shown()}
+        """Returns the sum of their progress, by whose they are."""
+        return {who: sums.progress_parts / PROGRESS_PARTS for who, sums in self._shown()}
 
     def subgoals(self) -> Mapping[tuple[str, ...], float]:
-        """Returns the number of their subgoals, by agent and by whether they are reached."""
+        """Returns the number of their subgoals, by whose they are and by whether they are reached."""
         return {
-            (agent, state): subgoals
-            for agent, sums in self._shown()
+            (*who, state): subgoals
+            for who, sums in self._shown()
             for state, subgoals in (("reached", sums.reached), ("open", sums.subgoals - sums.reached))
         }
 
-    def _shown(self) -> Iterator[tuple[str, _OfAgent]]:
-        if len(self._agents) > MAX_KNOWN_AGENTS:
-            running = {agent: sums for agent, sums in self._agents.items() if sums.calls_known or sums.calls_unknown}
-            self._agents = defaultdict(_OfAgent, running)
-        yield from self._agents.items()
+    def _shown(self) -> Iterator[tuple[Who, _Sums]]:
+        if len(self._groups) > MAX_KNOWN_GROUPS:
+            running = {who: sums for who, sums in self._groups.items() if sums.calls_known or sums.calls_unknown}
+            self._groups = defaultdict(_Sums, running)
+        yield from self._groups.items()
 
-    def _count(self, agent: str, goals: CallGoals, calls: int) -> None:
-        sums = self._agents[agent]
+    def _count(self, who: Who, goals: CallGoals, calls: int) -> None:
+        sums = self._groups[who]
         if goals.progress is None:
             sums.calls_unknown += calls
         else:
@@ -197,11 +199,6 @@ class RunningProgress:
 
 # The running calls as the score records show them: how many, their progress, and who waits; bounded in number and in
 # time.
-
-MAX_KNOWN_GROUPS: Final = 10_000
-"""Most combinations of agent, tenant and environment that stay on the page at 0 after their last call."""
-
-Who = tuple[str, ...]
 
 
 class CallSoFar(NamedTuple):
@@ -320,9 +317,9 @@ class ActiveCalls:
         if not goals.subgoals or call.so_far.is_over:
             return
         if sign > 0:
-            self.progress.add(call.who[0], goals)
+            self.progress.add(call.who, goals)
         else:
-            self.progress.remove(call.who[0], goals)
+            self.progress.remove(call.who, goals)
 
 
 # Turns a score record into samples of metrics. Pure: what to count and observe, for the service to carry out.
@@ -383,19 +380,17 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
     if not call.is_over:
         delay_ms = max(0, now_ms - record.caused_at_ms)  # below 0 only where clocks disagree
         yield Observed("callgauge_event_to_score_seconds", (record.labels.pipeline_type,), to_seconds(delay_ms))
-    agent, environment = record.labels.agent, record.labels.environment
-    where, who = (agent, environment), (agent, record.labels.tenant, environment)
+    who = (record.labels.agent, record.labels.tenant, record.labels.environment)
     if new_waits := call.user_turns.new_waits(record):
         yield Counted("callgauge_user_turns_total", who, new_waits)
     for speaker in call.interruptions.counted(record):
-        yield Counted("callgauge_interruptions_total", (*where, speaker))
+        yield Counted("callgauge_interruptions_total", (*who, speaker))
     match record:
         case VoiceToVoiceLatency():
             yield from _latency(record, who)
         case CallStartedFact():
             if record.is_first:
                 yield Counted("callgauge_calls_started_total", who)
-                yield from _at_zero(who)
         case InterruptionFact() | ProgressScore() | AgentErrorsFact():
             # One counts when the call leaves its turn, one is shown while the call runs and observed when it closes, and the
             # evaluator counts each error itself.
@@ -405,65 +400,53 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
                 yield Counted("callgauge_dead_air_total", who)
         case ToolUseFact():
             if record.is_first:
-                yield Counted("callgauge_tool_calls_total", (*where, record.tool, record.outcome))
+                yield Counted("callgauge_tool_calls_total", (*who, record.tool, record.outcome))
         case ClosedFact():
             yield Counted("callgauge_calls_ended_total", (*who, record.reason))
-            yield Observed("callgauge_call_turns", where, record.turns)
+            yield Observed("callgauge_call_turns", who, record.turns)
             last = call.goals.newest
             if last is not None and last.auc is not None:
-                yield Observed("callgauge_call_auc_ratio", (agent,), last.auc)
+                yield Observed("callgauge_call_auc_ratio", who, last.auc)
             if last is not None and last.ppt is not None:
-                yield Observed("callgauge_call_ppt_ratio", (agent,), last.ppt)
+                yield Observed("callgauge_call_ppt_ratio", who, last.ppt)
             if call.progress is not None:
-                yield Observed("callgauge_call_progress_ratio", (agent,), call.progress)
+                yield Observed("callgauge_call_progress_ratio", who, call.progress)
                 if call.goals.goal_set is not None:
-                    labels = (call.goals.goal_set, environment)
+                    labels = (*who, call.goals.goal_set)
                     yield Observed("callgauge_goal_set_progress_ratio", labels, call.progress)
         case GoalsFact():
             if record.is_first:
-                yield Counted("callgauge_calls_with_goals_total", where)
+                yield Counted("callgauge_calls_with_goals_total", who)
                 for outcome in ("success", "failure"):  # `increase()` cannot see a step from nothing to 1
-                    yield Counted("callgauge_goal_set_calls_total", (record.goal_set.id, environment, outcome), 0)
+                    yield Counted("callgauge_goal_set_calls_total", (*who, record.goal_set.id, outcome), 0)
                 by_judge = sum(subgoal.is_judged for subgoal in record.goal_set.subgoals)
                 by_code = len(record.goal_set.subgoals) - by_judge
-                yield Counted("callgauge_subgoals_total", (agent, "code"), by_code)
-                yield Counted("callgauge_subgoals_total", (agent, "judge"), by_judge)
+                yield Counted("callgauge_subgoals_total", (*who, "code"), by_code)
+                yield Counted("callgauge_subgoals_total", (*who, "judge"), by_judge)
         case SubgoalScore():
             if record.is_first:
-                yield Counted("callgauge_subgoals_reached_total", (agent, record.checked_by))
+                yield Counted("callgauge_subgoals_reached_total", (*who, record.checked_by))
         case StallFact():
             if record.is_first:
-                yield Counted("callgauge_progress_stalls_total", (*where, record.by))
+                yield Counted("callgauge_progress_stalls_total", (*who, record.by))
         case TurnValues():
             if record.is_first and record.turn is not None and record.turn >= 1:
                 yield Counted("callgauge_turns_total", who)
-            yield from _turn(record, where)
+            yield from _turn(record, who)
         case CallValues():
             if record.status is TurnStatus.FINAL:
-                yield from _call(record, agent)
+                yield from _call(record, who)
                 if record.success_final_turn is not None:
-                    yield from _success(record.success_final_turn, where, call.goals.goal_set)
+                    yield from _success(record.success_final_turn, who, call.goals.goal_set)
         case _:
             assert_never(record)
 
 
-def _at_zero(who: tuple[str, str, str]) -> Iterator[Sample]:
-    """Creates the counters that rates are made of, because `increase()` cannot see a step from nothing to 1."""
-    agent, _, environment = who
-    yield Counted("callgauge_calls_ended_total", (*who, CloseReason.ENDED), 0)
-    for name in ("callgauge_turns_total", "callgauge_user_turns_total", "callgauge_dead_air_total"):
-        yield Counted(name, who, 0)
-    for speaker in Speaker:
-        yield Counted("callgauge_interruptions_total", (agent, environment, speaker), 0)
-    yield Counted("callgauge_calls_with_goals_total", (agent, environment), 0)
-    yield Counted("callgauge_progress_stalls_total", (agent, environment, "turns"), 0)
-
-
-def _latency(record: VoiceToVoiceLatency, who: tuple[str, str, str]) -> Iterator[Sample]:
+def _latency(record: VoiceToVoiceLatency, who: Who) -> Iterator[Sample]:
     """Observes the first value. Later ones only count as revisions, because a histogram cannot remove a value."""
     is_restated = record.schema_version == _SCHEMA_THAT_RESTATES and record.status is TurnStatus.FINAL
     if record.revision > 1 and not record.is_first and not is_restated:
-        yield Counted("callgauge_turn_revisions_total", (who[0], REVISED_LATENCY))
+        yield Counted("callgauge_turn_revisions_total", (*who, REVISED_LATENCY))
     if isinstance(record.result, Scored) and record.is_first:
         if record.source is None or record.anchor is None:
             raise UncountableRecordError(f"a scored {record.name} names no source or no anchor")
@@ -475,90 +458,89 @@ def _latency(record: VoiceToVoiceLatency, who: tuple[str, str, str]) -> Iterator
             yield Observed("callgauge_turn_response_latency_seconds", labels, to_seconds(latency_ms))
 
 
-def _turn(record: TurnValues, where: tuple[str, str]) -> Iterator[Sample]:
+def _turn(record: TurnValues, who: Who) -> Iterator[Sample]:
     """Observes the values that no earlier revision of the row had. A value that changes is not observed again."""
-    agent = where[0]
     stages = {f"{STAGE_PREFIX}{each.stage}": each for each in record.stages}
     for name in record.first_known:
         if (stage := stages.get(name)) is not None:
             seconds = to_seconds(stage.latency_ms)
-            yield Observed("callgauge_stage_latency_seconds", (*where, stage.source, stage.stage), seconds)
+            yield Observed("callgauge_stage_latency_seconds", (*who, stage.source, stage.stage), seconds)
             continue
         match name, record:
             case "turn_taking", TurnValues(turn_taking=TurnTakingScore(result=Scored(value=value), anchor=anchor)):
                 if anchor is None:
                     raise UncountableRecordError(f"a scored {name} names no anchor")
-                yield Observed("callgauge_turn_taking_ratio", (agent, anchor), value)
+                yield Observed("callgauge_turn_taking_ratio", (*who, anchor), value)
             case "estimate_error_ms", TurnValues(estimate_error=error) if error is not None:
-                yield Observed("callgauge_estimate_error_seconds", (agent,), to_seconds(abs(error.error_ms)))
+                yield Observed("callgauge_estimate_error_seconds", who, to_seconds(abs(error.error_ms)))
             case "conciseness", TurnValues(conciseness=TextRating(result=Scored(value=value))):
-                yield Observed("callgauge_text_rating_ratio", (agent, name), value)
+                yield Observed("callgauge_text_rating_ratio", (*who, name), value)
             case "speakability", TurnValues(speakability=TextRating(result=Scored(value=value))):
-                yield Observed("callgauge_text_rating_ratio", (agent, name), value)
+                yield Observed("callgauge_text_rating_ratio", (*who, name), value)
             case _:
                 raise UncountableRecordError(
                     f"a row of a turn knows {name[:40]!r} for the first time and has no such value"
                 )
 
 
-def _call(record: CallValues, agent: str) -> Iterator[Sample]:
+def _call(record: CallValues, who: Who) -> Iterator[Sample]:
     """Adds the values of a whole call at its end. A value that is not known adds nothing, or counts as unknown."""
     if record.speech is not None:
-        yield from _speech(record.speech, agent)
+        yield from _speech(record.speech, who)
     if (errors := record.stt_wer) is not None and errors.reference_words:
-        yield Counted("callgauge_stt_reference_words_total", (agent,), errors.reference_words)
-        yield Counted("callgauge_stt_word_errors_total", (agent, "substitution"), errors.substitutions)
-        yield Counted("callgauge_stt_word_errors_total", (agent, "deletion"), errors.deletions)
-        yield Counted("callgauge_stt_word_errors_total", (agent, "insertion"), errors.insertions)
+        yield Counted("callgauge_stt_reference_words_total", who, errors.reference_words)
+        yield Counted("callgauge_stt_word_errors_total", (*who, "substitution"), errors.substitutions)
+        yield Counted("callgauge_stt_word_errors_total", (*who, "deletion"), errors.deletions)
+        yield Counted("callgauge_stt_word_errors_total", (*who, "insertion"), errors.insertions)
     if (score := record.transcript_disagreement) is not None:
         for speaker, side in ((Speaker.USER, score.user), (Speaker.ASSISTANT, score.assistant)):
             if side.turns:
-                yield Counted("callgauge_transcript_words_total", (agent, speaker), side.words)
-                yield Counted("callgauge_transcript_differences_total", (agent, speaker), side.differences)
+                yield Counted("callgauge_transcript_words_total", (*who, speaker), side.words)
+                yield Counted("callgauge_transcript_differences_total", (*who, speaker), side.differences)
     for eva_name, eva in record.eva.items():
         # `eva_response_speed` is no ratio, and is in the histogram of latencies already.
         if eva.normalized is not None or not isinstance(eva.result, Scored):
-            yield from _final(eva_name, eva.result, "callgauge_eva_score_ratio", (agent, eva_name))
+            yield from _final(eva_name, eva.result, "callgauge_eva_score_ratio", (*who, eva_name))
     for stage, agreement in record.stages.items():
         if agreement.compared:
-            yield Counted("callgauge_stage_disagreements_total", (agent, stage), agreement.disputed)
+            yield Counted("callgauge_stage_disagreements_total", (*who, stage), agreement.disputed)
     if record.tool_correctness is not None:
-        yield from _final("tool_correctness", record.tool_correctness, "callgauge_tool_correctness_ratio", (agent,))
+        yield from _final("tool_correctness", record.tool_correctness, "callgauge_tool_correctness_ratio", who)
     ratings = {"faithfulness": record.faithfulness, "conversation_progression": record.conversation_progression}
     for name, rating in ratings.items():
         if rating is not None:
-            yield from _final(name, rating.result, "callgauge_text_rating_ratio", (agent, name))
+            yield from _final(name, rating.result, "callgauge_text_rating_ratio", (*who, name))
     for anchor, latencies in record.latencies.items():
-        yield Counted("callgauge_turns_final_total", (agent, anchor, "measured"), latencies.measured)
-        yield Counted("callgauge_turns_final_total", (agent, anchor, "overlapped"), latencies.overlapped)
+        yield Counted("callgauge_turns_final_total", (*who, anchor, "measured"), latencies.measured)
+        yield Counted("callgauge_turns_final_total", (*who, anchor, "overlapped"), latencies.overlapped)
         seconds = to_seconds(latencies.measured_ms)
-        yield Counted("callgauge_turns_final_latency_seconds_total", (agent, anchor), seconds)
+        yield Counted("callgauge_turns_final_latency_seconds_total", (*who, anchor), seconds)
     for value_name, reasons in record.unscored_turns.items():
-        yield from _unscored_turns(value_name, reasons, agent)
+        yield from _unscored_turns(value_name, reasons, who)
     for reason, subgoals in record.unscored_subgoals.items():
         known = _one_of(GOAL_REASONS, reason, "subgoal")
-        yield Counted("callgauge_subgoals_unscored_total", (agent, known), subgoals)
+        yield Counted("callgauge_subgoals_unscored_total", (*who, known), subgoals)
 
 
-def _unscored_turns(name: TurnValueName, reasons: Mapping[UnscoredReason, int], agent: str) -> Iterator[Sample]:
+def _unscored_turns(name: TurnValueName, reasons: Mapping[UnscoredReason, int], who: Who) -> Iterator[Sample]:
     if name == "voice_to_voice_latency_ms":
         for reason, turns in reasons.items():
-            yield Counted("callgauge_turns_unmeasured_total", (agent, _one_of(LATENCY_REASONS, reason, name)), turns)
+            yield Counted("callgauge_turns_unmeasured_total", (*who, _one_of(LATENCY_REASONS, reason, name)), turns)
     elif name in _COUNTED_WHEN_UNSCORED:
-        yield Counted("callgauge_scores_unscored_total", (agent, name), sum(reasons.values()))
+        yield Counted("callgauge_scores_unscored_total", (*who, name), sum(reasons.values()))
     else:
         raise UncountableRecordError(f"no metric counts turns without {name}")
 
 
-def _speech(score: SpeechScore, agent: str) -> Iterator[Sample]:
+def _speech(score: SpeechScore, who: Who) -> Iterator[Sample]:
     for speaker, side in ((Speaker.USER, score.user), (Speaker.ASSISTANT, score.assistant)):
-        yield from _known("callgauge_talk_seconds_total", (agent, speaker), side.speech_ms)
-        yield from _known("callgauge_longest_monologue_seconds", (agent, speaker), side.longest_monologue_ms)
-        yield from _known("callgauge_words_per_minute", (agent, speaker), side.words_per_minute)
-        yield from _known("callgauge_repeated_questions_total", (agent, speaker), side.repeated_questions)
-    yield from _known("callgauge_overlap_seconds_total", (agent,), score.overlap_ms)
-    yield from _known("callgauge_dead_air_seconds_total", (agent,), score.dead_air_ms)
-    yield from _known("callgauge_first_word_seconds", (agent,), score.first_word_ms)
+        yield from _known("callgauge_talk_seconds_total", (*who, speaker), side.speech_ms)
+        yield from _known("callgauge_longest_monologue_seconds", (*who, speaker), side.longest_monologue_ms)
+        yield from _known("callgauge_words_per_minute", (*who, speaker), side.words_per_minute)
+        yield from _known("callgauge_repeated_questions_total", (*who, speaker), side.repeated_questions)
+    yield from _known("callgauge_overlap_seconds_total", who, score.overlap_ms)
+    yield from _known("callgauge_dead_air_seconds_total", who, score.dead_air_ms)
+    yield from _known("callgauge_first_word_seconds", who, score.first_word_ms)
 
 
 def _known(name: str, labels: tuple[str, ...], result: Result) -> Iterator[Sample]:
@@ -569,22 +551,21 @@ def _known(name: str, labels: tuple[str, ...], result: Result) -> Iterator[Sampl
         yield Counted(name, labels, value) if metric.type == "counter" else Observed(name, labels, value)
 
 
-def _success(result: Result, where: tuple[str, str], goal_set: str | None) -> Iterator[Sample]:
-    agent, environment = where
+def _success(result: Result, who: Who, goal_set: str | None) -> Iterator[Sample]:
     match result:
         case Scored(value=success):
             outcome = "success" if success == 1 else "failure"
-            yield Counted("callgauge_calls_scored_total", (agent, outcome))
+            yield Counted("callgauge_calls_scored_total", (*who, outcome))
         case Unscored(reason=reason):
             outcome = "unscored"
             known = _one_of(GOAL_REASONS, reason, "success_final_turn")
-            yield Counted("callgauge_calls_unscored_total", (agent, known))
+            yield Counted("callgauge_calls_unscored_total", (*who, known))
         case NotApplicable():
             return
         case _:
             assert_never(result)
     if goal_set is not None:
-        yield Counted("callgauge_goal_set_calls_total", (goal_set, environment, outcome))
+        yield Counted("callgauge_goal_set_calls_total", (*who, goal_set, outcome))
 
 
 def _final(name: str, result: Result, metric: str, labels: tuple[str, ...]) -> Iterator[Sample]:
@@ -593,7 +574,7 @@ def _final(name: str, result: Result, metric: str, labels: tuple[str, ...]) -> I
         case Scored(value=value):
             yield Observed(metric, labels, value)
         case Unscored():
-            yield Counted("callgauge_scores_unscored_total", (labels[0], name))
+            yield Counted("callgauge_scores_unscored_total", (*labels[:3], name))
         case NotApplicable():
             pass
         case _:

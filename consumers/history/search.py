@@ -1,11 +1,12 @@
 """Questions to history: conditions on the columns of calls, from a closed list of names and comparisons. People write no SQL."""
 
 import re
-from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 from consumers.history.rows import CALL_COLUMNS, Value
 from consumers.runtime.process import OperatorError
+from schemas.scores.records import AnyScoreRecord
 
 Comparison = Literal[">=", "<=", "!=", "=", ">", "<", "~"]
 COMPARISONS: Final[tuple[Comparison, ...]] = get_args(Comparison)
@@ -84,7 +85,7 @@ class Question(NamedTuple):
         conditions: All of them must hold.
         words: Words that the transcript must have, all of them; empty for any.
         order_by: Column by which the calls come, highest first; calls whose value is unknown come last.
-        most: Most calls to return.
+        most: Most calls to return; None for all of them, in no order.
     """
 
     since_ms: int
@@ -92,4 +93,17 @@ class Question(NamedTuple):
     conditions: Sequence[Condition] = ()
     words: Sequence[str] = ()
     order_by: str = "longest_wait_ms"
-    most: int = 50
+    most: int | None = 50
+
+
+class HistoryStore(Protocol):
+    """Past calls, as every store of them answers."""
+
+    def find(self, question: Question) -> Sequence[Mapping[str, Value]]:
+        """The rows of the calls that are asked for, highest first by their column."""
+
+    def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
+        """These columns of the calls that are asked for; without a number of calls, all of them in no order."""
+
+    def call_records(self, conversation_id: str) -> tuple[Sequence[AnyScoreRecord], bytes | None]:
+        """The newest records of a call and its transcript; no record and None if it is not here."""

@@ -11,7 +11,8 @@ import re
 import sqlite3
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,7 @@ from consumers.history.search import Question
 from consumers.runtime.process import OperatorError
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact, ClosedFact, TurnValues
 from schemas.transcript import TRANSCRIPT
+from schemas.units import DAY_MS
 
 FILE_MODE: Final = 0o600
 """Rights of a file: it has the words of people, so its owner alone reads it."""
@@ -91,6 +93,7 @@ _UPSERT_TURN: Final = (
     "WHERE excluded.revision > revision"
 )
 _UPSERT_MOMENT: Final = _UPSERT_TURN.replace("INTO turn", "INTO moment")
+_UNINDEX: Final = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)"
 _UPSERT_POSITION: Final = "INSERT INTO position VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET next = excluded.next"
 
 
@@ -156,6 +159,7 @@ class _Day:
             if writes:
                 self.connection.execute("PRAGMA journal_mode = WAL")
                 self.connection.execute("PRAGMA synchronous = NORMAL")
+                self.connection.execute("PRAGMA secure_delete = ON")
             self.columns = {str(row[1]) for row in self.connection.execute("PRAGMA table_info(call)")}
             if writes:
                 self._add_columns()
@@ -194,6 +198,13 @@ class _Day:
             "SELECT record FROM moment WHERE call = ? UNION ALL SELECT record FROM turn WHERE call = ?", [call, call]
         )
         return [SCORE_RECORD.validate_json(self.unpacked(record)) for (record,) in rows]
+
+    def remove(self, call: int) -> None:
+        """Deletes all of a call. The rows of others stay, and free pages are overwritten as the file is set."""
+        if self.has_words and (said := self.transcript(call)) is not None:
+            self.connection.execute(_UNINDEX, [call, words_of(said)])
+        for table, column in (("turn", "call"), ("moment", "call"), ("transcript", "call"), ("call", "id")):
+            self.connection.execute(f"DELETE FROM {table} WHERE {column} = ?", [call])  # noqa: S608  # our names
 
     def transcript(self, call: int) -> bytes | None:
         """Returns the transcript of a call; None without one."""
@@ -300,6 +311,41 @@ class SqliteHistory:
         if days:
             self._delete_old(max(days))
 
+    def has(self, conversation_id: str) -> bool:
+        """Whether a call is here."""
+        return self._found(conversation_id) is not None
+
+    def remove(self, conversation_ids: Iterable[str]) -> int:
+        """Deletes calls with all that is known of them, from every file; returns how many were here.
+
+        Raises:
+            HistoryBrokenError: A file is damaged, and was set aside.
+            sqlite3.OperationalError: The folder is not writable, or a reader holds a file for too long.
+        """
+        wanted = list(conversation_ids)
+        removed = 0
+        for name in self._names():
+            day = self._day(name)
+            with self._changing(name, day):
+                for conversation_id in wanted:
+                    if (call := day.id_of(conversation_id)) is not None:
+                        day.remove(call)
+                        removed += 1
+                        self._places.pop(conversation_id, None)
+        return removed
+
+    @contextlib.contextmanager
+    def _changing(self, name: str, day: _Day) -> Iterator[None]:
+        """A transaction of the file of a day."""
+        try:
+            with _transaction(day.connection):
+                yield
+        except sqlite3.DatabaseError as error:
+            self._places.clear()  # calls that were new are not there
+            if _is_damage(error):
+                raise self._set_aside(name, error) from error
+            raise
+
     def _write_day(self, name: str, share: _Share, positions: Mapping[Place, int]) -> None:
         examples = {record.name: value for record, value in share.scores}
         day = self._day(name, tuple(examples.values()))
@@ -307,28 +353,22 @@ class SqliteHistory:
         turns, moments = [], []
         changed: set[str] = set()
         connection = day.connection
-        try:
-            with _transaction(connection):
-                for record, value in share.scores:
-                    call = self._call(day, name, record.conversation_id, calls)
-                    if isinstance(record, TurnValues):
-                        turns.append((call, record.turn, record.revision, day.packed(value)))
-                    else:
-                        moments.append((call, _subject(record), record.revision, day.packed(value)))
-                    if isinstance(record, ClosedFact | CallStartedFact):
-                        changed.add(record.conversation_id)
-                connection.executemany(_UPSERT_TURN, turns)
-                connection.executemany(_UPSERT_MOMENT, moments)
-                for conversation_id in changed:
-                    self._write_row(day, calls[conversation_id])
-                for conversation_id, value in share.transcripts:
-                    self._write_transcript(day, self._call(day, name, conversation_id, calls), value)
-                connection.executemany(_UPSERT_POSITION, [(*place, offset) for place, offset in positions.items()])
-        except sqlite3.DatabaseError as error:
-            self._places.clear()  # calls that were new are not there
-            if _is_damage(error):
-                raise self._set_aside(name, error) from error
-            raise
+        with self._changing(name, day):
+            for record, value in share.scores:
+                call = self._call(day, name, record.conversation_id, calls)
+                if isinstance(record, TurnValues):
+                    turns.append((call, record.turn, record.revision, day.packed(value)))
+                else:
+                    moments.append((call, _subject(record), record.revision, day.packed(value)))
+                if isinstance(record, ClosedFact | CallStartedFact):
+                    changed.add(record.conversation_id)
+            connection.executemany(_UPSERT_TURN, turns)
+            connection.executemany(_UPSERT_MOMENT, moments)
+            for conversation_id in changed:
+                self._write_row(day, calls[conversation_id])
+            for conversation_id, value in share.transcripts:
+                self._write_transcript(day, self._call(day, name, conversation_id, calls), value)
+            connection.executemany(_UPSERT_POSITION, [(*place, offset) for place, offset in positions.items()])
 
     def _call(self, day: _Day, name: str, conversation_id: str, calls: dict[str, int]) -> int:
         """Returns the number of a call in the file of its day, where it gets a row if it has none."""
@@ -358,9 +398,7 @@ class SqliteHistory:
             return
         if day.has_words:
             if before is not None:
-                day.connection.execute(
-                    "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", [call, words_of(before)]
-                )
+                day.connection.execute(_UNINDEX, [call, words_of(before)])
             day.connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", [call, words_of(value)])
         day.connection.execute("INSERT OR REPLACE INTO transcript VALUES (?, ?)", [call, day.packed(value)])
 
@@ -404,21 +442,23 @@ class SqliteHistory:
 
     def find(self, question: Question) -> list[dict[str, Value]]:
         """Returns the rows of the calls that a question asks for, highest first by its column."""
-        found: list[dict[str, Value]] = []
+        found = [dict(zip(COLUMN_NAMES, row, strict=True)) for row in self.values(question, COLUMN_NAMES)]
+        found.sort(key=lambda row: _rank(row[question.order_by]), reverse=True)
+        return found if question.most is None else found[: question.most]
+
+    def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
+        """Yields these columns of the calls that a question asks for: of each file at most as many as it asks for, highest first."""
         for name in self._names():
             day_ms = int(datetime.datetime.fromisoformat(f"{name}T00:00:00+00:00").timestamp() * 1_000)
             # A call's file is that of its first record, and its start may be earlier by the age of that record.
-            if day_ms >= question.until_ms + 86_400_000 or day_ms + 2 * 86_400_000 <= question.since_ms:
-                continue
-            found += self._find_in(self._day(name), question)
-        found.sort(key=lambda row: _rank(row[question.order_by]), reverse=True)
-        return found[: question.most]
+            if day_ms < question.until_ms + DAY_MS and day_ms + 2 * DAY_MS > question.since_ms:
+                yield from self._values_in(self._day(name), question, columns)
 
     @staticmethod
-    def _find_in(day: _Day, question: Question) -> list[dict[str, Value]]:
+    def _values_in(day: _Day, question: Question, asked: Sequence[str]) -> Iterator[tuple[Value, ...]]:
         """In the file of an earlier version, a column that it does not have is unknown for every call."""
         if any(each.column not in day.columns for each in question.conditions):
-            return []
+            return
         where = ["started_ms >= ?", "started_ms < ?"]
         values: list[Any] = [question.since_ms, question.until_ms]
         for column, comparison, value in question.conditions:
@@ -431,20 +471,21 @@ class SqliteHistory:
             # Each word quoted, so that none is an operator; FTS5 takes a NUL for the end.
             values.append(" ".join('"' + word.replace('"', '""').replace("\0", " ") + '"' for word in question.words))
         by = question.order_by if question.order_by in day.columns else "NULL"
-        order = f"{by} IS NULL, {by} DESC"
-        limit = question.most if not question.words or day.has_words else -1
+        scans = bool(question.words) and not day.has_words
+        most = -1 if scans or question.most is None else question.most
         # All names in the statement are ours.
-        columns = ", ".join(f"call.{name}" if name in day.columns else "NULL" for name in COLUMN_NAMES)
-        rows = day.connection.execute(
-            f"SELECT call.id, {columns} FROM {source} WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ?",  # noqa: S608
-            [*values, limit],
+        columns = ", ".join(f"call.{name}" if name in day.columns else "NULL" for name in asked)
+        order = "" if question.most is None else f"ORDER BY {by} IS NULL, {by} DESC LIMIT {most}"
+        rows: Iterable[Any] = day.connection.execute(
+            f"SELECT call.id, {columns} FROM {source} WHERE {' AND '.join(where)} {order}",  # noqa: S608
+            values,
         )
-        found = [(row[0], dict(zip(COLUMN_NAMES, row[1:], strict=True))) for row in rows]
-        if question.words and not day.has_words:
+        if scans:
             wanted = [word.casefold() for word in question.words]
-            texts = ((words_of(day.transcript(call) or b"[]").casefold(), row) for call, row in found)
-            return [row for text, row in texts if all(word in text for word in wanted)][: question.most]
-        return [row for _, row in found]
+            texts = ((words_of(day.transcript(row[0]) or b"[]").casefold(), row) for row in rows)
+            rows = islice((row for text, row in texts if all(word in text for word in wanted)), question.most)
+        for row in rows:
+            yield row[1:]
 
     def call_records(self, conversation_id: str) -> tuple[list[AnyScoreRecord], bytes | None]:
         """Returns the newest records of a call and its transcript, from one file; no record and None if it is not here."""

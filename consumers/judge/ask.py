@@ -112,6 +112,7 @@ class Means:
         redactor: Redacts the model's explanations.
         kept: Answers of earlier processes; None keeps none.
         waits_for_rate: Whether requests wait for the rate as long as it takes, and the deadline with them.
+        invalid: Gets the beginning of each answer that is none, redacted.
     """
 
     settings: JudgeSettings
@@ -125,6 +126,7 @@ class Means:
     redactor: Redactor
     kept: KeepsAnswers | None = None
     waits_for_rate: bool = False
+    invalid: deque[str] = field(default_factory=lambda: deque(maxlen=1))
 
 
 # Puts one question to the model, in waves and within the limits, until it is decided.
@@ -299,6 +301,8 @@ class Poll:
         if reply.outcome in _HAS_ANSWER:
             form, left_out = means.settings.answer_form, not_applicable_to(self.request)
             answer = read_answer(self.request.kind, form, reply.text, means.redactor, left_out)
+            if answer is None:
+                means.invalid.append(means.redactor.beginning(reply.text or "", MAX_RAW_ANSWER_CHARS))
         outcome = self._learn(reply, delivery, answer, number, trial)
         if outcome in _ENDPOINT_FAILED:
             means.breaker.failed(means.now_ms())
@@ -465,6 +469,7 @@ class Judge:
 
     Attributes:
         budget: The money spent and left.
+        invalid: The beginning of the newest answer that was none, redacted; empty before the first.
     """
 
     def __init__(
@@ -488,6 +493,7 @@ class Judge:
             waits_for_rate: Whether the time for an answer begins when a question is put to the model, and is longer by the time that
                 its requests wait for the rate. For recorded calls, where nobody waits for a verdict.
         """
+        self.invalid: deque[str] = deque(maxlen=1)
         self._redactor = redactor or Redactor()
         self._kept = kept
         self._waits_for_rate = waits_for_rate
@@ -614,6 +620,7 @@ class Judge:
             redactor=self._redactor,
             kept=self._kept,
             waits_for_rate=self._waits_for_rate,
+            invalid=self.invalid,
         )
         waited_ms = wall_clock_ms() - waiting.arrived_ms if self._waits_for_rate else 0
         poll = Poll(waiting.request, means, waiting.deadline_ms + waited_ms)

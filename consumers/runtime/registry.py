@@ -132,9 +132,8 @@ def _begun(metric: Metric, *, is_openmetrics: bool) -> str:
 class Vocabulary:
     """Values of capped labels that keep their name: the first ones seen, the same in every metric."""
 
-    def __init__(self, on_new: Callable[[Label, str], None], on_overflow: Callable[[str], None]) -> None:
+    def __init__(self, on_overflow: Callable[[str], None]) -> None:
         self._known: dict[str, set[str]] = defaultdict(set)
-        self._on_new = on_new
         self._on_overflow = on_overflow
 
     def admit(self, label: Label, value: str, *, counts: bool = True) -> str:
@@ -156,7 +155,6 @@ class Vocabulary:
                 self._on_overflow(label.name)
             return OVERFLOW_VALUE
         known.add(value)
-        self._on_new(label, value)
         return value
 
 
@@ -165,7 +163,13 @@ class SeriesBudget:
 
     def __init__(self, most: int, on_folded: Callable[[], None]) -> None:
         self.left = most
-        self._on_folded = on_folded
+        self._scarce = most // 2
+        self.count_folded = on_folded
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether half of the page is full."""
+        return self.left < self._scarce
 
     def set_aside(self, metric: Metric) -> None:
         """Takes the series that the metric has in any case: all combinations of its closed labels, capped ones at `other`."""
@@ -177,7 +181,7 @@ class SeriesBudget:
             self.left -= series
             return True
         if counts:
-            self._on_folded()
+            self.count_folded()
         return False
 
 
@@ -185,15 +189,31 @@ class Family(Generic[Child]):
     """The children of one counter or histogram by label values, so that a look-up is one read of a dictionary."""
 
     def __init__(
-        self, metric: Metric, make: Callable[[Sequence[str]], Child], vocabulary: Vocabulary, budget: SeriesBudget
+        self,
+        metric: Metric,
+        make: Callable[[Sequence[str]], Child],
+        vocabulary: Vocabulary,
+        budget: SeriesBudget,
+        on_new: Callable[[Mapping[str, str]], None],
     ) -> None:
+        """Starts without children, but for those whose labels are all known.
+
+        Args:
+            metric: What they are of.
+            make: Makes a child from the beginnings of its lines.
+            vocabulary: Which names keep theirs.
+            budget: Room on the page.
+            on_new: Told of the capped labels of each new child.
+        """
         self.metric = metric
+        self._on_new = on_new
         self._make_child: Callable[[Sequence[str]], Child] = make
         self._vocabulary = vocabulary
         self._budget = budget
         self._children: dict[LabelValues, Child] = {}
         self._series = metric.series_of_child
         self._capped = [index for index, label in enumerate(metric.label_set) if label.cap is not None]
+        self._yielding = [index for index, label in enumerate(metric.label_set) if label.yields]
         if not self._capped and all(label.values for label in metric.label_set):
             self.prepare({})
 
@@ -212,8 +232,7 @@ class Family(Generic[Child]):
         combinations = list(product(*choices))
         if all(choices) and len(combinations) <= MAX_PREPARED:
             for values in combinations:
-                if self._has_room(values, counts=False):
-                    self._make(values)
+                self._make(self._placed(values, counts=False))
 
     def _resolve(self, values: LabelValues) -> Child:
         labels = self.metric.label_set
@@ -224,23 +243,35 @@ class Family(Generic[Child]):
             if label.values and value not in label.values:
                 raise ValueError(f"{self.metric.name}: {label.name} is one of {label.values}, not {value!r}")
             resolved.append(self._vocabulary.admit(label, value))
-        if not self._has_room(tuple(resolved), counts=True):
-            for index in self._capped:
-                resolved[index] = OVERFLOW_VALUE
-        known = self._children.get(tuple(resolved))
-        if known is not None:
-            return known
-        if self.metric.type == "counter":
-            self.prepare({labels[index].name: resolved[index] for index in self._capped})
-        return self._make(tuple(resolved))
+        placed = self._placed(tuple(resolved), counts=True)
+        is_new = placed not in self._children
+        child = self._make(placed)
+        if is_new:
+            self._on_new({labels[index].name: placed[index] for index in self._capped})
+        return child
 
-    def _has_room(self, values: LabelValues, *, counts: bool) -> bool:
-        """Returns whether there is room for this combination, and takes it if it is new. A reserved combination takes none."""
-        return (
+    def _placed(self, values: LabelValues, *, counts: bool) -> LabelValues:
+        """Returns the label values under which a combination counts, and takes the room of a new one.
+
+        Where half of the page is full, a new one gives up the labels that yield; where there is no room, all that are capped. That
+        combination has its room from the start.
+        """
+        if values in self._children:
+            return values
+        if self._budget.is_scarce and any(values[index] != OVERFLOW_VALUE for index in self._yielding):
+            values = self._with_other(values, self._yielding)
+            if counts:
+                self._budget.count_folded()
+        if (
             values in self._children
             or all(values[index] == OVERFLOW_VALUE for index in self._capped)
             or self._budget.take(self._series, counts=counts)
-        )
+        ):
+            return values
+        return self._with_other(values, self._capped)
+
+    def _with_other(self, values: LabelValues, indices: Sequence[int]) -> LabelValues:
+        return tuple(OVERFLOW_VALUE if index in indices else value for index, value in enumerate(values))
 
     def _make(self, values: LabelValues) -> Child:
         known = self._children.get(values)
@@ -338,8 +369,9 @@ class Instruments(Collector):
                 deployment (partitions, topics) are always there.
         """
         self.registry = registry
-        self._vocabulary = Vocabulary(self._prepare_for, self._count_overflow)
+        self._vocabulary = Vocabulary(self._count_overflow)
         self._budget = SeriesBudget(max_series, self._count_folded)
+        self._prepared: set[tuple[tuple[str, str], ...]] = set()
         self._shown: defaultdict[str, set[LabelValues]] = defaultdict(set)  # of gauges, and counted as series
         self._counters: dict[str, Family[Counter]] = {}
         self._histograms: dict[str, Family[Histogram]] = {}
@@ -351,10 +383,10 @@ class Instruments(Collector):
             self._budget.set_aside(metric)
         for metric in metrics:
             if metric.type == "counter":
-                self._counters[metric.name] = Family(metric, Counter, self._vocabulary, self._budget)
+                self._counters[metric.name] = Family(metric, Counter, self._vocabulary, self._budget, self._prepare_for)
             elif metric.type == "histogram":
                 make = partial(Histogram, edges=metric.edges)
-                self._histograms[metric.name] = Family(metric, make, self._vocabulary, self._budget)
+                self._histograms[metric.name] = Family(metric, make, self._vocabulary, self._budget, self._prepare_for)
         self._gauge_metrics = {metric.name: metric for metric in metrics if metric.type == "gauge"}
         self._gauges = _Gauges(self._gauge_metrics.values())
         self._families = [
@@ -459,10 +491,14 @@ class Instruments(Collector):
             shown[names] += reading
         return shown
 
-    def _prepare_for(self, label: Label, value: str) -> None:
-        for family in self._counters.values():
-            if label in family.metric.label_set:
-                family.prepare({label.name: value})
+    def _prepare_for(self, names: Mapping[str, str]) -> None:
+        """Creates all counters of who is named for the first time, such as a tenant's of an agent: what makes rates is there at 0."""
+        key = tuple(names.items())
+        if names and key not in self._prepared:
+            self._prepared.add(key)
+            for family in self._counters.values():
+                if {label.name for label in family.metric.label_set if label.cap is not None} == names.keys():
+                    family.prepare(names)
 
     def _count_overflow(self, name: str) -> None:
         self.inc(OVERFLOW_METRIC, (name,))

@@ -1,5 +1,6 @@
 """A chart of a dashboard, and the panel that Grafana makes of it."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -16,11 +17,14 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 GRID_WIDTH: Final = 24
 PANEL_HEIGHT: Final = 8
 SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
-LATENCY: Final = 'callgauge_turn_response_latency_seconds_bucket{agent=~"$agent"}[$__rate_interval]'
+LATENCY: Final = "callgauge_turn_response_latency_seconds_bucket{WHOSE}[$__rate_interval]"
 """The histogram whose exemplars name calls."""
+VARIABLES: Final = ("agent", "tenant", "environment")
+"""Labels by which a dashboard of calls is filtered; `WHOSE` in an expression is the selector of what is chosen."""
 BEFORE: Final = ", before"
 """End of the legend of a line that shows the same period before: it is drawn thin and dashed."""
 
+_WHOSE: Final = ",".join(f'{name}=~"${name}"' for name in VARIABLES)
 _BEFORE_STYLE: Final = [
     DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [4, 6]}),
     DynamicConfigValue("custom.lineWidth", 1),
@@ -88,7 +92,8 @@ def panel_of(chart: Chart, panel_id: int, x: int, y: int, least_step: str) -> Pa
     if any(legend.endswith(BEFORE) for legend in chart.queries):
         panel.override_by_regexp(f"/{BEFORE}$/", _BEFORE_STYLE)
     for index, (legend, expression) in enumerate(chart.queries.items()):
-        query = prometheus.Dataquery().ref_id("ABCDEF"[index]).expr(expression).legend_format(legend).datasource(SOURCE)
+        chosen = re.sub(r"\bWHOSE\b", _WHOSE, expression)
+        query = prometheus.Dataquery().ref_id("ABCDEF"[index]).expr(chosen).legend_format(legend).datasource(SOURCE)
         if LATENCY in expression:
             query.exemplar(exemplar=True)
         if chart.kind == "heatmap":

@@ -13,7 +13,7 @@ import overview
 import pipeline
 import quality
 import yaml
-from charts import GRID_WIDTH, PANEL_HEIGHT, SOURCE, Row, panel_of
+from charts import GRID_WIDTH, PANEL_HEIGHT, SOURCE, VARIABLES, Row, panel_of
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import (
@@ -62,21 +62,21 @@ def rendered(addresses: Mapping[str, str] | None = None) -> dict[Path, str]:
             "Voice-agent calls while they run: how long callers wait, how far they get, and whether these numbers are fresh.",
             overview.rows(console, runbooks),
             console,
-            has_agent=True,
+            is_of_calls=True,
         ),
         "pipeline": _dashboard(
             "pipeline",
             "callgauge itself: what comes in, how far behind it is, what waits, what the judge costs, what processes use.",
             pipeline.ROWS,
             console,
-            has_agent=False,
+            is_of_calls=False,
         ),
         "quality": _dashboard(
             "quality",
             "How good the calls are, by agent, beside the same period before: goals, tools, EVA's metrics, text judges, speech.",
             quality.ROWS,
             console,
-            has_agent=True,
+            is_of_calls=True,
             period="24h",
             refresh="1m",
             least_step="10m",
@@ -96,7 +96,7 @@ def _dashboard(
     rows: tuple[Row, ...],
     console: str,
     *,
-    has_agent: bool,
+    is_of_calls: bool,
     period: str = "30m",
     refresh: str = "10s",
     least_step: str = "",
@@ -131,18 +131,19 @@ def _dashboard(
     )
     if console:
         board.link(dashboard.DashboardLink("Running calls").type(DashboardLinkType.LINK).url(f"{console}/calls"))
-    if has_agent:
-        board.with_variable(
-            dashboard.QueryVariable("agent")
-            .label("Agent")
-            .datasource(SOURCE)
-            .query("label_values(callgauge_calls_started_total, agent)")
-            .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
-            .multi(multi=True)
-            .include_all(include_all=True)
-            .current(VariableOption(text="All", value="$__all"))
-            .all_value(".+")
-        )
+    if is_of_calls:
+        for name in VARIABLES:
+            board.with_variable(
+                dashboard.QueryVariable(name)
+                .label(name.capitalize())
+                .datasource(SOURCE)
+                .query(f"label_values(callgauge_calls_started_total, {name})")
+                .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+                .multi(multi=True)
+                .include_all(include_all=True)
+                .current(VariableOption(text="All", value="$__all"))
+                .all_value(".+")
+            )
     panel_id, y = 0, 0
     for title, charts in rows:
         panel_id += 1

@@ -1,9 +1,11 @@
 """The dashboard Grafana shows first: what callers feel now, and whether these numbers are fresh."""
 
-from charts import LATENCY, Chart, Row, per_minute, quantile
+from charts import LATENCY, VARIABLES, Chart, Row, per_minute, quantile
 
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 
+_OR_NOBODYS = ",".join(f'{name}=~"${name}|"' for name in VARIABLES)
+"""An alert about the pipeline, or about a whole tenant, does not have all of these labels."""
 _STAGES = "callgauge_stage_latency_seconds"
 _SERVICE_STAGES = "endpointing|stt_trailing|llm_first_token|tool_request|tool_run|tts_first_byte"
 _CONTRIBUTIONS = "|".join(stage for stage in CONTRIBUTIONS.values() if stage is not Stage.FIRST_REQUEST)
@@ -12,7 +14,7 @@ _CONTRIBUTIONS = "|".join(stage for stage in CONTRIBUTIONS.values() if stage is 
 
 def _share_of_turns(series: str, by: str = "") -> str:
     counted = f"sum{f' by ({by})' if by else ''} (rate({series}[$__rate_interval]))"
-    return f'{counted} / scalar(sum(rate(callgauge_turns_total{{agent=~"$agent"}}[$__rate_interval])) > 0)'
+    return f"{counted} / scalar(sum(rate(callgauge_turns_total{{WHOSE}}[$__rate_interval])) > 0)"
 
 
 def rows(console: str, runbooks: str) -> tuple[Row, ...]:
@@ -26,15 +28,16 @@ def rows(console: str, runbooks: str) -> tuple[Row, ...]:
 
 
 def _alerts(console: str, runbooks: str) -> Row:
-    labels = "&".join(f"{name}=${{__data.fields.{name}:percentencode}}" for name in ("agent", "tenant", "environment"))
+    labels = "&".join(f"{name}=${{__data.fields.{name}:percentencode}}" for name in VARIABLES)
     links = {"Runbook": f"{runbooks}/${{__data.fields.alertname}}.md"} if runbooks else {}
     links |= {"Calls": f"{console}/calls?{labels}"} if console else {}
     table = Chart(
         "Alerts",
-        "Alerts that fire, or will if their trouble lasts. The watchdog is always here: without it Prometheus has no rules.",
+        "Alerts that fire, or will if their trouble lasts, of the chosen agents, tenants and environments and of none in particular. "
+        "The watchdog is always here: without it Prometheus has no rules.",
         "short",
         24,
-        {"": 'ALERTS{alertname=~"Callgauge.+"}'},
+        {"": f'ALERTS{{alertname=~"Callgauge.+",{_OR_NOBODYS}}}'},
         "table",
         links,
     )
@@ -50,7 +53,7 @@ _ROWS: tuple[Row, ...] = (
                 "Calls running now: begun and not closed yet.",
                 "short",
                 6,
-                {"active": 'sum(callgauge_calls_active{agent=~"$agent"})'},
+                {"active": "sum(callgauge_calls_active{WHOSE})"},
                 "number",
             ),
             Chart(
@@ -59,8 +62,8 @@ _ROWS: tuple[Row, ...] = (
                 "cpm",
                 9,
                 {
-                    "started": per_minute('callgauge_calls_started_total{agent=~"$agent"}'),
-                    "ended": per_minute('callgauge_calls_ended_total{agent=~"$agent"}'),
+                    "started": per_minute("callgauge_calls_started_total{WHOSE}"),
+                    "ended": per_minute("callgauge_calls_ended_total{WHOSE}"),
                 },
             ),
             Chart(
@@ -69,7 +72,7 @@ _ROWS: tuple[Row, ...] = (
                 "was ever sent.",
                 "cpm",
                 9,
-                {"{{outcome}}": per_minute('callgauge_calls_ended_total{agent=~"$agent"}', "outcome")},
+                {"{{outcome}}": per_minute("callgauge_calls_ended_total{WHOSE}", "outcome")},
                 "areas",
             ),
         ),
@@ -107,7 +110,7 @@ _ROWS: tuple[Row, ...] = (
                 9,
                 {
                     "{{stage}}": "histogram_quantile(0.5, sum by (le, stage) (rate("
-                    f'{_STAGES}_bucket{{agent=~"$agent",stage=~"{_SERVICE_STAGES}"}}[$__rate_interval])))'
+                    f'{_STAGES}_bucket{{WHOSE,stage=~"{_SERVICE_STAGES}"}}[$__rate_interval])))'
                 },
             ),
             Chart(
@@ -118,8 +121,8 @@ _ROWS: tuple[Row, ...] = (
                 9,
                 {
                     "{{stage}}": "sum by (stage) (rate("
-                    f'{_STAGES}_sum{{agent=~"$agent",stage=~"{_CONTRIBUTIONS}"}}[$__rate_interval])) / scalar(sum(rate('
-                    f'{_STAGES}_count{{agent=~"$agent",stage="endpointing_wait"}}[$__rate_interval])) > 0)'
+                    f'{_STAGES}_sum{{WHOSE,stage=~"{_CONTRIBUTIONS}"}}[$__rate_interval])) / scalar(sum(rate('
+                    f'{_STAGES}_count{{WHOSE,stage="endpointing_wait"}}[$__rate_interval])) > 0)'
                 },
                 "areas",
             ),
@@ -129,7 +132,7 @@ _ROWS: tuple[Row, ...] = (
                 "clock is skewed, or one measures something else.",
                 "cpm",
                 6,
-                {"{{stage}}": per_minute('callgauge_stage_disagreements_total{agent=~"$agent"}', "stage")},
+                {"{{stage}}": per_minute("callgauge_stage_disagreements_total{WHOSE}", "stage")},
             ),
         ),
     ),
@@ -141,21 +144,21 @@ _ROWS: tuple[Row, ...] = (
                 "Turns begun per minute, without the greeting.",
                 "cpm",
                 6,
-                {"turns": per_minute('callgauge_turns_total{agent=~"$agent"}')},
+                {"turns": per_minute("callgauge_turns_total{WHOSE}")},
             ),
             Chart(
                 "Interruptions",
                 "Interruptions per turn, by who spoke over the other.",
                 "percentunit",
                 6,
-                {"by {{by}}": _share_of_turns('callgauge_interruptions_total{agent=~"$agent"}', "by")},
+                {"by {{by}}": _share_of_turns("callgauge_interruptions_total{WHOSE}", "by")},
             ),
             Chart(
                 "Dead air",
                 "Share of turns in which the user had spoken and nobody answered for longer than the threshold.",
                 "percentunit",
                 6,
-                {"dead air": _share_of_turns('callgauge_dead_air_total{agent=~"$agent"}')},
+                {"dead air": _share_of_turns("callgauge_dead_air_total{WHOSE}")},
             ),
             Chart(
                 "Turns without a latency",
@@ -164,8 +167,8 @@ _ROWS: tuple[Row, ...] = (
                 "percentunit",
                 6,
                 {
-                    "{{reason}}": _share_of_turns('callgauge_turns_unmeasured_total{agent=~"$agent"}', "reason"),
-                    "overlapped": _share_of_turns('callgauge_turns_overlapped_total{agent=~"$agent"}'),
+                    "{{reason}}": _share_of_turns("callgauge_turns_unmeasured_total{WHOSE}", "reason"),
+                    "overlapped": _share_of_turns("callgauge_turns_overlapped_total{WHOSE}"),
                 },
             ),
         ),
@@ -178,7 +181,7 @@ _ROWS: tuple[Row, ...] = (
                 "Tool calls per minute by how they ended.",
                 "cpm",
                 12,
-                {"{{outcome}}": per_minute('callgauge_tool_calls_total{agent=~"$agent"}', "outcome")},
+                {"{{outcome}}": per_minute("callgauge_tool_calls_total{WHOSE}", "outcome")},
                 "areas",
             ),
             Chart(
@@ -188,8 +191,8 @@ _ROWS: tuple[Row, ...] = (
                 12,
                 {
                     "{{tool}}": "sum by (tool) (rate(callgauge_tool_calls_total"
-                    '{agent=~"$agent",outcome=~"error|unanswered"}[$__rate_interval])) / (sum by (tool) '
-                    '(rate(callgauge_tool_calls_total{agent=~"$agent"}[$__rate_interval])) > 0)'
+                    '{WHOSE,outcome=~"error|unanswered"}[$__rate_interval])) / (sum by (tool) '
+                    "(rate(callgauge_tool_calls_total{WHOSE}[$__rate_interval])) > 0)"
                 },
             ),
         ),
@@ -204,8 +207,8 @@ _ROWS: tuple[Row, ...] = (
                 "percentunit",
                 6,
                 {
-                    "{{agent}}": 'sum by (agent) (callgauge_progress_active{agent=~"$agent"}) / (sum by (agent) '
-                    '(callgauge_calls_with_goals_active{agent=~"$agent",progress="known"}) > 0)'
+                    "{{agent}}": "sum by (agent) (callgauge_progress_active{WHOSE}) / (sum by (agent) "
+                    '(callgauge_calls_with_goals_active{WHOSE,progress="known"}) > 0)'
                 },
             ),
             Chart(
@@ -214,10 +217,8 @@ _ROWS: tuple[Row, ...] = (
                 "cpm",
                 6,
                 {
-                    "reached, {{checked_by}}": per_minute(
-                        'callgauge_subgoals_reached_total{agent=~"$agent"}', "checked_by"
-                    ),
-                    "of new calls": per_minute('callgauge_subgoals_total{agent=~"$agent"}'),
+                    "reached, {{checked_by}}": per_minute("callgauge_subgoals_reached_total{WHOSE}", "checked_by"),
+                    "of new calls": per_minute("callgauge_subgoals_total{WHOSE}"),
                 },
             ),
             Chart(
@@ -225,7 +226,7 @@ _ROWS: tuple[Row, ...] = (
                 "Calls per minute that went on for too many turns, or for too long, without reaching a further subgoal.",
                 "cpm",
                 6,
-                {"by {{by}}": per_minute('callgauge_progress_stalls_total{agent=~"$agent"}', "by")},
+                {"by {{by}}": per_minute("callgauge_progress_stalls_total{WHOSE}", "by")},
                 "areas",
             ),
             Chart(
@@ -235,8 +236,8 @@ _ROWS: tuple[Row, ...] = (
                 6,
                 {
                     "{{agent}}": "sum by (agent) (rate(callgauge_calls_scored_total"
-                    '{agent=~"$agent",outcome="success"}[$__rate_interval])) / (sum by (agent) '
-                    '(rate(callgauge_calls_scored_total{agent=~"$agent"}[$__rate_interval])) > 0)'
+                    '{WHOSE,outcome="success"}[$__rate_interval])) / (sum by (agent) '
+                    "(rate(callgauge_calls_scored_total{WHOSE}[$__rate_interval])) > 0)"
                 },
             ),
         ),

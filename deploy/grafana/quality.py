@@ -7,14 +7,12 @@ from collections.abc import Callable
 
 from charts import BEFORE, Chart, Row
 
-_AGENT = 'agent=~"$agent"'
 _K = 3
 """Calls of pass@k and pass^k."""
 
 
 def _grown(series: str, selector: str, by: str, offset: str) -> str:
-    selected = f"{series}{{{selector}}}" if selector else series
-    return f"sum by ({by}) (rate({selected}[$__rate_interval]{offset}))"
+    return f"sum by ({by}) (rate({series}{{{selector}}}[$__rate_interval]{offset}))"
 
 
 def _now_and_before(by: str, query: Callable[[str], str]) -> dict[str, str]:
@@ -23,7 +21,7 @@ def _now_and_before(by: str, query: Callable[[str], str]) -> dict[str, str]:
     return {legend: query(""), f"{legend}{BEFORE}": query(" offset $__range")}
 
 
-def _share(part: str, whole: str, by: str = "agent", of_part: str = _AGENT, of_whole: str = _AGENT) -> dict[str, str]:
+def _share(part: str, whole: str, by: str = "agent", of_part: str = "WHOSE", of_whole: str = "WHOSE") -> dict[str, str]:
     """Returns the queries of one counter divided by another one, now and in the period before."""
     return _now_and_before(
         by,
@@ -31,16 +29,16 @@ def _share(part: str, whole: str, by: str = "agent", of_part: str = _AGENT, of_w
     )
 
 
-def _mean(histogram: str, by: str = "agent", selector: str = _AGENT) -> dict[str, str]:
+def _mean(histogram: str, by: str = "agent", selector: str = "WHOSE") -> dict[str, str]:
     """Returns the queries of the mean of a histogram, now and in the period before."""
     return _share(f"{histogram}_sum", f"{histogram}_count", by, selector, selector)
 
 
 def _eva(name: str) -> dict[str, str]:
-    return _mean("callgauge_eva_score_ratio", selector=f'{_AGENT},name="{name}"')
+    return _mean("callgauge_eva_score_ratio", selector=f'WHOSE,name="{name}"')
 
 
-def _per_call(counter: str, by: str = "agent", selector: str = _AGENT) -> dict[str, str]:
+def _per_call(counter: str, by: str = "agent", selector: str = "WHOSE") -> dict[str, str]:
     """Returns the queries of a counter divided by the closed calls, now and in the period before."""
     return _share(counter, "callgauge_call_turns_count", by, of_part=selector)
 
@@ -48,17 +46,17 @@ def _per_call(counter: str, by: str = "agent", selector: str = _AGENT) -> dict[s
 def _quantile(share: float, histogram: str, by: str = "agent") -> dict[str, str]:
     return _now_and_before(
         by,
-        lambda offset: f"histogram_quantile({share}, {_grown(f'{histogram}_bucket', _AGENT, f'{by}, le', offset)})",
+        lambda offset: f"histogram_quantile({share}, {_grown(f'{histogram}_bucket', 'WHOSE', f'{by}, le', offset)})",
     )
 
 
 _CALLS_OF_SETS = "callgauge_goal_set_calls_total"
-_SUCCESS = _share(_CALLS_OF_SETS, _CALLS_OF_SETS, "goal_set", 'outcome="success"', 'outcome!="unscored"')
+_SUCCESS = _share(_CALLS_OF_SETS, _CALLS_OF_SETS, "goal_set", 'WHOSE,outcome="success"', 'WHOSE,outcome!="unscored"')
 _SUCCESS_NOW = _SUCCESS["{{goal_set}}"]
 
 ROWS: tuple[Row, ...] = (
     (
-        "Goal sets (all agents)",
+        "Goal sets",
         (
             Chart(
                 "Success of goal sets",
@@ -84,7 +82,7 @@ ROWS: tuple[Row, ...] = (
                 "Mean share of the subgoals that the closed calls of each goal set had reached.",
                 "percentunit",
                 8,
-                _mean("callgauge_goal_set_progress_ratio", "goal_set", ""),
+                _mean("callgauge_goal_set_progress_ratio", "goal_set"),
             ),
         ),
     ),
@@ -121,7 +119,7 @@ ROWS: tuple[Row, ...] = (
                 _share(
                     "callgauge_calls_scored_total",
                     "callgauge_calls_scored_total",
-                    of_part=f'{_AGENT},outcome="success"',
+                    of_part='WHOSE,outcome="success"',
                 ),
             ),
         ),
@@ -196,8 +194,8 @@ ROWS: tuple[Row, ...] = (
                 "short",
                 12,
                 {
-                    "{{name}}": f"{_grown('callgauge_scores_unscored_total', _AGENT, 'name', '')} / scalar("
-                    f"sum(rate(callgauge_call_turns_count{{{_AGENT}}}[$__rate_interval])) > 0)"
+                    "{{name}}": f"{_grown('callgauge_scores_unscored_total', 'WHOSE', 'name', '')} / scalar("
+                    f"sum(rate(callgauge_call_turns_count{{WHOSE}}[$__rate_interval])) > 0)"
                 },
             ),
         ),
@@ -229,7 +227,7 @@ ROWS: tuple[Row, ...] = (
                     legend.replace("{{agent}}", f"{{{{agent}}}} {speaker}"): query
                     for speaker in ("user", "assistant")
                     for legend, query in _per_call(
-                        "callgauge_repeated_questions_total", selector=f'{_AGENT},speaker="{speaker}"'
+                        "callgauge_repeated_questions_total", selector=f'WHOSE,speaker="{speaker}"'
                     ).items()
                 },
             ),
@@ -246,7 +244,7 @@ ROWS: tuple[Row, ...] = (
                 _share(
                     "callgauge_talk_seconds_total",
                     "callgauge_talk_seconds_total",
-                    of_part=f'{_AGENT},speaker="assistant"',
+                    of_part='WHOSE,speaker="assistant"',
                 ),
             ),
             Chart(

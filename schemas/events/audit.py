@@ -111,6 +111,9 @@ class CallStarted(WireModel):
 
     `expected_state` is the state that the call should produce: records by table, and under `session` the facts about the user.
 
+    `version` is that of the agent: of its prompt, model or code, in your words. It is kept with the scores, so that versions can be
+    compared; no metric has it.
+
     `role`, `instructions` (the system prompt) and `current_date_time` are what the agent was told. With its tools, judges of
     faithfulness read them, without personal data.
 
@@ -123,6 +126,7 @@ class CallStarted(WireModel):
     agent: Name | None = None
     tenant: Name | None = None
     environment: Name | None = None
+    version: Name | None = None
     goals: Name | None = None
     tools: Annotated[list[AgentTool], Field(max_length=MAX_TOOLS)] | None = None
     expected_state: JsonObject | None = None

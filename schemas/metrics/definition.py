@@ -26,6 +26,7 @@ class Label:
         meaning: Meaning of a value, one phrase.
         values: The closed set of values, empty if the set is not known beforehand.
         cap: For values that arrive in events: how many distinct ones keep their name; later ones are `OVERFLOW_VALUE`.
+        yields: Whether it gives way to other labels: once half of the page is full, new combinations have `OVERFLOW_VALUE` for it.
 
     A label with neither takes its values from the deployment (partitions, consumer groups), never from an event.
     """
@@ -34,6 +35,7 @@ class Label:
     meaning: str
     values: tuple[str, ...] = ()
     cap: int | None = None
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)

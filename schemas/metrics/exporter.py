@@ -1,5 +1,6 @@
 """Metrics of the exporter role: the quality of calls, counted from `scores`."""
 
+from dataclasses import replace
 from typing import Final
 
 from schemas.closed_sets import (
@@ -90,9 +91,15 @@ _FINAL_SCORE = Label(
     ("tool_correctness", *_TEXT_METRICS, "turn_taking", "eva_response_speed", *_EVA_RATIOS),
 )
 _SCORE_NAME = Label("name", "the score's name", ("turn_response_latency",))
+_TENANT_IF_ROOM = replace(
+    TENANT,
+    meaning="whose call it is, in what pages nobody: new combinations are `other` once half of `max_series` is used",
+    yields=True,
+)
 _WHO = (_AGENT, TENANT, _ENVIRONMENT)
-_WHERE = (_AGENT, _ENVIRONMENT)
-"""Labels of the signals that open tickets. Only signals that page have the tenant too, because each further label multiplies the series."""
+"""Labels of the signals that page."""
+_WHOSE = (_AGENT, _TENANT_IF_ROOM, _ENVIRONMENT)
+"""Labels of all other signals about calls. Tenants multiply the series of an agent, so these give way to those that page."""
 
 EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     _EXPORTER.gauge("callgauge_calls_active", "calls", *_WHO)(
@@ -107,7 +114,7 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     _EXPORTER.counter("callgauge_calls_forgotten_total", "calls")(
         "Open calls that the exporter dropped from its memory because it held as many as it may."
     ),
-    _EXPORTER.histogram("callgauge_call_turns", "turns", CALL_TURNS_EDGES, *_WHERE)(
+    _EXPORTER.histogram("callgauge_call_turns", "turns", CALL_TURNS_EDGES, *_WHOSE)(
         "Turns of a call, observed when it closes: callers who hang up early have few."
     ),
     _EXPORTER.counter("callgauge_user_turns_total", "turns", *_WHO)(
@@ -127,25 +134,25 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "`callgauge_turns_final_latency_seconds_total` have the values at the close, as in `scores`."
     ),
     _EXPORTER.histogram(
-        "callgauge_stage_latency_seconds", "seconds", LATENCY_EDGES_SECONDS, *_WHERE, _STAGE_SOURCE, _STAGE
+        "callgauge_stage_latency_seconds", "seconds", LATENCY_EDGES_SECONDS, *_WHOSE, _STAGE_SOURCE, _STAGE
     )(
         "How long a stage of an answer took, as who measured it reports, observed once for a turn and stage, when the call has "
         "left the turn, or later when its first number comes later."
     ),
-    _EXPORTER.counter("callgauge_stage_disagreements_total", "stages", _AGENT, _STAGE)(
+    _EXPORTER.counter("callgauge_stage_disagreements_total", "stages", *_WHOSE, _STAGE)(
         "Stages of turns for which two sources gave numbers further apart than measuring twice explains, counted when the call "
         "closes."
     ),
-    _EXPORTER.histogram("callgauge_estimate_error_seconds", "seconds", LATENCY_EDGES_SECONDS, _AGENT)(
+    _EXPORTER.histogram("callgauge_estimate_error_seconds", "seconds", LATENCY_EDGES_SECONDS, *_WHOSE)(
         "How far the live estimate of a turn's voice-to-voice latency was from what the record of the conversation with an "
         "ElevenLabs agent has, whichever of the two was longer, observed once, when the record has been read and the call has "
         "left the turn."
     ),
-    _EXPORTER.counter("callgauge_turns_final_total", "turns", _AGENT, _ANCHOR, _FINAL_LATENCY)(
+    _EXPORTER.counter("callgauge_turns_final_total", "turns", *_WHOSE, _ANCHOR, _FINAL_LATENCY)(
         "Turns with a latency, as `scores` has it at the close: measured, or overlapped where it is negative. "
         "`callgauge_turns_unmeasured_total` has the others."
     ),
-    _EXPORTER.counter("callgauge_turns_final_latency_seconds_total", "seconds", _AGENT, _ANCHOR)(
+    _EXPORTER.counter("callgauge_turns_final_latency_seconds_total", "seconds", *_WHOSE, _ANCHOR)(
         "Sum of the latencies of the measured turns in `callgauge_turns_final_total`, so that the quotient is the mean in `scores`; "
         "the histogram keeps first values, and its mean can differ."
     ),
@@ -153,13 +160,13 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "Turns whose first latency is negative because the assistant started before the user's audio ended; they are not in "
         "the latency histogram."
     ),
-    _EXPORTER.counter("callgauge_turns_unmeasured_total", "turns", _AGENT, _UNMEASURED_REASON)(
+    _EXPORTER.counter("callgauge_turns_unmeasured_total", "turns", *_WHOSE, _UNMEASURED_REASON)(
         "Turns whose latency cannot be known, by the missing part, counted when the call closes."
     ),
-    _EXPORTER.counter("callgauge_turn_revisions_total", "revisions", _AGENT, _SCORE_NAME)(
+    _EXPORTER.counter("callgauge_turn_revisions_total", "revisions", *_WHOSE, _SCORE_NAME)(
         "Scores of a turn that were published again with another value after they had been counted."
     ),
-    _EXPORTER.counter("callgauge_interruptions_total", "interruptions", *_WHERE, _BY)(
+    _EXPORTER.counter("callgauge_interruptions_total", "interruptions", *_WHOSE, _BY)(
         "Times one side started to speak while the other still spoke, by who started, each counted once, when the call leaves its "
         "turn, or at the next row of a turn if it is known later; one that is withdrawn after that stays counted."
     ),
@@ -167,74 +174,74 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "Silences that outlasted the threshold, from the end of the user's audio with nobody speaking and no tool "
         "running; each counted once, when the threshold passes, and never taken back."
     ),
-    _EXPORTER.counter("callgauge_tool_calls_total", "tool calls", *_WHERE, _TOOL, _TOOL_OUTCOME)(
+    _EXPORTER.counter("callgauge_tool_calls_total", "tool calls", *_WHOSE, _TOOL, _TOOL_OUTCOME)(
         "Tool calls by how they ended, each counted once, at its answer or, unanswered, at the end of the call."
     ),
-    _EXPORTER.gauge("callgauge_calls_with_goals_active", "calls", _AGENT, _PROGRESS)(
+    _EXPORTER.gauge("callgauge_calls_with_goals_active", "calls", *_WHO, _PROGRESS)(
         "Running calls that have goals. Progress is unknown until a turn is judged, and while a verdict it needs cannot be had."
     ),
-    _EXPORTER.gauge("callgauge_progress_active", "calls", _AGENT)(
+    _EXPORTER.gauge("callgauge_progress_active", "calls", *_WHO)(
         "Progress of the running calls, 0 to 1 each, after the newest turn judged, added up over those whose progress is known: "
         "divided by their number it is their mean."
     ),
-    _EXPORTER.gauge("callgauge_subgoals_active", "subgoals", _AGENT, _SUBGOAL_STATE)(
+    _EXPORTER.gauge("callgauge_subgoals_active", "subgoals", *_WHO, _SUBGOAL_STATE)(
         "Subgoals of the running calls, by whether they are reached after the newest turn judged."
     ),
-    _EXPORTER.counter("callgauge_calls_with_goals_total", "calls", *_WHERE)(
+    _EXPORTER.counter("callgauge_calls_with_goals_total", "calls", *_WHOSE)(
         "Calls that were given goals, each counted once, when its goal set is recorded."
     ),
-    _EXPORTER.counter("callgauge_subgoals_total", "subgoals", _AGENT, _CHECKED_BY)(
+    _EXPORTER.counter("callgauge_subgoals_total", "subgoals", *_WHOSE, _CHECKED_BY)(
         "Subgoals of the calls that were given goals, counted when the goal set is recorded."
     ),
-    _EXPORTER.counter("callgauge_subgoals_reached_total", "subgoals", _AGENT, _CHECKED_BY)(
+    _EXPORTER.counter("callgauge_subgoals_reached_total", "subgoals", *_WHOSE, _CHECKED_BY)(
         "Subgoals reached, each counted once, at the first turn found to reach it, and never taken back."
     ),
-    _EXPORTER.counter("callgauge_subgoals_unscored_total", "subgoals", _AGENT, _UNSCORED_REASON)(
+    _EXPORTER.counter("callgauge_subgoals_unscored_total", "subgoals", *_WHOSE, _UNSCORED_REASON)(
         "Subgoals of which nobody can say at the end of the call whether they were reached, by why, counted when it closes."
     ),
-    _EXPORTER.counter("callgauge_progress_stalls_total", "stalls", *_WHERE, _STALLED_BY)(
+    _EXPORTER.counter("callgauge_progress_stalls_total", "stalls", *_WHOSE, _STALLED_BY)(
         "Times a call went on for too many turns or too long without reaching a further subgoal, each counted once, when the "
         "limit passes."
     ),
-    _EXPORTER.histogram("callgauge_call_progress_ratio", "ratio", RATIO_EDGES, _AGENT)(
+    _EXPORTER.histogram("callgauge_call_progress_ratio", "ratio", RATIO_EDGES, *_WHOSE)(
         "Progress of a call after its last turn, the share of its subgoals that were reached, observed when it closes."
     ),
-    _EXPORTER.histogram("callgauge_call_auc_ratio", "ratio", RATIO_EDGES, _AGENT)(
+    _EXPORTER.histogram("callgauge_call_auc_ratio", "ratio", RATIO_EDGES, *_WHOSE)(
         "Area under the progress of a call, agent-inspect's AUC: from its first turn to the most turns that its goal set counts, "
         "observed when it closes. Progress that comes early gives more of it."
     ),
-    _EXPORTER.histogram("callgauge_call_ppt_ratio", "ratio", RATIO_EDGES, _AGENT)(
+    _EXPORTER.histogram("callgauge_call_ppt_ratio", "ratio", RATIO_EDGES, *_WHOSE)(
         "Progress per turn of a call, agent-inspect's PPT: its progress divided by the turn that first had it, observed when it "
         "closes."
     ),
-    _EXPORTER.counter("callgauge_calls_scored_total", "calls", _AGENT, _SUCCESS)(
+    _EXPORTER.counter("callgauge_calls_scored_total", "calls", *_WHOSE, _SUCCESS)(
         "Calls with goals that closed, by whether every subgoal was reached by the last turn that counts."
     ),
-    _EXPORTER.counter("callgauge_calls_unscored_total", "calls", _AGENT, _UNSCORED_REASON)(
+    _EXPORTER.counter("callgauge_calls_unscored_total", "calls", *_WHOSE, _UNSCORED_REASON)(
         "Calls with goals that closed without anyone knowing whether every subgoal was reached, by why."
     ),
-    _EXPORTER.counter("callgauge_goal_set_calls_total", "calls", _GOAL_SET, _ENVIRONMENT, _GOAL_OUTCOME)(
+    _EXPORTER.counter("callgauge_goal_set_calls_total", "calls", *_WHOSE, _GOAL_SET, _GOAL_OUTCOME)(
         "Calls with goals that closed, by goal set and by whether every subgoal was reached by the last turn that counts. A call "
         "whose goals were recorded before this exporter began to read is left out."
     ),
-    _EXPORTER.histogram("callgauge_goal_set_progress_ratio", "ratio", GOAL_EDGES, _GOAL_SET, _ENVIRONMENT)(
+    _EXPORTER.histogram("callgauge_goal_set_progress_ratio", "ratio", GOAL_EDGES, *_WHOSE, _GOAL_SET)(
         "Progress of a call after its last turn, by goal set, observed when it closes; the calls are those of "
         "`callgauge_goal_set_calls_total`, without those whose progress nobody knows."
     ),
-    _EXPORTER.histogram("callgauge_tool_correctness_ratio", "ratio", RATIO_EDGES, _AGENT)(
+    _EXPORTER.histogram("callgauge_tool_correctness_ratio", "ratio", RATIO_EDGES, *_WHOSE)(
         "Share of a call's expected tool calls that were made as expected, observed when the call closes."
     ),
-    _EXPORTER.histogram("callgauge_text_rating_ratio", "ratio", RATING_EDGES, _AGENT, _TEXT_METRIC)(
+    _EXPORTER.histogram("callgauge_text_rating_ratio", "ratio", RATING_EDGES, *_WHOSE, _TEXT_METRIC)(
         "Ratings of text by EVA's metrics, from 0 to 1: of a turn observed once, at its first rating, of a whole call when it "
         "closes."
     ),
-    _EXPORTER.histogram("callgauge_turn_taking_ratio", "ratio", RATIO_EDGES, _AGENT, _ANCHOR)(
+    _EXPORTER.histogram("callgauge_turn_taking_ratio", "ratio", RATIO_EDGES, *_WHOSE, _ANCHOR)(
         "How well each turn was timed by EVA's turn_taking, from 0 to 1, observed once, when the call has left the turn."
     ),
-    _EXPORTER.histogram("callgauge_eva_score_ratio", "ratio", RATIO_EDGES, _AGENT, _EVA_RATIO)(
+    _EXPORTER.histogram("callgauge_eva_score_ratio", "ratio", RATIO_EDGES, *_WHOSE, _EVA_RATIO)(
         "EVA's metrics of a call that need no judge, and its composites, from 0 to 1, observed when the call closes."
     ),
-    _EXPORTER.counter("callgauge_scores_unscored_total", "scores", _AGENT, _FINAL_SCORE)(
+    _EXPORTER.counter("callgauge_scores_unscored_total", "scores", *_WHOSE, _FINAL_SCORE)(
         "Tool correctness, ratings of text, timing of turns and EVA's metrics that nobody can know at the end of the call, each "
         "turn counted by itself."
     ),
@@ -269,35 +276,35 @@ _SPEAKER = Label("speaker", "whose speech it is", words_of(Speaker))
 _WORD_ERROR = Label("kind", "what became of the word", ("substitution", "deletion", "insertion"))
 
 SPEECH_METRICS: Final[tuple[Metric, ...]] = (
-    _EXPORTER.counter("callgauge_talk_seconds_total", "seconds", _AGENT, _SPEAKER)(
+    _EXPORTER.counter("callgauge_talk_seconds_total", "seconds", *_WHOSE, _SPEAKER)(
         "How long a side was heard, overlapping speech of one side counted once; its share of both is the talk ratio."
     ),
-    _EXPORTER.counter("callgauge_overlap_seconds_total", "seconds", _AGENT)("How long both sides were heard at once."),
-    _EXPORTER.counter("callgauge_dead_air_seconds_total", "seconds", _AGENT)(
+    _EXPORTER.counter("callgauge_overlap_seconds_total", "seconds", *_WHOSE)("How long both sides were heard at once."),
+    _EXPORTER.counter("callgauge_dead_air_seconds_total", "seconds", *_WHOSE)(
         "How long callers waited in silences of 3 s or longer, each from its beginning to the next sound or tool."
     ),
-    _EXPORTER.histogram("callgauge_first_word_seconds", "seconds", FIRST_WORD_EDGES_SECONDS, _AGENT)(
+    _EXPORTER.histogram("callgauge_first_word_seconds", "seconds", FIRST_WORD_EDGES_SECONDS, *_WHOSE)(
         "From the beginning of a call, or its first event, to the assistant's first sound."
     ),
-    _EXPORTER.histogram("callgauge_longest_monologue_seconds", "seconds", MONOLOGUE_EDGES_SECONDS, _AGENT, _SPEAKER)(
+    _EXPORTER.histogram("callgauge_longest_monologue_seconds", "seconds", MONOLOGUE_EDGES_SECONDS, *_WHOSE, _SPEAKER)(
         "A side's longest stretch of speech in a call, without a word of the other and without a pause of 3 s."
     ),
-    _EXPORTER.histogram("callgauge_words_per_minute", "words per minute", PACE_EDGES, _AGENT, _SPEAKER)(
+    _EXPORTER.histogram("callgauge_words_per_minute", "words per minute", PACE_EDGES, *_WHOSE, _SPEAKER)(
         "How fast a side spoke in a call, over the turns whose words are known."
     ),
-    _EXPORTER.counter("callgauge_repeated_questions_total", "questions", _AGENT, _SPEAKER)(
+    _EXPORTER.counter("callgauge_repeated_questions_total", "questions", *_WHOSE, _SPEAKER)(
         "Questions that a side asked in the same words as in an earlier turn of the call."
     ),
-    _EXPORTER.counter("callgauge_transcript_words_total", "words", _AGENT, _SPEAKER)(
+    _EXPORTER.counter("callgauge_transcript_words_total", "words", *_WHOSE, _SPEAKER)(
         "Words that a side meant to say in turns of which the other side's transcript is known too."
     ),
-    _EXPORTER.counter("callgauge_transcript_differences_total", "words", _AGENT, _SPEAKER)(
+    _EXPORTER.counter("callgauge_transcript_differences_total", "words", *_WHOSE, _SPEAKER)(
         "Words by which the other side's transcript differs from what a side meant to say; which of them is wrong is not known."
     ),
-    _EXPORTER.counter("callgauge_stt_reference_words_total", "words", _AGENT)(
+    _EXPORTER.counter("callgauge_stt_reference_words_total", "words", *_WHOSE)(
         "Words that simulated callers meant to say, in turns for which a cascade's speech recognition understood any."
     ),
-    _EXPORTER.counter("callgauge_stt_word_errors_total", "words", _AGENT, _WORD_ERROR)(
+    _EXPORTER.counter("callgauge_stt_word_errors_total", "words", *_WHOSE, _WORD_ERROR)(
         "Words that speech recognition got wrong, left out or put in; by the reference words it is the word error rate."
     ),
 )

@@ -89,12 +89,13 @@ Result = Annotated[Scored | Unscored | NotApplicable, Field(discriminator="outco
 
 
 class CallLabels(ScoreModel):
-    """Labels of a call's metrics; `unknown` until a `call_started` names them."""
+    """Labels of a call's metrics; `unknown` until a `call_started` names them. `version` is the agent's, which no metric has."""
 
     agent: str = "unknown"
     tenant: str = "unknown"
     environment: str = "unknown"
     pipeline_type: PipelineType = PipelineType.CASCADE
+    version: str | None = Field(None, exclude_if=is_none)
 
 
 class CallRecord(ScoreModel):

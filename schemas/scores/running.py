@@ -277,6 +277,7 @@ class ListedCall(BaseModel):
         tenant: Whose call it is; `unknown` as well.
         environment: Where it runs; `unknown` as well.
         pipeline_type: The agent's pipeline.
+        version: The agent's version, if the call says it.
         first_seen_ms: Broker time of its first score.
         changed_ms: Broker time of its newest score.
         quiet_ms: Time since then.
@@ -299,6 +300,7 @@ class ListedCall(BaseModel):
     tenant: str
     environment: str
     pipeline_type: PipelineType
+    version: str | None
     first_seen_ms: int
     changed_ms: int
     quiet_ms: int

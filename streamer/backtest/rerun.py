@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -11,17 +11,17 @@ from pydantic_core import to_jsonable_python
 from consumers.console.page.calls import parts_of
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import CloseCall, Effect, OpenCall, PublishScore
-from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.evaluator import PartitionEvaluator, folded
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import InputSource, PipelineType
 from schemas.goals.goal_set import GoalSet
 from schemas.order import Closed, Evicted, Fold, GoalsChosen, OrderStart, TimePassed
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, DeadAirFact, GoalsFact, TurnValues
 from streamer.backtest.past import MAX_CALLS, BacktestError, Logged, PastCall, Period
-from streamer.trials.calls import CallFold, Trial
+from streamer.trials.calls import CallFold, Trial, words_by_turn
 from streamer.trials.versus import Flip, flips
 
 # Compares the final scores of calls between two evaluations. Pure.
@@ -163,11 +163,14 @@ class Comparison:
         else:
             self.calls.changed += 1
 
-    def add_goals(self, conversation_id: str, then: Trial | None, now: Trial | None) -> None:
-        """One more call as a trial of its goals; None where it has none."""
+    def add_goals(
+        self, conversation_id: str, then: Trial | None, now: Trial | None, words: Callable[[], Mapping[int, str]]
+    ) -> None:
+        """One more call as a trial of its goals; None where it has none. `words` gives those of its turns, and is called for flips."""
         self.other_goals += (then and then.version) != (now and now.version)
-        if then is not None and now is not None and (found := flips(then, now)):
-            self.flipped[conversation_id] = found
+        if then is not None and now is not None and flips(then, now):
+            said = words()
+            self.flipped[conversation_id] = flips(then.quoting(said), now.quoting(said))
 
     def total(self) -> Tally:
         """The sum over all names, without a mean: milliseconds and counts do not add up."""
@@ -242,6 +245,7 @@ class Rerun:
     _begun: int = 0
     _evicted: str | None = None
     _goal_sets: dict[str, GoalSet] = field(default_factory=dict)
+    _arrivals: dict[str, list[Arrival]] = field(default_factory=dict)
     _said: dict[str, list[AnyScoreRecord]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -310,6 +314,8 @@ class Rerun:
         if not isinstance(arrival, Arrival):
             self.counts["refused_records"] += 1
             return []
+        if conversation_id in self._open and source is not InputSource.JUDGE:
+            self._arrivals.setdefault(conversation_id, []).append(arrival)
         effects = [*self._evaluator.receive_again(arrival, opening)]
         while self._evaluator.closing_calls:
             effects += self._evaluator.close_some()
@@ -347,12 +353,16 @@ class Rerun:
         self._goal_sets.pop(conversation_id, None)
         past = self.past.get(conversation_id)
         now = [*self._said.pop(conversation_id, ()), *closing]
+        arrivals = self._arrivals.pop(conversation_id, [])
         if past is None:
             self.comparison.add(conversation_id, None, last_words(now) or None)
             return
         then = past.records()
         self.comparison.add(conversation_id, last_words(then), last_words(now) or None)
         if now:
-            self.comparison.add_goals(
-                conversation_id, *(CallFold(each).trial(conversation_id, "") for each in (then, now))
-            )
+            before, after = (CallFold(each).trial(conversation_id, "") for each in (then, now))
+            self.comparison.add_goals(conversation_id, before, after, lambda: self._words(arrivals))
+
+    def _words(self, arrivals: Iterable[Arrival]) -> dict[int, str]:
+        """What was said and done in each turn of a call."""
+        return words_by_turn(folded(arrivals, PipelineType.CASCADE, None, self.limits), self.redactor)

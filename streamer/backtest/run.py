@@ -47,7 +47,7 @@ from streamer.signals import stop_on_signals
 from streamer.sources.publisher import PublishError
 from streamer.terminal import error_console, output_console, print_document, say
 from streamer.time_bounds import moment_ms, shown_moment
-from streamer.trials.versus import by_subgoal, flips_in_words
+from streamer.trials.versus import by_subgoal, flips_in_words, quotes
 
 # Evaluates past traffic again with today's code and settings, writes to a separate topic, and compares.
 
@@ -389,6 +389,7 @@ def _goal_lines(comparison: Comparison) -> Iterator[str]:
     yield from (f"  {subgoal}: {won} won, {lost} lost" for subgoal, won, lost in by_subgoal(flipped.values()))
     for call, found in islice(flipped.items(), MAX_EXAMPLES):
         yield f"  {call}: {flips_in_words(found)}"
+        yield from quotes(found)
     if len(flipped) > MAX_EXAMPLES:
         yield f"  and {counted(len(flipped) - MAX_EXAMPLES, 'more call')}; --json has all"
 

@@ -1,18 +1,36 @@
 """The command `history`: past calls, found by what happened in them."""
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from streamer.cli.options import SINCE_HELP, ConfigOption, JsonOption
+from streamer.cli.options import (
+    SINCE_HELP,
+    AgentOption,
+    ConfigOption,
+    GoalsOption,
+    JsonOption,
+    JudgeOption,
+    JudgeSwitch,
+    PathsArgument,
+    ProcessesOption,
+    VerdictsOption,
+    require_judge,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.table import Table
 
     from consumers.history.rows import Value
+    from consumers.history.search import Condition
+    from consumers.history.sqlite import SqliteHistory
+    from streamer.history.importing import Imported
+    from streamer.offline.call_work import Done
+    from streamer.settings.all_settings import Settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -20,6 +38,14 @@ SHOWN: Final = (
     "agent", "turns", "p50_ms", "p95_ms", "dead_airs", "failed_tools", "progress", "success", "conversation_id",
 )  # fmt: skip
 """Columns of the table for people; programs get all of them."""
+
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="CONDITION", help="A column, a comparison and a value; several must all hold."),
+]
+FolderOption = Annotated[
+    Path | None, typer.Option("--folder", metavar="DIR", help="The folder of history; otherwise history.folder.")
+]
 
 
 @app.callback()
@@ -44,10 +70,7 @@ def find(
     environment: Annotated[
         str | None, typer.Option("--environment", metavar="NAME", help="Calls of this environment.")
     ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option("--where", metavar="CONDITION", help="A column, a comparison and a value; several must all hold."),
-    ] = None,
+    where: WhereOption = None,
     words: Annotated[
         str | None, typer.Option("--text", metavar="WORDS", help="Calls in which all of these words were said.")
     ] = None,
@@ -55,9 +78,7 @@ def find(
         str, typer.Option("--sort", metavar="COLUMN", help="The highest value of it comes first.")
     ] = "longest_wait_ms",
     most: Annotated[int, typer.Option("--most", metavar="N", min=1, max=10_000, help="Most calls to print.")] = 50,
-    folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="DIR", help="The folder of history; otherwise history.folder.")
-    ] = None,
+    folder: FolderOption = None,
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print all columns as a table for programs.")] = False,
     config: ConfigOption = None,
@@ -75,37 +96,23 @@ def find(
         callgauge history find --since 30d --most 10000 --csv > calls.csv
     """
     from consumers.history.rows import COLUMN_NAMES
-    from consumers.history.search import Condition, Question, QuestionError
-    from consumers.history.sqlite import HistoryFolderError, SqliteHistory
+    from consumers.history.search import Question, QuestionError
     from consumers.runtime.process import wall_clock_ms
-    from streamer.settings.listing import settings_from
     from streamer.terminal import output_console, print_document, print_line, say
     from streamer.time_bounds import moment_given
 
-    there = folder or settings_from(config).history.folder
-    if there is None:
-        raise HistoryFolderError(
-            "History: there is no folder. Set history.folder to that of the role `history`, or give it with --folder."
-        )
     if sort not in COLUMN_NAMES:
         raise QuestionError(f"--sort {sort!r}: there is no such column. The columns are {', '.join(COLUMN_NAMES)}.")
-    labels = {"agent": agent, "tenant": tenant, "environment": environment}
     question = Question(
         since_ms=moment_given(since),
         until_ms=wall_clock_ms() + 1 if until is None else moment_given(until),
-        conditions=[
-            *(Condition(column, "=", value) for column, value in labels.items() if value is not None),
-            *(Condition.parse(text) for text in where or ()),
-        ],
+        conditions=_conditions(where, agent=agent, tenant=tenant, environment=environment),
         words=(words or "").split(),
         order_by=sort,
         most=most,
     )
-    store = SqliteHistory(there)
-    try:
+    with _opened(folder, config) as store:
         rows = store.find(question)
-    finally:
-        store.close()
     if as_json:
         print_document(rows)
     elif as_csv:
@@ -116,7 +123,171 @@ def find(
     if not as_json and len(rows) == most:
         say(f"These are the first {most} by {sort}; --most shows more.")
     elif not rows and not as_json and not as_csv:
-        say(f"No call in {there} is like that.")
+        say(f"No call in {store.folder} is like that.")
+
+
+@app.command()
+def compare(
+    *,
+    before: Annotated[
+        str,
+        typer.Option("--before", metavar="DAY", help="A day in UTC, 2026-11-20, or a range, 2026-11-13..2026-11-20."),
+    ],
+    after: Annotated[str, typer.Option("--after", metavar="DAY", help="The day or range to compare with it.")],
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="COLUMNS", help="Compare the calls of each agent, or of each agent,code_version."),
+    ] = None,
+    where: WhereOption = None,
+    folder: FolderOption = None,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Compares the calls of two days: each measure with its change, and whether the change is more than chance.
+
+    A measure is the mean of a column over the calls that are over and whose value is known. Its change has a 95 % bootstrap
+    interval, the same each time for the same calls; it is more than chance if the interval does not contain 0.
+
+    --by splits the calls: agent, tenant, environment, pipeline_type, code_version (that of the evaluator), goal_set or
+    close_reason, or several of them. A group that only one period has shows its figures without a change.
+
+    Nothing is changed, and no broker is needed.
+
+    Examples:
+        callgauge history compare --before 2026-11-20 --after 2026-11-21 --by agent,code_version
+        callgauge history compare --before 14d..7d --after 7d..0d --where "agent = desk" --json
+    """
+    from streamer.history.comparison import (
+        Period,
+        compared,
+        comparison_json,
+        comparison_table,
+        groups_given,
+        remarks,
+    )
+    from streamer.terminal import output_console, print_document, print_line, say
+
+    periods, columns = (Period.parse(before), Period.parse(after)), groups_given(by)
+    with _opened(folder, config) as store:
+        groups = compared(store, *periods, columns, _conditions(where))
+    if as_json:
+        print_document(comparison_json(groups, columns))
+        return
+    if not groups:
+        say(f"No call in {store.folder} is over and in one of the periods.")
+    for each in groups:
+        if columns:
+            print_line(
+                ", ".join(f"{name} {value or 'unknown'}" for name, value in zip(columns, each.group, strict=True))
+            )
+        output_console().print(comparison_table(each))
+        print_line()
+    for line in remarks(groups):
+        say(line)
+
+
+@app.command("import")
+def import_calls(
+    paths: PathsArgument,
+    *,
+    goals: GoalsOption = None,
+    judge: JudgeOption = JudgeSwitch.OFF,
+    verdicts: VerdictsOption = None,
+    agent: AgentOption = None,
+    processes: ProcessesOption = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace calls that history has; without it they stay as they are.")
+    ] = False,
+    folder: FolderOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Brings recorded calls into history.
+
+    The calls go through the evaluator's engine, as with `callgauge score`, and history gets the rows that the role `history`
+    would have made of them, each in the file of the day of its first event. A call that cannot be read is named and left out,
+    and the exit code is 1.
+
+    One process writes the folder: stop the role `history` first, or give a folder of its own. When the role writes there next, it
+    deletes the days that are older than `history.retention_days`. No broker is needed.
+
+    Examples:
+        callgauge history import output/my-run --folder history
+        callgauge history import calls.jsonl.gz --goals goals/ --replace
+    """
+    from consumers.console.page.drawing import counted
+    from consumers.history.settings import MAX_RETENTION_DAYS
+    from consumers.history.sqlite import SqliteHistory
+    from streamer.history.importing import Importing, imported
+    from streamer.offline.call_work import found_calls, places_of, reading, score_each, total_of
+    from streamer.offline.scoring import plan_from
+    from streamer.recordings.reader import goals_for
+    from streamer.settings.listing import settings_from
+    from streamer.terminal import say
+
+    require_judge(verdicts, judge)
+    settings = settings_from(config)
+    there = _folder(folder, settings)
+    sets = goals_for(paths, goals)
+    plan = plan_from(
+        settings, sets, agent, asks_judge=judge is JudgeSwitch.ON, writes_transcripts=settings.history.words
+    )
+    found = found_calls(paths)
+    # Old calls are deleted by the role, which knows the newest day, and not by each other.
+    store = SqliteHistory(there, writes=True, keeps_words=settings.history.words, retention_days=MAX_RETENTION_DAYS)
+    try:
+        importing = Importing(store, replaces=replace)
+        with reading(total_of(found), stopped="the calls before it are in history") as read:
+
+            def take(done: "Done[Imported]") -> None:
+                read.add(done)
+                if done.result is not None and done.result[0]:
+                    importing.add(done.result)
+
+            try:
+                score_each(
+                    places_of(found), plan, imported, take, settings, read, processes=processes, verdicts=verdicts
+                )
+            finally:
+                importing.flush()
+    finally:
+        store.close()
+    say(
+        f"{counted(importing.written, 'call')} brought into {there}"
+        f"{f'; {importing.there} that it had already stay as they are' if importing.there else ''}."
+    )
+    read.require_all("imported")
+
+
+def _folder(folder: Path | None, settings: "Settings") -> Path:
+    from consumers.history.sqlite import HistoryFolderError
+
+    if (there := folder or settings.history.folder) is None:
+        raise HistoryFolderError(
+            "History: there is no folder. Set history.folder to that of the role `history`, or give it with --folder."
+        )
+    return there
+
+
+@contextmanager
+def _opened(folder: Path | None, config: Path | None) -> "Iterator[SqliteHistory]":
+    """Opens history to read it: the folder that is given, or that of the settings."""
+    from consumers.history.sqlite import SqliteHistory
+    from streamer.settings.listing import settings_from
+
+    store = SqliteHistory(folder or _folder(None, settings_from(config)))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _conditions(where: "Sequence[str] | None", **labels: str | None) -> "list[Condition]":
+    from consumers.history.search import Condition
+
+    return [
+        *(Condition(column, "=", value) for column, value in labels.items() if value is not None),
+        *(Condition.parse(text) for text in where or ()),
+    ]
 
 
 def csv_lines(rows: "Sequence[dict[str, Value]]", columns: "Sequence[str]") -> "list[str]":

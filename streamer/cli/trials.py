@@ -60,6 +60,9 @@ def trials(
     from_topics: Annotated[
         bool, typer.Option("--from-topics", help="Compare past live calls, as the topic scores has them.")
     ] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Compare past calls of the history (history.folder); no broker is needed.")
+    ] = False,
     since: Annotated[str | None, typer.Option(metavar="WHEN", help=f"{SINCE_HELP} {_SINCE} unless given.")] = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
@@ -77,11 +80,12 @@ def trials(
     last progress), and tools that fail up to that turn; each with calls to look at.
 
     PATH holds recordings, which are scored as by `callgauge score`, or score records. With --from-topics, calls that closed
-    since then are read from the topic scores in no consumer group, and console_url makes the links to their pages.
+    since then are read from the topic scores in no consumer group, and console_url makes the links to their pages. With --history
+    calls that began since then are read from the files of the role history, which keeps them longer than the topics.
 
     With --compare two lots of calls stand side by side, as of two goal sets, prompts or versions of the agent: success and progress of
     each, their difference with its 95 % bootstrap interval (the same for the same trials), and for the calls that both have, the
-    subgoals that were won and lost, with the turn.
+    subgoals that were won and lost, with the turn and, where recordings are compared, what was said and done in it.
 
     Exit code 1 when something could not be read, when k is above the number of trials, or when there is nothing to compare;
     the other results are printed all the same.
@@ -92,27 +96,43 @@ def trials(
         callgauge trials monday.jsonl tuesday.jsonl
         callgauge trials --compare before.jsonl after.jsonl
         callgauge trials --from-topics --since 2h
+        callgauge trials --history --since 30d
     """
     from streamer.settings.listing import settings_from
     from streamer.trials.calls import Trials
-    from streamer.trials.comparison import from_files, from_past_calls, print_comparison, print_versus
+    from streamer.trials.comparison import from_files, from_history, from_past_calls, print_comparison, print_versus
 
     if compare is not None and k:
         raise typer.BadParameter("--k is for trials of one goal set: leave it out, or leave --compare out.")
-    if compare is not None and not from_topics:
+    if history and from_topics:
+        raise typer.BadParameter("--history and --from-topics both say where the calls are: leave one of them out.")
+    is_scored = from_topics or history
+    if compare is not None and not is_scored:
         more = [Path(name) for name in compare if name and Path(name).exists()]
         paths = [*(paths or ()), *(path for path in dict.fromkeys(more) if path not in (paths or ()))]
-    _require_fitting(paths, since, bootstrap, topic_prefix, from_topics=from_topics)
+    _require_fitting(paths, since, bootstrap, topic_prefix, from_topics=from_topics, history=history)
     require_judge(verdicts, judge)
-    if from_topics and (goals is not None or judge is JudgeSwitch.ON or agent is not None or processes is not None):
+    if is_scored and (goals is not None or judge is JudgeSwitch.ON or agent is not None or processes is not None):
         raise typer.BadParameter("Live calls are scored already: leave out --goals, --judge, --agent and --processes.")
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     gathered = Trials()
-    if from_topics:
+    if history:
+        unread = from_history(settings, since or _SINCE, gathered)
+    elif from_topics:
         unread = from_past_calls(settings, since or _SINCE, gathered)
     else:
         asks_judge = judge is JudgeSwitch.ON
-        unread = from_files(paths or [], settings, goals, verdicts, agent, processes, gathered, asks_judge=asks_judge)
+        unread = from_files(
+            paths or [],
+            settings,
+            goals,
+            verdicts,
+            agent,
+            processes,
+            gathered,
+            asks_judge=asks_judge,
+            quotes=compare is not None,
+        )
     is_complete = True
     if compare is not None:
         print_versus(gathered, compare, as_json=as_json)
@@ -123,11 +143,18 @@ def trials(
 
 
 def _require_fitting(
-    paths: Sequence[Path] | None, since: str | None, bootstrap: str | None, prefix: str | None, *, from_topics: bool
+    paths: Sequence[Path] | None,
+    since: str | None,
+    bootstrap: str | None,
+    prefix: str | None,
+    *,
+    from_topics: bool,
+    history: bool,
 ) -> None:
-    if from_topics and paths:
-        raise typer.BadParameter("--from-topics reads live calls: leave the paths out, or leave --from-topics out.")
-    if not from_topics and not paths:
-        raise typer.BadParameter("Name recordings or files of score records, or use --from-topics.")
-    if not from_topics and (since or bootstrap or prefix):
+    name = "--history" if history else "--from-topics"
+    if (from_topics or history) and paths:
+        raise typer.BadParameter(f"{name} reads live calls: leave the paths out, or leave {name} out.")
+    if not from_topics and not history and not paths:
+        raise typer.BadParameter("Name recordings or files of score records, or use --from-topics or --history.")
+    if not from_topics and (bootstrap or prefix or (since and not history)):
         raise typer.BadParameter("--since, --bootstrap and --topic-prefix are for --from-topics: leave them out.")

@@ -68,39 +68,64 @@ class BrokenOff:
 Places = Iterable[Place | BrokenOff]
 
 
-def found_calls(paths: Sequence[Path]) -> list[RecordedPath]:
+Found = RecordedPath | BrokenOff
+"""A path with calls, or the reason why one has none."""
+
+
+def found_calls(paths: Sequence[Path]) -> list[Found]:
     """Looks below every path before a call is read, so that a misspelt path is noticed at once.
 
+    A path that is there and holds no calls costs no other one its calls.
+
     Raises:
-        RecordingError: There is no recorded call at one of them, or it holds score records.
+        RecordingError: One of them does not exist, or none has recorded calls.
     """
-    for given in paths:
-        if holds_scores(given):
-            raise RecordingError(
-                what="these are score records, and no recording",
-                where=str(given),
-                expected="events of calls",
-                seen="what `callgauge score` prints, which has no events",
-                remedy="`callgauge trials` compares calls by their score records; give the recording that they were made from.",
-            )
-    found = [RecordedPath(path) for path in paths]
-    for path in found:
-        if path.discarded:
+    found: list[Found] = []
+    first: RecordingError | None = None
+    for path in paths:
+        try:
+            _require_no_scores(path)
+            recorded = RecordedPath(path)
+        except RecordingError as error:
+            if not path.exists():
+                raise
+            first = first or error
+            error.consequence = "Nothing is read from it; other paths are read."
+            found.append(BrokenOff(str(error)))
+            continue
+        found.append(recorded)
+        if recorded.discarded:
             say(
-                f"{path.path}: {path.discarded} folders of discarded attempts are left out, as in EVA. Name such a folder "
-                "to read it."
+                f"{path}: {recorded.discarded} folders of discarded attempts are left out, as in EVA. Name such a folder to read it."
             )
+    if first is not None and not any(isinstance(each, RecordedPath) for each in found):
+        raise first
     return found
 
 
-def total_of(found: Sequence[RecordedPath]) -> int | None:
+def _require_no_scores(path: Path) -> None:
+    if holds_scores(path):
+        raise RecordingError(
+            what="these are score records, and no recording",
+            where=str(path),
+            expected="events of calls",
+            seen="what `callgauge score` prints, which has no events",
+            remedy="`callgauge trials` compares calls by their score records; give the recording that they were made from.",
+        )
+
+
+def total_of(found: Sequence[Found]) -> int | None:
     """The number of calls; None where they are counted only by reading them."""
-    return sum(len(path.known) for path in found) if all(path.known for path in found) else None
+    recorded = [path for path in found if isinstance(path, RecordedPath)]
+    return sum(len(path.known) for path in recorded) if all(path.known for path in recorded) else None
 
 
-def places_of(found: Iterable[RecordedPath]) -> Iterator[Place | BrokenOff]:
+def places_of(found: Iterable[Found]) -> Iterator[Place | BrokenOff]:
     """The places of several paths, one after the other; a file that cannot be read further does not end it."""
     for path in found:
+        if isinstance(path, BrokenOff):
+            yield path
+            continue
         try:
             yield from path
         except RecordingError as error:

@@ -32,6 +32,12 @@ AHEAD: Final = 4
 """Things that are begun, or done and not yet shown, for each that may wait for the judge: a slow one in front must not keep the others
 from asking. It bounds the memory."""
 _SOME: Final = 3
+MOST_EXAMPLE_CHARS: Final = 300
+"""Characters of an answer that cannot be read, in the error about it."""
+_FORMS: Final = {
+    "structured": "one JSON object by the schema that the request names (judge.answer_form is structured)",
+    "grade": "a last line GRADE: C or GRADE: I (judge.answer_form is grade)",
+}
 _NOBODY_ANSWERS: Final = frozenset({UnjudgedReason.REJECTED, UnjudgedReason.UNAVAILABLE})
 
 
@@ -132,6 +138,22 @@ class JudgeInProcess:
         self._tokens += verdict.tokens
         self._cost += verdict.cost
 
+    def require_answers(self) -> None:
+        """Fails if there were questions and the model answered none of them in a form that can be read.
+
+        Raises:
+            JudgeFailedError: So it is; the text has one of its answers.
+        """
+        invalid = self._outcomes[UnjudgedReason.INVALID_ANSWERS]
+        if not invalid or invalid < self._outcomes.total() or self._recalled:
+            return
+        example = self._judge.invalid[0] if self._judge.invalid else ""
+        raise JudgeFailedError(
+            f"Judge: no answer of {self._settings.model} to {invalid} questions can be read, so what they ask stays unscored "
+            f"(invalid_answers); the rest was printed. Expected {_FORMS[self._settings.answer_form]}; seen, for example: "
+            f"{example[:MOST_EXAMPLE_CHARS]!r}. Ask a model that keeps to this form, or set judge.answer_form to the other one."
+        )
+
     def summary(self) -> str:
         """Questions, answers and costs, as a sentence."""
         questions = self._outcomes.total()
@@ -212,6 +234,7 @@ def side_by_side(
         judge = JudgeInProcess(judge_settings, redactor=redactor, kept=kept)
         await first_of(in_order(judge), judge.run())
         say(judge.summary())
+        judge.require_answers()
 
     if judge_settings is None:
         asyncio.run(in_order(None))

@@ -10,6 +10,7 @@ from typing import IO, Any, Final
 
 from pydantic import ValidationError
 
+from consumers.console.page.drawing import shortened
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import UnjudgedReason
@@ -17,6 +18,8 @@ from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Unjudged
 
 _FINAL_REASONS: Final = frozenset({UnjudgedReason.INVALID_ANSWERS, UnjudgedReason.REFUSED})
 """Reasons of the model itself. Questions without a verdict for other reasons are asked again."""
+MOST_EVIDENCE_CHARS: Final = 300
+"""Characters of one utterance of the turn that a question is about, in the line of its verdict."""
 _MAX_LINE_BYTES: Final = 2_000_000
 """Longest line that is read: a verdict has 100 answers and 100,000 characters of them at most."""
 
@@ -35,6 +38,21 @@ def keeping(path: Path | None, settings: JudgeSettings) -> "Iterator[KeptVerdict
         return
     with closing(KeptVerdicts(path, settings)) as kept:
         yield kept
+
+
+def _about(request: JudgeRequest) -> dict[str, Any]:
+    """The question in words, for a person who audits the judge; only the key is read again."""
+    return {
+        "call": request.conversation_id,
+        "turn": request.turn,
+        "subgoal": request.subgoal_id or request.kind,
+        "question": request.subgoal or f"EVA's {request.kind}",
+        "evidence": [
+            f"{item.kind}{f' {item.tool}' if item.tool else ''}: {shortened(item.text, MOST_EVIDENCE_CHARS)}"
+            for item in request.transcript
+            if item.turn == request.turn
+        ],
+    }
 
 
 class KeptVerdicts:
@@ -91,7 +109,8 @@ class KeptVerdicts:
         if isinstance(verdict.result, Unjudged) and verdict.result.reason not in _FINAL_REASONS:
             return
         key = self._key(request)
-        self._verdicts[key] = self._write({"key": key, "verdict": verdict.model_dump(mode="json")})
+        line = {"key": key, "about": _about(request), "verdict": verdict.model_dump(mode="json")}
+        self._verdicts[key] = self._write(line)
         self._answers.pop(key, None)
 
     def keep_answer(self, request: JudgeRequest, answer: TrialAnswer) -> None:

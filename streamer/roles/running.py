@@ -171,6 +171,16 @@ class RoleRunner:
         """Whether there is another start; logs a new failure."""
         if not self._is_restarted or not self.was_ready.is_set():
             return False
+        if isinstance(
+            error, MemoryError
+        ):  # what filled it is still there, and the next start would fail for odd reasons
+            log.error(
+                "out_of_memory",
+                role=self._name,
+                what_happens_now="The process ends; a supervisor starts it again, and nothing is lost.",
+                what_to_do="Give it more memory: deploy/sizing.md says how much open calls need.",
+            )
+            return False
         ready_at, self._ready_at = self._ready_at, None
         if ready_at is not None and time.monotonic() - ready_at >= QUIET_SECONDS:
             self._restarts, self._shown = 0, ""

@@ -1,14 +1,17 @@
 """Repeated calls as trials: from recordings, files of scores, or the topics."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from consumers.console.page.calls import Said, heard_in
+from consumers.console.page.drawing import Redacts, shortened
+from consumers.engine.call import Call
 from schemas.closed_sets import FAILED_USES, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.live_view import Subject, newest_scores
@@ -79,6 +82,7 @@ class Trial:
         failed_tools: In the order of writing.
         expected_tools: The expected tool calls, as far as they are known, in the order of the goal set.
         closed_at_ms: Broker time at which the call closed.
+        words: What was said and done in the turns that reached a subgoal; empty where only the scores of the call are there.
     """
 
     conversation_id: str
@@ -92,6 +96,12 @@ class Trial:
     failed_tools: tuple[FailedTool, ...]
     expected_tools: tuple[ExpectedToolCallScore, ...] = ()
     closed_at_ms: int = 0
+    words: Mapping[int, str] = field(default_factory=dict)
+
+    def quoting(self, words: Mapping[int, str]) -> "Trial":
+        """The same with the words of the turns that reached a subgoal, of the words of all turns."""
+        turns = {each.reached_turn for each in self.subgoals}
+        return replace(self, words={turn: text for turn, text in words.items() if turn in turns})
 
     @property
     def missed(self) -> Iterator[str]:
@@ -103,6 +113,29 @@ class Trial:
         """The tools that failed up to the turn in which the call stalls, that turn included; all if it does not stall."""
         last = self.stall_turn
         return (each for each in self.failed_tools if last is None or (each.turn is not None and each.turn <= last))
+
+
+MOST_QUOTED_CHARS: Final = 160
+"""Characters of one utterance of a quote."""
+
+
+def words_by_turn(call: Call, redactor: Redacts) -> dict[int, str]:
+    """By turn what was said and which tools were used, redacted, each utterance cut.
+
+    Args:
+        call: The call after its last event.
+        redactor: Redacts the words.
+    """
+    found = {}
+    for turn in heard_in(call, ()).turns:
+        parts = [
+            f'{item.speaker}: "{shortened(redactor.redact(item.text), MOST_QUOTED_CHARS)}"'
+            if isinstance(item, Said)
+            else f"{redactor.redact(item.tool)}: {item.outcome or 'unanswered'}"
+            for item in turn.items
+        ]
+        found[turn.turn] = "; ".join(parts)
+    return found
 
 
 class CallFold:

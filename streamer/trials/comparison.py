@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -14,20 +14,26 @@ from rich.table import Table
 
 from consumers.console.page.drawing import counted, in_words, number, percent
 from consumers.engine.agent_inspect import K_VALUE, NO_OF_TRIALS, pass_at_k, pass_hat_k
+from consumers.engine.redaction.redactor import Redactor
+from consumers.history.search import Question
+from consumers.history.sqlite import HistoryFolderError, SqliteHistory
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import OperatorError, wall_clock_ms
 from schemas.closed_sets import UnjudgedReason
 from schemas.goals.goal_set import GoalSet
 from schemas.quarantine import UndecodableRecord
 from schemas.topics import SCORES_TOPIC
 from streamer.cluster.readers import onlooker, records_so_far
 from streamer.offline.call_work import RECORDS, Done, found_calls, places_of, reading, score_each, total_of
+from streamer.offline.contexts import folded_recording
 from streamer.offline.scoring import RecordedScoring, plan_from
 from streamer.recordings.reader import goals_for
 from streamer.settings.all_settings import Settings
 from streamer.terminal import output_console, print_document, print_line, quiet_libraries, say
 from streamer.time_bounds import moment_given
 from streamer.trials.calls import (
+    MAX_TRIALS,
+    NOT_CLOSED,
     CallFold,
     CallFolds,
     SubgoalOutcome,
@@ -37,6 +43,7 @@ from streamer.trials.calls import (
     fold_line,
     holds_scores,
     read_score_file,
+    words_by_turn,
 )
 from streamer.trials.versus import Versus, versus_json, versus_lines, versus_table
 
@@ -495,6 +502,31 @@ def from_past_calls(settings: Settings, since: str, gathered: Trials) -> int:
     return unreadable
 
 
+def from_history(settings: Settings, since: str, gathered: Trials) -> int:
+    """Adds the calls of the history that began since then; gives 0, because a record that is kept there can be read.
+
+    Raises:
+        HistoryFolderError: There is no folder of history, or it cannot be read.
+    """
+    if settings.history.folder is None:
+        raise HistoryFolderError("History: there is no folder. Set history.folder to that of the role `history`.")
+    store = SqliteHistory(settings.history.folder)
+    try:
+        with reading(None, RECORDS, stopped=_STOPPED) as read:
+            question = Question(moment_given(since), wall_clock_ms() + 1, order_by="started_ms", most=MAX_TRIALS + 1)
+            for row in reversed(store.find(question)):
+                call = str(row["conversation_id"])
+                fold = CallFold(store.records_of(call))
+                read.event()
+                if fold.closed_at_ms is None:
+                    gathered.left_out[NOT_CLOSED] += 1
+                else:
+                    gathered.add(fold.trial(call, _call_page(settings.console_url, call)))
+    finally:
+        store.close()
+    return 0
+
+
 async def _read_past_trials(
     kafka: KafkaSettings, since_ms: int, console_url: str | None, trials: Trials, on_record: Callable[[], None]
 ) -> int:
@@ -538,8 +570,9 @@ def from_files(
     gathered: Trials,
     *,
     asks_judge: bool,
+    quotes: bool = False,
 ) -> int:
-    """Scores recordings and reads score records; gives the number of places that could not be read."""
+    """Scores recordings and reads score records; gives the number of places that could not be read. With `quotes` trials have words."""
     files = [path for path in paths if holds_scores(path)]
     recorded = [path for path in paths if path not in files]
     found = found_calls(recorded)
@@ -555,13 +588,17 @@ def from_files(
             for sentence in read_score_file(file, gathered):
                 say(sentence)
                 read.unread += 1
-        score_each(places_of(found), plan, trial_of, take, settings, read, processes=processes, verdicts=verdicts)
+        shape = partial(trial_of, redactor=Redactor(settings.redaction) if quotes else None)
+        score_each(places_of(found), plan, shape, take, settings, read, processes=processes, verdicts=verdicts)
     return read.unread
 
 
-def trial_of(scoring: RecordedScoring) -> Trial | None:
-    """A recorded call after it was scored; None if it has no goals."""
-    return CallFold(scoring.records).trial(scoring.call.conversation_id, "")
+def trial_of(scoring: RecordedScoring, redactor: Redactor | None = None) -> Trial | None:
+    """A recorded call after it was scored, with its words if there is something to redact them; None if it has no goals."""
+    trial = CallFold(scoring.records).trial(scoring.call.conversation_id, "")
+    if trial is None or redactor is None:
+        return trial
+    return trial.quoting(words_by_turn(folded_recording(scoring.call)[0], redactor))
 
 
 def print_comparison(gathered: Trials, wanted: Sequence[int] | None, *, as_json: bool) -> bool:

@@ -1,6 +1,5 @@
 """Compares two lots of trials, as of two goal sets, prompts or versions: how far apart they are, and which calls flipped. Pure."""
 
-import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,15 +8,9 @@ from typing import Any, Final, NamedTuple
 from rich.table import Table
 
 from consumers.console.page.drawing import counted, percent
+from streamer.bootstrap import interval
 from streamer.trials.calls import Trial
 
-SEED: Final = 1
-"""The same trials have the same intervals, whenever and wherever they are compared."""
-MOST_RESAMPLES: Final = 2_000
-LEAST_RESAMPLES: Final = 200
-MOST_DRAWS: Final = 5_000_000
-"""Draws for one interval: some seconds. With many trials fewer resamples are as good."""
-_TAIL: Final = 0.025
 _UNKNOWN: Final = "-"
 
 FIGURES: Final[Mapping[str, Callable[[Trial], float | bool | str]]] = {
@@ -34,11 +27,13 @@ class Flip(NamedTuple):
         subgoal_id: Its name, the same in both.
         is_won: Whether it is the second that reached it.
         turn: The turn that reached it.
+        quote: What was said and done in that turn, redacted; None where the words of the call are not there.
     """
 
     subgoal_id: str
     is_won: bool
     turn: int | None
+    quote: str | None = None
 
 
 def flips(before: Trial, after: Trial) -> list[Flip]:
@@ -49,7 +44,9 @@ def flips(before: Trial, after: Trial) -> list[Flip]:
         was = then.get(now.subgoal_id)
         if was is not None and {was.finding, now.finding} == {True, False}:
             is_won = now.finding is True
-            found.append(Flip(now.subgoal_id, is_won, (now if is_won else was).reached_turn))
+            turn = (now if is_won else was).reached_turn
+            words = (after if is_won else before).words
+            found.append(Flip(now.subgoal_id, is_won, turn, None if turn is None else words.get(turn)))
     return found
 
 
@@ -96,7 +93,7 @@ class Versus:
         means = [sum(lot) / len(lot) if lot else None for lot in known]
         low = high = None
         if min(map(len, lots)) > 1:
-            low, high = _interval(lots)
+            low, high = interval(lots)
         return Apart(means[0], means[1], low, high, is_paired)
 
     def flipped(self) -> Iterator[tuple[str, list[Flip], bool | str, bool | str]]:
@@ -105,19 +102,6 @@ class Versus:
             found = flips(before, after)
             if found or before.success != after.success:
                 yield after.conversation_id, found, before.success, after.success
-
-
-def _interval(lots: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Of the last lot's mean less the first's, or of the mean of the only one."""
-    rng = random.Random(SEED)  # noqa: S311 - nothing is secret
-    resamples = max(LEAST_RESAMPLES, min(MOST_RESAMPLES, MOST_DRAWS // sum(map(len, lots))))
-    found = []
-    for _ in range(resamples):
-        means = [sum(rng.choices(lot, k=len(lot))) / len(lot) for lot in lots]
-        found.append(means[-1] - (means[0] if len(means) > 1 else 0.0))
-    found.sort()
-    cut = round(resamples * _TAIL)
-    return found[cut], found[-cut - 1]
 
 
 def versus_table(versus: Versus) -> Table:
@@ -148,6 +132,7 @@ def versus_lines(versus: Versus, names: tuple[str, str]) -> Iterator[str]:
     for call, found, before, after in flipped:
         success = [] if before == after else [f"success {_success(before)} to {_success(after)}"]
         yield f"  {call}: {', '.join([*success, *([flips_in_words(found)] if found else [])])}"
+        yield from quotes(found)
 
 
 def versus_json(versus: Versus, names: tuple[str, str]) -> dict[str, Any]:
@@ -188,6 +173,15 @@ def flips_in_words(found: Iterable[Flip]) -> str:
     return ", ".join(
         f"{each.subgoal_id} {'won' if each.is_won else 'lost'}{'' if each.turn is None else f' (turn {each.turn})'}"
         for each in found
+    )
+
+
+def quotes(found: Iterable[Flip]) -> Iterator[str]:
+    """The evidence of the flips of one call, in lines below it."""
+    yield from (
+        f"    turn {each.turn}: {each.quote}"
+        for each in dict.fromkeys(each._replace(subgoal_id="", is_won=True) for each in found)
+        if each.quote
     )
 
 

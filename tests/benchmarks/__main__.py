@@ -13,6 +13,7 @@ from platform import machine
 from typing import Final
 
 from consumers.runtime.process import tune_collection
+from tests.benchmarks.console_load import measure_console
 from tests.benchmarks.engine_cost import measure_engine, measure_memory, measure_recomputing, measure_scaling
 from tests.benchmarks.evaluator_cost import measure_backlog, measure_start
 from tests.benchmarks.figures import Figures, interpreter, say
@@ -28,6 +29,7 @@ IN_PROCESS: Final[dict[str, Callable[[Figures], None]]] = {
     "memory": measure_memory,
     "scaling": measure_scaling,
     "recomputing": measure_recomputing,
+    "console": measure_console,
 }
 ON_KAFKA: Final[dict[str, Callable[[Figures, str, Path], None]]] = {
     "start": measure_start,

@@ -50,15 +50,16 @@ def counted(records: Sequence[AnyScoreRecord], prefix: str) -> Figures:
 def final(records: Sequence[AnyScoreRecord]) -> Figures:
     """The same from the newest record of each turn."""
     figures: Figures = defaultdict(float)
-    agent = records[-1].labels.agent
+    labels = records[-1].labels
+    who = (labels.agent, labels.tenant, labels.environment)
     for record in newest_scores(records).values():
         if isinstance(record, VoiceToVoiceLatency) and isinstance(record.result, Scored) and record.anchor is not None:
             is_measured = record.result.value >= 0
             figures[
-                "callgauge_turns_final_total", agent, record.anchor, "measured" if is_measured else "overlapped"
+                "callgauge_turns_final_total", *who, record.anchor, "measured" if is_measured else "overlapped"
             ] += 1
             if is_measured:
-                figures["callgauge_turns_final_latency_seconds_total", agent, record.anchor] += (
+                figures["callgauge_turns_final_latency_seconds_total", *who, record.anchor] += (
                     record.result.value / 1000
                 )
     return {key: figure for key, figure in figures.items() if figure}

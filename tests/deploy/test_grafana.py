@@ -21,6 +21,8 @@ BOARDS: dict[str, dict[str, Any]] = {
 PANELS = [panel for board in BOARDS.values() for panel in board["panels"] if panel["type"] != "row"]
 every_board = pytest.mark.parametrize("board", BOARDS.values(), ids=list(BOARDS))
 every_panel = pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+WHOSE = ("agent", "tenant", "environment")
+CHOSEN = ",".join(f'{name}=~"${name}"' for name in WHOSE)
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -67,16 +69,19 @@ def test_every_row_is_full_and_nothing_overlaps(board: dict[str, Any]) -> None:
     assert cells == {(x, y) for x in range(24) for y in range(height)}
 
 
-def test_data_source_and_agent_are_chosen_on_the_page() -> None:
+def test_data_source_and_whose_calls_are_chosen_on_the_page() -> None:
     for name, board in BOARDS.items():
-        variables = {variable["name"]: variable for variable in board["templating"]["list"]}
-        assert list(variables) == (["datasource"] if name == "pipeline" else ["datasource", "agent"])
+        data_source, *others = board["templating"]["list"]
+        assert data_source["name"] == "datasource"
+        assert [variable["name"] for variable in others] == ([] if name == "pipeline" else [*WHOSE])
         assert board["editable"] is False
-    agent = BOARDS["overview"]["templating"]["list"][1]
-    assert (agent["multi"], agent["includeAll"], agent["allValue"], agent["refresh"]) == (True, True, ".+", 2)
-    asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", agent["query"])
-    assert asked is not None
-    assert asked[2] in labels_of(asked[1])
+        for variable in others:
+            shown = (variable["multi"], variable["includeAll"], variable["allValue"], variable["refresh"])
+            assert shown == (True, True, ".+", 2)
+            asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
+            assert asked is not None
+            assert asked[2] == variable["name"]
+            assert asked[2] in labels_of(asked[1])
 
 
 # -- links -------------------------------------------------------------------------------------------------------------
@@ -100,7 +105,7 @@ def test_links_lead_where_the_addresses_say(generator: Any) -> None:
     assert links["Runbook"] == "https://w.test/${__data.fields.alertname}.md"
     address, _, query = links["Calls"].partition("?")
     fields = dict(re.findall(r"(\w+)=\${__data\.fields\.(\w+):percentencode}", query))
-    assert (address, fields) == ("https://c.test/calls", {name: name for name in ("agent", "tenant", "environment")})
+    assert (address, fields) == ("https://c.test/calls", {name: name for name in WHOSE})
     for name in BOARDS:
         assert json.loads(files[f"{name}.json"])["links"][1]["url"] == "https://c.test/calls"
 
@@ -119,6 +124,8 @@ def test_the_table_shows_alerts_as_they_are_now() -> None:
     (table,) = [panel for panel in PANELS if panel["type"] == "table"]
     (query,) = table["targets"]
     assert (query["format"], query["instant"]) == ("table", True)
+    for name in WHOSE:  # an alert about the pipeline has none of these labels
+        assert f'{name}=~"${name}|"' in query["expr"]
 
 
 @every_board
@@ -152,7 +159,7 @@ def test_a_panel_asks_for_what_exists(panel: dict[str, Any]) -> None:
             # Otherwise lines would look the same.
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == labels
         assert re.findall(r"\[(.*?)\]", target["expr"]) == ["$__rate_interval"] * target["expr"].count("[")
-        chosen = target["expr"].count('{agent=~"$agent"')
+        chosen = target["expr"].count("{" + CHOSEN)
         selectors = re.findall(r"(?:callgauge|process)_\w+", target["expr"])
         assert chosen in {0, len(selectors)}
         if panel not in BOARDS["pipeline"]["panels"]:
@@ -171,12 +178,12 @@ def test_what_an_on_call_engineer_needs_is_there() -> None:
         "callgauge_turns_total",
         "callgauge_interruptions_total",
         "callgauge_dead_air_total",
-        'callgauge_tool_calls_total{agent=~"$agent",outcome=~"error|unanswered"}',
+        "callgauge_tool_calls_total{" + CHOSEN + ',outcome=~"error|unanswered"}',
         "callgauge_turns_unmeasured_total",
         "callgauge_progress_active",
         "callgauge_subgoals_reached_total",
         "callgauge_progress_stalls_total",
-        'callgauge_calls_scored_total{agent=~"$agent",outcome="success"}',
+        "callgauge_calls_scored_total{" + CHOSEN + ',outcome="success"}',
         "callgauge_judge_cost_total",
         "callgauge_judge_verdict_seconds_bucket",
         "callgauge_events_total",

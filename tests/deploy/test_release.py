@@ -7,11 +7,22 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from deploy.make_release import ROOT, ReleaseError, _archive, _bill_of_materials, build, cut, notes_of, version_of
+from deploy.make_release import (
+    ROOT,
+    ReleaseError,
+    _archive,
+    _bill_of_materials,
+    _image,
+    build,
+    cut,
+    notes_of,
+    version_of,
+)
 
 STAMP = 1_790_000_000
 
@@ -121,3 +132,38 @@ def test_two_builds_of_a_commit_are_the_same_to_the_byte_and_complete(tmp_path: 
     )
     assert shown.returncode == 0, shown.stderr
     assert f"callgauge:{version}" in shown.stdout
+
+
+# -- the image ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a docker on the path, alone, that fails at one of its commands."""
+
+    def install(failing: str) -> None:
+        tool = tmp_path / "docker"
+        tool.write_text(f'#!/bin/sh\n[ "$1" != {failing} ] || {{ echo "no {failing} today" >&2; exit 1; }}\n')
+        tool.chmod(0o755)
+
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=None)
+    return install
+
+
+@pytest.mark.parametrize("failing", ["build", "save"])
+def test_an_image_that_fails_where_docker_works_fails_the_release(
+    docker: Callable[[str], None], tmp_path: Path, failing: str
+) -> None:
+    docker(failing)
+    with pytest.raises(ReleaseError, match=f"could not make the image: no {failing} today"):
+        _image(tmp_path, tmp_path / "image.tar", "1.2.3", 0)
+
+
+def test_without_a_docker_that_works_the_image_is_skipped_and_that_is_said(
+    docker: Callable[[str], None], tmp_path: Path
+) -> None:
+    assert _image(tmp_path, tmp_path / "image.tar", "1.2.3", 0).startswith("The image is skipped: no docker")
+    docker("info")
+    assert _image(tmp_path, tmp_path / "image.tar", "1.2.3", 0).startswith("The image is skipped: no docker")
+    docker("nothing")
+    assert _image(tmp_path, tmp_path / "image.tar", "1.2.3", 0) == ""

@@ -29,7 +29,7 @@ from streamer.offline.scoring import RecordedScoring, plan_from, scored
 from streamer.recordings.files import SAMPLE
 from streamer.recordings.reader import goals_for, read_recorded_goals, read_recordings
 from streamer.settings.all_settings import Settings
-from tests.integration.processes import Ended, ended, ran_here, started, wait_for
+from tests.integration.processes import Ended, Process, ended, ran_here, started, wait_for
 from tests.support.patience import patient
 from tests.unit.streamer.cli.test_score import BOOKS, SAYS_YES, T0_MS, call, goals, write_calls, write_goals
 
@@ -112,6 +112,32 @@ async def test_a_call_is_found_and_shown(
     before = (await called("--topic-prefix", environment["CALLGAUGE_TOPIC_PREFIX"], "sample-call", "--since", "2h")).out
     assert before == whole.out
     assert (await called("nobody", "--since", "yesterday")).code == 2
+
+
+@pytest.mark.service(limits__closing_grace_ms="1500")
+async def test_a_call_is_followed_to_its_end_and_its_page_is_that_of_its_recording(
+    service: tuple[Process, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    del service
+    with started(tmp_path / "replay.log", "replay", "sample", "--speed", "20", "--keep-ids", **environment):
+        wait_for("the call", lambda: ended("call", "sample-call", **environment).code == 0, 30)
+        followed = await asyncio.to_thread(ended, "call", "sample-call", "--follow", **environment)
+    assert followed.code == 0
+    lines = followed.out.splitlines()
+    assert "7 turns, ended: goodbye" in followed.out
+    assert [line for line in lines if line.startswith("  turn 7: answered after 0.83 s")] != []
+    assert lines[lines.index("Transcript:") + 1].startswith("  0:00  agent: Good morning")
+    said = [line for line in lines if line.startswith("  turn 2: ") and "filler; answer after 5.93 s" in line]
+    assert len(said) == len(set(said)) >= 1, "a line is printed when it is new or another"
+
+    live, recorded = tmp_path / "live.html", tmp_path / "recorded.html"
+    assert (
+        await asyncio.to_thread(ended, "report", "--from-topics", "sample-call", "-o", str(live), **environment)
+    ).code == 0
+    assert (await asyncio.to_thread(ended, "report", "sample", "-o", str(recorded))).code == 0
+    pages = [path.read_text().replace("><", ">\n<").splitlines() for path in (live, recorded)]
+    others = [(mine, theirs) for mine, theirs in zip(*pages, strict=True) if mine != theirs]
+    assert [theirs for _, theirs in others] == ["<dd>2026-09-21 14:13:20 UTC</dd>"], "only the day on which it began"
 
 
 # -- callgauge top -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import inspect
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise, zip_longest
@@ -18,6 +18,7 @@ from consumers.engine.turns.timeline import PairedUse, Span, merged
 from schemas.closed_sets import Anchor, Speaker
 from schemas.goals.goal_set import GoalSet
 from schemas.metric_context import AudioSegments, MetricContext
+from schemas.scores.live_view import Subject, is_withdrawn
 from schemas.scores.records import (
     AnyScoreRecord,
     CallLabels,
@@ -27,13 +28,16 @@ from schemas.scores.records import (
     DeadAirFact,
     EstimateError,
     GoalsFact,
+    InterruptionFact,
     NotApplicable,
     ProgressScore,
     Result,
     Scored,
     ScoreModel,
     SubgoalScore,
+    ToolUseFact,
     TranscriptDisagreement,
+    TurnStatus,
     TurnValues,
     Unscored,
     VoiceToVoiceLatency,
@@ -294,7 +298,10 @@ def _otherwise(text: str | None, shown: str | None) -> str | None:
 _LEAST_OVERLAP_MS: Final = 1.0
 """As in EVA: less is a matter of clocks."""
 
+_MOMENTS: Final = (VoiceToVoiceLatency, InterruptionFact, ToolUseFact)
+
 Record = TypeVar("Record", bound=CallRecord)
+Revised = TypeVar("Revised", bound=AnyScoreRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,19 +313,29 @@ class DeadAir:
 
 
 class Wait(NamedTuple):
-    """How long the user waited for the answer of a turn, or why nobody knows; `anchor` is how the end of their speech is known."""
+    """How long the user waited for the answer of a turn, or why nobody knows; `anchor` is how the end of their speech is known, and
+    `record` is the one that says so.
+    """
 
     turn: int
     result: Result
     anchor: Anchor | None
+    record: TurnValues | VoiceToVoiceLatency
+
+
+class Earlier(NamedTuple):
+    """What a record said in words before its last change, and until when, in epoch ms on the broker's clock."""
+
+    text: str
+    until_ms: int
 
 
 class ReportedCall:
-    """A call, with its state at the end.
+    """A call, with its state at the end, or as it is now.
 
     Attributes:
         conversation_id: Whose call it is.
-        heard: Its words and sounds.
+        heard: Its words and sounds. While the call is open, speech of which no end is known goes on.
         records: The newest of each subject, in the order in which they were written.
         anchor_id: Beginning of the ids of its parts.
     """
@@ -330,12 +347,18 @@ class ReportedCall:
         records: Sequence[AnyScoreRecord],
         anchor_id: str,
         redactor: Redacts,
+        history: Iterable[AnyScoreRecord] = (),
     ) -> None:
+        """`history` has all revisions, in any order; without it nobody knows what a value was before."""
         self.conversation_id = conversation_id
-        self.heard = heard
         self.records = tuple(records)
+        self.heard = heard = heard if self.closed is not None else _going_on(heard)
         self.anchor_id = anchor_id
         self._redactor = redactor
+        self._with_words = {turn.turn for turn in heard.turns}
+        self._revisions: dict[Subject, list[AnyScoreRecord]] = {}
+        for record in history:
+            self._revisions.setdefault((record.name, record.turn, record.index), []).append(record)
         self.overlaps = overlaps(heard.stretches, _LEAST_OVERLAP_MS)
         self.dead_air = _dead_air(heard, self.of(DeadAirFact))
 
@@ -354,6 +377,36 @@ class ReportedCall:
         return next(iter(self.of(ClosedFact)), None)
 
     @property
+    def is_over(self) -> bool:
+        """Whether the call has ended; its scores may still change while it waits for verdicts."""
+        return self.closed is not None or (self.whole is not None and self.whole.is_over)
+
+    def status(self, record: AnyScoreRecord) -> TurnStatus:
+        """How far a record can still change. A moment has the status of its turn, whose row is newer."""
+        if self.closed is not None:
+            return TurnStatus.FINAL
+        row = self._rows.get(record.turn) if isinstance(record, _MOMENTS) else None
+        return record.status if row is None else row.status
+
+    def earlier(self, record: Revised, text_of: Callable[[Revised], str | None]) -> Earlier | None:
+        """What a record said before its last change; None if it always said the same, or nothing.
+
+        Args:
+            record: The newest revision.
+            text_of: What a revision says; None is nothing.
+        """
+        now, changed_by = text_of(record), record
+        revisions = self._revisions.get((record.name, record.turn, record.index), ())
+        for revision in sorted(revisions, key=lambda each: each.revision, reverse=True):
+            if revision.revision >= record.revision or is_withdrawn(revision):
+                continue
+            text = text_of(revision)  # type: ignore[arg-type]  # revisions of one subject are of one kind
+            if text is not None and text != now:
+                return Earlier(text, changed_by.caused_at_ms)
+            changed_by = revision  # type: ignore[assignment]
+        return None
+
+    @property
     def goals(self) -> GoalSet | None:
         """The goals of the call."""
         return next((record.goal_set for record in self.of(GoalsFact)), None)
@@ -368,6 +421,10 @@ class ReportedCall:
         """The measured values of each turn, in the order of the turns."""
         return sorted(self.of(TurnValues), key=lambda record: record.turn or 0)
 
+    @cached_property
+    def _rows(self) -> dict[int | None, TurnValues]:
+        return {row.turn: row for row in self.rows}
+
     @property
     def whole(self) -> CallValues | None:
         """The measured values of the whole call."""
@@ -377,13 +434,15 @@ class ReportedCall:
     def latencies(self) -> list[Wait]:
         """By turn: how long the user waited. For the greeting nobody did."""
         waits = {
-            record.turn: Wait(record.turn, record.result, record.anchor)
+            record.turn: Wait(record.turn, record.result, record.anchor, record)
             for record in self.of(VoiceToVoiceLatency)
             if record.turn is not None
         }
         for row in self.rows:
             if row.turn is not None and row.turn >= 1:
-                waits[row.turn] = Wait(row.turn, row.voice_to_voice_ms, row.anchor)
+                moment = waits.get(row.turn)  # it was published sooner, and its revisions say more
+                record = row if moment is None or moment.result != row.voice_to_voice_ms else moment.record
+                waits[row.turn] = Wait(row.turn, row.voice_to_voice_ms, row.anchor, record)
         return [waits[turn] for turn in sorted(waits)]
 
     @cached_property
@@ -410,13 +469,19 @@ class ReportedCall:
     def dead_air_times(self) -> int | None:
         """How often there was dead air; None where it cannot be known."""
         times = sum(each.times for each in self.dead_air)
-        return times if times or self._measured_dead_air_ms is not None else None
+        is_heard = self.closed is None and bool(self.heard.stretches)
+        return times if times or is_heard or self._measured_dead_air_ms is not None else None
 
     @property
     def dead_air_ms(self) -> float:
         """How long it was together: as measured over the whole call if the threshold is the same, otherwise as drawn."""
         measured_ms, facts = self._measured_dead_air_ms, self.of(DeadAirFact)
-        if facts and measured_ms is not None and all(fact.threshold_ms == LONG_SILENCE_MS for fact in facts):
+        if (
+            self.closed is not None
+            and facts
+            and measured_ms is not None
+            and all(fact.threshold_ms == LONG_SILENCE_MS for fact in facts)
+        ):
             return measured_ms
         return sum(each.silence.length_ms for each in self.dead_air)
 
@@ -436,6 +501,18 @@ class ReportedCall:
         """In the order of the goal set."""
         return sorted(self.of(SubgoalScore), key=lambda record: record.index)
 
+    @property
+    def unjudged_turns(self) -> list[int]:
+        """The turns that were left and of which a judge's verdict is pending; empty once the call is closed.
+
+        A turn has its progress as soon as every question about it is answered, or cannot be.
+        """
+        goals = self.goals
+        if goals is None or self.closed is not None or not any(subgoal.is_judged for subgoal in goals.subgoals):
+            return []
+        judged = {record.turn for record in self.of(ProgressScore)}
+        return [row.turn for row in self.rows if row.turn is not None and row.turn >= 1 and row.turn not in judged]
+
     def shown(self, text: str, most: int = MOST_CHARS) -> str:
         """A text of the call as a person may see it."""
         return shortened(self._redactor.redact(text), most)
@@ -448,9 +525,25 @@ class ReportedCall:
         """A moment as counted from the start of the call."""
         return time_ms - self.heard.start_ms
 
+    def has_words(self, turn: int) -> bool:
+        """Whether the transcript has the turn."""
+        return turn in self._with_words
+
     def turn_anchor(self, turn: int) -> str:
         """The id of a turn in the transcript."""
         return f"{self.anchor_id}-t{turn}"
+
+
+def _going_on(heard: HeardCall) -> HeardCall:
+    """The newest speech of each side, if its end is not known yet, up to now."""
+    newest: dict[Speaker, int] = {stretch.speaker: place for place, stretch in enumerate(heard.stretches)}
+    stretches = tuple(
+        each._replace(end_ms=heard.end_ms)
+        if place == newest[each.speaker] and each.end_ms <= each.start_ms < heard.end_ms
+        else each
+        for place, each in enumerate(heard.stretches)
+    )
+    return heard._replace(stretches=stretches)
 
 
 def _dead_air(heard: HeardCall, facts: Iterable[DeadAirFact]) -> list[DeadAir]:

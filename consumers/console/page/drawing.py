@@ -217,6 +217,18 @@ def day_and_time(time_ms: float) -> str:
     return f"{datetime.fromtimestamp(time_ms / MS_PER_SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def time_of_day(time_ms: float) -> str:
+    """A moment in UTC without its day.
+
+    Example:
+        >>> time_of_day(1_772_403_724_000), time_of_day(-5)
+        ('22:22:04', '-5 ms')
+    """
+    if not 0 <= time_ms <= _LAST_YEAR_MS:
+        return f"{time_ms:.0f} ms"
+    return f"{datetime.fromtimestamp(time_ms / MS_PER_SECOND, UTC):%H:%M:%S}"
+
+
 def quantity(name: str, value: float) -> str:
     """A value, in the unit that the end of its name says.
 

@@ -1,10 +1,12 @@
 """The sections of the report: what each shows is computed here, how it looks is in its template."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
+from math import inf
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from markupsafe import Markup
 from pydantic import BaseModel
@@ -13,6 +15,7 @@ from consumers.console.page.calls import ReportedCall, Said, ScorePart, Stretch,
 from consumers.console.page.drawing import (
     MS_PER_SECOND,
     Scale,
+    anchor_in_words,
     clock,
     counted,
     day_and_time,
@@ -29,18 +32,29 @@ from consumers.console.page.drawing import (
     seconds_if_known,
     shortened,
     spaced,
+    time_of_day,
     time_ticks,
     title,
 )
 from consumers.console.page.rendering import render
 from consumers.engine.measures.eva import EXPERIENCE_THRESHOLDS
 from consumers.engine.measures.talk import LONG_SILENCE_MS
+from consumers.engine.turns.eva_text import (
+    ASSISTANT_INTERRUPTS,
+    CUT_ITSELF_OFF,
+    CUT_OFF_BY_ASSISTANT,
+    CUT_OFF_BY_USER,
+    LIKELY_INTERRUPTION,
+    USER_INTERRUPTS,
+)
 from consumers.engine.turns.timeline import PairedUse
-from schemas.closed_sets import FAILED_USES, CloseReason, Speaker, ToolOutcome
+from schemas.closed_sets import FAILED_USES, Anchor, CloseReason, Speaker, ToolOutcome
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.records import (
     AgentErrorsFact,
+    AnyScoreRecord,
+    CallValues,
     DeadAirFact,
     EvaMetricName,
     ExpectedToolCallScore,
@@ -54,7 +68,10 @@ from schemas.scores.records import (
     SubgoalScore,
     ToolUseFact,
     TurnOutcome,
+    TurnStatus,
+    TurnValues,
     Unscored,
+    VoiceToVoiceLatency,
 )
 from schemas.scores.trouble import MANY_INTERRUPTIONS, SLOW_MS, VERY_SLOW_MS
 
@@ -72,6 +89,7 @@ def progress(call: ReportedCall) -> Markup:
     """The curve and the subgoals."""
     goals = call.goals
     points = sorted(call.of(ProgressScore), key=lambda record: record.turn or 0)[:MOST_POINTS]
+    pending = call.unjudged_turns
     by_index = {record.index: record for record in call.subgoals}
     subgoals = () if goals is None else goals.subgoals
     return render(
@@ -79,13 +97,17 @@ def progress(call: ReportedCall) -> Markup:
         call=call,
         goals=goals,
         last=call.last_progress,
-        curve=_curve(points, goals) if goals is not None and points else None,
-        subgoals=[(subgoal, *_state(by_index.get(index))) for index, subgoal in enumerate(subgoals)],
+        pending=pending,
+        curve=_curve(call, points, goals) if goals is not None and points else None,
+        subgoals=[
+            (subgoal, *_state(call, by_index.get(index), is_pending=subgoal.is_judged and bool(pending)))
+            for index, subgoal in enumerate(subgoals)
+        ],
         expected=[] if call.whole is None else [_expected(each) for each in call.whole.expected_tool_calls or ()],
     )
 
 
-def _curve(points: Sequence[ProgressScore], goals: GoalSet) -> Mapping[str, object]:
+def _curve(call: ReportedCall, points: Sequence[ProgressScore], goals: GoalSet) -> Mapping[str, object]:
     turns = [record.turn or 0 for record in points]
     # From the greeting, before which nothing is reached, to the last turn there can be something about.
     scale = Scale(0, max([*turns, min(goals.max_turns, turns[-1] + 1)]))
@@ -103,7 +125,10 @@ def _curve(points: Sequence[ProgressScore], goals: GoalSet) -> Mapping[str, obje
     return {
         "grid": [(share, _y(share)) for share in _SHARES],
         "lines": steps,
-        "points": [(x, y, unknown, f"Turn {each.turn}: {_progress(each)}") for x, y, unknown, each in placed],
+        "points": [
+            (x, y, unknown, f"Turn {each.turn}: {_progress(each)}{_so_far(call, each, _progress)}")
+            for x, y, unknown, each in placed
+        ],
         "numbers": [(scale.at(turn), turn) for turn, shift in zip(turns, shifts, strict=True) if shift is not None],
         "spoken": [f"turn {record.turn} {_progress(record)}" for record in points],
         "has_unknown": not all(isinstance(record.result, Scored) for record in points),
@@ -131,10 +156,22 @@ def _progress(record: ProgressScore) -> str:
             return f"not applicable, {why}"
 
 
-def _state(record: SubgoalScore | None) -> tuple[str, int | None, str]:
+def _state(call: ReportedCall, record: SubgoalScore | None, *, is_pending: bool) -> tuple[str, int | None, str]:
     """The state of a subgoal, the turn that reached it, and who says so."""
+    if is_pending and (record is None or record.reached_turn is None):
+        return "Pending", None, "a judge is asked"
     if record is None:
-        return "Not judged", None, ""
+        return "Not judged" if call.closed is not None else "Not reached so far", None, ""
+    text, turn, how = _judged(record)
+    return text, turn, how + _so_far(call, record, _reached)
+
+
+def _reached(record: SubgoalScore) -> str:
+    text, turn, _ = _judged(record)
+    return f"{text}turn {turn}" if turn is not None else text
+
+
+def _judged(record: SubgoalScore) -> tuple[str, int | None, str]:
     how = "by code"
     if record.checked_by == "judge":
         votes = f", votes {record.votes_complete} for and {record.votes_incomplete} against"
@@ -154,7 +191,59 @@ def _expected(found: ExpectedToolCallScore) -> tuple[str, int | None, str, str]:
     return "Not known" if isinstance(found.result, Unscored) else "Left out", None, found.tool, made(found)
 
 
+# Why a value is what it is: how it is known, how far it can still change, and what it was before.
+
+STATUS_WORDS: Final = {
+    TurnStatus.OPEN: "open: the call is still there",
+    TurnStatus.PROVISIONAL: "provisional: late events can change it",
+    TurnStatus.SETTLED: "settled: every stream has passed it",
+    TurnStatus.FINAL: "final: the call is over",
+}
+_OBJECTIVE: Final = f"95 % of answers within {seconds(SLOW_MS)}; of usual agents, 95 % within {seconds(VERY_SLOW_MS)}"
+_Valued = TypeVar("_Valued", bound=AnyScoreRecord)
+
+
+def why(
+    call: ReportedCall, record: _Valued, text_of: Callable[[_Valued], str | None], anchor: Anchor | None = None
+) -> Iterator[tuple[str, str]]:
+    """The reasons for a value as pairs of words.
+
+    Args:
+        call: Its call.
+        record: Who says it.
+        text_of: What a revision of the record says of it; None is nothing.
+        anchor: How the end of the user's speech is known, where that counts.
+    """
+    if anchor is not None:
+        yield "End of the user's speech", anchor_in_words(anchor)
+    yield "Status", STATUS_WORDS[call.status(record)]
+    was = call.earlier(record, text_of)
+    if was is not None:
+        yield "Before", f"{call.shown(was.text, _DETAIL_CHARS)}, until {time_of_day(was.until_ms)} UTC"
+
+
+def _so_far(call: ReportedCall, record: _Valued, text_of: Callable[[_Valued], str | None]) -> str:
+    """The same as the end of a sentence; nothing for a value that is final and always was the same."""
+    status, was = call.status(record), call.earlier(record, text_of)
+    said = "" if status is TurnStatus.FINAL else f"; {status}"
+    return (
+        said if was is None else f"{said}; was {call.shown(was.text, _DETAIL_CHARS)} until {time_of_day(was.until_ms)}"
+    )
+
+
+def _statuses(call: ReportedCall, records: Iterable[AnyScoreRecord]) -> Iterator[tuple[str, str]]:
+    """How many of several values can still change."""
+    known = Counter(call.status(record) for record in records)
+    if len(known) == 1:
+        yield "Status", STATUS_WORDS[next(iter(known))]
+    elif known:
+        yield "Status", ", ".join(f"{known[status]} {status}" for status in TurnStatus if status in known)
+
+
 # All scores of a call: scores of the whole call as a list, scores of turns as a table.
+
+_RATINGS: Final = frozenset({"conciseness", "speakability"})
+"""Values of turns that a judge gives."""
 
 MOST_TURNS: Final = 500
 """Turns in a table or a transcript; the longest calls of an hour have some three hundred."""
@@ -170,13 +259,17 @@ _KINDS: Final = {"scored": "value", "unscored": "unscored", "not_applicable": "n
 
 def scores(call: ReportedCall) -> Markup:
     """The two parts of the section: list and table."""
-    of_call = [] if call.whole is None else [each for each in parts_of(call.whole) if each.name != "speech"]
-    rows = [_call_row(call, part) for part in of_call[:MOST_OF_CALL]]
-    if (last := call.last_progress) is not None:
-        rows.append(_call_row(call, part_of("progress", last)) | {"heading": "Progress at the end"})
+    whole, last = call.whole, call.last_progress
+    of_call = [] if whole is None else [each for each in parts_of(whole) if each.name != "speech"]
+    rows = [] if whole is None else [_call_row(call, whole, part) for part in of_call[:MOST_OF_CALL]]
+    if last is not None:
+        heading = "Progress at the end" if call.closed is not None else "Progress so far"
+        rows.append(_call_row(call, last, part_of("progress", last)) | {"heading": heading})
     of_turns = {
         row.turn or 0: {each.name: each for each in parts_of(row) if each.name != "stages"} for row in call.rows
     }
+    by_turn = {row.turn or 0: row for row in call.rows}
+    states = {call.status(row) for row in call.rows}
     fullest_first = sorted(of_turns.values(), key=len, reverse=True)
     names = list(dict.fromkeys(name for of_turn in fullest_first for name in of_turn))
     return render(
@@ -187,14 +280,19 @@ def scores(call: ReportedCall) -> Markup:
         most_details=MOST_DETAILS,
         names=names,
         turns=len(of_turns),
+        status=STATUS_WORDS[min(states)] if len(states) == 1 else None,
         rows=[
-            (turn, [_score_cell(call, of_turns[turn].get(name)) for name in names])
+            (
+                turn,
+                call.status(by_turn[turn]).value if len(states) > 1 else None,
+                [_score_cell(call, by_turn[turn], name, of_turns[turn].get(name), names) for name in names],
+            )
             for turn in sorted(of_turns)[:MOST_TURNS]
         ],
     )
 
 
-def _call_row(call: ReportedCall, part: ScorePart) -> dict[str, object]:
+def _call_row(call: ReportedCall, record: CallValues | ProgressScore, part: ScorePart) -> dict[str, object]:
     result = part.result
     text = None if result is None else _outcome(call, part.name, result)
     if left_out := part.fields.get("not_applicable"):  # beside the number, which is about the rest alone
@@ -205,7 +303,7 @@ def _call_row(call: ReportedCall, part: ScorePart) -> dict[str, object]:
         "kind": None if result is None else _KINDS[result.outcome],
         "text": text,
         "meaning": part.meaning,
-        "details": list(_details(call, part)),
+        "details": [*_details(call, part), *why(call, record, lambda each: _part_text(each, part.name))],
     }
 
 
@@ -247,6 +345,8 @@ def _leaves(call: ReportedCall, path: str, value: object) -> Iterator[tuple[str,
         case Mapping():
             for name, item in value.items():
                 yield from _leaves(call, f"{path}.{name}", item)
+        case Anchor():
+            yield path, anchor_in_words(value)
         case bool():
             yield path, "yes" if value else "no"
         case int() | float():
@@ -261,7 +361,31 @@ def _leaves(call: ReportedCall, path: str, value: object) -> Iterator[tuple[str,
             yield path, call.shown(str(value), _DETAIL_CHARS)
 
 
-def _score_cell(call: ReportedCall, part: ScorePart | None) -> tuple[str | None, str, str | None]:
+def _part_text(record: TurnValues | CallValues | ProgressScore, name: str) -> str | None:
+    """What a revision says of one value; None is nothing, or more than a number."""
+    if isinstance(record, ProgressScore):
+        return outcome("progress", record.result)
+    part = next((each for each in parts_of(record) if each.name == name), None)
+    return None if part is None or part.result is None else outcome(name, part.result)
+
+
+def _score_cell(
+    call: ReportedCall, row: TurnValues, name: str, part: ScorePart | None, names: Sequence[str]
+) -> tuple[str | None, str, str | None]:
+    """How a result looks in the table, its text, and why, with what it was before; a judge's rating that other turns have is
+    pending while the call is open.
+    """
+    if part is None and name in _RATINGS and not call.is_over:
+        return "unscored", "Pending", "a judge is asked"
+    kind, text, reason = _result_cell(call, part)
+    was = None if part is None or part.result is None else call.earlier(row, lambda each: _part_text(each, name))
+    if was is None:
+        return kind, text, reason
+    before = f"was {call.shown(was.text, _DETAIL_CHARS)} until {time_of_day(was.until_ms)}"
+    return kind, text, f"{reason}; {before}" if reason else before
+
+
+def _result_cell(call: ReportedCall, part: ScorePart | None) -> tuple[str | None, str, str | None]:
     """How a result looks in the table, its text, and why; a result without a single number is shown with all its fields."""
     match part:
         case None:
@@ -499,42 +623,77 @@ class Tile(NamedTuple):
         value: It in words.
         more: What it rests on; None where the value says all.
         judged: How good it is, with the objective in words; None where there is no objective, or the figure is not known.
+        why: How it is known, how far it can still change, and what it was.
     """
 
     name: str
     value: str
     more: str | None = None
     judged: tuple[Verdict, str] | None = None
+    why: tuple[tuple[str, str], ...] = ()
 
 
 def tiles(call: ReportedCall) -> Iterator[Tile]:
     """The figures in their order; those that this call cannot have are left out."""
-    closed, waits_ms, last = call.closed, call.waits_ms, call.last_progress
-    yield Tile("Length", duration(call.length_ms), None if closed is None else counted(closed.turns, "turn"))
+    closed, waits_ms = call.closed, call.waits_ms
+    yield Tile(
+        "Length",
+        duration(call.length_ms),
+        "so far" if closed is None else counted(closed.turns, "turn"),
+        why=(("What", "from the first event to the last"), ("Call", end_in_words(call))),
+    )
     in_time = sum(wait_ms <= SLOW_MS for wait_ms in waits_ms.values())
+    measured = [wait for wait in call.latencies if wait.turn in waits_ms]
+    anchors = Counter(wait.anchor for wait in measured if wait.anchor is not None)
+    known = [f"{anchor_in_words(anchor)} ({counted(count, 'turn')})" for anchor, count in anchors.items()]
+    rest_on = (("End of the user's speech", ", ".join(known)),) if known else ()
     yield Tile(
         "Median wait",
         seconds_if_known(call.median_wait_ms),
         f"{in_time} of {counted(len(waits_ms), 'turn')} within {seconds(SLOW_MS)}" if waits_ms else "of 0 turns",
         _of_a_wait(call.median_wait_ms),
+        (
+            ("What", "from the user's last sound to the assistant's first"),
+            *rest_on,
+            *_statuses(call, (wait.record for wait in measured)),
+            ("Objective", _OBJECTIVE),
+        ),
     )
-    longest_ms = None if call.slowest_turn is None else waits_ms[call.slowest_turn]
-    yield Tile(
-        "Longest wait",
-        seconds_if_known(longest_ms),
-        None if longest_ms is None else f"turn {call.slowest_turn}",
-        _of_a_wait(longest_ms),
-    )
+    longest = next((wait for wait in measured if wait.turn == call.slowest_turn), None)
+    if longest is None:
+        yield Tile("Longest wait", seconds_if_known(None))
+    else:
+        longest_ms = waits_ms[longest.turn]
+        reasons = (*why(call, longest.record, _wait_text, longest.anchor), ("Objective", _OBJECTIVE))
+        yield Tile("Longest wait", seconds(longest_ms), f"turn {longest.turn}", _of_a_wait(longest_ms), reasons)
     yield _dead_air_tile(call)
     yield _interruptions_tile(call)
     uses = call.of(ToolUseFact)
     failed = sum(use.outcome in FAILED_USES for use in uses)
     judged = (Verdict.BAD, f"{failed} without success") if failed else (Verdict.GOOD, "all with success")
-    yield Tile("Tools", counted(len(uses), "use"), None, judged if uses else None)
+    ends = Counter(use.outcome for use in uses)
+    outcomes = (
+        (("Outcomes", ", ".join(f"{ends[each]} {each}" for each in ToolOutcome if each in ends)),) if ends else ()
+    )
+    yield Tile("Tools", counted(len(uses), "use"), None, judged if uses else None, (*outcomes, *_statuses(call, uses)))
     if call.goals is not None:
-        reached = None if last is None else f"{last.reached} of {counted(last.subgoals, 'subgoal')}"
-        yield Tile("Progress", progress_value(call), reached, _of_progress(call))
+        yield _progress_tile(call)
     yield from _eva_tiles(call)
+
+
+def _wait_text(record: TurnValues | VoiceToVoiceLatency) -> str:
+    result = record.result if isinstance(record, VoiceToVoiceLatency) else record.voice_to_voice_ms
+    return outcome("voice_to_voice_latency_ms", result)
+
+
+def _progress_tile(call: ReportedCall) -> Tile:
+    last, pending = call.last_progress, call.unjudged_turns
+    reached = None if last is None else f"{last.reached} of {counted(last.subgoals, 'subgoal')}"
+    reasons = [] if last is None else [("Known", f"up to turn {last.turn}"), *why(call, last, _progress)]
+    if pending:
+        reasons.append(("Pending", f"a judge is asked about turn {', '.join(map(str, pending[:MOST_MOMENTS]))}"))
+        reached = f"{reached}, a verdict is pending" if reached else "a verdict is pending"
+    return Tile("Progress", progress_value(call), reached, _of_progress(call), tuple(reasons))
 
 
 def _of_a_wait(wait_ms: float | None) -> tuple[Verdict, str] | None:
@@ -555,11 +714,14 @@ def _dead_air_tile(call: ReportedCall) -> Tile:
         return Tile("Dead air", "not known")
     threshold = seconds(min((fact.threshold_ms for fact in call.of(DeadAirFact)), default=LONG_SILENCE_MS))
     judged = (Verdict.BAD, f"silent for over {threshold}") if times else (Verdict.GOOD, f"never over {threshold}")
-    return Tile("Dead air", counted(times, "time"), seconds(call.dead_air_ms) if times else None, judged)
+    what = f"nobody speaks and no tool runs for over {threshold} after the user"
+    reasons = (("What", what), ("Status", "each is decided once and stays"))
+    return Tile("Dead air", counted(times, "time"), seconds(call.dead_air_ms) if times else None, judged, reasons)
 
 
 def _interruptions_tile(call: ReportedCall) -> Tile:
-    by = [fact.by for fact in call.of(InterruptionFact)]
+    facts = call.of(InterruptionFact)
+    by = [fact.by for fact in facts]
     by_user, by_assistant = by.count(Speaker.USER), by.count(Speaker.ASSISTANT)
     judged = None
     if not by:
@@ -568,7 +730,10 @@ def _interruptions_tile(call: ReportedCall) -> Tile:
         judged = Verdict.BAD, "the assistant again and again"
     elif by_assistant:
         judged = Verdict.FAIR, "the assistant spoke over the user"
-    return Tile("Interruptions", str(len(by)), f"{by_user} by the user, {by_assistant} by the assistant", judged)
+    reasons = (("What", "one side begins to speak over the other"), *_statuses(call, facts))
+    return Tile(
+        "Interruptions", str(len(by)), f"{by_user} by the user, {by_assistant} by the assistant", judged, reasons
+    )
 
 
 def _of_progress(call: ReportedCall) -> tuple[Verdict, str] | None:
@@ -583,17 +748,24 @@ def _of_progress(call: ReportedCall) -> tuple[Verdict, str] | None:
 
 
 def _eva_tiles(call: ReportedCall) -> Iterator[Tile]:
-    eva = {} if call.whole is None else call.whole.eva
-    timing = eva.get("eva_turn_taking")
+    whole = call.whole
+    if whole is None:
+        return
+
+    def reasons(name: EvaMetricName, anchor: Anchor | None) -> tuple[tuple[str, str], ...]:
+        return tuple(why(call, whole, lambda each: _part_text(each, name), anchor))
+
+    timing = whole.eva.get("eva_turn_taking")
     if timing is not None and isinstance(timing.result, Scored):
         least, value = EXPERIENCE_THRESHOLDS["turn_taking"], timing.result.value
         judged = (Verdict.GOOD, f"EVA passes from {least}") if value >= least else (Verdict.BAD, f"below EVA's {least}")
-        yield Tile("Turn taking", number(value), "from 0 to 1, best 1", judged)
-    task = eva.get("eva_task_completion")
+        known = reasons("eva_turn_taking", timing.anchor)
+        yield Tile("Turn taking", number(value), "from 0 to 1, best 1", judged, known)
+    task = whole.eva.get("eva_task_completion")
     if task is not None and isinstance(task.result, Scored):
         is_done = bool(task.result.value)
         judged = (Verdict.GOOD, "as expected") if is_done else (Verdict.BAD, "not as expected")
-        yield Tile("Task", "done" if is_done else "not done", None, judged)
+        yield Tile("Task", "done" if is_done else "not done", None, judged, reasons("eva_task_completion", None))
 
 
 # The speech of the two sides: amount, speed, and longest monologues.
@@ -659,7 +831,8 @@ def timeline(call: ReportedCall) -> Markup:
     """The drawing with its lanes' names beside it."""
     heard = call.heard
     if not heard.stretches:
-        return render("note.html", text="Nothing in this recording says who spoke when, so there is no timeline.")
+        so_far = "this recording" if call.closed is not None else "this call so far"
+        return render("note.html", text=f"Nothing in {so_far} says who spoke when, so there is no timeline.")
     pixels = int(min(MOST_PIXELS, max(_LEAST_PIXELS, call.length_ms / MS_PER_SECOND * _PIXELS_PER_SECOND)))
     scale = Scale(heard.start_ms, heard.end_ms)
     ticks_ms = time_ticks(call.length_ms, pixels // _TICK_PIXELS)
@@ -758,7 +931,8 @@ def _legend(call: ReportedCall) -> Iterator[tuple[str, str]]:
 
 
 def _notes(call: ReportedCall, pixels: int) -> Iterator[str]:
-    if not call.heard.has_ends:
+    began = call.heard.end_ms if call.closed is None else inf  # what begins only now has no end yet
+    if any(each.end_ms <= each.start_ms < began for each in call.heard.stretches):
         yield "Of some speech only the beginning is known: it is drawn as a line."
     if pixels == MOST_PIXELS:
         yield f"The call is long: one pixel is {seconds(call.length_ms / pixels)}, and nearer events are drawn as one."
@@ -780,13 +954,15 @@ def latency(call: ReportedCall) -> Markup:
     """A row for each turn, on one scale."""
     waits = call.latencies
     if not waits:
-        return render("note.html", text="No turn of this call has an answer whose wait could be measured.")
+        so_far = "" if call.closed is not None else " so far"
+        return render("note.html", text=f"No turn of this call has an answer whose wait could be measured{so_far}.")
     bars = {row.turn or 0: stacked(row.stages, call.waits_ms.get(row.turn or 0)) for row in call.rows}
     parts = [part for bar in bars.values() for part in bar]
     longest_ms = max([*call.waits_ms.values(), *(part.end_ms for part in parts)], default=0.0)
     ticks = round_ticks(longest_ms / MS_PER_SECOND, _MOST_TICKS)
     scale = Scale(0, ticks[-1])
     anchors = {wait.anchor for wait in waits if wait.anchor is not None}
+    states = {call.status(wait.record) for wait in waits}
     drawn = {part.family for part in parts}
     measured = [record for record in call.rows if record.stages]
     known = {each.stage for record in measured for each in record.stages}
@@ -799,6 +975,8 @@ def latency(call: ReportedCall) -> Markup:
         ],
         early=sum(isinstance(each.result, Scored) and each.result.value < 0 for each in waits),
         anchors=list(anchors),
+        status=STATUS_WORDS[min(states)] if len(states) == 1 else None,
+        said={wait.turn: _so_far(call, wait.record, _wait_text).removeprefix("; ") for wait in waits[:MOST_ROWS]},
         ticks=ticks,
         scale=scale,
         waits=waits[:MOST_ROWS],
@@ -813,34 +991,121 @@ def latency(call: ReportedCall) -> Markup:
 
 MOST_ITEMS: Final = 100
 """Bound of the shown entries of one turn: a turn has some five; more than this is a loop of the agent."""
-_INTERRUPTIONS: Final = {Speaker.USER: "User interrupted", Speaker.ASSISTANT: "Assistant spoke over the user"}
+_INTERRUPTIONS: Final = {
+    Speaker.USER: ("interrupted by the user", "User interrupted"),
+    Speaker.ASSISTANT: ("spoke over the user", "Assistant spoke over the user"),
+}
+"""By who interrupted: what is said at the answer, and where no words of it are known, at the turn."""
+_MARKS: Final = {
+    ASSISTANT_INTERRUPTS: "spoke over the user",
+    USER_INTERRUPTS: "interrupted the assistant",
+    CUT_OFF_BY_USER: "likely cut off by the user",
+    CUT_OFF_BY_ASSISTANT: "likely cut off by the assistant",
+    CUT_ITSELF_OFF: "likely cut itself off",
+    LIKELY_INTERRUPTION: "likely interrupted",
+}
+"""EVA's marks in texts, and what is said beside the words instead."""
+
+
+class Entry(NamedTuple):
+    """One thing that was said or done in a turn.
+
+    Attributes:
+        item: The words with their speaker, or the use of a tool.
+        words: The words, without EVA's marks; empty for a tool.
+        tags: What is to be said of them.
+        label: The name of `otherwise`.
+        otherwise: The same words as the other side has them, if they differ.
+    """
+
+    item: Said | PairedUse
+    words: str
+    tags: tuple[str, ...]
+    label: str
+    otherwise: str | None
+
+    @property
+    def is_said(self) -> bool:
+        """Whether it was said."""
+        return isinstance(self.item, Said)
 
 
 def transcript(call: ReportedCall) -> Markup:
     """The turns in their order."""
     turns = call.heard.turns
     if not turns:
-        return render("note.html", text="This recording has no words.")
+        text = "This recording has no words." if call.closed is not None else "There are no words to show so far."
+        return render("note.html", text=text)
     starts_ms: dict[int, float] = {}
     for stretch in call.heard.stretches:
         starts_ms.setdefault(stretch.turn, stretch.start_ms)
-    marks = {(fact.turn, fact.by) for fact in call.of(InterruptionFact)}
+    by_turn = {heard.turn: heard for heard in turns[:MOST_TURNS]}
+    at_turns: dict[int, list[str]] = {}
+    at_items: dict[tuple[int, int], list[str]] = {}
+    for fact in call.of(InterruptionFact):
+        at_answer, at_turn = _INTERRUPTIONS[fact.by]
+        place = _answer_of(fact, by_turn)
+        if place is None:
+            at_turns.setdefault(fact.turn or 0, []).append(at_turn)
+        else:
+            at_items.setdefault(place, []).append(at_answer)
+    rows = {row.turn: row for row in call.rows}
     shown = [
         {
-            "number": heard.turn,
-            "start_ms": starts_ms.get(heard.turn),
-            "wait_ms": call.waits_ms.get(heard.turn),
-            "interruptions": [words for by, words in _INTERRUPTIONS.items() if (heard.turn, by) in marks],
-            "entries": _entries(heard),
+            "number": number,
+            "start_ms": starts_ms.get(number),
+            "wait_ms": call.waits_ms.get(number),
+            "status": _turn_status(call, rows.get(number), is_last=heard is turns[-1]),
+            "tags": [*at_turns.get(number, ()), *_unanswered(rows.get(number))],
+            "entries": _entries(heard, at_items),
             "left_out": len(heard.items) - MOST_ITEMS,
         }
-        for heard in turns[:MOST_TURNS]
+        for number, heard in by_turn.items()
     ]
     return render("transcript.html", call=call, turns=shown, objective_ms=SLOW_MS)
 
 
-def _entries(heard: TurnHeard) -> Iterator[tuple[Said | PairedUse, bool, str, str | None]]:
-    """What was said and done, whether it was said, and after the last words of a side how they were otherwise, if known."""
+def _answer_of(fact: InterruptionFact, by_turn: Mapping[int, TurnHeard]) -> tuple[int, int] | None:
+    """The answer that was interrupted, or that came too early: its turn and place; None if its words are not shown.
+
+    Where the user begins to speak over an answer, that answer is the one before their words: in the same turn or the one before.
+    """
+    turn = fact.turn or 0
+    said = [
+        (place, item.speaker)
+        for place, item in enumerate(by_turn[turn].items[:MOST_ITEMS] if turn in by_turn else ())
+        if isinstance(item, Said)
+    ]
+    answers = [place for place, speaker in said if speaker is Speaker.ASSISTANT]
+    if fact.by is Speaker.ASSISTANT:
+        return (turn, answers[0]) if answers else None
+    last_word = max((place for place, speaker in said if speaker is Speaker.USER), default=-1)
+    before = [place for place in answers if place < last_word]
+    if before:
+        return turn, before[-1]
+    earlier = by_turn[turn - 1].items[:MOST_ITEMS] if turn - 1 in by_turn else ()
+    places = [
+        place for place, item in enumerate(earlier) if isinstance(item, Said) and item.speaker is Speaker.ASSISTANT
+    ]
+    return (turn - 1, places[-1]) if places else None
+
+
+def _turn_status(call: ReportedCall, row: TurnValues | None, *, is_last: bool) -> str | None:
+    """How far the turn can still change; None once the call is closed."""
+    if call.closed is not None:
+        return None
+    if row is not None:
+        return call.status(row).value
+    return TurnStatus.OPEN.value if is_last and not call.is_over else None
+
+
+def _unanswered(row: TurnValues | None) -> Iterator[str]:
+    if row is not None and row.outcome in _ENDINGS:
+        yield f"no answer: {_ENDINGS[row.outcome]}"
+
+
+def _entries(heard: TurnHeard, at_items: Mapping[tuple[int, int], Sequence[str]]) -> Iterator[Entry]:
+    """What was said and done, and after the last words of a side how they were otherwise, if known."""
     shown = heard.items[:MOST_ITEMS]
     last = {item.speaker: place for place, item in enumerate(shown) if isinstance(item, Said)}
     for place, item in enumerate(shown):
@@ -849,7 +1114,13 @@ def _entries(heard: TurnHeard) -> Iterator[tuple[Said | PairedUse, bool, str, st
             label, otherwise = "The user meant to say", heard.meant_by_user
         elif place == last.get(Speaker.ASSISTANT):
             label, otherwise = "The user heard", heard.heard_by_user
-        yield item, isinstance(item, Said), label, otherwise
+        tags = dict.fromkeys(at_items.get((heard.turn, place), ()))
+        words = item.text if isinstance(item, Said) else ""
+        for mark, text in _MARKS.items():
+            if mark in words:
+                words = words.replace(mark, "").strip()
+                tags[text] = None
+        yield Entry(item, words, tuple(tags), label, otherwise)
 
 
 # A call as one article: its figures, what stands out, and the sections.
@@ -882,7 +1153,7 @@ def end_in_words(call: ReportedCall) -> str:
     """How the call ended."""
     closed = call.closed
     if closed is None:
-        return "not closed"
+        return "over, waiting for verdicts" if call.is_over else "not yet"
     if closed.ended_reason:
         return call.shown(in_words(closed.ended_reason), _REASON_CHARS)
     return "no reason given" if closed.reason is CloseReason.ENDED else in_words(closed.reason)
@@ -910,6 +1181,7 @@ def _labels(call: ReportedCall) -> list[tuple[str, str]]:
         ("Agent", labels.agent),
         ("Tenant", labels.tenant),
         ("Environment", labels.environment),
+        ("Version", labels.version or "unknown"),
         ("Pipeline", in_words(labels.pipeline_type)),
         ("Began", _began(call.heard.start_ms)),
         ("Ended", end_in_words(call)),

@@ -10,13 +10,12 @@ import asyncio
 import inspect
 import json
 import math
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Final
 
-from callgauge_livekit import attach
+from callgauge_livekit import Attached, attach
 from livekit import rtc
 from livekit.agents import Agent, AgentSession, APIStatusError, function_tool, llm, stt, tts, vad
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS
@@ -281,13 +280,15 @@ def options() -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if name in known}
 
 
-async def play(call: str, turns: int, sending: dict[str, Any], *, pause_s: float = 0.0) -> dict[str, Any]:
+async def play(
+    call: str, turns: int, attached_to: Callable[[Any, str], Attached], *, pause_s: float = 0.0
+) -> dict[str, Any]:
     """Plays a call and returns LiveKit's figures of it."""
     session: Any = AgentSession(
         vad=Detector(), stt=stt.StreamAdapter(stt=Ear(), vad=Detector()), llm=Mind(), tts=Mouth(), **options()
     )
     theirs: dict[str, Any] = {"e2e_ms": [], "items": [], "errors": 0, "handoffs": 0}
-    attached = attach(session, conversation_id=call, agent="livekit", **sending)
+    attached = attached_to(session, call)
     state = asyncio.Event()
 
     answers = 0
@@ -342,7 +343,9 @@ async def play(call: str, turns: int, sending: dict[str, Any], *, pause_s: float
     await session.aclose()
     began = time.monotonic()
     theirs["is_whole"] = await attached.ended()
-    return {**theirs, "end_s": time.monotonic() - began, "lost": dict(attached.lost)}
+    return {
+        **theirs, "id": attached.conversation_id, "end_s": time.monotonic() - began, "lost": dict(attached.lost)
+    }  # fmt: skip
 
 
 async def main() -> None:
@@ -351,15 +354,25 @@ async def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--sink", action="store_true", help="print the events, in the place of sending them")
+    parser.add_argument("--url", help="send the calls over HTTP whose name begins with `http`")
+    parser.add_argument("--token")
+    parser.add_argument("--attach", help="the line of code that attaches the observer to `session`")
     given = parser.parse_args()
     events: dict[str, list[Any]] = {call: [] for call in given.calls}
-    figures = await asyncio.gather(
-        *(
-            play(call, given.turns, {"sink": events[call].append} if given.sink else {}, pause_s=given.pause)
-            for call in given.calls
-        )
-    )
-    json.dump({"calls": dict(zip(given.calls, figures, strict=True)), "events": events}, sys.stdout)
+
+    def attached(session: Any, call: str) -> Attached:
+        if given.attach:
+            names: dict[str, Any] = {"session": session}
+            exec(given.attach.replace("attach(", "attached = attach("), names)  # noqa: S102 - the code of our page
+            by_page: Attached = names["attached"]
+            return by_page
+        if given.sink:
+            return attach(session, conversation_id=call, agent="livekit", sink=events[call].append)
+        over_http = {"url": given.url, "token": given.token} if call.startswith("http") else {}
+        return attach(session, conversation_id=call, agent="livekit", **over_http)
+
+    figures = await asyncio.gather(*(play(call, given.turns, attached, pause_s=given.pause) for call in given.calls))
+    print(json.dumps({"calls": dict(zip(given.calls, figures, strict=True)), "events": events}))
 
 
 if __name__ == "__main__":

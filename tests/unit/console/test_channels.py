@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.console.channels import MAX_MESSAGES, Channel
+from consumers.console.channels import MAX_EVENTS, Channel
 
 Boxes = dict[str, dict[str, str]]
 BOXES = ("head", "calls")
@@ -35,6 +35,14 @@ def applied(page: Boxes, news: Mapping[str, Any]) -> Boxes:
     return morphed
 
 
+def news_of(channel: Channel, since: int = 0) -> dict[str, Any]:
+    """What a reader is sent, with the id that it will come back with."""
+    name, data, *rest = channel.event(since).decode().split("\n")
+    assert (name, rest) == (f"id: {channel.name}.{channel.version}", ["", ""])
+    news: dict[str, Any] = json.loads(data.removeprefix("data: "))
+    return news
+
+
 def in_order(page: Boxes) -> list[tuple[str, list[tuple[str, str]]]]:
     return [(box, list(page.get(box, {}).items())) for box in BOXES]
 
@@ -48,8 +56,8 @@ def test_the_newest_state_is_reached_from_every_version(updates: list[Boxes], da
         seen[channel.version] = state
     known = data.draw(st.sampled_from(sorted(seen)))
     for _ in range(2):  # the second one is kept from the first
-        assert in_order(applied(seen[known], json.loads(channel.message(known)))) == in_order(updates[-1])
-        assert in_order(applied({}, json.loads(channel.message()))) == in_order(updates[-1])
+        assert in_order(applied(seen[known], news_of(channel, known))) == in_order(updates[-1])
+        assert in_order(applied({}, news_of(channel))) == in_order(updates[-1])
 
 
 @given(st.lists(states(), min_size=1, max_size=8))
@@ -60,7 +68,7 @@ def test_a_reader_who_follows_is_sent_nothing_that_he_has(updates: list[Boxes]) 
         if channel.version == version:
             assert in_order(page) == in_order(state)
             continue
-        news = json.loads(channel.message(version))
+        news = news_of(channel, version)
         before = {part: markup for parts in page.values() for part, markup in parts.items()}
         assert all(before.get(part) != markup for part, markup in news["parts"].items())
         assert all(version == 0 or list(page[box]) != ids for box, ids in news["order"].items())
@@ -74,23 +82,23 @@ def test_the_same_state_is_no_news_but_facts_are() -> None:
     assert channel.version == 1
     channel.update({"head": {"a": "x"}}, last_ms=7)
     assert channel.version == 2
-    assert json.loads(channel.message(1)) == {"parts": {}, "order": {}, "last_ms": 7}
+    assert news_of(channel, 1) == {"parts": {}, "order": {}, "last_ms": 7}
 
 
 def test_a_version_of_the_future_gets_everything() -> None:
     channel = Channel("c")
     channel.update({"head": {"a": "x"}})
     for since in (-1, 2, 2**60):
-        assert channel.message(since) == channel.message(0)
+        assert channel.event(since) == channel.event(0)
 
 
-def test_messages_for_few_versions_are_kept() -> None:
+def test_events_for_few_versions_are_kept() -> None:
     channel = Channel("c")
-    for number in range(3 * MAX_MESSAGES):
+    for number in range(3 * MAX_EVENTS):
         channel.update({"head": {"a": str(number)}})
     for since in range(channel.version + 1):
-        channel.message(since)
-    assert len(channel._messages) == MAX_MESSAGES
+        channel.event(since)
+    assert len(channel._events) == MAX_EVENTS
 
 
 async def test_a_reader_wakes_by_news_alone() -> None:

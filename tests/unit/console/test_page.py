@@ -195,7 +195,7 @@ def test_dead_air_is_told_alike_everywhere(tools: list[tuple[int, int | None]], 
     told = reported(replace(call, audit=tuple(audit)))
     text = section(told, has_index=False)
     times, total = len(lengths), f"{sum(float(length.split()[0]) for length in lengths):.2f} s"
-    more = f"✗ silent for over 3.00 s {total} Interruptions" if times else "✓ never over 3.00 s Interruptions"
+    more = f"✗ silent for over 3.00 s {total} Why Dead air" if times else "✓ never over 3.00 s Why Dead air"
     assert f"Dead air {times} time{'s' * (times != 1)} {more}" in words(text)
     assert f"Dead air, each from 3.00 s {total}" in words(text)
     assert re.findall("Dead air from [^<]*: nobody spoke for ([^<]*)<", text) == lengths
@@ -220,7 +220,7 @@ def test_the_tile_and_the_table_have_one_length_of_dead_air() -> None:
     speech = call.whole.speech.model_copy(update={"dead_air_ms": Scored(value=7_900)})
     records = with_changed(call, CallValues, speech=speech)
     text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
-    assert "Dead air 1 time ✗ silent for over 3.00 s 7.90 s Interruptions" in text
+    assert "Dead air 1 time ✗ silent for over 3.00 s 7.90 s Why Dead air" in text
     assert "Dead air, each from 3.00 s 7.90 s" in text
 
 

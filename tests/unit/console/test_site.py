@@ -38,6 +38,11 @@ BOUND = 300_000
 pytestmark = needs_conformance("calls.jsonl.gz")
 
 
+@pytest.fixture(autouse=True)
+def _always_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "NOW_SHARE", float("inf"))
+
+
 class NoPast:
     """A history that has one call, without a transcript."""
 

@@ -112,3 +112,17 @@ def test_an_event_that_can_be_decoded_is_read_or_named_as_unread() -> None:
 def test_an_event_that_is_read_can_be_decoded() -> None:
     assert _HANDLERS.keys() - UNKNOWN <= DECODED
     assert (STEERING | FLEETING) - UNKNOWN <= DECODED
+
+
+def test_every_later_record_has_the_version_that_the_call_says_of_its_agent() -> None:
+    feed = Feed()
+    feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
+    feed.send("audit", {"type": "call_started", "version": "prompt-12"}, 100)
+    feed.send("audit", {"type": "call_started", "environment": "live"}, 200)  # leaves out what stays
+    labels = [record.labels for record in feed.records()]
+    assert [(each.agent, each.version) for each in labels] == [
+        ("desk", None),
+        ("desk", "prompt-12"),
+        ("desk", "prompt-12"),
+    ]
+    assert "version" not in labels[0].model_dump()

@@ -21,7 +21,7 @@ from tests.support.fakes.engine_feed import records_of
 from tests.unit.engine.goals.test_progress import END_MS, SAID, USED, GoalFeed, goal_set
 from tests.unit.exporter.test_projection import AnyRecord
 
-AVA = ("ava", "unknown", "unknown")
+AVA, BOB, NOBODY = ((agent, "unknown", "unknown") for agent in ("ava", "bob", "unknown"))
 BOB = ("bob", "unknown", "unknown")
 
 
@@ -114,29 +114,29 @@ def test_a_call_s_progress_stays_while_other_records_of_it_come_and_goes_with_th
     active.take(record("c-1"), 0, 2)
     active.take(halfway("c-2", "bob"), 0, 2)
     assert active.so_far("c-1").progress == 0.5
-    assert calls_with_goals(active) == {("ava", "known"): 1, ("bob", "known"): 1}
+    assert calls_with_goals(active) == {(*AVA, "known"): 1, (*BOB, "known"): 1}
     active.take(record("c-1", closes=True), 0, 3)
     assert active.so_far("c-1").progress is None
-    assert calls_with_goals(active) == {("bob", "known"): 1}
-    assert active.progress.progress() == {("ava",): 0, ("bob",): 0.5}
+    assert calls_with_goals(active) == {(*BOB, "known"): 1}
+    assert active.progress.progress() == {AVA: 0, BOB: 0.5}
 
 
 def test_labels_that_become_known_move_the_progress_of_the_call_too(active: ActiveCalls) -> None:
     active.take(halfway("c-1", "unknown"), 0, 0)
     active.take(record("c-1", "ava"), 0, 1)
-    assert active.progress.progress() == {("unknown",): 0, ("ava",): 0.5}
+    assert active.progress.progress() == {NOBODY: 0, AVA: 0.5}
 
 
 def test_however_a_call_is_forgotten_its_progress_goes_too() -> None:
     active = ActiveCalls(max_calls=2, forget_after_ms=1000)
     for number in range(3):
         active.take(halfway(f"c-{number}"), number, 0)  # c-0 has no room any more
-    assert calls_with_goals(active) == {("ava", "known"): 2}
+    assert calls_with_goals(active) == {(*AVA, "known"): 2}
     active.keep_only({2})
-    assert calls_with_goals(active) == {("ava", "known"): 1}
+    assert calls_with_goals(active) == {(*AVA, "known"): 1}
     active.forget_silent(1001)
     assert calls_with_goals(active) == {}
-    assert active.progress.subgoals() == {("ava", "reached"): 0, ("ava", "open"): 0}
+    assert active.progress.subgoals() == {(*AVA, "reached"): 0, (*AVA, "open"): 0}
 
 
 def test_a_call_that_only_waits_for_verdicts_is_no_running_one(active: ActiveCalls) -> None:
@@ -155,7 +155,7 @@ def test_a_call_that_only_waits_for_verdicts_is_no_running_one(active: ActiveCal
     assert len(active) == 0
 
 
-# Sums over the running calls with goals, by agent.
+# Sums over the running calls with goals, by agent, tenant and environment.
 
 
 def so_far(subgoals: int, *judged: tuple[int, int, float | None]) -> CallGoals:
@@ -163,21 +163,21 @@ def so_far(subgoals: int, *judged: tuple[int, int, float | None]) -> CallGoals:
     return CallGoals(subgoals, tuple(JudgedTurn(turn, 1, reached, 0, share) for turn, reached, share in judged))
 
 
-def test_sums_are_by_agent_and_exact() -> None:
+def test_sums_are_by_whose_calls_they_are_and_exact() -> None:
     running = RunningProgress()
-    for agent, call in (
-        ("ava", so_far(3, (1, 1, 0.3333))),
-        ("ava", so_far(3, (1, 0, 0.0), (4, 2, 0.6667))),
-        ("ava", so_far(4, (2, 1, None))),
-        ("bob", CallGoals(2)),
+    for who, call in (
+        (AVA, so_far(3, (1, 1, 0.3333))),
+        (AVA, so_far(3, (1, 0, 0.0), (4, 2, 0.6667))),
+        (AVA, so_far(4, (2, 1, None))),
+        (BOB, CallGoals(2)),
     ):
-        running.add(agent, call)
+        running.add(who, call)
     assert running.calls() == {
-        ("ava", "known"): 2, ("ava", "unknown"): 1, ("bob", "known"): 0, ("bob", "unknown"): 1,
+        (*AVA, "known"): 2, (*AVA, "unknown"): 1, (*BOB, "known"): 0, (*BOB, "unknown"): 1,
     }  # fmt: skip
-    assert running.progress() == {("ava",): 1.0, ("bob",): 0.0}
+    assert running.progress() == {AVA: 1.0, BOB: 0.0}
     assert running.subgoals() == {
-        ("ava", "reached"): 4, ("ava", "open"): 6, ("bob", "reached"): 0, ("bob", "open"): 2,
+        (*AVA, "reached"): 4, (*AVA, "open"): 6, (*BOB, "reached"): 0, (*BOB, "open"): 2,
     }  # fmt: skip
 
 
@@ -185,20 +185,20 @@ def test_what_is_taken_away_leaves_nothing_behind() -> None:
     running = RunningProgress()
     calls = [so_far(of, (some, some, round(some / of, 4))) for of in (6, 7, 9, 13) for some in range(of + 1)]
     for call in calls:
-        running.add("ava", call)
+        running.add(AVA, call)
     for call in calls:
-        running.remove("ava", call)
-    assert running.progress() == {("ava",): 0.0}
+        running.remove(AVA, call)
+    assert running.progress() == {AVA: 0.0}
     assert set(running.calls().values()) | set(running.subgoals().values()) == {0}
 
 
 def test_lines_at_zero_of_sums_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_progress, "MAX_KNOWN_AGENTS", 2)
+    monkeypatch.setattr(running_progress, "MAX_KNOWN_GROUPS", 2)
     running = RunningProgress()
     for number in range(3):
-        running.add(f"agent-{number}", CallGoals(1))
-    running.remove("agent-0", CallGoals(1))
-    assert set(running.progress()) == {("agent-1",), ("agent-2",)}
+        running.add((f"agent-{number}", "t", "e"), CallGoals(1))
+    running.remove(("agent-0", "t", "e"), CallGoals(1))
+    assert set(running.progress()) == {("agent-1", "t", "e"), ("agent-2", "t", "e")}
 
 
 def test_the_engine_s_own_records_move_it_turn_by_turn_and_end_in_the_histogram(active: ActiveCalls) -> None:
@@ -227,9 +227,9 @@ def test_the_engine_s_own_records_move_it_turn_by_turn_and_end_in_the_histogram(
     feed.end(END_MS)
     assert shown() == [0, 0, 0]
     assert [sample for sample in samples if "progress_ratio" in sample.metric or "scored" in sample.metric] == [
-        Counted("callgauge_calls_scored_total", ("desk", "failure")),
-        Observed("callgauge_call_progress_ratio", ("desk",), 0.6667),
-        Observed("callgauge_goal_set_progress_ratio", ("flights", "unknown"), 0.6667),
+        Counted("callgauge_calls_scored_total", ("desk", "unknown", "unknown", "failure")),
+        Observed("callgauge_call_progress_ratio", ("desk", "unknown", "unknown"), 0.6667),
+        Observed("callgauge_goal_set_progress_ratio", ("desk", "unknown", "unknown", "flights"), 0.6667),
     ]
     reached = [sample for sample in samples if sample.metric == "callgauge_subgoals_reached_total"]
-    assert reached == [Counted("callgauge_subgoals_reached_total", ("desk", "code"))] * 2
+    assert reached == [Counted("callgauge_subgoals_reached_total", ("desk", "unknown", "unknown", "code"))] * 2

@@ -81,6 +81,7 @@ async def test_the_last_step_of_an_event_ends_when_its_record_counts(monkeypatch
 async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_when_it_has_closed() -> None:
     role, registry = exporter()
     seen = []
+    who = {"agent": "ava", "tenant": "acme", "environment": "live"}
     unknown = Unscored(reason=UnscoredReason.DEADLINE)
     for record in (
         goals(),
@@ -95,14 +96,14 @@ async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_wh
         role._instruments.refresh()
         seen.append(
             (
-                sample(registry, "callgauge_calls_with_goals_active", agent="ava", progress="known"),
-                sample(registry, "callgauge_calls_with_goals_active", agent="ava", progress="unknown"),
-                sample(registry, "callgauge_progress_active", agent="ava"),
-                sample(registry, "callgauge_subgoals_active", agent="ava", state="reached"),
-                sample(registry, "callgauge_subgoals_active", agent="ava", state="open"),
+                sample(registry, "callgauge_calls_with_goals_active", **who, progress="known"),
+                sample(registry, "callgauge_calls_with_goals_active", **who, progress="unknown"),
+                sample(registry, "callgauge_progress_active", **who),
+                sample(registry, "callgauge_subgoals_active", **who, state="reached"),
+                sample(registry, "callgauge_subgoals_active", **who, state="open"),
             )
         )
-        assert sample(registry, "callgauge_call_progress_ratio_count", agent="ava") == (
+        assert sample(registry, "callgauge_call_progress_ratio_count", **who) == (
             1 if isinstance(record, ClosedFact) else None
         )
     assert seen == [
@@ -114,8 +115,8 @@ async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_wh
         (1, 0, 0.6667, 2, 1),
         (0, 0, 0, 0, 0),
     ]
-    assert sample(registry, "callgauge_call_progress_ratio_bucket", agent="ava", le="0.6") == 0
-    assert sample(registry, "callgauge_call_progress_ratio_bucket", agent="ava", le="0.7") == 1
+    assert sample(registry, "callgauge_call_progress_ratio_bucket", **who, le="0.6") == 0
+    assert sample(registry, "callgauge_call_progress_ratio_bucket", **who, le="0.7") == 1
 
 
 async def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
@@ -138,13 +139,11 @@ async def test_of_a_log_of_schema_1_what_both_versions_have_is_counted() -> None
     latencies = [value for value in values if b'"name": "voice_to_voice_latency_ms"' in value]
     firsts = sum(b'"is_first": true' in value for value in latencies)
     assert len(latencies) > firsts > 0
-    of_agent = {"agent": "pharmacy-refill"}
-    where = of_agent | {"environment": "simulated"}
-    who = where | {"tenant": "unknown"}
+    who = {"agent": "pharmacy-refill", "environment": "simulated", "tenant": "unknown"}
     labels = who | {"source": "pipecat", "anchor": "vad"}
     assert sample(registry, "callgauge_turn_response_latency_seconds_count", **labels) == firsts
     assert sample(registry, "callgauge_dead_air_total", **who) == 1
-    assert sample(registry, "callgauge_progress_stalls_total", **where, by="turns") == 1
+    assert sample(registry, "callgauge_progress_stalls_total", **who, by="turns") == 1
     assert sample(registry, "callgauge_scores_read_total", kind="closed") == 1
     names = (b"turn", b"stage_latencies", b"speech", b"turn_taking", b"eva_x_mean", b"success_final_turn")
     refused = sample(registry, "callgauge_scores_refused_total")

@@ -78,15 +78,15 @@ async def guarded() -> AsyncIterator[Serving]:
 
 
 async def test_the_plain_path_answers_in_the_text_format(serving: Serving) -> None:
-    serving.instruments.inc("callgauge_overlap_seconds_total", ("ava",))
+    serving.instruments.inc("callgauge_overlap_seconds_total", ("ava", "acme", "live"))
     answer = await serving.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert 'callgauge_overlap_seconds_total{agent="ava"} 1.0\n' in answer.text
+    assert 'callgauge_overlap_seconds_total{agent="ava",environment="live",tenant="acme"} 1.0\n' in answer.text
 
 
 async def test_openmetrics_is_spoken_to_who_asks_for_it(serving: Serving) -> None:
-    serving.instruments.inc("callgauge_overlap_seconds_total", ("ava",), 1, {"conversation_id": "c-1"})
+    serving.instruments.inc("callgauge_overlap_seconds_total", ("ava", "acme", "live"), 1, {"conversation_id": "c-1"})
     answer = await serving.get("/metrics", OPENMETRICS)
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert '# {conversation_id="c-1"} 1.0' in answer.text
@@ -94,7 +94,7 @@ async def test_openmetrics_is_spoken_to_who_asks_for_it(serving: Serving) -> Non
 
 
 async def test_a_page_is_compressed_for_readers_that_accept_it(serving: Serving) -> None:
-    serving.instruments.inc("callgauge_overlap_seconds_total", ("ava",))
+    serving.instruments.inc("callgauge_overlap_seconds_total", ("ava", "acme", "live"))
     plain = await serving.get("/metrics", OPENMETRICS | {"accept-encoding": "identity"})
     packed = await serving.get("/metrics", OPENMETRICS | {"accept-encoding": "br, gzip;q=0.5"})
     assert "content-encoding" not in plain.headers

@@ -20,6 +20,7 @@ TOOLS = "callgauge_tool_calls_total"
 OVERFLOW = "callgauge_label_overflow_total"
 FOLDED = "callgauge_series_folded_total"
 STAGES = "callgauge_stage_latency_seconds"
+LATENCIES = "callgauge_turn_response_latency_seconds"
 
 ENCODERS = (generate_latest, openmetrics)
 
@@ -68,14 +69,18 @@ def test_closed_sets_are_there_from_the_start_at_zero(instruments: Instruments) 
 
 def test_a_new_agent_has_its_counters_at_once(instruments: Instruments) -> None:
     instruments.inc(STARTED, ("ava", "acme", "live"))
-    assert value(instruments, "callgauge_overlap_seconds_total", agent="ava") == 0
-    assert value(instruments, "callgauge_talk_seconds_total", agent="ava", speaker="user") == 0
-    assert value(instruments, "callgauge_overlap_seconds_total", agent="acme") is None
+    who = {"agent": "ava", "tenant": "acme", "environment": "live"}
+    assert value(instruments, "callgauge_turns_total", **who) == 0
+    assert value(instruments, "callgauge_talk_seconds_total", **who, speaker="user") == 0
+    assert value(instruments, "callgauge_calls_ended_total", **who, outcome="idle") == 0
+    assert value(instruments, "callgauge_overlap_seconds_total", **who | {"tenant": "bolt"}) is None
+    assert series(instruments, TOOLS) == []
 
 
 def test_all_outcomes_of_a_tool_appear_together(instruments: Instruments) -> None:
-    instruments.inc(TOOLS, ("ava", "live", "book", "success"))
-    assert value(instruments, TOOLS, agent="ava", environment="live", tool="book", outcome="error") == 0
+    instruments.inc(TOOLS, ("ava", "acme", "live", "book", "success"))
+    names = {"agent": "ava", "tenant": "acme", "environment": "live", "tool": "book"}
+    assert value(instruments, TOOLS, **names, outcome="error") == 0
 
 
 def test_counting_by_nothing_makes_the_series_appear(instruments: Instruments) -> None:
@@ -104,10 +109,11 @@ def test_a_value_that_is_called_other_takes_no_place(instruments: Instruments) -
 def test_a_name_known_in_one_metric_is_known_in_all(instruments: Instruments) -> None:
     for number in range(LABEL_CAPS["agent"]):
         instruments.inc(STARTED, (f"agent-{number}", "acme", "live"))
-    instruments.inc("callgauge_overlap_seconds_total", ("agent-7",))
-    instruments.inc("callgauge_overlap_seconds_total", ("one-more",))
-    assert value(instruments, "callgauge_overlap_seconds_total", agent="agent-7") == 1
-    assert value(instruments, "callgauge_overlap_seconds_total", agent="other") == 1
+    instruments.inc("callgauge_overlap_seconds_total", ("agent-7", "acme", "live"))
+    instruments.inc("callgauge_overlap_seconds_total", ("one-more", "acme", "live"))
+    for agent in ("agent-7", "other"):
+        who = {"agent": agent, "tenant": "acme", "environment": "live"}
+        assert value(instruments, "callgauge_overlap_seconds_total", **who) == 1
 
 
 def shown(instruments: Instruments) -> int:
@@ -116,20 +122,39 @@ def shown(instruments: Instruments) -> int:
 
 
 def test_beyond_the_budget_names_become_other_and_are_counted() -> None:
-    roomy = Instruments(CollectorRegistry(), ["exporter"])
-    roomy.observe(STAGES, ("ava", "live", "pipecat", "tool_run"), 0.2)
-    instruments = Instruments(
-        CollectorRegistry(), ["exporter"], MAX_SERIES - roomy._budget.left + 3
-    )  # just enough for her
+    instruments = Instruments(CollectorRegistry(), ["exporter"])
+    roomy = instruments._budget.left
+    instruments.observe(LATENCIES, ("ava", "acme", "live", "pipecat", "vad"), 0.2)
+    needed = roomy - instruments._budget.left
+    instruments = Instruments(CollectorRegistry(), ["exporter"], MAX_SERIES - roomy + needed + 3)  # just enough for her
     for agent in ("ava", "bob", "cleo"):
-        instruments.observe(STAGES, (agent, "live", "pipecat", "tool_run"), 0.2)
-    assert (
-        value(instruments, f"{STAGES}_count", agent="ava", environment="live", source="pipecat", stage="tool_run") == 1
-    )
-    folded = {"agent": "other", "environment": "other", "source": "pipecat", "stage": "tool_run"}
-    assert value(instruments, f"{STAGES}_count", **folded) == 2
+        instruments.observe(LATENCIES, (agent, "acme", "live", "pipecat", "vad"), 0.2)
+    turn = {"source": "pipecat", "anchor": "vad"}
+    assert value(instruments, f"{LATENCIES}_count", agent="ava", tenant="acme", environment="live", **turn) == 1
+    assert value(instruments, f"{LATENCIES}_count", agent="other", tenant="other", environment="other", **turn) == 2
     assert value(instruments, FOLDED) == 2
     assert value(instruments, OVERFLOW, label="agent") == 0  # each name has its place; the series have none
+
+
+def test_when_half_of_the_page_is_full_tenants_give_way_where_nobody_is_woken() -> None:
+    instruments = Instruments(CollectorRegistry(), ["exporter"], 20_000)
+    stage, turn = ("pipecat", "tool_run"), ("pipecat", "vad")
+    for number in range(LABEL_CAPS["agent"]):
+        instruments.observe(STAGES, (f"agent-{number}", "acme", "live", *stage), 0.2)
+        instruments.observe(LATENCIES, (f"agent-{number}", "acme", "live", *turn), 0.2)
+    begun = {"source": "pipecat", "stage": "tool_run"}
+    named = [
+        tenant
+        for number in range(LABEL_CAPS["agent"])
+        for tenant in ("acme", "other")
+        if value(instruments, f"{STAGES}_count", agent=f"agent-{number}", tenant=tenant, environment="live", **begun)
+    ]
+    assert named == sorted(named)
+    assert len(named) == LABEL_CAPS["agent"]
+    assert {*named} == {"acme", "other"}
+    latencies = [line for line in series(instruments, f"{LATENCIES}_count") if 'tenant="acme"' in line]
+    assert len(latencies) == LABEL_CAPS["agent"]
+    assert value(instruments, FOLDED) == named.count("other")
 
 
 def test_hostile_names_never_exceed_the_budget(instruments: Instruments) -> None:
@@ -158,7 +183,8 @@ def test_what_all_roles_set_aside_leaves_room_for_names(instruments: Instruments
 
 
 @pytest.mark.parametrize(
-    "labels", [("a", "live", "book", "maybe"), ("a", "live", "book"), ("a", "live", "book", "error", "x")]
+    "labels",
+    [("a", "t", "live", "book", "maybe"), ("a", "t", "live", "book"), ("a", "t", "live", "book", "error", "x")],
 )
 def test_a_value_outside_a_closed_set_is_an_error(instruments: Instruments, labels: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=TOOLS):
@@ -192,9 +218,9 @@ def test_the_page_is_to_the_byte_what_the_client_library_writes(
     instruments = Instruments(CollectorRegistry(), ["exporter"])
     for name, reading, case in cases:
         exemplar = None if case is None else {"conversation_id": case}
-        instruments.inc(TOOLS, (name, "live", "book", "error"), reading, exemplar)
+        instruments.inc(TOOLS, (name, "acme", "live", "book", "error"), reading, exemplar)
         instruments.inc("callgauge_scores_refused_total", (), reading)
-        instruments.observe(STAGES, (name, "live", "pipecat", "tool_run"), reading, exemplar)
+        instruments.observe(STAGES, (name, "acme", "live", "pipecat", "tool_run"), reading, exemplar)
     instruments.read_gauge("callgauge_calls_active", lambda: {(name, "b", "c"): by for name, by, _ in cases})
     instruments.refresh()
     assert page(instruments, is_openmetrics=is_openmetrics) == ENCODERS[is_openmetrics](instruments.registry).decode()
@@ -202,7 +228,7 @@ def test_the_page_is_to_the_byte_what_the_client_library_writes(
 
 def test_a_value_counts_up_to_the_edge_that_it_reaches(instruments: Instruments) -> None:
     for reading in (0.1, 0.11, 99.0):
-        instruments.observe(STAGES, ("ava", "live", "pipecat", "tool_run"), reading)
+        instruments.observe(STAGES, ("ava", "acme", "live", "pipecat", "tool_run"), reading)
     counts = re.findall(rf'{STAGES}_bucket.*le="(\S+?)".* (\S+)', "\n".join(series(instruments, f"{STAGES}_bucket")))
     assert counts == [("0.1", "1.0"), *((str(edge), "2.0") for edge in LATENCY_EDGES_SECONDS[1:]), ("+Inf", "3.0")]
 

@@ -118,8 +118,8 @@ def test_nothing_and_all_are_buckets_of_their_own() -> None:
 
 
 def test_most_children_counts_the_overflow_value() -> None:
-    assert metric_named("callgauge_overlap_seconds_total").most_children == 51
-    assert metric_named("callgauge_interruptions_total").most_children == 51 * 11 * 2
+    assert metric_named("callgauge_overlap_seconds_total").most_children == 51 * 21 * 11
+    assert metric_named("callgauge_interruptions_total").most_children == 51 * 21 * 11 * 2
     assert metric_named("callgauge_interruptions_total").least_children == 2
     assert metric_named("callgauge_consumer_lag_seconds").most_children == 1
 

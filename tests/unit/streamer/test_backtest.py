@@ -493,10 +493,13 @@ async def test_other_goals_than_then_are_told_with_the_subgoals_that_flipped() -
     ((call, (flip,)),) = comparison.flipped.items()
     assert (call, flip.subgoal_id, flip.is_won, comparison.other_goals) == ("call", "sure", False, 1)
     assert flip.turn is not None
+    assert flip.quote is not None
+    assert "user: " in flip.quote
     result = BacktestResult(comparison)
     text = shown(result)
     assert "1 call with other goals than then." in text
     assert f"call: sure lost (turn {flip.turn})" in text
+    assert f"    turn {flip.turn}: {flip.quote}" in text
     document = report_document(plan(), result)
     assert document["subgoals"] == [{"id": "sure", "won": 0, "lost": 1}]
     assert document["flipped"] == [{"conversation_id": "call", "subgoals": [flip._asdict()]}]
@@ -659,7 +662,10 @@ def test_last_words_leave_out_what_was_taken_back_and_how_it_was_said() -> None:
     said = last_words(records)
     assert {"turn", LATENCY, "tool_call", "dead_air", "closed"} <= {subject.name for subject in said}
     assert said[Subject(LATENCY, 1, 0)].keys() == {"result", "anchor", "source"}
-    assert said[Subject("closed", None, 0)].keys() == {"reason", "ended_reason", "turns", "events", "labels"}
+    assert said[Subject("closed", None, 0)].keys() == {
+        *("reason", "ended_reason", "turns", "events", "labels"),
+        *("began_at_ms", "ended_at_ms"),
+    }
     assert said[Subject("turn", 1, 0)] == {}
     assert said[Subject("dead_air", 2, T0_MS + 5_000)] == {"silent_since_ms": T0_MS + 5_000}
     assert number_in(said[Subject("tool_call", 1, 0)]) == 300

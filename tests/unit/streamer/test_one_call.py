@@ -1,6 +1,7 @@
 """One call as text: as far as it has progressed, and with the words of its transcript."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,9 @@ from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import duration
 from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.redaction.redactor import Redactor
+from consumers.history.settings import HistorySettings
+from consumers.history.sqlite import Batch, SqliteHistory
+from consumers.runtime.process import OperatorError
 from schemas.closed_sets import Speaker, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.live_view import newest_scores
@@ -23,7 +27,7 @@ from schemas.scores.records import (
 )
 from schemas.transcript import TRANSCRIPT
 from streamer.offline.scoring import RecordedScoring, ScoringPlan, plan_from, scored
-from streamer.one_call import call_lines
+from streamer.one_call import call_lines, in_history
 from streamer.recordings.files import SAMPLE
 from streamer.recordings.reader import goals_for, read_recordings
 from streamer.report import reported_call
@@ -80,6 +84,30 @@ def test_start_and_length_are_those_of_the_events(scoring: RecordedScoring) -> N
     line = list(call_lines(shown(scoring, records), None))[1]
     assert line.startswith(f"  {shown_moment(began_ms)} UTC, ")
     assert f" {duration(scoring.call.control[-1]['timestamp'] - began_ms)} long" in line
+
+
+def test_a_call_that_the_topics_have_no_more_is_that_of_the_history(scoring: RecordedScoring, tmp_path: Path) -> None:
+    assert in_history(Settings(), "mple-call") is None, "no folder"
+    settings = Settings(history=HistorySettings(folder=tmp_path))
+    values = [
+        (each.model_copy(update={"conversation_id": name}), name)
+        for name in ("a-sample-call", "b-sample-call")
+        for each in scoring.records
+    ]
+    written = [(record, record.model_dump_json().encode()) for record, _ in values]
+    store = SqliteHistory(tmp_path, writes=True)
+    assert scoring.transcript is not None
+    store.write(Batch(written, [("a-sample-call", scoring.records[0].caused_at_ms, scoring.transcript)], {}))
+    store.close()
+    with pytest.raises(OperatorError, match="2 calls end with 'mple-call'"):
+        in_history(settings, "mple-call")
+    assert in_history(settings, "ple-cal") is None
+    found = in_history(settings, "a-sample-call")
+    assert found is not None
+    lines = list(call_lines(found.reported(), found.transcript, found.remarks))
+    assert "  turn 1: answered after 5.04 s (audio); dead air over 3 s" in lines
+    assert lines[lines.index("Transcript:") + 1].startswith("  0:00  agent: Good morning")
+    assert "from the history" in lines[-1]
 
 
 def test_an_expected_tool_call_says_why_it_was_missed() -> None:

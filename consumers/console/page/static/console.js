@@ -24,11 +24,16 @@
     return template.content.firstElementChild;
   };
 
+  // What a person has opened stays open: the server does not know of it.
+  const callbacks = { beforeAttributeUpdated: (name, node) => !(name === "open" && node.tagName === "DETAILS") };
   const take = (news) => {
     const fresh = new Map();
+    // A drawing that is seen up to its end goes on being seen so while it grows.
+    const atEnd = [...document.querySelectorAll(".timeline .scroll")].filter(
+      (box) => box.scrollLeft + box.clientWidth >= box.scrollWidth - 2);
     for (const [id, markup] of Object.entries(news.parts)) {
       const there = document.getElementById(id);
-      if (there) Idiomorph.morph(there, element(markup), { morphStyle: "outerHTML", restoreFocus: true });
+      if (there) Idiomorph.morph(there, element(markup), { morphStyle: "outerHTML", restoreFocus: true, callbacks });
       else fresh.set(id, markup);
     }
     for (const [box, ids] of Object.entries(news.order)) {
@@ -44,6 +49,7 @@
         else container.insertBefore(child, next);
       }
     }
+    for (const box of atEnd) box.scrollLeft = box.scrollWidth;
     if (news.last_ms) spanTo(news.last_ms);
     tick();
     mark();
@@ -158,6 +164,9 @@
     if (address.searchParams.has("wall")) fields.set("wall", address.searchParams.get("wall"));
     address.search = fields.toString();
     history.replaceState(null, "", address);
+    fields.set("wall", "1");
+    const wall = document.getElementById("wall");
+    if (wall) wall.href = `?${fields}`;
     streamAddress = `${body.dataset.stream.split("?")[0]}?${query}`;
     lastId = "";
     if (!isPaused) connect();

@@ -55,6 +55,8 @@ class Attached:
 
     def _reads(self, name: str, read: Callable[[SessionReader, Any], None]) -> Callable[[Any], None]:
         def reads(event: Any) -> None:
+            if self._end is not None:
+                return
             try:
                 read(self._reader, event)
             except Exception as error:  # noqa: BLE001 - nothing that fails here may reach the agent

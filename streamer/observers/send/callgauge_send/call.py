@@ -98,12 +98,13 @@ class Call:
         self._log = logging.getLogger("callgauge") if log is None else log
         is_to_kafka = bootstrap_servers is not None or kafka is not None
         address = url or (None if is_to_kafka else os.environ.get("CALLGAUGE_EVENTS_URL"))
-        self._url = None if not address else _checked_url(address)
-        self._token = os.environ.get("CALLGAUGE_EVENTS_TOKEN", "") if token is None else token
+        url = None if not address else _checked_url(address)
+        token = os.environ.get("CALLGAUGE_EVENTS_TOKEN", "") if token is None else token
         prefix = os.environ.get("CALLGAUGE_TOPIC_PREFIX", "") if topic_prefix is None else topic_prefix
         servers = bootstrap_servers or os.environ.get("CALLGAUGE_BOOTSTRAP", DEFAULT_BOOTSTRAP)
-        self._topic = prefix + TOPIC
-        self._kafka = {"bootstrap_servers": servers, "client_id": producer, **(kafka or {})}
+        options = {"bootstrap_servers": servers, "client_id": producer, **(kafka or {})}
+        # Now, and not with the first event: the import of a client takes longer than a bot may pause.
+        self._way = None if sink is not None else _way(url, token, prefix + TOPIC, options, self._log)
         self._sink = sink
         self.outbox = Outbox(self._conversation_id, f"{producer}/{_version_of(producer)}/{uuid.uuid4().hex[:12]}")
         self.sender: Sender | None = None
@@ -137,7 +138,8 @@ class Call:
         self.emit(Rank.CALL, "call_started", **labels, **more)
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Sends an event with the time of now. It neither waits nor raises for an event; without room one is dropped and counted.
+        """Sends an event with the time of now. It neither waits nor raises; without room an event is dropped and counted, and so is
+        one after the end of the call.
 
         Args:
             kind: The event's `type`; docs/events.md lists them.
@@ -146,20 +148,28 @@ class Call:
         Raises:
             RuntimeError: No event loop runs here, so nothing could send it.
         """
-        self.begin()
-        self.emit(RANKS.get(kind, Rank.METRICS), kind, **fields)
+        if self._has_ended:
+            self.missed(kind, ValueError("the call has ended"))
+            return
+        try:
+            self.begin()
+            self.emit(RANKS.get(kind, Rank.METRICS), kind, **fields)
+        except Exception as error:
+            if self._sink is None:
+                raise
+            self.missed(kind, error)
 
     def emit(self, rank: Rank, kind: str, **fields: Any) -> None:
         """Sends an event of this rank; a sink may raise."""
         event = {"type": kind, "timestamp": int(time.time() * 1000), **fields}
         if self._sink is not None:
             self._sink({"conversation_id": self._conversation_id, **event})
-            return
-        if self.sender is None:
-            self.sender = Sender.shared(self._way(), self._log)
-            self.sender.begin(self.outbox)
-        self.outbox.put(rank, kind, encoded(event))
-        self.sender.wake()
+        elif self._way is not None:
+            if self.sender is None:
+                self.sender = Sender.shared(self._way, self._log)
+                self.sender.begin(self.outbox)
+            self.outbox.put(rank, kind, encoded(event))
+            self.sender.wake()
 
     def missed(self, what: str, error: Exception) -> None:
         """Counts something of the call that could not be read or handed over, and warns of the first."""
@@ -190,15 +200,16 @@ class Call:
         )
         return False
 
-    def _way(self) -> Way:
-        """The client of one way is imported with it: the other one need not be loaded."""
-        if self._url is not None:
-            from callgauge_send.to_http import ToHttp
 
-            return ToHttp(self._url, self._token, self._log)
-        from callgauge_send.to_kafka import ToKafka
+def _way(url: str | None, token: str, topic: str, options: Mapping[str, Any], log: Log) -> Way:
+    """The client of one way is imported with it: the other one need not be loaded."""
+    if url is not None:
+        from callgauge_send.to_http import ToHttp
 
-        return ToKafka(self._topic, self._kafka, self._log)
+        return ToHttp(url, token, log)
+    from callgauge_send.to_kafka import ToKafka
+
+    return ToKafka(topic, options, log)
 
 
 def _checked_id(given: str) -> str:

@@ -10,7 +10,7 @@ from callgauge_send.outbox import Outbox
 
 MAX_SENT_TOGETHER: Final = 200
 """Records whose acknowledgements are awaited together."""
-MAX_SENT_WHEN_BEHIND: Final = 1_000
+MAX_SENT_WHEN_BEHIND: Final = 2_000
 """The same while more waits than one round sends: a long round catches up sooner, and no bot waits for it."""
 MAX_OF_ONE_CALL: Final = 50
 """Records of one call among them, so that no call waits long behind the backlog of another."""

@@ -13,6 +13,10 @@ from callgauge_send.sender import STOP_SECONDS, Log, Settled, Taken
 
 SENDS_AT_A_STRETCH: Final = 10
 """Records handed to the client before the bots' own tasks get their turn: half a millisecond."""
+MAX_BATCH_BYTES: Final = 4 * MAX_EVENT_BYTES
+"""Largest batch of a partition, a quarter of what brokers take by default: one that is larger than the topic takes is lost as a
+whole, and a smaller one is slower after an outage, because a partition has one at a time on its way.
+"""
 REQUEST_TIMEOUT_MS: Final = 10_000
 """How long the broker may take for an answer before records are sent again."""
 
@@ -33,7 +37,7 @@ class ToKafka:
             "acks": "all",  # a repeated record has the same id, so readers recognise it
             "client_id": "callgauge-send",
             "linger_ms": 5,
-            "max_batch_size": MAX_EVENT_BYTES,  # one that is larger than the topic takes is lost as a whole
+            "max_batch_size": MAX_BATCH_BYTES,
             "request_timeout_ms": REQUEST_TIMEOUT_MS,
             **options,
         }

@@ -46,12 +46,33 @@ async def test_an_end_without_a_beginning_and_a_second_end_do_nothing() -> None:
     assert [event.get("reason") for event in events] == [None, "goodbye"]
 
 
+async def test_an_event_after_the_end_is_counted_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[dict[str, Any]] = []
+    call = Call(sink=events.append)
+    call.begin()
+    await call.end()
+    call.send("tts_text", data={"frame": "late"})
+    assert [event["type"] for event in events] == ["call_started", "call_ended"]
+    assert call.lost == {"unread": 1}
+    assert "the call has ended" in caplog.text
+
+
+def test_a_sink_that_raises_does_not_reach_the_bot() -> None:
+    def sink(_: dict[str, Any]) -> None:
+        raise ConnectionError("the disk is full")
+
+    call = Call(sink=sink)
+    call.send("tts_text", data={"frame": "a"})
+    call.send("tts_text", data={"frame": "b"})
+    assert call.lost == {"unread": 2}
+
+
 def test_the_way_is_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(Call()._way(), ToKafka)
-    assert isinstance(Call(url="https://calls.example/events")._way(), ToHttp)
+    assert isinstance(Call()._way, ToKafka)
+    assert isinstance(Call(url="https://calls.example/events")._way, ToHttp)
     monkeypatch.setenv("CALLGAUGE_EVENTS_URL", "http://127.0.0.1:8090/events")
-    assert isinstance(Call()._way(), ToHttp)
-    assert isinstance(Call(bootstrap_servers="kafka:9092")._way(), ToKafka)
+    assert isinstance(Call()._way, ToHttp)
+    assert isinstance(Call(bootstrap_servers="kafka:9092")._way, ToKafka)
 
 
 @pytest.mark.parametrize(

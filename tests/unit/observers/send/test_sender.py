@@ -119,7 +119,7 @@ async def test_a_backlog_goes_in_larger_rounds_to_which_one_call_contributes_a_p
     sender = Sender(way, LOG)
     boxes = filled(sender, calls=40, events=100)
     await emptied(boxes)
-    assert way.sizes == [module.MAX_SENT_WHEN_BEHIND] * 4
+    assert way.sizes == [module.MAX_SENT_WHEN_BEHIND] * 2
     assert [record.sequence for record in way.records[: 2 * module.MAX_OF_ONE_CALL]] == [*range(1, 51)] * 2
     await stop(sender)
 

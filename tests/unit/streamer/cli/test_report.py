@@ -32,7 +32,7 @@ def test_one_call_is_one_page(report: Command, tmp_path: Path) -> None:
     assert page.startswith("<!doctype html>")
     assert "<h1>Call report</h1>" in page
     assert "No goals were given" in page
-    assert "<nav" not in page
+    assert '<nav aria-labelledby="calls">' not in page
     assert {path.name for path in tmp_path.iterdir()} == {"calls.jsonl.gz", "report.html"}
     report(calls, "-o", html)
     assert html.read_text() == page, "the same calls give the same page"
@@ -51,6 +51,28 @@ def test_several_calls_have_an_index_and_too_many_are_left_out_and_counted(
         assert f'<a href="#c{number + 1}">call {number}</a>' in page
         assert f"Call call {number}</h2>" in page
     assert "2 further calls left out: a page has 3 at most." in page
+
+
+def test_scores_are_no_recording(report: Command, tmp_path: Path) -> None:
+    html, one, many = tmp_path / "report.html", tmp_path / "call.json", tmp_path / "scores.jsonl"
+    one.write_text('{"conversation_id": "c", "records": [], "transcript": [{"role": "agent", "message": "hello"}]}')
+    many.write_text('{"conversation_id": "c", "name": "closed", "revision": 1, "status": "final"}\n')
+    for path, remedy in ((one, "callgauge report --from-topics ID"), (many, "callgauge trials")):
+        ended = report(path, "-o", html)
+        assert (ended.code, html.exists()) == (1, False)
+        assert f"{path}: these are" in ended.err
+        assert remedy in ended.err
+
+
+def test_live_calls_and_recordings_are_not_mixed(report: Command) -> None:
+    for wrong, why in (
+        (["sample", "--from-topics", "call"], "leave the paths out"),
+        ([], "Name recordings"),
+        (["sample", "--since", "1d"], "are for --from-topics"),
+        (["--from-topics", "call", "--agent", "desk"], "scored already"),
+    ):
+        ended = report(*wrong)
+        assert (ended.code, why in " ".join(ended.err.replace("│", " ").split())) == (2, True), wrong
 
 
 def test_progress_needs_goals(report: Command, tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from consumers.history.sqlite import Batch, SqliteHistory
 from schemas.goals.goal_set import GoalSet
+from schemas.scores.records import SCORE_RECORD
 from tests.support.fakes.scripted_openai import Asked, Does, grades, scripted_openai
 from tests.unit.streamer.cli.test_score import BOOKS, JUDGED, SAYS_YES, call, goals, write_calls, write_goals
 from tests.unit.streamer.command_line import Command, Json
@@ -267,12 +269,12 @@ def test_two_lots_are_compared_call_by_call(callgauge: Command, tmp_path: Path) 
         {
             "conversation_id": "a",
             "success": [False, False],
-            "subgoals": [{"subgoal_id": "agreed", "is_won": False, "turn": 1}],
+            "subgoals": [{"subgoal_id": "agreed", "is_won": False, "turn": 1, "quote": None}],
         },
         {
             "conversation_id": "c",
             "success": [False, False],
-            "subgoals": [{"subgoal_id": "booked", "is_won": True, "turn": 2}],
+            "subgoals": [{"subgoal_id": "booked", "is_won": True, "turn": 2, "quote": None}],
         },
     ]
     progress = found["figures"]["progress"]
@@ -290,6 +292,24 @@ def test_two_lots_are_compared_call_by_call(callgauge: Command, tmp_path: Path) 
     same = json.loads(callgauge("trials", "--compare", lots[0], lots[0], "--json").out)
     assert (same["flipped"], same["figures"]["success"]["is_paired"]) == ([], True)
     assert (same["figures"]["success"]["low"], same["figures"]["success"]["high"]) == (0.0, 0.0)
+
+
+def test_recordings_that_are_compared_are_quoted(callgauge: Command, tmp_path: Path) -> None:
+    lots = [
+        write_calls(tmp_path / f"{name}.jsonl", call("a", said, "book it for jo@example.com"))
+        for name, said in (("x", "no"), ("y", "yes, now"))
+    ]
+    sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS))
+    found = json.loads(callgauge("trials", "--compare", *lots, "--goals", sets, "--json").out)
+    assert found["flipped"][0]["subgoals"] == [
+        {"subgoal_id": "agreed", "is_won": True, "turn": 1, "quote": 'user: "yes, now"; assistant: "You said yes, now"'}
+    ]
+    lines = callgauge("trials", "--compare", *lots, "--goals", sets).out.splitlines()
+    assert lines[-2:] == [
+        "  a: success no to yes, agreed won (turn 1)",
+        '    turn 1: user: "yes, now"; assistant: "You said yes, now"',
+    ]
+    assert "jo@example.com" not in str(found)
 
 
 def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(callgauge: Command, tmp_path: Path) -> None:
@@ -324,3 +344,44 @@ def test_two_versions_of_a_goal_set_are_compared_by_their_beginnings(callgauge: 
 def test_options_that_make_no_sense_are_refused(callgauge: Command, arguments: tuple[Any, ...]) -> None:
     ended = callgauge("trials", *arguments)
     assert (ended.code, ended.out) == (2, "")
+
+
+def test_calls_of_the_history_are_compared_as_their_score_records_are(
+    callgauge: Command, given: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = tmp_path / "scores.jsonl"
+    scores.write_text(callgauge("score", *given).out)
+    records = [SCORE_RECORD.validate_json(line) for line in scores.read_text().splitlines()]
+    running = [
+        each.model_copy(update={"conversation_id": "running"}) for each in records if each.name == "call_started"
+    ][:1]
+    store = SqliteHistory(tmp_path / "history", writes=True)
+    store.write(Batch([(each, each.model_dump_json().encode()) for each in [*records, *running]], [], {}))
+    store.close()
+    assert "there is no folder" in callgauge("trials", "--history").err
+    monkeypatch.setenv("CALLGAUGE_HISTORY__FOLDER", str(tmp_path / "history"))
+    past, filed = (
+        json.loads(callgauge("trials", *those, "--json").out)
+        for those in (["--history", "--since", "2000-01-01"], [scores])
+    )
+    assert past["left_out"] == {"not over": 1}
+    for found in (past, filed):
+        for each in found["goal_sets"][0]["calls"]:
+            del each["place"]
+    assert sorted(map(str, past["goal_sets"][0].pop("calls"))) == sorted(map(str, filed["goal_sets"][0].pop("calls")))
+    assert past["goal_sets"][0]["pass"] == filed["goal_sets"][0]["pass"]
+    assert callgauge("trials", "--history", "--from-topics").code == 2
+
+
+def test_a_judge_that_never_answers_as_asked_is_shown_by_one_answer_and_fails(
+    callgauge: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("a", "yes"), call("b", "no"))
+    sets = write_goals(tmp_path / "goals.json", goals("any", JUDGED))
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    with scripted_openai(lambda _: Does(text="I think that jo@example.com is satisfied.")) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        ended = callgauge("score", path, "--goals", sets, "--judge", "on")
+    assert (ended.code, "invalid_answers" in ended.out) == (1, True), "what is known is printed"
+    assert "seen, for example: 'I think that [EMAIL] is satisfied.'" in ended.err
+    assert "Expected one JSON object by the schema" in ended.err

@@ -155,6 +155,18 @@ def test_a_misspelt_path_ends_it_before_a_call_is_read(callgauge: Command, run: 
     assert "no such file or directory" in ended.err
 
 
+@pytest.mark.parametrize("command", ["transcript", "score"])
+def test_a_path_without_calls_costs_the_others_nothing(
+    callgauge: Command, run: Path, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "notes.txt").write_text("no calls here")
+    alone, both = callgauge(command, run), callgauge(command, tmp_path / "notes.txt", run)
+    assert (both.code, both.out) == (1, alone.out)
+    assert "notes.txt: this kind of file holds no recorded calls" in both.err
+    assert "other paths are read" in both.err
+    assert callgauge(command, tmp_path / "notes.txt").out == ""
+
+
 def test_the_bar_shows_how_many_calls_there_are(run: Path) -> None:
     ours, terminal = pty.openpty()
     try:

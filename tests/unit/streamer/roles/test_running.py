@@ -430,6 +430,16 @@ async def test_pauses_grow_and_the_process_ends_after_too_many(rig: Rig, logged:
     assert [line["event"] for line in logged if line["log_level"] == "error"] == ["role_failed", "role_given_up"]
 
 
+async def test_without_memory_the_process_ends_at_once(rig: Rig, logged: list[Any]) -> None:
+    """What filled it is still there: a start in the same process failed again with words about the network."""
+    await rig.works()
+    await rig.fails(MemoryError())
+    with pytest.raises(MemoryError):
+        await asyncio.wait_for(rig.task, 5)
+    assert (rig.pauses, rig.restarts) == ([], 0)
+    assert [line["event"] for line in logged if line["log_level"] == "error"] == ["out_of_memory"]
+
+
 async def test_who_has_worked_for_a_while_begins_a_new_row(rig: Rig, logged: list[Any]) -> None:
     for _ in range(2 * MOST_RESTARTS):
         await rig.works()

@@ -1,7 +1,10 @@
-"""The observer while its broker is away: no bot waits, nothing is lost within the bound, and beyond it the loss is reported."""
+"""Observers, and the sender alone, while the broker is away: no bot waits, nothing is lost within the bound, and beyond it the loss
+is reported.
+"""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,9 +20,11 @@ from tests.chaos.cluster import cluster as clusters
 from tests.chaos.cluster.cluster import Cluster
 from tests.chaos.cluster.proxy import Way
 from tests.integration.score_log import records_on
+from tests.integration.test_livekit_observer import BESIDE, NEWEST, SESSION, figures_of
 from tests.support.brokers.kafka_broker import NoBrokerError
 from tests.support.brokers.topic_changes import create_topics
-from tests.support.observers import PYTHONPATH
+from tests.support.environments import python_with
+from tests.support.observers import LIVEKIT, PYTHONPATH, SEND
 from tests.support.patience import patient
 from tests.support.required_tools import MISSING
 from tests.tidy.source_tree import ROOT
@@ -31,6 +36,8 @@ PLAYED: Final = "played"
 EVENTS_OF_A_TURN: Final = 17
 TURNS_OF_TEN_MINUTES: Final = 240
 """4,080 events: more than a call of ten minutes has."""
+MOST_GROWN_MB: Final = 250.0
+"""Of a process whose 200 calls have 2,000 events each waiting."""
 PIECE_MS: Final = 20.0
 """Sound that a bot sends at a time. It stutters if its event loop computes for longer without turning."""
 BLOCKED_MS: Final = 200.0
@@ -55,6 +62,37 @@ def fleet(cluster: Cluster, name: str, *options: str, is_observed: bool = True) 
     return subprocess.Popen(
         [*command, *options], cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
     )
+
+
+def livekit_session(cluster: Cluster, name: str, *options: str) -> "subprocess.Popen[str]":
+    """A call of a real LiveKit session whose observer reaches the broker through a door of the proxy."""
+    environment = {"PYTHONPATH": os.pathsep.join(map(str, (SEND, LIVEKIT))), "CALLGAUGE_TOPIC_PREFIX": f"{name}.",
+                   "CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("left")}  # fmt: skip
+    python = python_with("livekit-agents", NEWEST, *BESIDE)
+    return subprocess.Popen(
+        [str(python), "-W", "ignore", str(SESSION), name, *options], env={**os.environ, **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def many_senders(cluster: Cluster, name: str, *options: str) -> "subprocess.Popen[str]":
+    """A process with 200 calls that send at a steady rate through a door of the proxy."""
+    environment = {"PYTHONPATH": PYTHONPATH, "CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("left"),
+                   "CALLGAUGE_TOPIC_PREFIX": f"{name}."}  # fmt: skip
+    command = [sys.executable, "-m", "tests.support.many_senders", "--name", name, *options]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
+
+
+async def require_all_there_once(cluster: Cluster, name: str, figures: Mapping[str, Any]) -> None:
+    """Checks that each event of `many_senders` is on the topic, in the order of its call, and none was lost or told as lost."""
+    assert (figures["lost"], figures["is_whole"]) == (0, True), figures
+    calls = await events(cluster, name)
+    assert sum(map(len, calls.values())) == figures["sent"] + 2 * len(calls)
+    for told in calls.values():
+        numbers = [event["data"]["n"] for event in told[1:-1]]
+        assert numbers == sorted(numbers)
+        assert [told[0]["type"], told[-1]["type"]] == ["call_started", "call_ended"]
+    assert figures["longest_send_ms"] < patient(BLOCKED_MS)
 
 
 def require_no_delay(cluster: Cluster, observed: Mapping[str, float], *options: str) -> None:
@@ -145,3 +183,65 @@ async def test_ten_minutes_without_a_broker_lose_metrics_alone_and_say_so(cluste
         assert len([event for event in told if event["type"] == "speech_event"]) == TURNS_OF_TEN_MINUTES * 6
         lost += in_call
     assert json.loads(output.splitlines()[-1])["lost"] == lost > 0
+
+
+async def test_a_livekit_session_loses_nothing_while_its_broker_is_frozen_for_fifteen_seconds(cluster: Cluster) -> None:
+    await make_topic(cluster, "frozen")
+    session = livekit_session(cluster, "frozen", "--turns", "8", "--pause", "1.5")
+    time.sleep(5)  # noqa: ASYNC251 - the outage itself
+    cluster.proxy.change("left", Way.HOLE)
+    time.sleep(15)  # noqa: ASYNC251 - as above
+    cluster.proxy.change("left", Way.OPEN)
+    output, errors = session.communicate(timeout=patient(120))
+    (figures,) = figures_of(subprocess.CompletedProcess([], session.returncode, output, errors)).values()
+    assert (figures["lost"], figures["is_whole"]) == ({}, True)
+    (told,) = (await events(cluster, "frozen")).values()
+    kinds = [event["data"]["kind"] for event in told if event["type"] == "speech_event"]
+    assert kinds.count("user_speech_stopped") == 8
+    assert kinds.count("bot_speech_stopped") == 7  # the model fails once
+    assert [told[0]["type"], told[-1]["type"]] == ["call_started", "call_ended"]
+
+
+async def test_a_livekit_session_whose_broker_is_gone_ends_in_time_and_says_what_is_lost(cluster: Cluster) -> None:
+    await make_topic(cluster, "gone")
+    session = livekit_session(cluster, "gone", "--turns", "3", "--pause", "1.0")
+    time.sleep(4)  # noqa: ASYNC251 - the outage itself
+    cluster.proxy.change("left", Way.REFUSED)
+    try:
+        output, errors = session.communicate(timeout=patient(120))
+    finally:
+        cluster.proxy.change("left", Way.OPEN)
+    (figures,) = figures_of(subprocess.CompletedProcess([], session.returncode, output, errors)).values()
+    assert not figures["is_whole"]
+    assert figures["end_s"] < 2 + patient(1.0)
+    assert len(figures["e2e_ms"]) == 3
+    assert "callgauge: events cannot be sent to gone.pipecat.events" in errors
+    told = re.search(r"callgauge: (\d+) events of call gone were not acknowledged", errors)
+    assert told is not None
+    assert int(told[1]) > 0
+
+
+async def test_two_thousand_events_a_second_survive_three_seconds_without_a_broker(cluster: Cluster) -> None:
+    await make_topic(cluster, "some")
+    senders = many_senders(cluster, "some", "--rate", "2000", "--seconds", "10")
+    time.sleep(4)  # noqa: ASYNC251 - the outage itself
+    cluster.proxy.change("left", Way.REFUSED)
+    time.sleep(3)  # noqa: ASYNC251 - as above
+    cluster.proxy.change("left", Way.OPEN)
+    output, _ = senders.communicate(timeout=patient(180))
+    await require_all_there_once(cluster, "some", json.loads(output.splitlines()[-1]))
+
+
+@pytest.mark.long
+async def test_ten_thousand_events_a_second_survive_half_a_minute_without_a_broker(cluster: Cluster) -> None:
+    await make_topic(cluster, "most")
+    senders = many_senders(cluster, "most", "--rate", "10000", "--seconds", "60")
+    time.sleep(15)  # noqa: ASYNC251 - the outage itself
+    cluster.proxy.change("left", Way.REFUSED)
+    time.sleep(30)  # noqa: ASYNC251 - as above
+    cluster.proxy.change("left", Way.OPEN)
+    output, _ = senders.communicate(timeout=patient(300))
+    figures = json.loads(output.splitlines()[-1])
+    assert figures["sent"] > 590_000
+    assert figures["grown_mb"] < MOST_GROWN_MB
+    await require_all_there_once(cluster, "most", figures)

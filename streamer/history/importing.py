@@ -1,0 +1,71 @@
+"""Brings recorded calls into history: the rows that the role `history` would have made of them."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from consumers.history.sqlite import Batch, SqliteHistory
+from schemas.scores.records import AnyScoreRecord
+from streamer.offline.scoring import RecordedScoring
+
+BATCH_RECORDS: Final = 2_000
+"""Records of one transaction, as the role writes them."""
+
+Imported = tuple[Sequence[AnyScoreRecord], bytes | None]
+"""The score records of a call in every revision, and its transcript."""
+
+
+def imported(scoring: RecordedScoring) -> Imported:
+    """What the evaluator would have published of a call."""
+    return scoring.records, scoring.transcript
+
+
+class Importing:
+    """Writes calls into a store, many in one transaction.
+
+    Attributes:
+        written: Calls that were written.
+        there: Calls that history had already and kept as they were.
+        first_ms: When the first record of the oldest written call came, in epoch ms; None before one was written.
+    """
+
+    def __init__(self, store: SqliteHistory, *, replaces: bool = False) -> None:
+        """Takes a store that this process writes. `replaces`: whether a call that is there is deleted first."""
+        self.written = 0
+        self.there = 0
+        self.first_ms: int | None = None
+        self._store = store
+        self._replaces = replaces
+        self._scores: list[AnyScoreRecord] = []
+        self._transcripts: list[tuple[str, int, bytes]] = []
+        self._waiting: set[str] = set()
+
+    def add(self, call: Imported) -> None:
+        """Takes a call, which is written at the latest by `flush`.
+
+        Raises:
+            HistoryBrokenError, OSError, sqlite3.Error: As `SqliteHistory.write`.
+        """
+        records, transcript = call
+        conversation_id = records[0].conversation_id
+        if conversation_id in self._waiting or self._store.has(conversation_id):
+            if not self._replaces:
+                self.there += 1
+                return
+            self.flush()
+            self._store.remove([conversation_id])
+        self._waiting.add(conversation_id)
+        self._scores += records
+        if transcript is not None:
+            self._transcripts.append((conversation_id, records[0].caused_at_ms, transcript))
+        first_ms = records[0].caused_at_ms
+        self.first_ms = first_ms if self.first_ms is None else min(self.first_ms, first_ms)
+        if len(self._scores) >= BATCH_RECORDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        if self._waiting:
+            scores = [(record, record.model_dump_json().encode()) for record in self._scores]
+            self._store.write(Batch(scores, self._transcripts, {}))
+            self.written += len(self._waiting)
+            self._scores, self._transcripts, self._waiting = [], [], set()
