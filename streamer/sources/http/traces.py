@@ -132,13 +132,14 @@ def _used_tool(span: Span) -> Iterator[Event]:
 
 
 def _call(span: Span) -> Iterator[Event]:
-    reason = span.first("lk.close_reason")
     yield {"type": "call_started", "timestamp": int(span.start_ms)}  # only now is the true start known
-    yield {
-        "type": "call_ended",
-        "timestamp": int(span.end_ms),
-        **({"reason": reason} if isinstance(reason, str) else {}),
-    }
+    yield from _ended(span)
+
+
+def _ended(span: Span) -> Iterator[Event]:
+    reason = span.first("lk.close_reason")
+    ended = {"type": "call_ended", "timestamp": int(span.end_ms)}
+    yield {**ended, "reason": reason} if isinstance(reason, str) else ended
 
 
 def _heard(span: Span) -> Iterator[Event]:
@@ -180,6 +181,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "tts_node": lambda span: _first_byte(span, "lk.response.ttfb"),
     "tts_request": lambda span: _first_byte(span, "lk.response.ttfb"),
     "function_tool": _used_tool,
+    "session_close": _ended,
     "agent_session": _call,
     # pipecat's
     "conversation": _call,
