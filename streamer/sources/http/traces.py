@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from schemas.evaluation_event import TRACE_CALL
 from schemas.units import MS_PER_SECOND
 from streamer.sources.http.frameworks import Event, message_events, parsed, speech_event, tool_event
-from streamer.sources.http.posted import MAX_EVENTS, Posted, UnreadableBodyError
+from streamer.sources.http.posted import LEFT_OUT, MAX_EVENTS, Posted, UnreadableBodyError
 
 PROTOBUF: Final = "application/x-protobuf"
 CE_SOURCE: Final = "otlp"
@@ -56,7 +56,7 @@ def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) ->
         content_type: The value of the header.
 
     Yields:
-        The events of each span, with ids that are the same when it is sent again; None for a span that no rule reads.
+        The events of each span, with ids that are the same when it is sent again; `LEFT_OUT` for a span that no rule reads.
 
     Raises:
         UnreadableBodyError: It is no export request.
@@ -73,7 +73,7 @@ def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) ->
         for number, event in enumerate(events):
             yield _posted(place, span, f"{span.span_id}/{number}", event)
         if not events:
-            yield None
+            yield Posted(place, LEFT_OUT)
 
 
 def _posted(place: int, span: Span, event_id: str, event: Event) -> Posted:

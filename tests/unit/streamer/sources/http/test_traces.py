@@ -153,6 +153,14 @@ async def test_a_trace_of_livekit_s_own_has_the_latencies_that_livekit_measured(
     assert [each.ended_reason for each in records if each.name == "closed"] == ["user_initiated"]
 
 
+async def test_a_request_of_spans_that_no_rule_reads_is_no_fault_of_its_sender(receiver: Receiver) -> None:
+    answer = await sent(receiver, exported([("turn", 1_000, 2_000, {"turn.number": 1})]), "protobuf")
+    assert (answer.status_code, answer.json()) == (
+        202,
+        {"accepted_events": 0, "refused_events": 0, "left_out_events": 2},
+    )
+
+
 async def test_a_request_that_is_sent_again_has_the_same_ids(receiver: Receiver) -> None:
     request = exported(OF_LIVEKIT)
     for encoding in ("protobuf", "json"):
