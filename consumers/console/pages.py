@@ -383,7 +383,10 @@ def past_page(
             site.call_href(conversation_id),
             conversation_id,
             conversation_id[-ID_CHARS:],
-            [(head, "" if call[name] is None else write(call[name])) for name, (head, write) in PAST_COLUMNS.items()],
+            [
+                (head, "" if call.get(name) is None else write(call[name]))
+                for name, (head, write) in PAST_COLUMNS.items()
+            ],
         )
         for call in found
         for conversation_id in [str(call["conversation_id"])]

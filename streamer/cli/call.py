@@ -34,7 +34,7 @@ def call(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Shows one call from the topics: turns, stages, tools, goals, transcript.
+    """Shows one call of the topics: turns, tools, words.
 
     A turn has its wait and what is of note, the stages of the wait, and the arguments and answers of its tools. Texts are redacted
     by the settings.

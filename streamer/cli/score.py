@@ -24,9 +24,9 @@ from streamer.cli.options import (
 from streamer.facts import Scorer
 
 if TYPE_CHECKING:  # brought when the command runs
-    from streamer.offline.call_work import Done
+    from streamer.offline.call_work import Done, Found
     from streamer.offline.scoring import RecordedScoring, ScoringPlan
-    from streamer.recordings.files import RecordedCall, RecordedPath
+    from streamer.recordings.files import RecordedCall
     from streamer.settings.all_settings import Settings
 
 app = typer.Typer(add_completion=False)
@@ -158,7 +158,7 @@ def _lines(scoring: "RecordedScoring", *, all_records: bool) -> str:
     return "".join(record.model_dump_json() + "\n" for record in records)
 
 
-def _print_table(found: "list[RecordedPath]", plan: "ScoringPlan", settings: "Settings", verdicts: Path | None) -> None:
+def _print_table(found: "list[Found]", plan: "ScoringPlan", settings: "Settings", verdicts: Path | None) -> None:
     from consumers.engine.redaction.redactor import Redactor
     from streamer.offline.call_work import places_of, reading, score_each
     from streamer.report import CallSummary, reported_call, standout_lines, summary_of, summary_table

@@ -72,13 +72,17 @@ def shown(fleet: Fleet, wanted: WantedCalls = EVERY_CALL, alerts: Alerts = NO_AL
     return now_page(SITE, now_boxes(SITE, now, wanted, fleet, alerts), wanted, wall=False)
 
 
+def calls_of(name: str) -> WantedCalls:
+    names = frozenset({name})
+    return WantedCalls(text=name, agents=names, tenants=names, environments=names)
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_of_a_call_becomes_markup(text: str) -> None:
     alerts = Alerts([Alert(text, "critical", text, text, CAUSED_AT_MS)], text)
-    wanted = WantedCalls(text=text, agents=frozenset({text}), tenants=frozenset({text}), environments=frozenset({text}))
-    for choice in (EVERY_CALL, wanted):
-        hostile = Shape(shown(fleet_of([text], text=text), choice, alerts))
-        plain = Shape(shown(fleet_of(["c"], text="x"), EVERY_CALL, alerts))
+    for makes in (lambda _: EVERY_CALL, calls_of):
+        hostile = Shape(shown(fleet_of([text], text=text), makes(text), alerts))
+        plain = Shape(shown(fleet_of(["x"], text="x"), makes("x"), alerts))
         assert hostile.tags == plain.tags
         assert text in "".join(hostile.text)
         assert all(link.startswith(("./", "data:image/svg+xml,")) for link in hostile.links)

@@ -53,7 +53,10 @@ class NoPast:
     def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[dict[str, object]], bool]:
         if where:
             raise OperatorError(f"not understood: {where}")
-        return [{"conversation_id": self.conversation_id, "agent": agent or since, "note": text}], False
+        return [{"conversation_id": self.conversation_id, "agent": agent or since, "ended_reason": text}], False
+
+    def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, dict[str, object]]]:
+        return [(name, {"conversation_id": name}) for name in ids if name == self.conversation_id]
 
     def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
         return self.scores if conversation_id == self.conversation_id else ()

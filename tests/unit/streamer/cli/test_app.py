@@ -35,7 +35,17 @@ COMMANDS = [
     *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
     *("quarantine", "quarantine list", "quarantine show", "quarantine replay", "doctor"),
     *("goals", "goals check", "score", "report", "transcript", "ingest", "events", "events check", "tail"),
-    *("settings", "call", "top", "trials", "history", "history find", "history compare", "history import", "deploy-files"),
+    *(
+        "settings",
+        "call",
+        "top",
+        "trials",
+        "history",
+        "history find",
+        "history compare",
+        "history import",
+        "deploy-files",
+    ),
 ]
 ROOT = Path(__file__).parents[4]
 NOBODY = "127.0.0.1:1"
