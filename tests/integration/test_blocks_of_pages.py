@@ -29,6 +29,7 @@ BIN: Final = Path(sys.executable).parent
 SECRETS: Final = {"elevenlabs-webhook": "wsec_test"}
 BROKER: Final = "make kafka PORT=9092"
 NEED_A_BROKER: Final = (
+    "docs/console.md",
     "docs/history.md",
     "docs/sources/http.md",
     "docs/sources/elevenlabs.md",
@@ -46,6 +47,7 @@ RUN_UNTIL_STOPPED: Final = {
     "make demo": "curl -sf localhost:8080/metrics | grep -q ^callgauge_turn_response_latency_seconds_count",
     BROKER: "grep -q 127.0.0.1:9092 $OUTPUT",
     "callgauge run": "curl -sf localhost:8080/readyz",
+    "callgauge run --roles console": "curl -sf localhost:8070/api/v1/calls",
 }
 """Programs that run until Ctrl-C, by how their line ends, and the command that succeeds once they work."""
 
@@ -68,6 +70,7 @@ NOT_RUN: Final = {
         "needs a judge with a key: tests/unit/streamer/agent_inspect",
     "docs/sources/elevenlabs.md: CALLGAUGE_MONITOR__API_KEY_FILE=/run/secrets/elevenlabs-api-":
         "needs ElevenLabs: tests/integration/test_monitor.py",
+    "docs/history.md: callgauge history import output/my-run --folder history ": "needs a run of EVA: tests/unit/streamer/history",
     "docs/sources/eva.md: callgauge topics create                     # once": "needs a run of EVA: tests/integration/test_tail.py",
     "docs/sources/eva.md: callgauge score output/my-run > scores.jsonl": "needs a run of EVA: tests/conformance",
     'deploy/security.md: acls="kafka-acls.sh --bootstrap-server kafka-0.example.com:9':

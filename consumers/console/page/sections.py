@@ -54,6 +54,7 @@ from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.records import (
     AgentErrorsFact,
     AnyScoreRecord,
+    CallStartedFact,
     CallValues,
     DeadAirFact,
     EvaMetricName,
@@ -1196,7 +1197,7 @@ def _labels(call: ReportedCall) -> list[tuple[str, str]]:
         ("Agent", labels.agent),
         ("Tenant", labels.tenant),
         ("Environment", labels.environment),
-        ("Version", labels.version or "unknown"),
+        ("Version", next((record.version for record in call.of(CallStartedFact)), None) or "unknown"),
         ("Pipeline", in_words(labels.pipeline_type)),
         ("Began", _began(call.heard.start_ms)),
         ("Ended", end_in_words(call)),
