@@ -109,7 +109,7 @@ def photograph_console(browser: Browser) -> None:
             time.sleep(DEMO_SECONDS)
             page.screenshot(path=PICTURES / "console.png")
             page.locator("#calls a").first.click()
-            page.locator("#article article").wait_for()
+            page.locator("article .figures").wait_for()
             page.screenshot(path=PICTURES / "call.png")
         finally:
             demo.terminate()

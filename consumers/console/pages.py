@@ -12,7 +12,8 @@ from consumers.console.fleet import STEP_MS, Fleet, Step
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.drawing import clock, counted, day_and_time, in_words, percent, seconds
 from consumers.console.page.rendering import ICON, render
-from consumers.console.page.sections import section
+from consumers.console.page.sections import parts_of_page
+from consumers.console.watched import ANCHOR
 from schemas.closed_sets import SortKey
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
 from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
@@ -94,7 +95,7 @@ def page(site: Site, title: str, content: str, **more: Any) -> str:
 
 def now_boxes(
     site: Site, now: RunningCalls, wanted: WantedCalls, fleet: Fleet, alerts: Alerts
-) -> dict[str, dict[str, str]]:
+) -> dict[str, Mapping[str, str]]:
     """The parts of the page of running calls, by the element that they are in."""
     shown = now.chosen(wanted)
     return {
@@ -307,11 +308,11 @@ def _line(
 # One call.
 
 
-def call_boxes(call: ReportedCall, remark: str) -> dict[str, dict[str, str]]:
+def call_boxes(call: ReportedCall, remark: str) -> dict[str, Mapping[str, str]]:
     """The parts of the page of a call, by the element that they are in."""
     return {
         "about": {"remark": Markup('<p id="remark">{}</p>').format(remark)},
-        "article": {call.anchor_id: section(call, has_index=False)},
+        call.anchor_id: parts_of_page(call),
     }
 
 
@@ -329,7 +330,9 @@ def call_page(
     filled = {box: Markup("".join(parts.values())) for box, parts in boxes.items()}  # noqa: S704  # made by templates
     place = quote(conversation_id, safe="")
     report = None if span_ms is None else f"{site.root}report/{place}"
-    content = render("live_call.html", about=filled["about"], article=filled["article"], span_ms=span_ms, report=report)
+    content = render(
+        "live_call.html", about=filled["about"], anchor=ANCHOR, article=filled[ANCHOR], span_ms=span_ms, report=report
+    )
     live = {} if span_ms is None else {
         "stream": f"{site.root}live/calls/{place}",
         "parts": f"{site.root}parts/calls/{place}",

@@ -252,7 +252,7 @@ class ConsoleSite:
             self._now_until = ended + (ended - began) / NOW_SHARE
         return self._now
 
-    def _now_boxes(self, wanted: WantedCalls) -> dict[str, dict[str, str]]:
+    def _now_boxes(self, wanted: WantedCalls) -> dict[str, Mapping[str, str]]:
         return pages.now_boxes(self._site("./"), self._now, wanted, self._fleet, self.alerts)
 
     def _site(self, root: str) -> pages.Site:
@@ -356,12 +356,12 @@ class ConsoleSite:
             {"parts": parts, "order": {box: list(each) for box, each in boxes.items()}}, headers=_NO_STORE
         )
 
-    def _call_boxes(self, call: WatchedCall, at_ms: int | None) -> dict[str, dict[str, str]]:
+    def _call_boxes(self, call: WatchedCall, at_ms: int | None) -> dict[str, Mapping[str, str]]:
         reported = call.reported(at_ms, words=self._settings.words)
         remark = pages.remark_on(reported, call.left_out, is_whole=call.is_whole, at_ms=at_ms)
         return pages.call_boxes(reported, remark)
 
-    async def _past_boxes(self, conversation_id: str, problem: "_UnansweredError") -> dict[str, dict[str, str]]:
+    async def _past_boxes(self, conversation_id: str, problem: "_UnansweredError") -> dict[str, Mapping[str, str]]:
         """The page of a call that the topics do not have; raises the problem again if history has none either."""
         past = self._past
         if past is None or problem.status is not HTTPStatus.NOT_FOUND:

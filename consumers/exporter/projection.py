@@ -391,10 +391,12 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
         case CallStartedFact():
             if record.is_first:
                 yield Counted("callgauge_calls_started_total", who)
-        case InterruptionFact() | ProgressScore() | AgentErrorsFact():
-            # One counts when the call leaves its turn, one is shown while the call runs and observed when it closes, and the
-            # evaluator counts each error itself.
+        case InterruptionFact() | ProgressScore():
+            # One counts when the call leaves its turn, the other is shown while the call runs and observed when it closes.
             pass
+        case AgentErrorsFact():
+            if record.is_first:  # the evaluator counts each error; here the agent is known
+                yield Counted("callgauge_calls_with_agent_errors_total", who)
         case DeadAirFact():
             if record.is_first:
                 yield Counted("callgauge_dead_air_total", who)

@@ -142,7 +142,7 @@ CALL_COLUMNS: Final[tuple[Column, ...]] = (
     Column("agent", "text", "the voice agent", lambda call: call.view.labels.agent),
     Column("tenant", "text", "whose call it is", lambda call: call.view.labels.tenant),
     Column("environment", "text", "production, staging and so on", lambda call: call.view.labels.environment),
-    Column("version", "text", "the agent's version", lambda call: call.view.labels.version),
+    Column("version", "text", "the agent's version", lambda call: call.view.version),
     Column("pipeline_type", "text", "kind of the agent's pipeline", lambda call: call.view.labels.pipeline_type),
     Column("code_version", "text", "version of the evaluator", lambda call: call.records[-1].code_version),
     Column("started_ms", "integer", "when its first event came, in epoch ms", lambda call: call.view.first_seen_ms),

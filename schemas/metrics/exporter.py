@@ -174,6 +174,9 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "Silences that outlasted the threshold, from the end of the user's audio with nobody speaking and no tool "
         "running; each counted once, when the threshold passes, and never taken back."
     ),
+    _EXPORTER.counter("callgauge_calls_with_agent_errors_total", "calls", *_WHO)(
+        "Calls in which the agent reported an error, counted at the first; `callgauge_agent_errors_total` counts the errors."
+    ),
     _EXPORTER.counter("callgauge_tool_calls_total", "tool calls", *_WHOSE, _TOOL, _TOOL_OUTCOME)(
         "Tool calls by how they ended, each counted once, at its answer or, unanswered, at the end of the call."
     ),

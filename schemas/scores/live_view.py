@@ -248,6 +248,7 @@ class CallView(NamedTuple):
         stalled_since: The turn after which no subgoal was reached, for a stalled call.
         errors: The errors that its agent reported; None without any.
         is_over: Whether the call is over; one that is not closed yet waits for verdicts.
+        version: The agent's version, if the call says it.
     """
 
     conversation_id: str
@@ -271,6 +272,7 @@ class CallView(NamedTuple):
     stalled_since: int | None = None
     errors: ReportedErrors | None = None
     is_over: bool = False
+    version: str | None = None
 
     @property
     def agent(self) -> str:
@@ -330,6 +332,7 @@ class CallFold:
         self._stalled_since: int | None = None
         self._newest: dict[_TurnSubject, _Newest] = {}
         self._is_over = False
+        self._started: CallStartedFact | None = None
         self._errors: AgentErrorsFact | None = None
         self._view: CallView | None = None
         self.fold(first)
@@ -343,6 +346,9 @@ class CallFold:
             self._labels, self._labels_rank = record.labels, rank
         self._goals = self._goals.after(record)
         match record:
+            case CallStartedFact():
+                if self._started is None or self._started.revision <= record.revision:
+                    self._started = record
             case StallFact():
                 self._stalled_since = max(record.since_turn, self._stalled_since or 0)
             case ClosedFact():
@@ -397,6 +403,7 @@ class CallFold:
             if self._errors is None
             else ReportedErrors(self._errors.errors, self._errors.caused_at_ms, self._errors.component),
             is_over=is_over,
+            version=None if self._started is None else self._started.version,
         )
 
     def _fold_turn(self, record: AnyScoreRecord, turn: int) -> None:

@@ -89,13 +89,12 @@ Result = Annotated[Scored | Unscored | NotApplicable, Field(discriminator="outco
 
 
 class CallLabels(ScoreModel):
-    """Labels of a call's metrics; `unknown` until a `call_started` names them. `version` is the agent's, which no metric has."""
+    """Labels of a call's metrics; `unknown` until a `call_started` names them."""
 
     agent: str = "unknown"
     tenant: str = "unknown"
     environment: str = "unknown"
     pipeline_type: PipelineType = PipelineType.CASCADE
-    version: str | None = Field(None, exclude_if=is_none)
 
 
 class CallRecord(ScoreModel):
@@ -612,10 +611,11 @@ class VoiceToVoiceLatency(CallRecord):
 
 
 class CallStartedFact(CallRecord):
-    """The first record of a call. A revision has new labels of the call."""
+    """The first record of a call. A revision has new labels of the call, or the agent's version, if the call says it."""
 
     kind: Literal["fact"] = "fact"
     name: Literal["call_started"] = "call_started"
+    version: str | None = Field(None, exclude_if=is_none)
 
 
 class InterruptionFact(CallRecord):

@@ -325,6 +325,7 @@ class ListedCall(BaseModel):
         return cls(
             conversation_id=view.conversation_id,
             **dict(view.labels),
+            version=view.version,
             first_seen_ms=view.first_seen_ms,
             changed_ms=view.changed_ms,
             quiet_ms=max(0, now_ms - view.changed_ms),

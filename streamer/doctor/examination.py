@@ -658,7 +658,9 @@ class Understanding:
             seen = f"{self._of(topic, count)} are not understood: {misread.what}"
             yield Finding("records", Verdict.WARNING, seen, misread.what_to_do)
         for topic, count in sorted((+self._errors).items()):
-            what_to_do = "The logs of the agents say what fails. `callgauge_agent_errors_total` counts these records."
+            what_to_do = (
+                "The logs of the agents say what fails. `callgauge_calls_with_agent_errors_total` says whose they are."
+            )
             seen = f"{self._of(topic, count)} are errors that agents report"
             yield Finding("records", Verdict.WARNING, seen, what_to_do)
         if self._read and not self._refused and not self._misread:

@@ -29,11 +29,15 @@ BIN: Final = Path(sys.executable).parent
 SECRETS: Final = {"elevenlabs-webhook": "wsec_test"}
 BROKER: Final = "make kafka PORT=9092"
 NEED_A_BROKER: Final = (
+    "docs/console.md",
     "docs/history.md",
     "docs/sources/http.md",
     "docs/sources/elevenlabs.md",
     "docs/sources/kafka.md",
     "docs/sources/livekit.md",
+    "docs/sources/openai-realtime.md",
+    "docs/sources/otlp.md",
+    "docs/sources/vapi.md",
 )
 """Pages whose reader has one; README starts its own."""
 HAVE_READ: Final = {"docs/questions.md": "docs/events.md"}
@@ -43,6 +47,7 @@ RUN_UNTIL_STOPPED: Final = {
     "make demo": "curl -sf localhost:8080/metrics | grep -q ^callgauge_turn_response_latency_seconds_count",
     BROKER: "grep -q 127.0.0.1:9092 $OUTPUT",
     "callgauge run": "curl -sf localhost:8080/readyz",
+    "callgauge run --roles console": "curl -sf localhost:8070/api/v1/calls",
 }
 """Programs that run until Ctrl-C, by how their line ends, and the command that succeeds once they work."""
 
@@ -59,11 +64,13 @@ NOT_RUN: Final = {
     "docs/sources/livekit.md: from callgauge_livekit import attach": "needs an agent: tests/integration/test_livekit_observer.py",
     "README.md: from pipecat_callgauge import CallgaugeObserver": "needs a bot: tests/integration/test_pipecat_readme.py",
     "docs/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'": "names a place of the reader's; tests/integration/test_otlp.py has the rest",
+    "docs/sources/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'": "names a place of the reader's; the tests have the packages",
     "docs/python.md: from openai import OpenAI": "needs a key: tests/unit/streamer/test_notebook.py asks other judges",
     "docs/sources/agent-inspect.md: callgauge score traces.jsonl --format agent-inspect --judge ":
         "needs a judge with a key: tests/unit/streamer/agent_inspect",
     "docs/sources/elevenlabs.md: CALLGAUGE_MONITOR__API_KEY_FILE=/run/secrets/elevenlabs-api-":
         "needs ElevenLabs: tests/integration/test_monitor.py",
+    "docs/history.md: callgauge history import output/my-run --folder history ": "needs a run of EVA: tests/unit/streamer/history",
     "docs/sources/eva.md: callgauge topics create                     # once": "needs a run of EVA: tests/integration/test_tail.py",
     "docs/sources/eva.md: callgauge score output/my-run > scores.jsonl": "needs a run of EVA: tests/conformance",
     'deploy/security.md: acls="kafka-acls.sh --bootstrap-server kafka-0.example.com:9':

@@ -54,6 +54,7 @@ from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.records import (
     AgentErrorsFact,
     AnyScoreRecord,
+    CallStartedFact,
     CallValues,
     DeadAirFact,
     EvaMetricName,
@@ -1159,20 +1160,35 @@ def end_in_words(call: ReportedCall) -> str:
     return "no reason given" if closed.reason is CloseReason.ENDED else in_words(closed.reason)
 
 
-def section(call: ReportedCall, *, has_index: bool) -> Markup:
-    """Everything about one call."""
+def parts_of_page(call: ReportedCall, *, has_index: bool = False) -> dict[str, Markup]:
+    """The parts of an article about a call in their order, by their ids: a live page gets those that changed."""
     filled = ((name, f"{call.anchor_id}-{_PLACES[name]}", fill(call)) for name, fill in SECTIONS.items())
-    return render(
-        "call.html",
+    sections = [each for each in filled if each[2]]
+    top = render(
+        "call_top.html",
         call=call,
         has_index=has_index,
         labels=_labels(call),
         tiles=list(tiles(call)),
-        standouts=standouts(call),
-        most_moments=MOST_MOMENTS,
-        nothing=_nothing(call),
-        sections=[each for each in filled if each[2]],
+        sections=sections,
     )
+    outstanding = render(
+        "standouts.html", call=call, standouts=standouts(call), most_moments=MOST_MOMENTS, nothing=_nothing(call)
+    )
+    return {
+        f"{call.anchor_id}-top": top,
+        f"{call.anchor_id}-standouts": outstanding,
+        **{place: _SECTION.format(place, name, content) for name, place, content in sections},
+    }
+
+
+_SECTION: Final = Markup('<section id="{}"><h3>{}</h3>{}</section>')
+_ARTICLE: Final = Markup('<article id="{0}" aria-labelledby="{0}-head">{1}</article>')
+
+
+def section(call: ReportedCall, *, has_index: bool) -> Markup:
+    """Everything about one call, as one article."""
+    return _ARTICLE.format(call.anchor_id, Markup("").join(parts_of_page(call, has_index=has_index).values()))
 
 
 def _labels(call: ReportedCall) -> list[tuple[str, str]]:
@@ -1181,7 +1197,7 @@ def _labels(call: ReportedCall) -> list[tuple[str, str]]:
         ("Agent", labels.agent),
         ("Tenant", labels.tenant),
         ("Environment", labels.environment),
-        ("Version", labels.version or "unknown"),
+        ("Version", next((record.version for record in call.of(CallStartedFact)), None) or "unknown"),
         ("Pipeline", in_words(labels.pipeline_type)),
         ("Began", _began(call.heard.start_ms)),
         ("Ended", end_in_words(call)),

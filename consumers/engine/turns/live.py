@@ -406,6 +406,7 @@ class LiveCall:
         self._heard_by = HeardBy.BOT
         self._watermarks: dict[InputSource, int] = {}
         self.low_ms, self.settle_at_ms, self._has_announced = -inf, inf, False
+        self._version: str | None = None
         self._found: list[DeadAir] = []
         self._labels = LabelHistory()
         self.records = AgentRecords()
@@ -617,8 +618,11 @@ class LiveCall:
         self._found += self.dead_air.reached(now_ms)
         self._declare_dead_air(out)
 
-    def set_labels(self, labels: CallLabels, broker_ms: int, out: list[Effect]) -> None:
-        """Sets the labels of the call; a change is published at once."""
+    def set_labels(self, labels: CallLabels, version: str | None, broker_ms: int, out: list[Effect]) -> None:
+        """Sets the labels of the call, and the agent's version unless it is None; a change is published at once."""
+        if version is not None and version != self._version:
+            self._version = version
+            self._has_announced = False
         if labels != self._revisions.labels:
             self._revisions.labels = labels
             self._labels.note(self.broker_ms, labels)
@@ -631,8 +635,10 @@ class LiveCall:
             return
         self._has_announced = True
         subject = ("call_started", None, 0)
-        inputs = (self._revisions.labels.model_dump_json(),)
-        record = self._revisions.make(CallStartedFact, subject, TurnStatus.OPEN, inputs, Cause(None, broker_ms))
+        labels, version = self._revisions.labels.model_dump_json(), self._version
+        inputs = (labels,) if version is None else (labels, version)
+        cause = Cause(None, broker_ms)
+        record = self._revisions.make(CallStartedFact, subject, TurnStatus.OPEN, inputs, cause, version=version)
         if record is not None:
             out.append(PublishScore(record))
 

@@ -51,6 +51,8 @@ STEPS_A_TURN: Final = 50
 _QUIET: Final = re.compile(rb'(?:[^"\[\]{},]+|"[^"]*(?:"|\Z)){0,2000}+')
 _QUIET_INSIDE: Final = re.compile(rb'(?:[^"\[\]{}]+|"[^"]*(?:"|\Z)|\[\]|\{\}){0,2000}+')
 """Quiet stretches: what neither ends nor separates values, at the level of the search and inside of a value."""
+LEFT_OUT: Final = object()
+"""In the place of an event: something of another framework that no rule reads."""
 _QUOTED: Final = re.compile(r'"(.*)"', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _LINE: Final = re.compile(rb"\S[^\n]*")
@@ -346,6 +348,8 @@ class Batches:
 
     def all_checked(self, posted: Posted, sender: Sender, request_id: str) -> Iterator[Accepted | Refusal]:
         """Checks one event, or what an event of another framework says in our words: nothing if no rule reads it."""
+        if posted.event is LEFT_OUT:
+            return
         found = None
         if posted.fault is None and posted.attributes is None and isinstance(posted.event, Mapping):
             found = translated(posted.event, self._clock_ms())

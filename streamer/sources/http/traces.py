@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from schemas.evaluation_event import TRACE_CALL
 from schemas.units import MS_PER_SECOND
 from streamer.sources.http.frameworks import Event, message_events, parsed, speech_event, tool_event
-from streamer.sources.http.posted import MAX_EVENTS, Posted, UnreadableBodyError
+from streamer.sources.http.posted import LEFT_OUT, MAX_EVENTS, Posted, UnreadableBodyError
 
 PROTOBUF: Final = "application/x-protobuf"
 CE_SOURCE: Final = "otlp"
@@ -56,7 +56,7 @@ def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) ->
         content_type: The value of the header.
 
     Yields:
-        The events of each span, with ids that are the same when it is sent again; None for a span that no rule reads.
+        The events of each span, with ids that are the same when it is sent again; `LEFT_OUT` for a span that no rule reads.
 
     Raises:
         UnreadableBodyError: It is no export request.
@@ -73,7 +73,7 @@ def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) ->
         for number, event in enumerate(events):
             yield _posted(place, span, f"{span.span_id}/{number}", event)
         if not events:
-            yield None
+            yield Posted(place, LEFT_OUT)
 
 
 def _posted(place: int, span: Span, event_id: str, event: Event) -> Posted:
@@ -132,12 +132,14 @@ def _used_tool(span: Span) -> Iterator[Event]:
 
 
 def _call(span: Span) -> Iterator[Event]:
+    yield {"type": "call_started", "timestamp": int(span.start_ms)}  # only now is the true start known
+    yield from _ended(span)
+
+
+def _ended(span: Span) -> Iterator[Event]:
     reason = span.first("lk.close_reason")
-    yield {
-        "type": "call_ended",
-        "timestamp": int(span.end_ms),
-        **({"reason": reason} if isinstance(reason, str) else {}),
-    }
+    ended = {"type": "call_ended", "timestamp": int(span.end_ms)}
+    yield {**ended, "reason": reason} if isinstance(reason, str) else ended
 
 
 def _heard(span: Span) -> Iterator[Event]:
@@ -179,6 +181,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "tts_node": lambda span: _first_byte(span, "lk.response.ttfb"),
     "tts_request": lambda span: _first_byte(span, "lk.response.ttfb"),
     "function_tool": _used_tool,
+    "session_close": _ended,
     "agent_session": _call,
     # pipecat's
     "conversation": _call,

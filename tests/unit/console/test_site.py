@@ -387,7 +387,7 @@ async def test_a_moment_is_the_past() -> None:
             scores = (await made.get(f"{api.PREFIX}/calls/{CALL}/scores?at_ms={at_ms}")).json()
             assert len(scores["records"]) == len(made.call.newest(at_ms))
             parts = (await made.get(f"/parts/calls/{CALL}?at_ms={at_ms}")).json()
-            assert list(parts["order"]) == ["about", "article"]
+            assert list(parts["order"]) == ["about", "call"]
 
 
 async def test_a_reader_who_stops_reading_is_cut_off() -> None:

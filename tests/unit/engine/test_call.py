@@ -114,15 +114,16 @@ def test_an_event_that_is_read_can_be_decoded() -> None:
     assert (STEERING | FLEETING) - UNKNOWN <= DECODED
 
 
-def test_every_later_record_has_the_version_that_the_call_says_of_its_agent() -> None:
+def test_a_call_says_the_version_of_its_agent_once_it_is_known() -> None:
     feed = Feed()
     feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
     feed.send("audit", {"type": "call_started", "version": "prompt-12"}, 100)
+    feed.send("audit", {"type": "call_started", "version": "prompt-12"}, 150)
     feed.send("audit", {"type": "call_started", "environment": "live"}, 200)  # leaves out what stays
-    labels = [record.labels for record in feed.records()]
-    assert [(each.agent, each.version) for each in labels] == [
-        ("desk", None),
-        ("desk", "prompt-12"),
-        ("desk", "prompt-12"),
+    started = feed.records("call_started")
+    assert [(each.labels.environment, each.version) for each in started] == [
+        ("unknown", None),
+        ("unknown", "prompt-12"),
+        ("live", "prompt-12"),
     ]
-    assert "version" not in labels[0].model_dump()
+    assert "version" not in started[0].model_dump()

@@ -257,7 +257,8 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     ("dead air said again", DeadAirFact(**AnyRecord | DEAD_AIR), []),
     ("a tool answers", ToolUseFact(**FIRST | TOOL), [Counted("callgauge_tool_calls_total", (*WHO, "book", "error"))]),
     ("a tool's answer said again", ToolUseFact(**AnyRecord | TOOL), []),
-    ("errors of the agent are counted elsewhere", AgentErrorsFact(**FIRST, errors=2, last_ms=1), []),
+    ("an error of the agent", AgentErrorsFact(**FIRST, errors=2, last_ms=1), [Counted("callgauge_calls_with_agent_errors_total", WHO)]),
+    ("further errors of the agent", AgentErrorsFact(**AnyRecord, errors=2, last_ms=1), []),
     ("a call has goals", goals(), [
         Counted("callgauge_calls_with_goals_total", WHO),
         Counted("callgauge_goal_set_calls_total", (*WHO, "booking", "success"), 0),

@@ -13,6 +13,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from consumers.console.page.calls import HeardCall, ReportedCall
+from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
 from schemas.scores.records import SCORE_RECORD
 from streamer.doctor.examination import finding_line
@@ -120,7 +122,8 @@ def test_live_calls_and_findings_are_visible_text(
     assert_harmless(shown(live_screen(watched, FORGED, now_ms, width=width, height=60), width))
     assert_harmless(shown(plain_table(watched, FORGED, now_ms), width))
     print_document(calls_document(watched, now_ms))
-    for text in call_lines(FORGED, records, None):
+    heard = HeardCall(0, 0, (), (), ())
+    for text in call_lines(ReportedCall(FORGED, heard, records, FORGED, Redactor()), None, [FORGED]):
         print_line(text)
     assert_harmless(capsys.readouterr().out)
     assert_harmless(shown(finding_line(Finding(FORGED, Verdict.WRONG, FORGED, FORGED)), width))

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from opentelemetry.trace import Status, StatusCode
 
 from schemas.closed_sets import Anchor
-from schemas.scores.records import ToolUseFact, TurnValues
+from schemas.scores.records import ToolUseFact, TurnOutcome, TurnValues
 from streamer.sources.http.posted import UnreadableBodyError
 from streamer.sources.http.traces import PROTOBUF, posted_spans
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
@@ -40,7 +41,8 @@ class Kept(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-Given = tuple[str, int, int, dict[str, Any]]
+Given = tuple[str, float, float, dict[str, Any]]
+RECORDED = Path(__file__).with_name("livekit_trace.jsonl")
 OF_LIVEKIT: tuple[Given, ...] = (
     ("user_speaking", 2_000, 3_000, {}),
     ("user_turn", 2_000, 3_300, {"lk.pii.user_transcript": "My badge is lost.", "lk.transcription_delay": 0.2}),
@@ -69,10 +71,10 @@ def exported(given_spans: Sequence[Given], *, fails: str | None = None) -> Any:
     tracer = provider.get_tracer("test")
     with tracer.start_as_current_span("root"):
         for name, begin_ms, end_ms, attributes in given_spans:
-            span = tracer.start_span(name, attributes=attributes, start_time=(NOW_MS + begin_ms) * 1_000_000)
+            span = tracer.start_span(name, attributes=attributes, start_time=int((NOW_MS + begin_ms) * 1_000_000))
             if name == fails:
                 span.set_status(Status(StatusCode.ERROR))
-            span.end((NOW_MS + end_ms) * 1_000_000)
+            span.end(int((NOW_MS + end_ms) * 1_000_000))
     return encode_spans(kept.spans)
 
 
@@ -129,7 +131,34 @@ async def test_spans_of_livekit_are_a_call_with_latency_words_stages_and_tool(
     said = [event["data"]["content"] for _, event in receiver.written if event["type"].endswith("_message")]
     assert said == ["My badge is lost.", "Which one?"]
     assert [each for each in records if each.name == "dead_air"] == []
-    assert [each.ended_at_ms - NOW_MS for each in records if each.name == "closed"] == [10_000]
+    (closed,) = (each for each in records if each.name == "closed")
+    assert (closed.began_at_ms - NOW_MS, closed.ended_at_ms - NOW_MS) == (1_000, 10_000)
+
+
+async def test_a_trace_of_livekit_s_own_has_the_latencies_that_livekit_measured(receiver: Receiver) -> None:
+    """The spans of a session of livekit-agents 1.8.9 without a room, and its `e2e_latency` of each turn."""
+    given_spans = [json.loads(line) for line in RECORDED.read_text().splitlines()]
+    await sent(
+        receiver, exported([(name, begin, end, attributes) for name, begin, end, attributes in given_spans]), "protobuf"
+    )
+    records = scored(receiver)
+    rows = {each.turn: each for each in records if isinstance(each, TurnValues)}
+    found = [plain(row.voice_to_voice_ms) for turn, row in sorted(rows.items()) if turn]
+    assert found == pytest.approx([1_371, 814, 815, 1_074], abs=2)
+    assert {turn: row.outcome for turn, row in rows.items() if turn} == {
+        1: TurnOutcome.ANSWERED, 2: TurnOutcome.INTERRUPTED, 3: TurnOutcome.ANSWERED, 4: TurnOutcome.ANSWERED
+    }  # fmt: skip
+    tools = {each.tool: each.outcome for each in records if isinstance(each, ToolUseFact)}
+    assert tools == {"find_badge": "success", "broken": "error"}
+    assert [each.ended_reason for each in records if each.name == "closed"] == ["user_initiated"]
+
+
+async def test_a_request_of_spans_that_no_rule_reads_is_no_fault_of_its_sender(receiver: Receiver) -> None:
+    answer = await sent(receiver, exported([("turn", 1_000, 2_000, {"turn.number": 1})]), "protobuf")
+    assert (answer.status_code, answer.json()) == (
+        202,
+        {"accepted_events": 0, "refused_events": 0, "left_out_events": 2},
+    )
 
 
 async def test_a_request_that_is_sent_again_has_the_same_ids(receiver: Receiver) -> None:
@@ -146,7 +175,7 @@ async def test_spans_of_pipecat_are_words_and_stages_and_a_failure_is_an_error(r
     kinds = [event["type"] for _, event in receiver.written]
     assert kinds == [
         "call_started", "user_message", "TTFBMetricsData", "TTFBMetricsData", "error", "tts_text", "TTFBMetricsData", "user_bot_latency",
-        "call_ended",
+        "call_started", "call_ended",
     ]  # fmt: skip
     assert [each.errors for each in scored(receiver) if each.name == "agent_errors"] == [1]
 
