@@ -156,7 +156,12 @@ def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broke
             wait_for("the server", lambda: page(environment, "/readyz")[0], 20)
             status, text = page(environment, "/readyz")
             assert status == 503
-            assert [line.partition(":")[0] for line in text.splitlines()] == ["evaluator", "exporter", "judge"]
+            assert [line.partition(":")[0] for line in text.splitlines()] == [
+                "evaluator",
+                "exporter",
+                "judge",
+                "console",
+            ]
             assert page(environment, "/healthz") == (200, "ok\n")
             own_broker.signalled(signal.SIGCONT)
             # A start ends, for its supervisor, if the broker says nothing for 20 s, or that its cluster has no broker: as when the
