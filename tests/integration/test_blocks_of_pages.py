@@ -70,7 +70,7 @@ NOT_RUN: Final = {
         "needs a judge with a key: tests/unit/streamer/agent_inspect",
     "docs/sources/elevenlabs.md: CALLGAUGE_MONITOR__API_KEY_FILE=/run/secrets/elevenlabs-api-":
         "needs ElevenLabs: tests/integration/test_monitor.py",
-    "docs/history.md: callgauge history import output/my-run --folder history ": "needs a run of EVA: tests/unit/streamer/history",
+    "docs/history.md: callgauge history import output/my-run --folder history --go": "needs a run of EVA: tests/unit/streamer/history",
     "docs/sources/eva.md: callgauge topics create                     # once": "needs a run of EVA: tests/integration/test_tail.py",
     "docs/sources/eva.md: callgauge score output/my-run > scores.jsonl": "needs a run of EVA: tests/conformance",
     'deploy/security.md: acls="kafka-acls.sh --bootstrap-server kafka-0.example.com:9':
