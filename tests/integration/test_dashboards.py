@@ -42,7 +42,7 @@ def _queries() -> dict[str, str]:
     for path in (DEPLOY / "grafana" / "dashboards").iterdir():
         for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
             for target in panel.get("targets", ()):
-                expression = target["expr"].replace("$agent", ".+")
+                expression = re.sub(r"\$(agent|tenant|environment)\b", ".+", target["expr"])
                 for name in ("$__rate_interval", "$__range"):
                     expression = expression.replace(name, WINDOW)
                 found[f"{path.stem}: {panel['title']}: {target['legendFormat']}"] = expression
