@@ -1,11 +1,12 @@
 """Questions to history: conditions on the columns of calls, from a closed list of names and comparisons. People write no SQL."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 from consumers.history.rows import CALL_COLUMNS, Value
 from consumers.runtime.process import OperatorError
+from schemas.annotations import Annotation
 from schemas.scores.records import AnyScoreRecord
 
 Comparison = Literal[">=", "<=", "!=", "=", ">", "<", "~"]
@@ -86,6 +87,7 @@ class Question(NamedTuple):
         words: Words that the transcript must have, all of them; empty for any.
         order_by: Column by which the calls come, highest first; calls whose value is unknown come last.
         most: Most calls to return; None for all of them, in no order.
+        ids: Only calls with these ids, at most `MAX_ROWS`; None for any.
     """
 
     since_ms: int
@@ -94,6 +96,7 @@ class Question(NamedTuple):
     words: Sequence[str] = ()
     order_by: str = "longest_wait_ms"
     most: int | None = 50
+    ids: Collection[str] | None = None
 
 
 class HistoryStore(Protocol):
@@ -107,3 +110,9 @@ class HistoryStore(Protocol):
 
     def call_records(self, conversation_id: str) -> tuple[Sequence[AnyScoreRecord], bytes | None]:
         """The newest records of a call and its transcript; no record and None if it is not here."""
+
+    def labelled(self, label: str) -> Sequence[str]:
+        """The calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
+
+    def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, Sequence[Annotation]]:
+        """What people said of these calls, by conversation; calls of which nobody said anything are left out."""
