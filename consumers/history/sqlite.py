@@ -24,6 +24,7 @@ from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, Value, call_row
 from consumers.history.search import Question
 from consumers.runtime.process import OperatorError
 from schemas.annotations import Annotation
+from schemas.scores.live_view import Subject
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact, ClosedFact, TurnValues
 from schemas.transcript import TRANSCRIPT
 from schemas.units import DAY_MS
@@ -469,12 +470,17 @@ class SqliteHistory:
         examples = {record.name: value for record, value in share.scores}
         day = self._day(name, tuple(examples.values()))
         calls: dict[str, int] = {}
+        whole: dict[int, dict[Subject, AnyScoreRecord]] = {}
         turns, moments = [], []
         changed: set[str] = set()
         connection = day.connection
         with self._changing(name, day):
             for record, value in share.scores:
-                call = self._call(day, name, record.conversation_id, calls)
+                call = self._call(day, name, record.conversation_id, calls, whole)
+                if (newest := whole.get(call)) is not None:
+                    subject = (record.name, record.turn, record.index)
+                    if (last := newest.get(subject)) is None or last.revision < record.revision:
+                        newest[subject] = record
                 if isinstance(record, TurnValues):
                     turns.append((call, record.turn, record.revision, day.packed(value)))
                 else:
@@ -484,19 +490,30 @@ class SqliteHistory:
             connection.executemany(_UPSERT_TURN, turns)
             connection.executemany(_UPSERT_MOMENT, moments)
             for conversation_id in changed:
-                self._write_row(day, calls[conversation_id])
+                call = calls[conversation_id]
+                self._write_row(day, call, list(whole[call].values()) if call in whole else day.records(call))
             for conversation_id, value in share.transcripts:
-                self._write_transcript(day, self._call(day, name, conversation_id, calls), value)
+                self._write_transcript(day, self._call(day, name, conversation_id, calls, whole), value)
             connection.executemany(_UPSERT_POSITION, [(*place, offset) for place, offset in positions.items()])
 
-    def _call(self, day: _Day, name: str, conversation_id: str, calls: dict[str, int]) -> int:
-        """Returns the number of a call in the file of its day, where it gets a row if it has none."""
+    def _call(
+        self,
+        day: _Day,
+        name: str,
+        conversation_id: str,
+        calls: dict[str, int],
+        whole: dict[int, dict[Subject, AnyScoreRecord]],
+    ) -> int:
+        """Returns the number of a call in the file of its day. If it has no row there, it gets one, and all its records are in hand:
+        then it is added to `whole`.
+        """
         call = calls.get(conversation_id) or day.id_of(conversation_id)
         if call is None:
             cursor = day.connection.execute(
                 "INSERT INTO call (conversation_id, is_closed) VALUES (?, 0)", [conversation_id]
             )
             call = int(cursor.lastrowid or 0)
+            whole[call] = {}
         calls[conversation_id] = call
         self._places[conversation_id] = name
         self._places.move_to_end(conversation_id)
@@ -505,8 +522,8 @@ class SqliteHistory:
         return call
 
     @staticmethod
-    def _write_row(day: _Day, call: int) -> None:
-        row = call_row(day.records(call))
+    def _write_row(day: _Day, call: int, records: Sequence[AnyScoreRecord]) -> None:
+        row = call_row(records)
         settings = ", ".join(f"{name} = ?" for name in row)
         day.connection.execute(f"UPDATE call SET {settings} WHERE id = ?", [*row.values(), call])  # noqa: S608  # our names
 

@@ -1,46 +1,58 @@
 """History with a million calls: how fast it is written, how large it is, and how long a person waits for an answer.
 
 The calls are recorded ones, each with an id, a time, an agent, hashes and waits of its own, because these are what does not pack well.
-`python -m tests.benchmarks.history_size FOLDER` takes the better part of an hour and 6 GB; `--calls 20000` a minute. A folder that is
-there is measured without writing it again.
+`python -m tests.benchmarks.history_size FOLDER` takes the better part of an hour and 8 GB; `--calls 20000` a minute or two. A day that is
+there is not written again.
 """
 
 import argparse
 import json
 import multiprocessing
+import sqlite3
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from itertools import zip_longest
 from pathlib import Path
 from random import Random
 from statistics import mean, median
 from typing import Any, Final, NamedTuple
 
+from consumers.history.rows import COLUMN_NAMES
 from consumers.history.search import Condition, Question
-from consumers.history.sqlite import Batch, SqliteHistory
+from consumers.history.sqlite import WINDOW_BITS, Batch, SqliteHistory, words_of
 from consumers.runtime.process import tune_collection
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact, TurnValues
 from schemas.units import DAY_MS
 from streamer.history.comparison import Period, compared
 from streamer.notebook import score
 from tests.benchmarks.figures import Figures, say
-from tests.support.conformance_data import place_of
+from tests.support.conformance_data import RECORD, place_of
 
 DAYS: Final = 10
 FIRST_DAY: Final = 20_700
 """The first day, in days since 1970."""
+COPIES: Final = 9
+"""Calls that are copied, in the file, from each that the store writes: reading and size are the same, and an hour becomes ten minutes."""
 AGENTS: Final = 10
 LEAST_TURNS: Final = 8
-"""Recorded calls with fewer are left out, so that a call has ten turns on average."""
+"""Simulated calls with fewer are left out."""
+REAL: Final = 10
+"""How often EVA's recording of a real call is among the calls, so that one has ten turns on average."""
 PROCESSES: Final = 2
+RUNNING: Final = 1_000
+"""Calls that run at the same time while it is measured how fast they are written."""
+BATCH: Final = 2_000
+"""Records that the role writes at once."""
 READERS: Final = 20
 READING_SECONDS: Final = 20.0
 LOOKS: Final = 200
 EVALUATOR_EVENTS: Final = 6_000
 """Events a second that one evaluator handles at most: docs/performance.md."""
-RARE: Final = "4711"
-"""A word that one call in ten thousand has; every call has a number, as people say numbers."""
+RARE: Final = "471"
+"""A word that one call in a thousand has; every call has a number, as people say numbers."""
 COMMON: Final = "flight"
 
 
@@ -63,7 +75,7 @@ class Recorded(NamedTuple):
 def recorded_calls() -> list[Recorded]:
     """The recorded calls with enough turns."""
     found = []
-    for call in score(place_of("calls.jsonl.gz")):
+    for call in [*score(RECORD) * REAL, *score(place_of("calls.jsonl.gz"))]:
         turns = sum(isinstance(record, TurnValues) for record in call.records)
         closed = next(record for record in call.records if isinstance(record, ClosedFact))
         if turns < LEAST_TURNS or not call.transcript:
@@ -94,7 +106,7 @@ def _filled_in(text: str) -> str:
 
 
 def id_of(number: int) -> str:
-    """Ids are as random as those of real calls, so that indexes are filled in no order."""
+    """The id of a written call. Ids are as random as those of real calls, so that indexes are filled in no order."""
     return f"{Random(number).getrandbits(128):032x}"  # noqa: S311  # no secret
 
 
@@ -105,7 +117,7 @@ def generated(recorded: Recorded, number: int, at_ms: int) -> Generated:
     """The records and the transcript of a call."""
     random = Random(number)  # noqa: S311  # no secret
     name = f"{random.getrandbits(128):032x}"
-    fill: dict[str, Any] = {"id": name, "agent": f"agent-{number % AGENTS}", "number": number % 10_000}
+    fill: dict[str, Any] = {"id": name, "agent": f"agent-{number % AGENTS}", "number": number % 1_000}
     scores = []
     for text, after_ms in recorded.records:
         fill["at"], fill["hash"] = at_ms + after_ms, f"{random.getrandbits(128):032x}"
@@ -128,36 +140,71 @@ def batches(calls: Sequence[Recorded], numbers: range, day_ms: int) -> Iterator[
             scores, transcripts = [], []
 
 
-def write_days(folder: Path, days: range, calls_a_day: int, recorded: Sequence[Recorded]) -> tuple[int, float]:
-    """Writes these days; returns the number of records, and the processor time that the store took."""
+def write_day(folder: Path, day: int, calls: int, recorded: Sequence[Recorded]) -> None:
+    """Writes a day in a folder of its own, and moves its file to the others."""
     tune_collection()
-    store = SqliteHistory(folder, writes=True, retention_days=3_660)
-    records, seconds = 0, 0.0
-    for day in days:
-        for batch in batches(recorded, range(day * calls_a_day, (day + 1) * calls_a_day), (FIRST_DAY + day) * DAY_MS):
-            begin = time.process_time()
-            store.write(batch)
-            seconds += time.process_time() - begin
-            records += len(batch.scores) + len(batch.transcripts)
+    store = SqliteHistory(folder / f"day-{day}", writes=True, retention_days=3_660)
+    written = calls // (COPIES + 1)
+    for batch in batches(recorded, range(day * written, (day + 1) * written), (FIRST_DAY + day) * DAY_MS):
+        store.write(batch)
     store.close()
-    return records, seconds
+    (file,) = store.folder.glob("calls-*.sqlite")
+    _copy(file, (FIRST_DAY + day) * DAY_MS)
+    file.rename(folder / file.name)
 
 
-def measure_writing(figures: Figures, folder: Path, calls: int, recorded: Sequence[Recorded]) -> None:
-    """Writes the days by several processes, each with a folder of its own, whose files are put together."""
-    parts = [range(start, DAYS, PROCESSES) for start in range(PROCESSES)]
-    places = [folder / f"part-{place}" for place in range(PROCESSES)]
-    with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
-        done = pool.starmap(write_days, [(*each, calls // DAYS, recorded) for each in zip(places, parts, strict=True)])
-    for place in places:
-        for file in place.glob("calls-*"):
-            file.rename(folder / file.name)
-    records, seconds = (sum(part) for part in zip(*done, strict=True))
-    published = EVALUATOR_EVENTS * mean(len(call.records) + 1 for call in recorded) / mean(call.events for call in recorded)
-    figures.add("history_turn_rows", calls * mean(call.turns for call in recorded), "rows of turns", "")
+def _copy(file: Path, day_ms: int) -> None:
+    """Gives each call of a file copies with ids, times and waits of their own, and the same records in all tables and the index."""
+    connection = sqlite3.connect(file)
+    connection.execute("PRAGMA synchronous = OFF")
+    calls = connection.execute("SELECT max(id) FROM call").fetchone()[0]
+    (dictionary,) = connection.execute("SELECT value FROM dictionary").fetchone()
+    for copy in range(1, COPIES + 1):
+        columns = dict(zip(COLUMN_NAMES, COLUMN_NAMES, strict=True))
+        columns["conversation_id"] = f"substr(conversation_id, {3 * copy + 1}) || substr(conversation_id, 1, {3 * copy})"
+        columns["longest_wait_ms"] += f" * (1 + {copy} / 50.0)"
+        for name in ("started_ms", "changed_ms"):
+            columns[name] = f"({name} - {day_ms} + {copy} * 8000000) % 86000000 + {day_ms}"
+        connection.execute(f"INSERT INTO call SELECT id + {copy * calls}, {', '.join(columns.values())} FROM call WHERE id <= {calls}")
+        for table, others in (("turn", "turn, revision, record"), ("moment", "subject, revision, record"), ("transcript", "value")):
+            connection.execute(f"INSERT INTO {table} SELECT call + {copy * calls}, {others} FROM {table} WHERE call <= {calls}")
+    for call, value in connection.execute("SELECT call, value FROM transcript WHERE call <= ?", [calls]).fetchall():
+        text = words_of(zlib.decompressobj(-WINDOW_BITS, zdict=dictionary).decompress(value))
+        rows = [(call + copy * calls, text) for copy in range(1, COPIES + 1)]
+        connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
+    connection.commit()
+    connection.execute("PRAGMA wal_checkpoint (TRUNCATE)")
+    connection.close()
+
+
+def measure_writing(figures: Figures, folder: Path, recorded: Sequence[Recorded]) -> None:
+    """Writes calls that run at the same time, so that each batch has parts of all of them."""
+    store = SqliteHistory(folder / "running", writes=True)
+    calls = [generated(recorded[number % len(recorded)], number, FIRST_DAY * DAY_MS) for number in range(RUNNING)]
+    scores = [record for place in zip_longest(*(scores for scores, _ in calls)) for record in place if record]
+    seconds, records = 0.0, len(scores) + len(calls)
+    transcripts = [transcript for _, transcript in calls]
+    for at in range(0, len(scores), BATCH):
+        batch = Batch(scores[at : at + BATCH], transcripts if at + BATCH >= len(scores) else [], {("scores", 0): at})
+        begin = time.process_time()
+        store.write(batch)
+        seconds += time.process_time() - begin
+    store.close()
+    of_a_call = mean(len(call.records) + 1 for call in recorded)
+    published = EVALUATOR_EVENTS * of_a_call / mean(call.events for call in recorded)
     figures.add("history_write_us", seconds / records * 1e6, "processor time of a record that is written", "us")
-    figures.add("history_write_times", records / seconds / published, "times what one evaluator publishes", "", at_least=5)
+    figures.add("history_published", published, "records that one evaluator publishes in a second", "")
+    figures.add("history_write_times", records / seconds / published, "times that, written", "", at_least=5)
+
+
+def write_days(figures: Figures, folder: Path, calls: int, recorded: Sequence[Recorded]) -> None:
+    """Writes the days that are not there, by several processes."""
+    there = {date.fromisoformat(file.name[6:16]).toordinal() for file in folder.glob("calls-*.sqlite")}
+    wanted = [day for day in range(DAYS) if FIRST_DAY + day + date(1970, 1, 1).toordinal() not in there]
+    with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
+        pool.starmap(write_day, [(folder, day, calls // DAYS, recorded) for day in wanted], chunksize=1)
     size = sum(file.stat().st_size for file in folder.glob("calls-*"))
+    figures.add("history_turn_rows", calls * mean(call.turns for call in recorded), "rows of turns", "")
     figures.add("history_call_bytes", size / calls, "bytes of a call", "B")
 
 
@@ -186,7 +233,7 @@ WORST: Final = Question(*_days(DAYS - 2, DAYS - 1), [Condition("agent", "=", "ag
 
 def measure_reading(figures: Figures, folder: Path, calls: int) -> None:
     """Asks as people do."""
-    numbers = [Random(place).randrange(calls) for place in range(LOOKS)]  # noqa: S311  # no secret
+    numbers = [Random(place).randrange(calls // (COPIES + 1)) for place in range(LOOKS)]  # noqa: S311  # no secret
     looks = [took_ms(lambda n=n: _found(folder, n)) for n in numbers]  # type: ignore[misc]  # a lambda with a default
     figures.add("history_id_p50_ms", median(looks), "a call by its id, p50", "ms", goal=50)
     figures.add("history_id_worst_ms", max(looks), f"a call by its id, the slowest of {LOOKS}", "ms", goal=50)
@@ -215,7 +262,7 @@ def reads(folder: Path, seed: int, calls: int, until: float) -> list[float]:
     store = SqliteHistory(folder)
     waits: list[float] = []
     while time.time() < until or len(waits) < 2:
-        number = random.randrange(calls)
+        number = random.randrange(calls // (COPIES + 1))
         waits.append(took_ms(lambda number=number: store.call_records(id_of(number))))  # type: ignore[misc]
         time.sleep(random.expovariate(4))
     store.close()
@@ -250,8 +297,9 @@ def main() -> None:
     figures = Figures()
     say(f"{arguments.calls:,} calls on {DAYS} days from {datetime.fromtimestamp(FIRST_DAY * DAY_MS / 1_000, UTC).date()}")
     recorded = recorded_calls()
-    if not arguments.folder.exists():
-        measure_writing(figures, arguments.folder, arguments.calls, recorded)
+    arguments.folder.mkdir(exist_ok=True)
+    measure_writing(figures, arguments.folder, recorded)
+    write_days(figures, arguments.folder, arguments.calls, recorded)
     measure_reading(figures, arguments.folder, arguments.calls)
     measure_readers(figures, arguments.folder, arguments.calls, recorded)
 
