@@ -1,8 +1,8 @@
 """Questions to history: conditions on the columns of calls, from a closed list of names and comparisons. People write no SQL."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, Protocol, get_args
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from consumers.history.rows import CALL_COLUMNS, Value
 from consumers.runtime.process import OperatorError
@@ -99,8 +99,29 @@ class Question(NamedTuple):
     ids: Collection[str] | None = None
 
 
+def ranked(rows: Iterable[dict[str, Value]], question: Question) -> list[dict[str, Value]]:
+    """The rows that a question asks for, highest first by its column; those with the same value by their ids."""
+    found = sorted(rows, key=lambda row: str(row["conversation_id"]))
+    found.sort(key=lambda row: _rank(row[question.order_by]), reverse=True)
+    return found[: question.most]
+
+
+def _rank(value: Value) -> tuple[bool, Any]:
+    return value is not None, value if value is not None else 0
+
+
 class HistoryStore(Protocol):
-    """Past calls, as every store of them answers."""
+    """Past calls, as every store of them answers.
+
+    Attributes:
+        place: Where they are, for people.
+    """
+
+    @property
+    def place(self) -> str: ...
+
+    def close(self) -> None:
+        """Lets go of files and connections."""
 
     def find(self, question: Question) -> Sequence[Mapping[str, Value]]:
         """The rows of the calls that are asked for, highest first by their column."""

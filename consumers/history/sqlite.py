@@ -21,7 +21,7 @@ import structlog
 
 from consumers.history.annotations import FILE_NAME, TABLES, Annotations, FromPeople, Place
 from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, Value, call_row
-from consumers.history.search import Question
+from consumers.history.search import Question, ranked
 from consumers.runtime.process import OperatorError
 from schemas.annotations import Annotation
 from schemas.scores.live_view import Subject
@@ -307,6 +307,11 @@ class SqliteHistory:
                 "one a folder of its own."
             ) from error
         return lock
+
+    @property
+    def place(self) -> str:
+        """The folder, for people."""
+        return str(self.folder)
 
     def close(self) -> None:
         """Closes all files, and lets another process write."""
@@ -599,9 +604,8 @@ class SqliteHistory:
 
     def find(self, question: Question) -> list[dict[str, Value]]:
         """Returns the rows of the calls that a question asks for, highest first by its column."""
-        found = [dict(zip(COLUMN_NAMES, row, strict=True)) for row in self.values(question, COLUMN_NAMES)]
-        found.sort(key=lambda row: _rank(row[question.order_by]), reverse=True)
-        return found if question.most is None else found[: question.most]
+        rows = (dict(zip(COLUMN_NAMES, row, strict=True)) for row in self.values(question, COLUMN_NAMES))
+        return ranked(rows, question)
 
     def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
         """Yields these columns of the calls that a question asks for: of each file at most as many as it asks for, highest first."""
@@ -635,7 +639,7 @@ class SqliteHistory:
         most = -1 if scans or question.most is None else question.most
         # All names in the statement are ours.
         columns = ", ".join(f"call.{name}" if name in day.columns else "NULL" for name in asked)
-        order = "" if question.most is None else f"ORDER BY {by} IS NULL, {by} DESC LIMIT {most}"
+        order = "" if question.most is None else f"ORDER BY {by} IS NULL, {by} DESC, conversation_id LIMIT {most}"
         rows: Iterable[Any] = day.connection.execute(
             f"SELECT call.id, {columns} FROM {source} WHERE {' AND '.join(where)} {order}",  # noqa: S608
             values,
@@ -772,7 +776,3 @@ def _day_name(at_ms: int) -> str:
 
 def _path_of(folder: Path, name: str) -> Path:
     return folder / f"calls-{name}.sqlite"
-
-
-def _rank(value: Value) -> tuple[bool, Any]:
-    return value is not None, value if value is not None else 0
