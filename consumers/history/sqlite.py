@@ -396,6 +396,10 @@ class SqliteHistory:
         people = self._annotations()
         return people.is_forgotten(record.conversation_id) or _is_of(record, people.tenants())
 
+    def forgotten_calls(self) -> int:
+        """Returns how many calls are remembered as forgotten."""
+        return self._annotations().forgotten_calls()
+
     def _calls_of(self, tenants: Mapping[str, int]) -> Iterator[str]:
         """The calls of tenants that began before their moments."""
         for name in self._names() if tenants else ():
