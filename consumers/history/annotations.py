@@ -41,7 +41,10 @@ _UPSERT: Final = (
 )
 _HAS: Final = "SELECT 1 FROM annotation WHERE conversation_id = ? AND by = ? AND label = ?"
 _NEWEST: Final = "SELECT conversation_id FROM annotation WHERE label = ? AND NOT is_withdrawn GROUP BY 1 ORDER BY max(at_ms) DESC LIMIT ?"
-_OF_A_CALL: Final = "SELECT by, label, at_ms, note, agent, tenant FROM annotation WHERE conversation_id = ? AND NOT is_withdrawn ORDER BY at_ms, by, label"
+_OF_A_CALL: Final = (
+    "SELECT by, label, at_ms, note, agent, tenant FROM annotation WHERE conversation_id = ? AND NOT is_withdrawn "
+    "ORDER BY at_ms, by, label"
+)
 
 
 class FromPeople(NamedTuple):

@@ -1,7 +1,8 @@
 """Questions to history: conditions on the columns of calls, from a closed list of names and comparisons. People write no SQL."""
 
+import operator
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from consumers.history.rows import CALL_COLUMNS, Value
@@ -11,6 +12,9 @@ from schemas.scores.records import AnyScoreRecord
 
 Comparison = Literal[">=", "<=", "!=", "=", ">", "<", "~"]
 COMPARISONS: Final[tuple[Comparison, ...]] = get_args(Comparison)
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    ">=": operator.ge, "<=": operator.le, "!=": operator.ne, "=": operator.eq, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
 _KINDS: Final = {column.name: column.kind for column in CALL_COLUMNS}
 _CONDITION: Final = re.compile(rf"\s*([A-Za-z_0-9]+)\s*({'|'.join(map(re.escape, COMPARISONS))})\s*(.*?)\s*", re.DOTALL)
 
@@ -75,6 +79,18 @@ class Condition(NamedTuple):
                 f"Condition {text!r}: {column} is a number, so it can be compared with a number by {' '.join(COMPARISONS[:-1])}."
             )
         return cls(column, comparison, number)  # type: ignore[arg-type]
+
+    def holds(self, value: Value) -> bool | None:
+        """Whether a value meets the condition; None for one that is unknown.
+
+        >>> Condition("success", "=", 1.0).holds(0.0), Condition("success", "=", 1.0).holds(None)
+        (False, None)
+        """
+        if value is None:
+            return None
+        if self.comparison == "~":
+            return str(self.value) in str(value)
+        return bool(_COMPARE[self.comparison](value, self.value))
 
 
 class Question(NamedTuple):

@@ -55,6 +55,10 @@ class HistoryFolderError(OperatorError):
     """The folder of history cannot be used: it is not there, not writable, or another process writes it."""
 
 
+class FolderInUseError(HistoryFolderError):
+    """Another process writes the folder."""
+
+
 class HistoryBrokenError(Exception):
     """A file is damaged. It was set aside; what it had must be read from the topics again, from the `positions` of now on."""
 
@@ -302,7 +306,7 @@ class SqliteHistory:
             lock.close()
             if "locked" not in str(error):
                 raise
-            raise HistoryFolderError(
+            raise FolderInUseError(
                 f"History: another process writes {self.folder}, and two would read each record twice for nothing. Stop it, or give this "
                 "one a folder of its own."
             ) from error
@@ -401,6 +405,14 @@ class SqliteHistory:
         """Whether the call of a record is forgotten, or one of a forgotten tenant."""
         people = self._annotations()
         return people.is_forgotten(record.conversation_id) or _is_of(record, people.tenants())
+
+    def is_forgotten(self, conversation_id: str) -> bool:
+        """Whether a call was deleted on request."""
+        return self._annotations().is_forgotten(conversation_id)
+
+    def forgotten_calls(self) -> int:
+        """Returns how many calls are remembered as forgotten."""
+        return self._annotations().forgotten_calls()
 
     def _calls_of(self, tenants: Mapping[str, int]) -> Iterator[str]:
         """The calls of tenants that began before their moments."""
