@@ -205,7 +205,11 @@ async def test_what_people_said_is_kept_and_what_is_hostile_is_refused(
         for label in ("a" * 1_000_000, "a" * 41, "A b", "a\n", "a%'", "a\0", "")
     ]
     nothing: list[bytes | None] = [b"[]", b"\xff", b"{}", b'{"kind":"annotation","by":"x","at_ms":1}']
-    logs = {"scores": SCORES, "transcripts": [], "annotations": [*hostile, *nothing, said.model_dump_json().encode()]}
+    logs: dict[str, list[bytes | None]] = {
+        "scores": [*SCORES],
+        "transcripts": [],
+        "annotations": [*hostile, *nothing, said.model_dump_json().encode()],
+    }
     running = Running(monkeypatch, tmp_path, logs)
     await running.until_written(len(SCORES) + 1)
     assert running.counted("records_total", outcome="refused") == len(hostile) + len(nothing)
