@@ -17,7 +17,7 @@ from schemas.scores.records import SCORE_RECORD
 from tests.integration.metrics_page import total
 from tests.integration.processes import Ended, ran_here, started, wait_for
 from tests.integration.score_log import closings, records_on
-from tests.integration.test_commands_on_topics import sample_scoring, write_sample
+from tests.integration.test_commands_on_topics import sample_scoring, write
 from tests.support.conformance_data import needs_conformance, place_of
 
 CALLS = 60
@@ -95,23 +95,30 @@ async def test_a_call_is_labelled_and_forgotten_for_good(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder, again = tmp_path / "history", tmp_path / "again"
-    write_sample(environment, "kept-sample-call", "sample-call")
+    scoring = sample_scoring()
+    assert scoring.transcript is not None
+
+    def write_calls(*names: str) -> None:
+        records = [
+            (name, each.model_copy(update={"conversation_id": name})) for name in names for each in scoring.records
+        ]
+        write(environment, *records)
+        write(environment, *((name, scoring.transcript) for name in names), topic="transcripts")
+
+    write_calls("kept-call", "bad-call")
 
     async def ran_on(*arguments: str, at: Path = folder) -> Ended:
         return await asyncio.to_thread(ran_here, *arguments, **(environment | {"CALLGAUGE_HISTORY__FOLDER": str(at)}))
 
     note = "she gave jane@example.com"
-    labelled = await ran_on("call", "sample-call", "--label", "false-alarm", "--note", note, "--by", "anna")
-    assert (labelled.code, labelled.err) == (
-        0, "1 records were left out: of a newer version, of another program, or refused by the evaluator.\n"
-        "Call sample-call: false-alarm: she gave [EMAIL], by anna.\n",
-    )  # fmt: skip
-    assert (await ran_on("call", "kept-sample-call", "--label", "No Label")).code == 2
-    await ran_on("call", "kept-sample-call", "--label", "fine", "--by", "ben")
-    await ran_on("call", "kept-sample-call", "--unlabel", "fine", "--by", "ben")
-    for said in ((await ran_on("call", "sample-call")).out, (await ran_on("call", "sample-call", "--json")).out):
+    labelled = await ran_on("call", "bad-call", "--label", "false-alarm", "--note", note, "--by", "anna")
+    assert (labelled.code, labelled.err) == (0, "Call bad-call: false-alarm: she gave [EMAIL], by anna.\n")
+    assert (await ran_on("call", "kept-call", "--label", "No Label")).code == 2
+    await ran_on("call", "kept-call", "--label", "fine", "--by", "ben")
+    await ran_on("call", "kept-call", "--unlabel", "fine", "--by", "ben")
+    for said in ((await ran_on("call", "bad-call")).out, (await ran_on("call", "bad-call", "--json")).out):
         assert "she gave [EMAIL]" in said
-    assert (await ran_on("report", "--from-topics", "sample-call", "-o", str(tmp_path / "r.html"))).code == 0
+    assert (await ran_on("report", "--from-topics", "bad-call", "-o", str(tmp_path / "r.html"))).code == 0
     assert "she gave [EMAIL]" in (tmp_path / "r.html").read_text()
 
     def found(at: Path) -> list[Any]:
@@ -124,27 +131,27 @@ async def test_a_call_is_labelled_and_forgotten_for_good(
     history = environment | {"CALLGAUGE_HISTORY__FOLDER": str(folder)}
     with started(tmp_path / "history.log", "run", "--roles", "history", **history) as role:
         role.metrics(SECONDS)
-        wait_for("both calls", lambda: found(folder) == ["kept-sample-call", "sample-call"], SECONDS)
+        wait_for("both calls", lambda: found(folder) == ["kept-call", "bad-call"], SECONDS)
         (row,) = json.loads(find(folder, "--label", "false-alarm"))
         (said,) = row["annotations"]
-        assert (row["conversation_id"], said["by"], said["note"]) == ("sample-call", "anna", "she gave [EMAIL]")
+        assert (row["conversation_id"], said["by"], said["note"]) == ("bad-call", "anna", "she gave [EMAIL]")
         assert json.loads(find(folder, "--label", "fine")) == []
-        unasked = await ran_on("history", "forget", "--conversation", "sample-call")
+        unasked = await ran_on("history", "forget", "--conversation", "bad-call")
         assert (unasked.code, "give --yes" in unasked.err) == (2, True)
-        forgotten = await ran_on("history", "forget", "--conversation", "sample-call", "--yes")
+        forgotten = await ran_on("history", "forget", "--conversation", "bad-call", "--yes")
         assert (forgotten.code, f"1 call deleted from {folder}" in forgotten.err) == (0, True)
-        write_sample(environment, "sample-call")
-        shown = await ran_on("call", "sample-call")
+        write_calls("bad-call")
+        shown = await ran_on("call", "bad-call")
         assert (shown.code, "was deleted on request at" in shown.err) == (1, True)
-        assert found(folder) == ["kept-sample-call"]
+        assert found(folder) == ["kept-call"]
     rebuilt = environment | {"CALLGAUGE_HISTORY__FOLDER": str(again)}
     with started(tmp_path / "again.log", "run", "--roles", "history", **rebuilt) as role:
         address = role.metrics(SECONDS)
-        wait_for("the other call", lambda: found(again) == ["kept-sample-call"], SECONDS)
-        left_out = 2.0 * (len(sample_scoring().records) + 1)
+        wait_for("the other call", lambda: found(again) == ["kept-call"], SECONDS)
+        left_out = 2.0 * (len(scoring.records) + 1)
         forgotten_records = lambda: total(address, "callgauge_history_records_total", outcome="forgotten") == left_out  # noqa: E731
         wait_for("the end of the topics", forgotten_records, SECONDS)
-    assert found(again) == ["kept-sample-call"]
+    assert found(again) == ["kept-call"]
     tenant = await ran_on("history", "forget", "--tenant", "nobody", "--yes", at=again)
     assert (tenant.code, "0 calls deleted" in tenant.err) == (0, True)
     assert "--tenant NAME" in (await ran_on("history", "forget", "--yes")).err
