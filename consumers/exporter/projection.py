@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, assert_never
 
-from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS, Speaker, UnscoredReason
+from schemas.closed_sets import CALL_JUDGES, GOAL_REASONS, LATENCY_REASONS, TURN_JUDGES, Speaker, UnscoredReason
 from schemas.metrics.catalogue import metric_named
 from schemas.scores.live_view import CallGoals
 from schemas.scores.records import (
@@ -330,7 +330,7 @@ MAX_EXEMPLAR_CHARS: Final = 128 - len(EXEMPLAR_NAME)
 
 REVISED_LATENCY: Final = "turn_response_latency"
 
-_COUNTED_WHEN_UNSCORED: Final[frozenset[TurnValueName]] = frozenset({"turn_taking", "conciseness", "speakability"})
+_COUNTED_WHEN_UNSCORED: Final[frozenset[str]] = frozenset({"turn_taking", *(kind.value for kind in TURN_JUDGES)})
 """Values of turns that are counted when they are unknown, in addition to the latency."""
 _SCHEMA_THAT_RESTATES: Final = 1
 """Schema version whose final records may repeat earlier ones with the same revision."""
@@ -475,11 +475,11 @@ def _turn(record: TurnValues, who: Who) -> Iterator[Sample]:
                 yield Observed("callgauge_turn_taking_ratio", (*who, anchor), value)
             case "estimate_error_ms", TurnValues(estimate_error=error) if error is not None:
                 yield Observed("callgauge_estimate_error_seconds", who, to_seconds(abs(error.error_ms)))
-            case "conciseness", TurnValues(conciseness=TextRating(result=Scored(value=value))):
-                yield Observed("callgauge_text_rating_ratio", (*who, name), value)
-            case "speakability", TurnValues(speakability=TextRating(result=Scored(value=value))):
-                yield Observed("callgauge_text_rating_ratio", (*who, name), value)
             case _:
+                match getattr(record, name) if name in TURN_JUDGES else None:
+                    case TextRating(result=Scored(value=value)):
+                        yield Observed("callgauge_text_rating_ratio", (*who, name), value)
+                        continue
                 raise UncountableRecordError(
                     f"a row of a turn knows {name[:40]!r} for the first time and has no such value"
                 )
@@ -508,10 +508,9 @@ def _call(record: CallValues, who: Who) -> Iterator[Sample]:
             yield Counted("callgauge_stage_disagreements_total", (*who, stage), agreement.disputed)
     if record.tool_correctness is not None:
         yield from _final("tool_correctness", record.tool_correctness, "callgauge_tool_correctness_ratio", who)
-    ratings = {"faithfulness": record.faithfulness, "conversation_progression": record.conversation_progression}
-    for name, rating in ratings.items():
-        if rating is not None:
-            yield from _final(name, rating.result, "callgauge_text_rating_ratio", (*who, name))
+    for kind in CALL_JUDGES:
+        if (rating := getattr(record, kind)) is not None:
+            yield from _final(kind.value, rating.result, "callgauge_text_rating_ratio", (*who, kind.value))
     for anchor, latencies in record.latencies.items():
         yield Counted("callgauge_turns_final_total", (*who, anchor, "measured"), latencies.measured)
         yield Counted("callgauge_turns_final_total", (*who, anchor, "overlapped"), latencies.overlapped)

@@ -313,10 +313,14 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     ),
     (
         "ratings of a turn",
-        row("conciseness", "speakability", conciseness=rating(Scored(value=0)), speakability=rating(Scored(value=1))),
+        row(
+            "conciseness", "speakability", "transcription_accuracy_key_entities", conciseness=rating(Scored(value=0)),
+            speakability=rating(Scored(value=1)), transcription_accuracy_key_entities=rating(Scored(value=0.5)),
+        ),
         [
             Observed("callgauge_text_rating_ratio", (*WHO, "conciseness"), 0),
             Observed("callgauge_text_rating_ratio", (*WHO, "speakability"), 1),
+            Observed("callgauge_text_rating_ratio", (*WHO, "transcription_accuracy_key_entities"), 0.5),
         ],
     ),
     ("a rating of a turn that changes", row(conciseness=rating(Scored(value=0.5)), revision=2), []),
