@@ -209,12 +209,14 @@ class CallSoFar(NamedTuple):
         user_turns: Waits for an answer in its newest turn.
         interruptions: Those in turns that it has not left.
         is_over: Whether it only waits for verdicts.
+        version: The agent's version; None if the call does not say it.
     """
 
     goals: CallGoals = CallGoals()
     user_turns: UserTurns = UserTurns()
     interruptions: Interruptions = Interruptions()
     is_over: bool = False
+    version: str | None = None
 
     @property
     def progress(self) -> float | None:
@@ -224,9 +226,9 @@ class CallSoFar(NamedTuple):
     def after(self, record: AnyScoreRecord) -> "CallSoFar":
         """Returns the call after one more record."""
         is_over = self.is_over or (isinstance(record, CallValues) and record.is_over)
-        return CallSoFar(
-            self.goals.after(record), self.user_turns.after(record), self.interruptions.after(record), is_over
-        )
+        version = record.version or self.version if isinstance(record, CallStartedFact) else self.version
+        goals, user_turns = self.goals.after(record), self.user_turns.after(record)
+        return CallSoFar(goals, user_turns, self.interruptions.after(record), is_over, version)
 
 
 @dataclass(slots=True)
@@ -413,6 +415,8 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
                 yield Observed("callgauge_call_ppt_ratio", who, last.ppt)
             if call.progress is not None:
                 yield Observed("callgauge_call_progress_ratio", who, call.progress)
+                if call.version is not None:
+                    yield Observed("callgauge_version_score_ratio", (*who, call.version, "progress"), call.progress)
                 if call.goals.goal_set is not None:
                     labels = (*who, call.goals.goal_set)
                     yield Observed("callgauge_goal_set_progress_ratio", labels, call.progress)
@@ -438,6 +442,8 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
         case CallValues():
             if record.status is TurnStatus.FINAL:
                 yield from _call(record, who)
+                if call.version is not None:
+                    yield from _of_version(record, (*who, call.version))
                 if record.success_final_turn is not None:
                     yield from _success(record.success_final_turn, who, call.goals.goal_set)
         case _:
@@ -550,6 +556,16 @@ def _known(name: str, labels: tuple[str, ...], result: Result) -> Iterator[Sampl
         metric = metric_named(name)
         value = to_seconds(result.value) if metric.unit == "seconds" else result.value
         yield Counted(name, labels, value) if metric.type == "counter" else Observed(name, labels, value)
+
+
+def _of_version(record: CallValues, labels: tuple[str, ...]) -> Iterator[Sample]:
+    """Observes the values that tell one version of an agent from the next."""
+    ratings = {kind.value: rating.result for kind in CALL_JUDGES if (rating := getattr(record, kind)) is not None}
+    of_eva = {name: score.result for name in ("eva_turn_taking", "eva_x_mean") if (score := record.eva.get(name))}
+    own = {"success": record.success_final_turn, "tool_correctness": record.tool_correctness}
+    for name, result in {**own, **of_eva, **ratings}.items():
+        if isinstance(result, Scored):
+            yield Observed("callgauge_version_score_ratio", (*labels, name), result.value)
 
 
 def _success(result: Result, who: Who, goal_set: str | None) -> Iterator[Sample]:
