@@ -7,12 +7,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
+from schemas.wire import MAX_NAME_CHARS, MAX_TIME_MS
+
 MAX_LABEL_CHARS: Final = 40
 """Longest label: it stands in tables and addresses."""
 MAX_NOTE_CHARS: Final = 2_000
 """Longest note: a page of text."""
-MAX_NAME_CHARS: Final = 200
-"""Longest name of a person, an agent or a tenant."""
 MAX_ANNOTATION_BYTES: Final = 32_768
 """Largest record that is read: the longest texts, four bytes a character, twice."""
 
@@ -27,7 +27,7 @@ class _AnnotationModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     schema_version: Literal[1] = 1
-    at_ms: Annotated[int, Field(ge=0, lt=2**53)]
+    at_ms: Annotated[int, Field(ge=0, le=MAX_TIME_MS)]
 
 
 class Annotation(_AnnotationModel):

@@ -170,6 +170,9 @@ class HistoryRole:
         except (KafkaError, TimeoutError) as error:
             self._tell(str(error) or type(error).__name__, "See to the broker.")
             await finish_unless(stop, asyncio.sleep(RETRY_SECONDS))
+        except (sqlite3.OperationalError, OSError) as error:
+            self._tell_of_disk(error)
+            await finish_unless(stop, asyncio.sleep(RETRY_SECONDS))
         finally:
             with contextlib.suppress(TimeoutError, KafkaError):
                 await asyncio.wait_for(consumer.stop(), STOP_SECONDS)
@@ -189,7 +192,7 @@ class HistoryRole:
                 return False
             except (sqlite3.OperationalError, OSError) as error:
                 self._instruments.inc("callgauge_history_write_failures_total")
-                self._tell(f"{self._folder}: {error}", "Make room on its disk, and see to the rights of the folder.")
+                self._tell_of_disk(error)
                 await finish_unless(stop, asyncio.sleep(RETRY_SECONDS))
             else:
                 self._fault = None
@@ -286,6 +289,9 @@ class HistoryRole:
             )
         if len(refused) > MAX_REFUSED_LINES:
             log.warning("more_records_refused", role="history", records=len(refused) - MAX_REFUSED_LINES)
+
+    def _tell_of_disk(self, error: Exception) -> None:
+        self._tell(f"{self._folder}: {error}", "Make room on its disk, and see to the rights of the folder.")
 
     def _tell(self, fault: str, what_to_do: str) -> None:
         """Logs a fault once for as long as it lasts."""

@@ -88,23 +88,23 @@ def test_what_is_forgotten_is_in_no_file_and_stays_away(store: SqliteHistory) ->
     words = json.loads(TRANSCRIPT)
     words[0]["message"] = f"I am a {WORD}"
     value = json.dumps(words).encode()
-    store.write(batch([*call("kept"), *call("forgotten-call")], **{"forgotten-call": value, "kept": TRANSCRIPT}))
-    takes(store, ("forgotten-call", said("anna", "bad", note="about the caller")), ("kept", said("anna", "bad")))
-    assert found(store, words=[WORD]) == ["forgotten-call"]
+    store.write(batch([*call("kept"), *call("forgotten_call")], forgotten_call=value, kept=TRANSCRIPT))
+    takes(store, ("forgotten_call", said("anna", "bad", note="about the caller")), ("kept", said("anna", "bad")))
+    assert found(store, words=[WORD]) == ["forgotten_call"]
     (day,) = store._days.values()
-    call_id = day.id_of("forgotten-call")
+    call_id = day.id_of("forgotten_call")
     packed = [row[0] for row in day.connection.execute("SELECT record FROM turn WHERE call = ?", [call_id])]
     packed += [row[0] for row in day.connection.execute("SELECT value FROM transcript WHERE call = ?", [call_id])]
-    secret = [b"forgotten-call", WORD.encode(), b"about the caller", *(each[-40:] for each in packed)]
+    secret = [b"forgotten_call", WORD.encode(), b"about the caller", *(each[-40:] for each in packed)]
     assert in_files(store.folder, *secret) == secret
-    takes(store, forgotten=("forgotten-call",), positions={PEOPLE: 2})
+    takes(store, forgotten=("forgotten_call",), positions={PEOPLE: 2})
     assert in_files(store.folder, *secret) == []
-    late = store.write(batch(call("forgotten-call"), 2, **{"forgotten-call": value}))
+    late = store.write(batch(call("forgotten_call"), 2, forgotten_call=value))
     assert late == LeftOut(0, len(call("c")) + 1)
-    takes(store, ("forgotten-call", said("ben", "good")))
+    takes(store, ("forgotten_call", said("ben", "good")))
     assert in_files(store.folder, *secret) == []
     assert found(store, words=["the"]) == found(store) == ["kept"]
-    assert [*store.annotations_of(["forgotten-call", "kept"])] == ["kept"]
+    assert [*store.annotations_of(["forgotten_call", "kept"])] == ["kept"]
     assert store.positions() == {SCORES: 2, PEOPLE: 1}
 
 

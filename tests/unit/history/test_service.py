@@ -199,13 +199,17 @@ async def test_a_file_that_breaks_is_read_again_from_the_topics(
 async def test_what_people_said_is_kept_and_what_is_hostile_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = Annotation(by="anna", at_ms=2**52, label="bad", note="she said jane@example.com")
+    said = Annotation(by="anna", at_ms=10**15, label="bad", note="she said jane@example.com")
     hostile = [
         json.dumps({"kind": "annotation", "by": "x", "at_ms": 1, "label": label}).encode()
         for label in ("a" * 1_000_000, "a" * 41, "A b", "a\n", "a%'", "a\0", "")
     ]
     nothing: list[bytes | None] = [b"[]", b"\xff", b"{}", b'{"kind":"annotation","by":"x","at_ms":1}']
-    logs = {"scores": SCORES, "transcripts": [], "annotations": [*hostile, *nothing, said.model_dump_json().encode()]}
+    logs: dict[str, list[bytes | None]] = {
+        "scores": [*SCORES],
+        "transcripts": [],
+        "annotations": [*hostile, *nothing, said.model_dump_json().encode()],
+    }
     running = Running(monkeypatch, tmp_path, logs)
     await running.until_written(len(SCORES) + 1)
     assert running.counted("records_total", outcome="refused") == len(hostile) + len(nothing)
