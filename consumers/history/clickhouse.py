@@ -126,6 +126,10 @@ class ClickHouseHistory:
             for tenant, at_ms in self._rows("SELECT tenant, max(at_ms) FROM forgotten_tenant GROUP BY tenant", {})
         )
 
+    def is_forgotten(self, conversation_id: str) -> bool:
+        """Whether a call was deleted on request."""
+        return any(self._rows("SELECT 1 FROM forgotten WHERE conversation_id = {id:String} LIMIT 1", {"id": conversation_id}))
+
     def labelled(self, label: str) -> list[str]:
         """Returns the calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
         sql = (

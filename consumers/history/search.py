@@ -148,6 +148,9 @@ class HistoryStore(Protocol):
     def call_records(self, conversation_id: str) -> tuple[Sequence[AnyScoreRecord], bytes | None]:
         """The newest records of a call and its transcript; no record and None if it is not here."""
 
+    def is_forgotten(self, conversation_id: str) -> bool:
+        """Whether a call was deleted on request."""
+
     def labelled(self, label: str) -> Sequence[str]:
         """The calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
 

@@ -36,10 +36,10 @@ class ClickHouse:
         for name in re.findall(r"^CREATE TABLE (\w+)$|^CREATE TABLE (\w+) .*MergeTree", TABLES.read_text(), re.MULTILINE):
             self.run(f"TRUNCATE TABLE {''.join(name)}")
 
-    def run_file(self, file: Path, **replaced: str) -> None:
+    def run_file(self, file: Path, replaced: Mapping[str, str] | None = None) -> None:
         """Runs each statement of a file. Recorded calls are of any time, so nothing is too old."""
         text = file.read_text(encoding="utf-8").replace("INTERVAL 30 DAY", "INTERVAL 36500 DAY")
-        for old, new in replaced.items():
+        for old, new in (replaced or {}).items():
             text = text.replace(old, new)
         for statement in text.split(";\n"):
             if any(line and not line.startswith("--") for line in statement.splitlines()):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -57,13 +57,9 @@ def keep(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Keep]:
     with ExitStack() as stores:
 
         def kept(batches: Sequence[Batch]) -> HistoryStore:
-            store: HistoryStore
             if request.param == "sqlite":
-                store = in_sqlite(tmp_path, batches)
-            else:
-                store = in_clickhouse(request.getfixturevalue("server"), batches)
-            stores.callback(store.close)
-            return store
+                return stores.enter_context(closing(in_sqlite(tmp_path, batches)))
+            return stores.enter_context(closing(in_clickhouse(request.getfixturevalue("server"), batches)))
 
         yield kept
 
