@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.closed_sets import InputSource
 from schemas.events.examples import EXAMPLES
+from schemas.events.simulator import source_of, stream_of
 from tests.support.webhooks import SECRET, delivery, signature_header
 
 Json = dict[str, Any]
@@ -114,8 +115,8 @@ class Hostile:
         """Records for all inputs. Those with the key of a good call are never JSON."""
         rng = self._rng
         for _ in range(count):
-            source = rng.choice(tuple(InputSource))
-            value = self._event_bytes()
+            event = self._event()
+            source, value = self._source_of(event), self._written(event)
             key: bytes | None = self._call().encode()
             odd = rng.random()
             if odd < 0.02:
@@ -132,6 +133,14 @@ class Hostile:
             yield self._rng.choice(
                 (self._lines, self._array, self._cloudevent, self._spans, self._protobuf, self._webhook)
             )()
+
+    def _source_of(self, event: Any) -> InputSource:
+        """The input where the event belongs, in most cases."""
+        stream = stream_of(event) if isinstance(event, dict) and self._rng.random() < 0.8 else None
+        if stream is not None:
+            return InputSource(source_of(stream))
+        is_verdict = isinstance(event, dict) and event.get("type") == "judge_verdict"
+        return InputSource.JUDGE if is_verdict else self._rng.choice(tuple(InputSource))
 
     def _call(self) -> str:
         self._made += 1
