@@ -29,6 +29,7 @@ from streamer.offline.contexts import folded_recording
 from streamer.offline.scoring import RecordedScoring, plan_from
 from streamer.recordings.reader import goals_for
 from streamer.settings.all_settings import Settings
+from streamer.tables import TRIAL_COLUMNS, print_table, row_of
 from streamer.terminal import output_console, print_document, print_line, quiet_libraries, say
 from streamer.time_bounds import moment_given
 from streamer.trials.calls import (
@@ -618,6 +619,19 @@ def print_comparison(gathered: Trials, wanted: Sequence[int] | None, *, as_json:
     if gathered.left_out:
         say(f"Left out: {_left_out(gathered)}.")
     return all(k <= len(group.known) for group in groups for k in wanted or ())
+
+
+def print_trials(gathered: Trials, parquet: Path | None) -> None:
+    """Prints a row for each trial as CSV, or writes these rows to a file.
+
+    Raises:
+        OperatorError: There is no trial.
+    """
+    if not gathered.found:
+        raise OperatorError(_nothing(gathered))
+    print_table(TRIAL_COLUMNS, (row_of(TRIAL_COLUMNS, trial) for trial in gathered.found), parquet)
+    if gathered.left_out:
+        say(f"Left out: {_left_out(gathered)}.")
 
 
 def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> None:
