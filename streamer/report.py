@@ -118,6 +118,12 @@ def summary_table(calls: Iterable[CallSummary]) -> Table:
     return table
 
 
+def unknown_lines(calls: Iterable[CallSummary]) -> Iterator[str]:
+    """What the question mark of the table means, if it has one."""
+    if any(cell.endswith("?") for call in calls for cell in call.cells):
+        yield "goals: ? marks a call with subgoals whose verdict is not known; `callgauge report` says why."
+
+
 def standout_lines(calls: Sequence[CallSummary]) -> Iterator[str]:
     """The parts of the calls to look at first; one sentence if there are none."""
     if not any(call.standouts for call in calls):

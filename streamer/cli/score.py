@@ -208,7 +208,14 @@ def _lines(scoring: "RecordedScoring", *, all_records: bool) -> str:
 def _print_table(found: "list[Found]", plan: "ScoringPlan", settings: "Settings", verdicts: Path | None) -> None:
     from consumers.engine.redaction.redactor import Redactor
     from streamer.offline.call_work import places_of, reading, score_each
-    from streamer.report import CallSummary, reported_call, standout_lines, summary_of, summary_table
+    from streamer.report import (
+        CallSummary,
+        reported_call,
+        standout_lines,
+        summary_of,
+        summary_table,
+        unknown_lines,
+    )
     from streamer.terminal import output_console, print_line
 
     redactor = Redactor(settings.redaction)
@@ -226,6 +233,8 @@ def _print_table(found: "list[Found]", plan: "ScoringPlan", settings: "Settings"
         )  # fmt: skip
     if calls or not read.unread:
         output_console().print(summary_table(calls))
+        for line in unknown_lines(calls):
+            print_line(line)
         print_line()
         for line in standout_lines(calls):
             print_line(line)
