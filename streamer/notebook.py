@@ -1,6 +1,7 @@
-"""Scores of recorded calls and of agent-inspect's traces, and past calls, as functions for notebooks and scripts: `from callgauge import score`.
+"""Functions for notebooks and scripts: scores of recorded calls and of agent-inspect's traces, and past calls.
 
-They are what the commands run: `score` is `callgauge score`, `past_calls` is `callgauge history find`, and `auc` and the others are its `--format agent-inspect`.
+They are what the commands run: `score` is `callgauge score`, `past_calls` is `callgauge history find`, and
+`auc` and the others are its `--format agent-inspect`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

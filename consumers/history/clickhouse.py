@@ -32,6 +32,8 @@ _NOT_FORGOTTEN: Final = (
     "conversation_id NOT IN (SELECT conversation_id FROM forgotten) AND started_ms >= "
     "transform(ifNull(tenant, ''), (SELECT groupArray(tenant) FROM tenants), (SELECT groupArray(at_ms) FROM tenants), toInt64(0))"
 )
+_ASKED: Final = "IN (SELECT unhex(arrayJoin(splitByChar(',', {ids:String}))))"
+"""Ids travel as hexadecimal numbers, because a list of texts is quoted in no way that all versions of ClickHouse agree on."""
 _TENANTS: Final = "WITH tenants AS (SELECT tenant, max(at_ms) AS at_ms FROM forgotten_tenant GROUP BY tenant)"
 
 
@@ -83,18 +85,22 @@ class ClickHouseHistory:
         values: dict[str, str | float] = {"since": question.since_ms, "until": question.until_ms}
         for place, (column, comparison, value) in enumerate(question.conditions):
             parameter = f"{{value{place}:{_PARAMETERS[_KINDS[column]]}}}"
-            where.append(f"position({column}, {parameter}) > 0" if comparison == "~" else f"{column} {comparison} {parameter}")
+            where.append(
+                f"position({column}, {parameter}) > 0" if comparison == "~" else f"{column} {comparison} {parameter}"
+            )
             values[f"value{place}"] = value if value is not None else ""
         if ids is not None:
-            where.append("conversation_id IN (SELECT unhex(arrayJoin(splitByChar(',', {ids:String}))))")
-            values["ids"] = ",".join(each.encode().hex() for each in ids)
+            where.append(f"conversation_id {_ASKED}")
+            values["ids"] = _hexadecimal(ids)
         if question.words:
             said = []
             for place, word in enumerate(question.words):
                 words = words_in(f"{{word{place}:String}}")
                 said.append(f"(hasAllTokens(words, {words}) AND position(words, {words}) > 0)")
                 values[f"word{place}"] = word
-            where.append(f"conversation_id IN (SELECT conversation_id FROM transcript FINAL WHERE {' AND '.join(said)})")
+            where.append(
+                f"conversation_id IN (SELECT conversation_id FROM transcript FINAL WHERE {' AND '.join(said)})"  # noqa: S608
+            )  # ours
         order = ""
         if question.most is not None:
             order = f"ORDER BY {question.order_by} DESC NULLS LAST, conversation_id LIMIT {int(question.most)}"
@@ -103,15 +109,19 @@ class ClickHouseHistory:
         kinds = [_KINDS[name] for name in columns]
         for row in self._rows(sql, values):
             # Versions of ClickHouse differ in whether they write large integers as texts.
-            yield tuple(int(value) if kind == "integer" and value is not None else value for kind, value in zip(kinds, row, strict=True))
+            yield tuple(
+                int(value) if kind == "integer" and value is not None else value
+                for kind, value in zip(kinds, row, strict=True)
+            )
 
     def call_records(self, conversation_id: str) -> tuple[list[AnyScoreRecord], bytes | None]:
         """Returns the newest records of a call and its transcript; no record and None if it is not here."""
         of_call = {"id": conversation_id}
-        where = (
-            "conversation_id = {id:String} AND conversation_id NOT IN (SELECT conversation_id FROM forgotten)"
+        where = "conversation_id = {id:String} AND conversation_id NOT IN (SELECT conversation_id FROM forgotten)"
+        rows = self._rows(
+            f"SELECT record FROM score FINAL WHERE {where} ORDER BY name = 'turn', name, turn, `index`",
+            of_call,  # noqa: S608
         )
-        rows = self._rows(f"SELECT record FROM score FINAL WHERE {where} ORDER BY name = 'turn', name, turn, `index`", of_call)  # noqa: S608
         records = [SCORE_RECORD.validate_json(record) for (record,) in rows]
         if records and self._is_of_forgotten_tenant(records):
             return [], None
@@ -128,12 +138,14 @@ class ClickHouseHistory:
 
     def is_forgotten(self, conversation_id: str) -> bool:
         """Whether a call was deleted on request."""
-        return any(self._rows("SELECT 1 FROM forgotten WHERE conversation_id = {id:String} LIMIT 1", {"id": conversation_id}))
+        return any(
+            self._rows("SELECT 1 FROM forgotten WHERE conversation_id = {id:String} LIMIT 1", {"id": conversation_id})
+        )
 
     def labelled(self, label: str) -> list[str]:
         """Returns the calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
         sql = (
-            "SELECT conversation_id FROM annotation FINAL WHERE label = {label:String} AND NOT is_withdrawn "
+            "SELECT conversation_id FROM annotation FINAL WHERE label = {label:String} AND NOT is_withdrawn "  # noqa: S608
             "AND conversation_id NOT IN (SELECT conversation_id FROM forgotten) "
             f"GROUP BY conversation_id ORDER BY max(at_ms) DESC, conversation_id LIMIT {MAX_ROWS}"
         )
@@ -142,26 +154,28 @@ class ClickHouseHistory:
     def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, Sequence[Annotation]]:
         """Returns what people said of these calls, by conversation; calls of which nobody said anything are left out."""
         sql = (
-            "SELECT conversation_id, by, label, at_ms, note, agent, tenant FROM annotation FINAL WHERE NOT is_withdrawn AND conversation_id "
-            "IN (SELECT unhex(arrayJoin(splitByChar(',', {ids:String})))) AND conversation_id NOT IN (SELECT conversation_id FROM forgotten) "
-            "ORDER BY at_ms, by, label"
+            "SELECT conversation_id, by, label, at_ms, note, agent, tenant FROM annotation FINAL WHERE NOT is_withdrawn "  # noqa: S608
+            f"AND conversation_id {_ASKED} AND conversation_id NOT IN (SELECT conversation_id FROM forgotten) ORDER BY at_ms, by, label"
         )
         found: dict[str, list[Annotation]] = {}
         ids = iter(dict.fromkeys(conversation_ids))
         while some := list(islice(ids, IDS_AT_ONCE)):
-            for name, by, label, at_ms, note, agent, tenant in self._rows(sql, {"ids": ",".join(each.encode().hex() for each in some)}):
+            for name, by, label, at_ms, note, agent, tenant in self._rows(sql, {"ids": _hexadecimal(some)}):
                 said = Annotation(by=by, label=label or None, at_ms=int(at_ms), note=note, agent=agent, tenant=tenant)
                 found.setdefault(name, []).append(said)
         return found
 
     def _rows(self, sql: str, values: Mapping[str, str | float]) -> Iterator[list[Any]]:
         """Asks a question, whose values travel beside it and are no part of its text."""
-        with self._failures(), self._client.stream(
-            "POST",
-            self.place,
-            params={f"param_{name}": _escaped(value) for name, value in values.items()},
-            content=f"{sql} FORMAT JSONCompactEachRow".encode(),
-        ) as answer:
+        with (
+            self._failures(),
+            self._client.stream(
+                "POST",
+                self.place,
+                params={f"param_{name}": _escaped(value) for name, value in values.items()},
+                content=f"{sql} FORMAT JSONCompactEachRow".encode(),
+            ) as answer,
+        ):
             if answer.status_code != httpx2.codes.OK:
                 reason = answer.read().decode("utf-8", "replace").strip()[:MAX_MESSAGE_CHARS]
                 raise HistoryUnreachableError(
@@ -181,6 +195,10 @@ class ClickHouseHistory:
                 f"History: ClickHouse at {self.place} did not answer in full ({str(error) or type(error).__name__}). Expected its HTTP "
                 "interface, for example http://clickhouse:8123/?database=callgauge. See history.clickhouse_url."
             ) from error
+
+
+def _hexadecimal(texts: Sequence[str]) -> str:
+    return ",".join(text.encode().hex() for text in texts)
 
 
 def _escaped(value: str | float) -> str:

@@ -8,7 +8,7 @@ them in this order. Unknown is None, never 0.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from schemas.closed_sets import FAILED_USES
 from schemas.scores.live_view import CallFold, CallView, newest_scores
@@ -26,6 +26,7 @@ from schemas.scores.records import (
 )
 
 Value = str | int | float | None
+Of = TypeVar("Of")
 
 
 class CallOnFile(NamedTuple):
@@ -63,8 +64,8 @@ class CallOnFile(NamedTuple):
         )
 
 
-class Column(NamedTuple):
-    """A column of the table of calls.
+class Column(NamedTuple, Generic[Of]):
+    """A column of a table, for example of calls.
 
     Attributes:
         name: Its name, with the unit at the end.
@@ -77,8 +78,8 @@ class Column(NamedTuple):
     name: str
     kind: Literal["text", "integer", "real"]
     meaning: str
-    of: Callable[[CallOnFile], Value]
-    sql: str
+    of: Callable[[Of], Value]
+    sql: str = ""
 
 
 def scored(result: Result | None) -> float | None:
@@ -165,7 +166,7 @@ def _names(names: Iterable[str]) -> str | None:
     return ", ".join(dict.fromkeys(sorted(names))) or None
 
 
-CALL_COLUMNS: Final[tuple[Column, ...]] = (
+CALL_COLUMNS: Final[tuple[Column[CallOnFile], ...]] = (
     Column("conversation_id", "text", "the call", *_seen("conversation_id")),
     Column("agent", "text", "the voice agent", *_label("agent")),
     Column("tenant", "text", "whose call it is", *_label("tenant")),

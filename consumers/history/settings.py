@@ -36,7 +36,10 @@ class HistorySettings(SecretSettings):
         description="HTTP interface of a ClickHouse that keeps past calls, with its database; commands and pages read it, not the folder",
     )
     clickhouse_user: str | None = Field(
-        None, pattern=r"^[!-~]{1,200}$", examples=["reader"], description="its user; without one it is ClickHouse's own default"
+        None,
+        pattern=r"^[!-~]{1,200}$",
+        examples=["reader"],
+        description="its user; without one it is ClickHouse's own default",
     )
     clickhouse_password_file: HeaderSecretFile | None = Field(
         None, examples=["/run/secrets/clickhouse"], description="file with the password of that user"

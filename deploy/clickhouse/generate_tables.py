@@ -1,4 +1,4 @@
-"""Writes tables.sql, the tables of past calls in ClickHouse, from the columns of `consumers/history/rows.py`. Run this file after a change.
+"""Writes tables.sql, the tables of past calls in ClickHouse, from the columns of `consumers/history/rows.py`. Run it after a change.
 
 What comes in goes through tables that keep nothing (`score_in` and so on), so that the tables are the same whichever way it comes. Rows of
 calls are computed by ClickHouse, every ten seconds, of the calls that began or were closed since.
@@ -53,10 +53,12 @@ def gathered(wanted: str) -> str:
     wait = "JSONExtract(record, 'voice_to_voice_ms', 'value', 'Nullable(Float64)')"
     labels = ", ".join(_text("labels", name) for name in _LABELS)
     version = _text("code_version")
+    rank = "(name = 'call_started', if(name = 'call_started', toInt64(revision), caused_at_ms), record_labels)"
+    failed = f"name = 'tool_call' AND NOT is_gone AND {_text('outcome')} IN ({_listed(sorted(FAILED_USES))})"
     return f"""\
     SELECT
         conversation_id,
-        argMax(record_labels, (name = 'call_started', if(name = 'call_started', toInt64(revision), caused_at_ms), record_labels)) AS labels,
+        argMax(record_labels, {rank}) AS labels,
         argMaxIf({version}, (caused_at_ms, {version}), NOT is_gone) AS code_version,
         min(caused_at_ms) AS first_seen_ms,
         max(caused_at_ms) AS changed_ms,
@@ -72,7 +74,7 @@ def gathered(wanted: str) -> str:
         {_number_of("interruption_by_assistant")} AS assistant_interruptions,
         {_number_of("tool_call")} AS tool_calls,
         toInt64(countIf(name = 'stall' AND NOT is_gone)) AS stalls,
-        groupArrayIf({_text("tool")}, name = 'tool_call' AND NOT is_gone AND {_text("outcome")} IN ({_listed(sorted(FAILED_USES))})) AS failed
+        groupArrayIf({_text("tool")}, {failed}) AS failed
     FROM (
         SELECT
             *,
@@ -85,7 +87,7 @@ def gathered(wanted: str) -> str:
         FROM score FINAL
         WHERE conversation_id IN ({wanted})
     )
-    GROUP BY conversation_id"""
+    GROUP BY conversation_id"""  # noqa: S608
 
 
 def _type(column: Column) -> str:
@@ -98,13 +100,18 @@ def _ttl(moment: str) -> str:
 
 def tables() -> str:
     """The whole file."""
-    columns = ",\n".join(f"    {column.name} {_type(column)} COMMENT '{column.meaning.replace(chr(39), chr(92) + chr(39))}'" for column in CALL_COLUMNS)
+    columns = ",\n".join(
+        f"    {column.name} {_type(column)} COMMENT '" + column.meaning.replace("'", "''") + "'"
+        for column in CALL_COLUMNS
+    )
     computed = ",\n".join(f"    CAST({column.sql}, '{_type(column)}') AS {column.name}" for column in CALL_COLUMNS)
     said = (
         "substringUTF8(arrayStringConcat(arrayFilter(said -> said != '', arrayMap(entry -> JSONExtractString(entry, 'message'), "
         f"JSONExtractArrayRaw(value))), '\\n'), 1, {MAX_WORDS_CHARS})"
     )
-    fields = "\n".join(f"    JSONExtractString(value, '{name}') AS {name}," for name in ("by", "label", "note", "agent", "tenant"))
+    fields = "\n".join(
+        f"    JSONExtractString(value, '{name}') AS {name}," for name in ("by", "label", "note", "agent", "tenant")
+    )
     started = "fromUnixTimestamp64Milli(started_ms, 'UTC')"
     caused = "fromUnixTimestamp64Milli(caused_at_ms, 'UTC')"
     return f"""\
@@ -207,7 +214,7 @@ SELECT conversation_id, now64(6) AS at, value, {words_in(said)} AS words
 FROM (SELECT conversation_id, ifNull(value, '') AS value FROM transcript_in)
 WHERE isValidJSON(value);
 
--- What people said of calls, and which calls are forgotten: those of the table, and those of a tenant that have a record from before a moment.
+-- What people said of calls, and which calls are forgotten: single ones, and those of a tenant that began before a moment.
 
 CREATE TABLE annotation
 (
@@ -243,7 +250,7 @@ SELECT JSONExtractString(value, 'tenant') AS tenant, max(JSONExtractInt(value, '
 FROM (SELECT conversation_id, ifNull(value, '') AS value FROM annotation_in)
 WHERE JSONExtractString(value, 'kind') = 'forgotten_tenant'
 GROUP BY tenant;
-"""
+"""  # noqa: S608
 
 
 if __name__ == "__main__":

@@ -57,7 +57,11 @@ async def test_what_the_topics_have_is_found(environment: dict[str, str], server
         async with writer.transaction():
             await write("last")
     store = ClickHouseHistory(HistorySettings(clickhouse_url=server.address))
-    wait_for("rows of calls", lambda: {"kept", "gone", "last"} <= {row["conversation_id"] for row in store.find(EVER)}, SECONDS)
+    wait_for(
+        "rows of calls",
+        lambda: {"kept", "gone", "last"} <= {row["conversation_id"] for row in store.find(EVER)},
+        SECONDS,
+    )
     wait_for("transcripts", lambda: len(store.find(EVER._replace(words=["rebooking"]))) == 3, SECONDS)
     wait_for("labels", lambda: set(store.labelled("false-alarm")) == {"kept", "gone", "last"}, SECONDS)
     (row,) = store.find(EVER._replace(ids=["kept"]))

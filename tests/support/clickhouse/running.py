@@ -33,7 +33,9 @@ class ClickHouse:
 
     def empty(self) -> None:
         """Empties all tables."""
-        for name in re.findall(r"^CREATE TABLE (\w+)$|^CREATE TABLE (\w+) .*MergeTree", TABLES.read_text(), re.MULTILINE):
+        for name in re.findall(
+            r"^CREATE TABLE (\w+)$|^CREATE TABLE (\w+) .*MergeTree", TABLES.read_text(), re.MULTILINE
+        ):
             self.run(f"TRUNCATE TABLE {''.join(name)}")
 
     def run_file(self, file: Path, replaced: Mapping[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""ClickHouse's HTTP interface over chDB, the same engine inside a process: `server.py FOLDER` prints its port, and serves until it is ended.
+"""ClickHouse's HTTP interface over chDB, the same engine in a process. `server.py FOLDER` prints its port and serves until it is ended.
 
 It runs in an environment that has chDB, and answers as ClickHouse does as far as history asks: a query is the body, its parameters and the
 database are in the address.
@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from chdb.session import Session
 
-PASSWORD = "secret"
+PASSWORD = "secret"  # noqa: S105  # of nothing
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -21,7 +21,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         sql = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
-        given = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query, keep_blank_values=True).items()}
+        given = {
+            name: values[0] for name, values in parse_qs(urlsplit(self.path).query, keep_blank_values=True).items()
+        }
         parameters = {name.removeprefix("param_"): value for name, value in given.items() if name.startswith("param_")}
         if self.headers.get("x-clickhouse-key", PASSWORD) != PASSWORD:
             self._answer(403, b"Code: 516. DB::Exception: Authentication failed")
@@ -30,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
             with self.lock:
                 self.session.query(f"USE {given.get('database', 'default')}")
                 found = self.session.query(sql, "TSV", params=parameters).bytes() or b""
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, the client gets it
             self._answer(500, str(error).encode())
         else:
             self._answer(200, found)

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from consumers.history.annotations import FromPeople
 from consumers.history.clickhouse import ClickHouseHistory, HistoryUnreachableError
 from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, call_row
-from consumers.history.search import COMPARISONS, Condition, HistoryStore, Question
+from consumers.history.search import COMPARISONS, Condition, HistoryStore
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import Batch, SqliteHistory
 from schemas.annotations import Annotation, ForgottenTenant
@@ -24,7 +24,18 @@ from streamer.history.comparison import Period, compared
 from streamer.notebook import score
 from tests.support.clickhouse.running import ClickHouse, running_clickhouse
 from tests.support.conformance_data import conformance
-from tests.unit.history.test_store import DAY_MS, EVER, NOON_MS, SAMPLE, SCORES, TRANSCRIPT, batch, call, in_order, valued
+from tests.unit.history.test_store import (
+    DAY_MS,
+    EVER,
+    NOON_MS,
+    SAMPLE,
+    SCORES,
+    TRANSCRIPT,
+    batch,
+    call,
+    in_order,
+    valued,
+)
 
 Keep = Callable[[Sequence[Batch]], HistoryStore]
 LONG = pytest.param("clickhouse", marks=pytest.mark.long)
@@ -151,7 +162,12 @@ def test_the_row_and_the_records_are_those_of_the_call(keep: Keep) -> None:
     for column in CALL_COLUMNS:
         kept = row[column.name]
         assert kept is None or isinstance(kept, kinds[column.kind] | int), column.name
-    assert (running["conversation_id"], running["agent"], running["is_closed"], running["p95_ms"]) == ("d", "desk", 0, None)
+    assert (running["conversation_id"], running["agent"], running["is_closed"], running["p95_ms"]) == (
+        "d",
+        "desk",
+        0,
+        None,
+    )
     kept_records, transcript = store.call_records("c")
     assert in_order(kept_records) == in_order(records)
     assert transcript == TRANSCRIPT
@@ -212,13 +228,20 @@ def test_labels_and_notes(keep: Keep) -> None:
 
 
 def test_forgotten_calls_are_not_found(keep: Keep) -> None:
-    mine = [record.model_copy(update={"labels": record.labels.model_copy(update={"tenant": "acme"})}) for record in call("t")]
+    mine = [
+        record.model_copy(update={"labels": record.labels.model_copy(update={"tenant": "acme"})})
+        for record in call("t")
+    ]
     people = FromPeople(
-        [("a", said("anna", 1, "bad"))], ["a"], [ForgottenTenant(kind="forgotten_tenant", tenant="acme", at_ms=NOON_MS + 10_000)]
+        [("a", said("anna", 1, "bad"))],
+        ["a"],
+        [ForgottenTenant(kind="forgotten_tenant", tenant="acme", at_ms=NOON_MS + 10_000)],
     )
     later = call("later", NOON_MS + DAY_MS)
     later = [record.model_copy(update={"labels": mine[0].labels}) for record in later]
-    store = keep([*three(), batch([*mine, *later], 4, t=TRANSCRIPT), Batch([], [], {}, people), batch(call("a")[-1:], 5)])
+    store = keep(
+        [*three(), batch([*mine, *later], 4, t=TRANSCRIPT), Batch([], [], {}, people), batch(call("a")[-1:], 5)]
+    )
     assert sorted(map(str, found(store))) == ["b", "c", "later"]
     assert store.call_records("a") == ([], None)
     assert store.call_records("t") == ([], None)
@@ -242,7 +265,11 @@ def recorded_log() -> list[Batch]:
         for place, record in enumerate(each.records):
             changed = {"conversation_id": f"call-{number}", "caused_at_ms": start_ms + place * 500, "labels": labels}
             record = record.model_copy(update=changed)
-            log += [record.model_copy(update={"revision": record.revision + 1}), record] if random.random() < 0.2 else [record]
+            log += (
+                [record.model_copy(update={"revision": record.revision + 1}), record]
+                if random.random() < 0.2
+                else [record]
+            )
         said = json.dumps([turn.model_dump(mode="json") for turn in each.transcript or ()])
         transcripts.append((f"call-{number}", start_ms, said.encode()))
     parts = [valued(log[at : at + 100]) for at in range(0, len(log), 100)]

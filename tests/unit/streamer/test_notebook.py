@@ -131,7 +131,9 @@ def test_the_script_about_past_calls_makes_a_table_and_a_chart(
     assert len(script.text.splitlines()) <= 20
     writer = SqliteHistory(tmp_path / "history", writes=True)
     now_ms = wall_clock_ms()
-    calls = [call(f"{agent}-{days}", now_ms - days * DAY_MS, agent) for agent in ("desk", "care") for days in range(1, 4)]
+    calls = [
+        call(f"{agent}-{days}", now_ms - days * DAY_MS, agent) for agent in ("desk", "care") for days in range(1, 4)
+    ]
     writer.write(batch(record for records in calls for record in records))
     writer.close()
     monkeypatch.chdir(tmp_path)
@@ -140,7 +142,9 @@ def test_the_script_about_past_calls_makes_a_table_and_a_chart(
     exec(compile(script.text, script.name, "exec"), made)  # noqa: S102 - our own page
     assert "care-1" in capsys.readouterr().out
     assert made["waits"].shape == (3, 2)
-    assert [list(line.get_ydata()) for line in made["chart"].lines] == [made["waits"][name].tolist() for name in ("care", "desk")]
+    assert [list(line.get_ydata()) for line in made["chart"].lines] == [
+        made["waits"][name].tolist() for name in ("care", "desk")
+    ]
     assert (tmp_path / "waits.png").read_bytes().startswith(b"\x89PNG")
     assert [row["conversation_id"] for row in past_calls("36h", where=["agent = desk"], folder="history")] == ["desk-1"]
 
