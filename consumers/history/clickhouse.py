@@ -118,10 +118,8 @@ class ClickHouseHistory:
         """Returns the newest records of a call and its transcript; no record and None if it is not here."""
         of_call = {"id": conversation_id}
         where = "conversation_id = {id:String} AND conversation_id NOT IN (SELECT conversation_id FROM forgotten)"
-        rows = self._rows(
-            f"SELECT record FROM score FINAL WHERE {where} ORDER BY name = 'turn', name, turn, `index`",
-            of_call,  # noqa: S608
-        )
+        sql = f"SELECT record FROM score FINAL WHERE {where} ORDER BY name = 'turn', name, turn, `index`"  # noqa: S608  # ours
+        rows = self._rows(sql, of_call)
         records = [SCORE_RECORD.validate_json(record) for (record,) in rows]
         if records and self._is_of_forgotten_tenant(records):
             return [], None
@@ -151,7 +149,7 @@ class ClickHouseHistory:
         )
         return [name for (name,) in self._rows(sql, {"label": label})]
 
-    def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, Sequence[Annotation]]:
+    def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, list[Annotation]]:
         """Returns what people said of these calls, by conversation; calls of which nobody said anything are left out."""
         sql = (
             "SELECT conversation_id, by, label, at_ms, note, agent, tenant FROM annotation FINAL WHERE NOT is_withdrawn "  # noqa: S608

@@ -139,7 +139,7 @@ class HistoryStore(Protocol):
     def close(self) -> None:
         """Lets go of files and connections."""
 
-    def find(self, question: Question) -> Sequence[Mapping[str, Value]]:
+    def find(self, question: Question) -> list[dict[str, Value]]:
         """The rows of the calls that are asked for, highest first by their column."""
 
     def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
@@ -154,5 +154,5 @@ class HistoryStore(Protocol):
     def labelled(self, label: str) -> Sequence[str]:
         """The calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
 
-    def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, Sequence[Annotation]]:
+    def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, list[Annotation]]:
         """What people said of these calls, by conversation; calls of which nobody said anything are left out."""

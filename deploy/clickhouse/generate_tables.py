@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from consumers.history.clickhouse import words_in
-from consumers.history.rows import CALL_COLUMNS, Column
+from consumers.history.rows import CALL_COLUMNS, CallOnFile, Column
 from consumers.history.sqlite import MAX_WORDS_CHARS
 from schemas.closed_sets import FAILED_USES, UnscoredReason
 from schemas.scores.records import AnyScoreRecord, CallLabels
@@ -90,7 +90,7 @@ def gathered(wanted: str) -> str:
     GROUP BY conversation_id"""  # noqa: S608
 
 
-def _type(column: Column) -> str:
+def _type(column: Column[CallOnFile]) -> str:
     return _KEYS.get(column.name, _TYPES[column.kind])
 
 

@@ -108,10 +108,10 @@ def find(
         callgauge history find --since 30d --most 10000 --csv > calls.csv
         callgauge history find --where "success = 0" --rows turns --parquet turns.parquet
     """
-    from consumers.history.rows import COLUMN_NAMES
+    from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES
     from consumers.history.search import MAX_ROWS, Question, QuestionError
     from consumers.runtime.process import wall_clock_ms
-    from streamer.tables import CALL_COLUMNS, LABELS_COLUMN, TURN_COLUMNS, print_table, require_parquet, turn_rows
+    from streamer.tables import LABELS_COLUMN, TURN_COLUMNS, print_table, require_parquet, turn_rows
     from streamer.terminal import output_console, print_document, say
     from streamer.time_bounds import moment_given
 
