@@ -61,8 +61,12 @@ async def test_what_the_topics_have_is_found(environment: dict[str, str], server
             await write("last")
     store = ClickHouseHistory(HistorySettings(clickhouse_url=server.address))
 
+    queries = {topic: server.query_of(f"{topic}_from_topic") for topic in ("score", "transcript", "annotation")}
+    for topic in queries:
+        server.run(f"DROP VIEW {topic}_from_topic")  # nobody may ask a table that a view reads
+
     def read(topic: str, found: Callable[[], set[object]]) -> bool:
-        server.run_view(f"{topic}_from_topic", f"{topic}_in")
+        server.run(f"INSERT INTO {topic}_in {queries[topic]} SETTINGS stream_like_engine_allow_direct_select = 1")
         return found() >= {"kept", "gone", "last"}
 
     def calls(*words: str) -> set[object]:

@@ -43,7 +43,7 @@ class ClickHouse:
     def run_file(self, file: Path, replaced: Mapping[str, str] | None = None) -> None:
         """Runs each statement of a file. Recorded calls are of any time, so nothing is too old.
 
-        chDB makes tables that read Kafka, and refuses to read them by itself: `run_view` asks them.
+        chDB makes tables that read Kafka, and says that it reads them only when it is asked.
         """
         text = file.read_text(encoding="utf-8").replace("INTERVAL 30 DAY", "INTERVAL 36500 DAY")
         for old, new in (replaced or {}).items():
@@ -69,12 +69,11 @@ class ClickHouse:
         notes += [(each.tenant, each.model_dump_json()) for each in people.tenants]
         notes += [(name, None) for name in people.forgotten]
         self.insert("annotation_in", ({"conversation_id": name, "value": value} for name, value in notes))
-        self.run_view("call_from_score", "call")
+        self.run(f"INSERT INTO call {self.query_of('call_from_score')}")
 
-    def run_view(self, name: str, into: str) -> None:
-        """Does at once what a view does by itself."""
-        sql = self.run(f"SELECT as_select FROM system.tables WHERE name = '{name}' FORMAT TSVRaw")
-        self.run(f"INSERT INTO {into} {sql} SETTINGS stream_like_engine_allow_direct_select = 1")
+    def query_of(self, view: str) -> str:
+        """What a view inserts into its table."""
+        return self.run(f"SELECT as_select FROM system.tables WHERE name = '{view}' FORMAT TSVRaw")  # noqa: S608
 
     def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Inserts rows, if there are any."""
