@@ -35,6 +35,7 @@ from consumers.runtime.http import challenge
 from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
+from schemas.annotations import Annotation
 from schemas.scores.records import AnyScoreRecord
 from schemas.scores.running import RunningCalls, WantedCalls
 from schemas.transcript import TRANSCRIPT
@@ -97,6 +98,9 @@ class PastCalls(Protocol):
 
     def transcript_of(self, conversation_id: str) -> bytes | None:
         """Its transcript, if there is one."""
+
+    def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
+        """What people say of it; None for a call that was deleted on request."""
 
 
 class _Ring:
@@ -372,7 +376,9 @@ class ConsoleSite:
         value = await asyncio.to_thread(past.transcript_of, conversation_id) if self._settings.words else None
         transcript = None if value is None else TRANSCRIPT.validate_json(value)
         remark = "From history: the topics have this call no longer, so its sound is not shown."
-        return pages.call_boxes(past_call(conversation_id, scores, self._redactor, transcript), remark)
+        call = past_call(conversation_id, scores, self._redactor, transcript)
+        call.annotations = await self._said_of(conversation_id) if self._settings.words else ()
+        return pages.call_boxes(call, remark)
 
     async def _past_page(self, request: Request, _user: str) -> Response:
         past, site = self._require_past(), self._site("./")
@@ -422,8 +428,10 @@ class ConsoleSite:
         Raises:
             _UnansweredError: There is no such call, no room for it, or no broker.
         """
+        annotations = await self._said_of(conversation_id)
         try:
             async with self._watched.watch(conversation_id, self._fleet.place(conversation_id)) as call:
+                call.annotations = annotations
                 yield call
         except UnknownCallError as error:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "The topics have no score of a call with this id.") from error
@@ -433,6 +441,22 @@ class ConsoleSite:
             ) from error
         except (KafkaUnreachableError, TopicsUnfitError) as error:
             raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, f"Kafka cannot be read: {error}") from error
+
+    async def _said_of(self, conversation_id: str) -> Sequence[Annotation]:
+        """What people say of a call, as far as there is a history.
+
+        Raises:
+            _UnansweredError: It was deleted on request.
+        """
+        if self._past is None:
+            return ()
+        try:
+            annotations = await asyncio.to_thread(self._past.annotations_of, conversation_id)
+        except OperatorError:  # no folder yet
+            return ()
+        if annotations is None:
+            raise _UnansweredError(HTTPStatus.GONE, "This call was deleted on request.")
+        return annotations
 
     def _note(self, user: str, conversation_id: str) -> None:
         """Logs who opened which call, once a minute each."""

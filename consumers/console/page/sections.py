@@ -1126,7 +1126,15 @@ def _entries(heard: TurnHeard, at_items: Mapping[tuple[int, int], Sequence[str]]
 
 # A call as one article: its figures, what stands out, and the sections.
 
+
+def people(call: ReportedCall) -> Markup:
+    """What people say of the call: a label, a note or both, with who says it and when; nothing if nobody does."""
+    said = [(f"{each.by}, {day_and_time(each.at_ms)}", call.shown(each.words)) for each in call.annotations]
+    return render("people.html", said=said) if said else Markup()
+
+
 SECTIONS: Final = {
+    "People": people,
     "Timeline": timeline,
     "Wait for the answer, by turn": latency,
     "Progress": progress,
