@@ -35,7 +35,7 @@ from consumers.runtime.kafka.connection import KafkaRefusedError, partition_coun
 from consumers.runtime.kafka.polling import murmur2_place
 from consumers.runtime.kafka.ranges import records_between
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import CALL_JUDGES, InputSource
 from schemas.scores.records import (
     SCORE_RECORD,
     AgentErrorsFact,
@@ -518,9 +518,7 @@ def _goals(shown: ReportedCall) -> Iterator[str]:
 def _ratings(shown: ReportedCall) -> Iterator[str]:
     """Yields the ratings of the whole call by text judges, each with the dimensions that they could not judge."""
     whole = shown.whole
-    rated = (
-        {} if whole is None else {name: getattr(whole, name) for name in ("faithfulness", "conversation_progression")}
-    )
+    rated = {} if whole is None else {kind.value: getattr(whole, kind) for kind in CALL_JUDGES}
     judged = {name: rating for name, rating in rated.items() if isinstance(rating, TextRating)}
     if judged:
         yield from ("", "Judged:")
