@@ -31,6 +31,8 @@ from streamer.trials.calls import Trial
 
 Row = Sequence[Value]
 _CALL: Final = {column.name: column for column in CALL_COLUMNS}
+LABELS_COLUMN: Final = Column[Any]("labels", "text", "those of people, for calls of the history", lambda _: None)
+"""Behind the columns of past calls: they come from the topic `annotations`, not from the records of a call."""
 
 
 def _why(result: Result | None) -> str | None:
@@ -42,9 +44,6 @@ def _why(result: Result | None) -> str | None:
             return reason
     return None
 
-
-LABELS: Final = Column[CallOnFile]("labels", "text", "the labels that people gave the call", lambda _: None)
-"""A further column of the calls that `history find` prints: labels are of the history, and no record of a call has them."""
 
 # A row of a turn.
 
