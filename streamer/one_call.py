@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from consumers.console.page.calls import ReportedCall, Said
 from consumers.console.page.drawing import (
     clock,
+    counted,
     duration,
     expected_call,
     in_words,
@@ -360,8 +361,8 @@ class CallReader:
             seen = []
         if seen:
             return OperatorError(
-                f"{start} has a score {since}, but {len(seen)} events of it came, the newest at {shown_moment(max(seen))} UTC. The "
-                "evaluator has not read them, or refused them: `callgauge quarantine list` and `callgauge doctor` say which."
+                f"{start} has a score {since}, but {counted(len(seen), 'event')} of it came, the newest at {shown_moment(max(seen))} UTC. "
+                "The evaluator has not read them, or refused them: `callgauge quarantine list` and `callgauge doctor` say which."
             )
         return OperatorError(
             f"{start} has a score or an event {since}: of {found.records} records in {where} none is of it. Look further back "
@@ -461,10 +462,10 @@ def _head(shown: ReportedCall) -> Iterator[str]:
         reason = closed.ended_reason or in_words(closed.reason)
         began_ms = first_ms if closed.began_at_ms is None else closed.began_at_ms
         long = "" if closed.ended_at_ms is None else f"{duration(closed.ended_at_ms - began_ms)} long, "
-        yield f"  {shown_moment(began_ms)} UTC, {long}{closed.turns} turns, ended: {reason}"
+        yield f"  {shown_moment(began_ms)} UTC, {long}{counted(closed.turns, 'turn')}, ended: {reason}"
     for errors in shown.of(AgentErrorsFact):
         of = "" if errors.component is None else f", of {errors.component}"
-        yield f"  the agent reported {errors.errors} errors, the newest at {shown_moment(errors.last_ms)} UTC{of}"
+        yield f"  the agent reported {counted(errors.errors, 'error')}, the newest at {shown_moment(errors.last_ms)} UTC{of}"
 
 
 def _turns(shown: ReportedCall) -> Iterator[str]:
