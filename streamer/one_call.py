@@ -29,6 +29,7 @@ from consumers.console.reading import call_records, input_starts
 from consumers.console.watched import MAX_SCORES, WatchedCall, past_call
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.timeline import PairedUse
+from consumers.history.annotations import MAX_OF_A_CALL
 from consumers.history.opening import opened
 from consumers.history.search import MAX_ROWS, Condition, Question
 from consumers.runtime.kafka.batches import OnlyBatchesWith
@@ -272,9 +273,8 @@ class CallReader:
                     f"Call {name} was deleted on request at {shown_moment(record.timestamp)} UTC, so it is not shown. The topics have its "
                     "records until their retention ends."
                 )
-        found.annotations = sorted(
-            (each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms
-        )
+        said_now = sorted((each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms)
+        found.annotations = said_now[-MAX_OF_A_CALL:]
 
     async def _read_inputs(self, found: FoundCall, number: int) -> None:
         first, closed, key = found.call.scores[0], found.call.closed, found.call.conversation_id.encode()
