@@ -340,12 +340,18 @@ def call_page(
     return page(site, f"Call {conversation_id}", content, **live)
 
 
-def remark_on(call: ReportedCall, left_out: int, *, is_whole: bool, at_ms: int | None) -> str:
-    """What a reader should know of the page of a call: whether it goes on, and what is missing."""
+def remark_on(call: ReportedCall, left_out: int, *, is_whole: bool, since_ms: int | None) -> str:
+    """What a reader should know of the page of a call: whether it goes on, and what is missing.
+
+    Args:
+        call: As it is shown.
+        left_out: Records of it that are not used.
+        is_whole: Whether all that was there is read.
+        since_ms: How long after its first record it is shown as it was known, both by the broker's clock; None for now.
+    """
     parts = []
-    if at_ms is not None:
-        seconds_in = to_seconds(max(0, at_ms - call.heard.start_ms))
-        parts.append(f"As it was known {seconds_in:.0f} s after its first event.")
+    if since_ms is not None:
+        parts.append(f"As it was known {to_seconds(since_ms):.0f} s after its first event.")
     elif call.closed is not None:
         parts.append("The call is over and its scores are final.")
     else:

@@ -148,7 +148,9 @@ def past_call(
     newest = list(newest_scores(scores).values())
     said = [entry for entry in transcript or () if entry.message]
     items: dict[int, list[Said]] = {}
-    for entry, turn in zip(said, _turns_of(said, [each for each in newest if isinstance(each, TurnValues)]), strict=True):
+    for entry, turn in zip(
+        said, _turns_of(said, [each for each in newest if isinstance(each, TurnValues)]), strict=True
+    ):
         speaker = Speaker.USER if entry.role == "user" else Speaker.ASSISTANT
         at_ms = start_ms + entry.time_in_call_secs * MS_PER_SECOND
         items.setdefault(turn, []).append(Said(speaker, entry.message or "", at_ms))
@@ -168,7 +170,7 @@ def _turns_of(said: Sequence[TranscriptTurn], rows: Iterable[TurnValues]) -> lis
         "user": sorted(turn for turn, talk in talks if talk.user.words is not None),
         "agent": sorted(turn for turn, talk in talks if talk.assistant.words is not None),
     }
-    texts = Counter(entry.role for entry in said)
+    texts = Counter[str](entry.role for entry in said)
     known = {role: iter(turns) for role, turns in sides.items() if len(turns) == texts[role]}
     turns, turn, is_users = [], 0, False
     for entry in said:

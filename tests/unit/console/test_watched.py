@@ -162,7 +162,11 @@ def test_the_words_of_a_past_call_are_in_their_turns() -> None:
         heard = folded(arrivals, PipelineType.CASCADE, None).live.heard()
         turns = heard.turns(sorted(heard.numbers()))
         answers = answers_of(turns)
-        texts = {(number, text) for number, turn in turns.items() for text in (turn.user.said(Purpose.SPOKEN), answers[number])}
+        texts = {
+            (number, text)
+            for number, turn in turns.items()
+            for text in (turn.user.said(Purpose.SPOKEN), answers[number])
+        }
         assert shown == {(number, Redactor().redact(text)) for number, text in texts if text}
         assert past.closed == whole.closed
     assert past_call("c", published, Redactor(), None).heard.turns == ()
@@ -171,7 +175,7 @@ def test_the_words_of_a_past_call_are_in_their_turns() -> None:
 def test_a_turn_of_an_agents_record_begins_where_the_user_speaks_after_the_agent() -> None:
     """It has several texts of one side in a turn, so the rows of the turns cannot say which is whose."""
     said = [("agent", "hi"), ("user", "a"), ("user", "b"), ("agent", "c"), ("agent", "d"), ("user", "e")]
-    entries = [TranscriptTurn(role=role, message=text, time_in_call_secs=1) for role, text in said]  # type: ignore[arg-type]
+    entries = [TranscriptTurn(role=role, message=text, time_in_call_secs=1) for role, text in said]
     turns = past_call("c", (), Redactor(), entries).heard.turns
     assert [(turn.turn, len(turn.items)) for turn in turns] == [(0, 1), (1, 4), (2, 1)]
 
