@@ -32,6 +32,8 @@ from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact
 from schemas.topics import SCORES_TOPIC, TOPIC_BY_SOURCE
 
 POLL_MS: Final = 200
+OPENING_WAIT_MS: Final = 20
+"""The same while a page waits: a question about offsets waits behind a fetch that finds nothing."""
 MAX_BATCH_RECORDS: Final = 5_000
 """Records of one poll. Most are of other calls and only their keys are looked at."""
 MAX_PATIENCE_SECONDS: Final = 15.0
@@ -133,6 +135,9 @@ class WatchedCalls:
             watch = self._watches[conversation_id] = _Watch(call)
             opening = self._search(watch) if is_search else self._open(watch, place, began_ms)
             watch.reading = asyncio.create_task(opening)
+            if is_search:
+                self._searches += 1
+                watch.reading.add_done_callback(self._search_ended)
         watch.pages += 1
         if watch.leaving is not None:
             watch.leaving.cancel()
@@ -182,23 +187,22 @@ class WatchedCalls:
         Raises:
             UnknownCallError: It was not found.
         """
-        self._searches += 1
-        try:
-            async with self._searching:
-                await asyncio.sleep(max(0.0, self._search_from - time.monotonic()))
-                began = time.monotonic()
-                try:
-                    await self._open(watch, None, None)
-                finally:
-                    self._search_from = 2 * time.monotonic() - began
-        except UnknownCallError:
-            self._unknown[watch.call.conversation_id] = time.monotonic()
-            self._unknown.move_to_end(watch.call.conversation_id)
-            if len(self._unknown) > MAX_UNKNOWN:
-                self._unknown.popitem(last=False)
-            raise
-        finally:
-            self._searches -= 1
+        async with self._searching:
+            await asyncio.sleep(max(0.0, self._search_from - time.monotonic()))
+            began = time.monotonic()
+            try:
+                await self._open(watch, None, None)
+            except UnknownCallError:
+                self._unknown[watch.call.conversation_id] = time.monotonic()
+                self._unknown.move_to_end(watch.call.conversation_id)
+                if len(self._unknown) > MAX_UNKNOWN:
+                    self._unknown.popitem(last=False)
+                raise
+            finally:
+                self._search_from = 2 * time.monotonic() - began
+
+    def _search_ended(self, _: "asyncio.Task[None]") -> None:
+        self._searches -= 1
 
     async def _open(self, watch: "_Watch", place: Place | None, began_ms: int | None) -> None:
         key = watch.call.conversation_id.encode()
@@ -212,7 +216,7 @@ class WatchedCalls:
         partition.watches[key] = watch
         ends = await partition.started()
         scores = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
-        async with _client(self._kafka, key_deserializer=OnlyBatchesWith(key)) as consumer:
+        async with _client(self._kafka, OPENING_WAIT_MS, key_deserializer=OnlyBatchesWith(key)) as consumer:
             end = ends.pop(scores)
             if place is not None:
                 start = place.scores_offset
@@ -341,13 +345,13 @@ class _Partition:
 
 
 @asynccontextmanager
-async def _client(kafka: KafkaSettings, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
-    """A client that is connected and has no partitions.
+async def _client(kafka: KafkaSettings, wait_ms: int = POLL_MS, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    """A client that is connected and has no partitions; the broker keeps a question of it that long while there is nothing.
 
     Raises:
         KafkaUnreachableError: No broker answers, at the start or later.
     """
-    consumer = kafka.consumer("console", auto_offset_reset="earliest", fetch_max_wait_ms=POLL_MS, **options)
+    consumer = kafka.consumer("console", auto_offset_reset="earliest", fetch_max_wait_ms=wait_ms, **options)
     try:
         await consumer.start()
         await asyncio.sleep(0)  # its stop fails when its own tasks have not run once
