@@ -165,7 +165,7 @@ class ConsoleSite:
 
     Attributes:
         streams: The streams that are open.
-        alerts: The alerts that fire, for the page of running calls.
+        alerts: The alerts that fire or are about to, for the page of running calls.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class ConsoleSite:
         version: str,
     ) -> None:
         self.streams = Streams(settings.max_pages)
-        self.alerts = pages.Alerts((), "Alerts are shown when console.alertmanager has the address of Alertmanager.")
+        self.alerts = pages.Alerts()
         self._settings = settings
         self._fleet = fleet
         self._watched = watched

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import httpx2 as httpx
 import pytest
+import yaml
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
@@ -41,6 +42,7 @@ from tests.support.calls.report_calls import recorded, wire_line
 from tests.support.calls.watched_calls import inputs_of, scores_of
 from tests.support.calls.wire_calls import arrivals_of, in_time_order, wire_calls
 from tests.support.conformance_data import conformance, needs_conformance
+from tests.support.monitoring import prometheus
 from tests.support.patience import patient
 
 pytestmark = [pytest.mark.kafka, needs_conformance("calls.jsonl.gz")]
@@ -381,6 +383,26 @@ async def test_a_call_opens_in_two_seconds_and_is_at_each_moment_what_was_known_
             known = [each for each, moment_ms in zip(arrivals, times_ms, strict=True) if moment_ms <= at_ms]
             expected = folded(known, PipelineType.CASCADE, None, Limits()).context().to_dict()
             assert shown == json.loads(json.dumps(Redactor().redact_value(expected)))
+
+
+async def test_rules_of_prometheus_that_are_about_to_fire_are_on_the_page(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    rule = {"alert": "AnswersSlow", "expr": "vector(1) > 0.5", "for": "1h", "annotations": {"summary": "Callers wait."}}
+    rule["labels"] = {"severity": "critical", "agent": "desk"}
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "g", "interval": "1s", "rules": [rule]}]}))
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"rule_files": [str(tmp_path / "rules.yml")]}))
+    options = ("--web.listen-address=127.0.0.1:0",)
+    with (
+        prometheus(tmp_path / "prometheus.yml", tmp_path, *options) as server,
+        console(tmp_path, environment, prometheus=f"{server}/") as (_, address),
+    ):
+        page = wait_for(
+            "the rule", lambda: next((text for text in [httpx.get(address).text] if "AnswersSlow" in text), None), 60
+        )
+        assert "Alerts that are about to fire" in page
+        assert re.search(r"desk <span>Callers wait\.</span>.*fires at \d\d:\d\d:\d\d UTC", page)
+        assert "console.alertmanager" in page
 
 
 async def test_pages_are_bounded_and_all_end_at_once(environment: dict[str, str], tmp_path: Path) -> None:
