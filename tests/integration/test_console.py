@@ -392,9 +392,8 @@ async def test_rules_of_prometheus_that_are_about_to_fire_are_on_the_page(
     rule["labels"] = {"severity": "critical", "agent": "desk"}
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "g", "interval": "1s", "rules": [rule]}]}))
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"rule_files": [str(tmp_path / "rules.yml")]}))
-    options = ("--web.listen-address=127.0.0.1:0",)
     with (
-        prometheus(tmp_path / "prometheus.yml", tmp_path, *options) as server,
+        prometheus(tmp_path / "prometheus.yml", tmp_path) as server,
         console(tmp_path, environment, prometheus=f"{server}/") as (_, address),
     ):
         page = wait_for(
