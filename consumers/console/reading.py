@@ -65,6 +65,10 @@ class TooManyWatchedError(Exception):
     """As many calls are watched, or looked for, as is allowed; the text says which."""
 
 
+class ConsoleEndsError(Exception):
+    """The console ends before the call is read."""
+
+
 class UnknownCallError(Exception):
     """The topics have no score of the call."""
 
@@ -116,6 +120,7 @@ class WatchedCalls:
 
         Raises:
             TooManyWatchedError: There is no room for another call, or for another search.
+            ConsoleEndsError: The calls were closed meanwhile.
             UnknownCallError: The topics have no score of it.
             KafkaUnreachableError: No broker answers, or it stops handing over records.
             TopicsUnfitError: A topic is missing.
@@ -143,7 +148,10 @@ class WatchedCalls:
             watch.leaving.cancel()
             watch.leaving = None
         try:
-            await asyncio.shield(watch.reading)
+            await asyncio.wait([watch.reading])
+            if watch.reading.cancelled():
+                raise ConsoleEndsError
+            watch.reading.result()
             yield watch.call
         finally:
             watch.pages -= 1

@@ -174,9 +174,9 @@ class ConsoleRole:
             for task in work:
                 task.cancel()
             self._site.streams.close()  # the server waits for its answers, and a stream has no end
-            await self._listener.stop()
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError):  # nor has the page of a call that is still being read
                 await asyncio.wait_for(self._watched.close(), STOP_SECONDS)
+            await self._listener.stop()
 
     def problems(self) -> Sequence[str]:
         """Why the pages are not up to date, for `/readyz`."""

@@ -27,7 +27,7 @@ from consumers.console.fleet import Fleet
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.rendering import STYLE, render
 from consumers.console.page.whole import page_of
-from consumers.console.reading import TooManyWatchedError, UnknownCallError, WatchedCalls
+from consumers.console.reading import ConsoleEndsError, TooManyWatchedError, UnknownCallError, WatchedCalls
 from consumers.console.settings import ConsoleSettings
 from consumers.console.streams import Streams, events_of, version_in
 from consumers.console.watched import WatchedCall, past_call
@@ -385,6 +385,8 @@ class ConsoleSite:
         }
         asked["since"] = asked["since"] or "24h"
         remark, has_more = "", False
+        if asked["text"] and not self._settings.words:  # a search would tell what was said
+            asked["text"], remark = "", "Words are hidden: console.words is false. They are not searched."
         found: Sequence[Mapping[str, object]] = ()
         try:
             found, has_more = await asyncio.to_thread(past.find, **asked)
@@ -434,6 +436,8 @@ class ConsoleSite:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "The topics have no score of a call with this id.") from error
         except TooManyWatchedError as error:
             raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        except ConsoleEndsError as error:
+            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, "The console ends; ask again.") from error
         except (KafkaUnreachableError, TopicsUnfitError) as error:
             raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, f"Kafka cannot be read: {error}") from error
 

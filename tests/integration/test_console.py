@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 from consumers.console import reading
 from consumers.console import watched as watched_module
 from consumers.console.fleet import Place
-from consumers.console.reading import TooManyWatchedError, UnknownCallError, WatchedCalls
+from consumers.console.reading import ConsoleEndsError, TooManyWatchedError, UnknownCallError, WatchedCalls
 from consumers.console.watched import WatchedCall
 from consumers.engine.admission import Arrival
 from consumers.engine.evaluator import folded
@@ -206,6 +206,26 @@ async def test_a_fault_with_one_record_ends_no_page(topics: Topics, monkeypatch:
             await topics.put(SCORES_TOPIC, value, now_ms)
         await asyncio.to_thread(wait_for, "the record behind it", lambda: len(call.scores) == 2, SECONDS)
         assert call.scores == [scores[0], scores[2]]
+
+
+async def test_a_page_that_is_still_being_read_ends_with_the_console(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(WatchedCalls, "_open", never)
+    async with topics.calls() as calls:
+
+        async def opened() -> None:
+            async with calls.watch(CALL, Place(0, 0)):
+                raise AssertionError("it was read")
+
+        page = asyncio.create_task(opened())
+        await asyncio.sleep(0)
+        await calls.close()
+        with pytest.raises(ConsoleEndsError):
+            await page
 
 
 # The console as a process of its own.
@@ -400,7 +420,7 @@ async def test_rules_of_prometheus_that_are_about_to_fire_are_on_the_page(
             "the rule", lambda: next((text for text in [httpx.get(address).text] if "AnswersSlow" in text), None), 60
         )
         assert "Alerts that are about to fire" in page
-        assert re.search(r"desk <span>Callers wait\.</span>.*fires at \d\d:\d\d:\d\d UTC", page)
+        assert re.search(r"desk: <span>Callers wait\.</span>.*fires at \d\d:\d\d:\d\d UTC", page)
         assert "console.alertmanager" in page
 
 

@@ -396,7 +396,10 @@ async def test_records_are_streamed_and_resumed() -> None:
 
 
 async def test_words_are_hidden_where_the_setting_says_so() -> None:
-    async with serving(words=False) as made:
+    async with serving(words=False, past=NoPast("p", ())) as made:
+        searched = (await made.get("/past?text=creditcard")).text
+        assert "Words are hidden" in searched
+        assert "creditcard" not in searched
         said = {entry.message for entry in made.call.transcript() if entry.message and len(entry.message) > 12}
         assert said
         detail = await made.get(f"{api.PREFIX}/calls/{CALL}")
@@ -405,6 +408,7 @@ async def test_words_are_hidden_where_the_setting_says_so() -> None:
         for path in (
             f"/calls/{CALL}",
             f"/parts/calls/{CALL}",
+            f"/report/{CALL}",
             f"{api.PREFIX}/calls/{CALL}",
             f"{api.PREFIX}/calls/{CALL}/scores",
         ):
