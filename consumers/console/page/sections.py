@@ -374,9 +374,9 @@ def _score_cell(
     call: ReportedCall, row: TurnValues, name: str, part: ScorePart | None, names: Sequence[str]
 ) -> tuple[str | None, str, str | None]:
     """How a result looks in the table, its text, and why, with what it was before; a judge's rating that other turns have is
-    pending while the call is open.
+    pending once a judge is asked.
     """
-    if part is None and name in _RATINGS and not call.is_over:
+    if part is None and name in _RATINGS and call.is_rated_later(row):
         return "unscored", "Pending", "a judge is asked"
     kind, text, reason = _result_cell(call, part)
     was = None if part is None or part.result is None else call.earlier(row, lambda each: _part_text(each, name))
@@ -1006,6 +1006,8 @@ _MARKS: Final = {
     LIKELY_INTERRUPTION: "likely interrupted",
 }
 """EVA's marks in texts, and what is said beside the words instead."""
+_GUESSES: Final = frozenset({_MARKS[CUT_OFF_BY_USER], _MARKS[LIKELY_INTERRUPTION]})
+"""What need not be said of an answer that the user did interrupt."""
 
 
 class Entry(NamedTuple):
@@ -1121,7 +1123,8 @@ def _entries(heard: TurnHeard, at_items: Mapping[tuple[int, int], Sequence[str]]
         for mark, text in _MARKS.items():
             if mark in words:
                 words = words.replace(mark, "").strip()
-                tags[text] = None
+                if not (text in _GUESSES and _INTERRUPTIONS[Speaker.USER][0] in tags):
+                    tags[text] = None
         yield Entry(item, words, tuple(tags), label, otherwise)
 
 
