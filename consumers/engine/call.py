@@ -533,7 +533,7 @@ class Call:
             environment=event.environment or known.environment,
             pipeline_type=self.history.pipeline_type,
         )
-        self.live.set_labels(labels, event.version, self.end.last_ms, out)
+        self.live.set_labels(labels, event.version, event.traceparent, self.end.last_ms, out)
         self._judged.started(event, labels.agent, self.live, self.end.last_ms, out)
 
     def _on_call_ended(self, event: CallEnded, time_ms: int, _out: list[Effect]) -> None:

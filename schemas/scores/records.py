@@ -611,11 +611,14 @@ class VoiceToVoiceLatency(CallRecord):
 
 
 class CallStartedFact(CallRecord):
-    """The first record of a call. A revision has new labels of the call, or the agent's version, if the call says it."""
+    """The first record of a call. A revision has new labels of the call, the agent's version, or the span that the call is in
+    (`traceparent`), if the call says them.
+    """
 
     kind: Literal["fact"] = "fact"
     name: Literal["call_started"] = "call_started"
     version: str | None = Field(None, exclude_if=is_none)
+    traceparent: str | None = Field(None, exclude_if=is_none)
 
 
 class InterruptionFact(CallRecord):

@@ -407,6 +407,7 @@ class LiveCall:
         self._watermarks: dict[InputSource, int] = {}
         self.low_ms, self.settle_at_ms, self._has_announced = -inf, inf, False
         self._version: str | None = None
+        self._traceparent: str | None = None
         self._found: list[DeadAir] = []
         self._labels = LabelHistory()
         self.records = AgentRecords()
@@ -618,10 +619,13 @@ class LiveCall:
         self._found += self.dead_air.reached(now_ms)
         self._declare_dead_air(out)
 
-    def set_labels(self, labels: CallLabels, version: str | None, broker_ms: int, out: list[Effect]) -> None:
-        """Sets the labels of the call, and the agent's version unless it is None; a change is published at once."""
-        if version is not None and version != self._version:
-            self._version = version
+    def set_labels(
+        self, labels: CallLabels, version: str | None, traceparent: str | None, broker_ms: int, out: list[Effect]
+    ) -> None:
+        """Sets the labels of the call, and the agent's version and the call's span unless they are None; a change is published at once."""
+        more = version or self._version, traceparent or self._traceparent
+        if more != (self._version, self._traceparent):
+            self._version, self._traceparent = more
             self._has_announced = False
         if labels != self._revisions.labels:
             self._revisions.labels = labels
@@ -635,10 +639,12 @@ class LiveCall:
             return
         self._has_announced = True
         subject = ("call_started", None, 0)
-        labels, version = self._revisions.labels.model_dump_json(), self._version
-        inputs = (labels,) if version is None else (labels, version)
+        labels, version, traceparent = self._revisions.labels.model_dump_json(), self._version, self._traceparent
+        inputs = tuple(known for known in (labels, version, traceparent) if known is not None)
         cause = Cause(None, broker_ms)
-        record = self._revisions.make(CallStartedFact, subject, TurnStatus.OPEN, inputs, cause, version=version)
+        record = self._revisions.make(
+            CallStartedFact, subject, TurnStatus.OPEN, inputs, cause, version=version, traceparent=traceparent
+        )
         if record is not None:
             out.append(PublishScore(record))
 

@@ -5,47 +5,16 @@ other values. The conversation id is `trace-` and the id of the trace: no other 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from pydantic_core import from_json
-
-from schemas.evaluation_event import TRACE_CALL
 from schemas.units import MS_PER_SECOND
+from streamer.recordings.spans import Span, UnreadableSpansError, spans_in
 from streamer.sources.http.frameworks import Event, message_events, parsed, speech_event, tool_event
 from streamer.sources.http.posted import LEFT_OUT, MAX_EVENTS, Posted, UnreadableBodyError
 
-PROTOBUF: Final = "application/x-protobuf"
 CE_SOURCE: Final = "otlp"
-_NS_IN_MS: Final = 1_000_000
-_FAILED: Final = (2, "STATUS_CODE_ERROR")
-
-
-class Span(NamedTuple):
-    """One span.
-
-    Attributes:
-        trace_id: In hexadecimal digits.
-        span_id: In hexadecimal digits.
-        name: What it is about, in the words of its framework.
-        start_ms: When it began, in epoch ms.
-        end_ms: When it was over, in epoch ms.
-        attributes: Its attributes, as Python has them.
-        has_failed: Whether its status is an error.
-        service: `service.name` of its process; empty without one.
-    """
-
-    trace_id: str
-    span_id: str
-    name: str
-    start_ms: float
-    end_ms: float
-    attributes: Mapping[str, Any]
-    has_failed: bool
-    service: str
-
-    def first(self, *names: str) -> Any:
-        """The first of these attributes that the span has."""
-        return next((self.attributes[name] for name in names if self.attributes.get(name) is not None), None)
+CALL: Final = "trace-{}"
+"""Conversation id of a call that spans tell, with the id of their trace in hexadecimal digits."""
 
 
 def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) -> Iterator[Posted | None]:
@@ -62,22 +31,24 @@ def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) ->
         UnreadableBodyError: It is no export request.
     """
     begun: set[str] = set()
-    reads = _from_protobuf if content_type.partition(";")[0].strip().lower() == PROTOBUF else _from_json
-    for place, span in enumerate(reads(body), 1):
-        if place > MAX_EVENTS:
-            raise UnreadableBodyError(f"expected at most {MAX_EVENTS} spans in a request, saw more")
-        events = list(_events_of(span))
-        if events and span.trace_id not in begun:
-            begun.add(span.trace_id)
-            yield _posted(place, span, "call_started", _started(span))
-        for number, event in enumerate(events):
-            yield _posted(place, span, f"{span.span_id}/{number}", event)
-        if not events:
-            yield Posted(place, LEFT_OUT)
+    try:
+        for place, span in enumerate(spans_in(body, content_type), 1):
+            if place > MAX_EVENTS:
+                raise UnreadableBodyError(f"expected at most {MAX_EVENTS} spans in a request, saw more")
+            events = list(_events_of(span))
+            if events and span.trace_id not in begun:
+                begun.add(span.trace_id)
+                yield _posted(place, span, "call_started", _started(span))
+            for number, event in enumerate(events):
+                yield _posted(place, span, f"{span.span_id}/{number}", event)
+            if not events:
+                yield Posted(place, LEFT_OUT)
+    except UnreadableSpansError as error:
+        raise UnreadableBodyError(str(error)) from None
 
 
 def _posted(place: int, span: Span, event_id: str, event: Event) -> Posted:
-    call = TRACE_CALL.format(span.trace_id)
+    call = CALL.format(span.trace_id)
     return Posted(place, event, {"id": f"{call}/{event_id}", "source": CE_SOURCE, "subject": call})
 
 
@@ -87,7 +58,8 @@ def _posted(place: int, span: Span, event_id: str, event: Event) -> Posted:
 def _started(span: Span) -> Event:
     agent = span.first("lk.agent_name", "gen_ai.agent.name") or span.service
     named = {"agent": agent} if isinstance(agent, str) and agent else {}
-    return {"type": "call_started", "timestamp": int(span.start_ms), "is_told_later": True, **named}
+    parent = span.as_parent(span.parent_id or span.span_id)
+    return {"type": "call_started", "timestamp": int(span.start_ms), "is_told_later": True, **parent, **named}
 
 
 def _events_of(span: Span) -> Iterator[Event]:
@@ -132,7 +104,8 @@ def _used_tool(span: Span) -> Iterator[Event]:
 
 
 def _call(span: Span) -> Iterator[Event]:
-    yield {"type": "call_started", "timestamp": int(span.start_ms)}  # only now is the true start known
+    # Only now are the true start and the span of the whole call known.
+    yield {"type": "call_started", "timestamp": int(span.start_ms), **span.as_parent(span.span_id)}
     yield from _ended(span)
 
 
@@ -190,72 +163,3 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "llm": lambda span: _first_byte(span, "metrics.ttfb"),
     "tts": _synthesised,
 }
-
-
-# The two encodings of an export request.
-
-
-def _from_json(body: bytes) -> Iterator[Span]:
-    try:
-        for resource in from_json(body, allow_inf_nan=False)["resourceSpans"]:
-            service = _in_json(resource.get("resource", {}).get("attributes", ())).get("service.name")
-            for scope in resource.get("scopeSpans", ()):
-                for span in scope.get("spans", ()):
-                    yield Span(
-                        str(span["traceId"]).lower(),
-                        str(span["spanId"]).lower(),
-                        str(span["name"]),
-                        int(span["startTimeUnixNano"]) / _NS_IN_MS,
-                        int(span["endTimeUnixNano"]) / _NS_IN_MS,
-                        _in_json(span.get("attributes", ())),
-                        span.get("status", {}).get("code") in _FAILED,
-                        service if isinstance(service, str) else "",
-                    )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableBodyError(
-            f"the body is no export request of traces in JSON ({type(error).__name__}: {error})"
-        ) from None
-
-
-def _in_json(attributes: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for each in attributes:
-        kind, value = next(iter(each["value"].items()), ("", None))
-        found[each["key"]] = int(str(value)) if kind == "intValue" else value
-    return found
-
-
-def _from_protobuf(body: bytes) -> Iterator[Span]:
-    try:
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it brings no types
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-    except ImportError as error:
-        raise UnreadableBodyError(
-            f"traces in protobuf need a package that is not installed ({error.name}): install callgauge with the extra `otlp`, or send "
-            "JSON (`encoding: json` of a collector's otlphttp exporter)"
-        ) from None
-    request = ExportTraceServiceRequest()
-    try:
-        request.ParseFromString(body)
-    except DecodeError:
-        raise UnreadableBodyError("the body is no export request of traces in protobuf") from None
-    for resource in request.resource_spans:
-        service = _in_protobuf(resource.resource.attributes).get("service.name")
-        for scope in resource.scope_spans:
-            for span in scope.spans:
-                yield Span(
-                    span.trace_id.hex(),
-                    span.span_id.hex(),
-                    span.name,
-                    span.start_time_unix_nano / _NS_IN_MS,
-                    span.end_time_unix_nano / _NS_IN_MS,
-                    _in_protobuf(span.attributes),
-                    span.status.code in _FAILED,
-                    service if isinstance(service, str) else "",
-                )
-
-
-def _in_protobuf(attributes: Any) -> dict[str, Any]:
-    simple = ("string_value", "bool_value", "int_value", "double_value")
-    kinds = ((each.key, each.value, each.value.WhichOneof("value")) for each in attributes)
-    return {key: getattr(value, kind) for key, value, kind in kinds if kind in simple}
