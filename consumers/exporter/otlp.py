@@ -281,7 +281,11 @@ def _exporter(settings: OtlpSettings, code_version: str) -> tuple["OTLPLogExport
         )
         if event.parent is not None:
             _, trace_id, span_id, flags = event.parent.split("-")
-            made.trace_id, made.span_id, made.trace_flags = int(trace_id, 16), int(span_id, 16), TraceFlags(int(flags, 16))
+            made.trace_id, made.span_id, made.trace_flags = (
+                int(trace_id, 16),
+                int(span_id, 16),
+                TraceFlags(int(flags, 16)),
+            )
         return ReadableLogRecord(made, resource, scope)
 
     return OTLPLogExporter(endpoint=settings.endpoint, timeout=settings.timeout_seconds), encoded
