@@ -7,7 +7,7 @@ other values. The conversation id is `trace-` and the id of the trace: no other 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from schemas.units import MS_PER_SECOND
+from schemas.units import MS_PER_SECOND, to_seconds
 from streamer.recordings.spans import Span, UnreadableSpansError, spans_in
 from streamer.sources.http.frameworks import Event, message_events, parsed, speech_event, tool_event
 from streamer.sources.http.posted import LEFT_OUT, MAX_EVENTS, Posted, UnreadableBodyError
@@ -68,7 +68,7 @@ def _events_of(span: Span) -> Iterator[Event]:
         yield from rule(span)
     elif span.first("gen_ai.operation.name") == "execute_tool":
         yield from _used_tool(span)
-    if span.has_failed and (service := _SERVICES.get(span.name)) is not None:
+    if span.has_failed and span.name in _REQUESTS and (service := _SERVICES.get(span.name)) is not None:
         yield {"type": "error", "timestamp": int(span.end_ms), "data": {"processor": f"{service}Service#0"}}
 
 
@@ -84,6 +84,14 @@ def _agent_spoke(span: Span) -> Iterator[Event]:
 
 def _user_said(span: Span) -> Iterator[Event]:
     yield from message_events("user", span.first("lk.pii.user_transcript", "lk.user_transcript"), span.end_ms)
+    ruled_s, heard_s = span.first("lk.end_of_turn_delay"), span.first("lk.transcription_delay")
+    if isinstance(ruled_s, float) and ruled_s > 0:
+        silent_s = to_seconds(span.end_ms) - ruled_s
+        breakdown = {"user_turn_start_time": silent_s, "user_turn_secs": ruled_s}
+        yield {"type": "latency_breakdown", "timestamp": int(span.end_ms), "data": breakdown}
+        if isinstance(heard_s, float) and heard_s > 0:
+            heard = {"kind": "ttfb", "processor": "STTService#0", "seconds": heard_s, "timestamp": silent_s + heard_s}
+            yield {"type": "service_latency", "timestamp": int(span.end_ms), "data": heard}
 
 
 def _agent_said(span: Span) -> Iterator[Event]:
@@ -100,7 +108,8 @@ def _used_tool(span: Span) -> Iterator[Event]:
     result = parsed(span.first("gen_ai.tool.call.result", "lk.pii.function_tool.output", "lk.function_tool.output"))
     has_failed = span.has_failed or span.first("lk.function_tool.is_error") is True
     yield tool_event("in_progress", span.start_ms, call_id, function_name=name, arguments=arguments)
-    yield tool_event("failed" if has_failed else "completed", span.end_ms, call_id, function_name=name, result=result)
+    ended = {"function_name": name, "result": result, "in_progress_at": to_seconds(span.start_ms)}
+    yield tool_event("failed" if has_failed else "completed", span.end_ms, call_id, **ended)
 
 
 def _call(span: Span) -> Iterator[Event]:
@@ -116,16 +125,26 @@ def _ended(span: Span) -> Iterator[Event]:
 
 
 def _heard(span: Span) -> Iterator[Event]:
-    if span.first("is_final") is not False:
-        yield from message_events("user", span.first("transcript"), span.end_ms)
-    yield from _first_byte(span, "metrics.ttfb")
+    """Pipecat's spans have no end of speech: the final transcript is the nearest moment to it, and an entry of an audit log says so."""
+    words = span.first("transcript")
+    if span.first("is_final") is not False and isinstance(words, str) and words.strip():
+        yield {"message_type": "user", "value": words, "timestamp": int(span.end_ms)}
+    yield from _answered(span)
 
 
 def _synthesised(span: Span) -> Iterator[Event]:
-    text = span.first("text")
+    """The words begin to be heard with the first byte of their sound."""
+    text, seconds = span.first("text"), span.first("metrics.ttfb")
     if isinstance(text, str) and text:
-        yield {"type": "tts_text", "timestamp": int(span.end_ms), "data": {"frame": text}}
+        begin_ms = span.start_ms + (seconds * MS_PER_SECOND if isinstance(seconds, int | float) else 0)
+        yield {"type": "tts_text", "timestamp": int(begin_ms), "data": {"frame": text}}
+    yield from _answered(span)
+
+
+def _answered(span: Span) -> Iterator[Event]:
+    """What pipecat tells of any of its services."""
     yield from _first_byte(span, "metrics.ttfb")
+    yield from _used(span)
 
 
 def _first_byte(span: Span, *names: str) -> Iterator[Event]:
@@ -137,20 +156,52 @@ def _first_byte(span: Span, *names: str) -> Iterator[Event]:
 
 def _turn_of_pipecat(span: Span) -> Iterator[Event]:
     seconds = span.first("turn.user_bot_latency_seconds")
-    if seconds is not None:
-        yield {"type": "user_bot_latency", "timestamp": int(span.end_ms), "data": {"latency_seconds": seconds}}
+    if isinstance(seconds, int | float):
+        # The span ends with the next turn; so much later than its start, the number is of this one.
+        time_ms = int(span.start_ms + seconds * MS_PER_SECOND)
+        yield {"type": "user_bot_latency", "timestamp": time_ms, "data": {"latency_seconds": seconds}}
+
+
+def _used(span: Span) -> Iterator[Event]:
+    """The tokens, characters or seconds of sound of one request to a service."""
+    counts = {name: span.first(*attributes) for name, attributes in _AMOUNTS.items()}
+    amounts = {name: count for name, count in counts.items() if isinstance(count, int | float) and count > 0}
+    if amounts:
+        known = {
+            "kind": _SERVICES[span.name].lower(),
+            "processor": f"{_SERVICES[span.name]}Service#0",
+            "provider": span.first("gen_ai.provider.name"),
+            "model": span.first("gen_ai.request.model", "gen_ai.response.model"),
+            "timestamp": to_seconds(span.end_ms),
+        }
+        data = {name: value for name, value in known.items() if value is not None}
+        yield {"type": "service_usage", "timestamp": int(span.end_ms), "data": {**data, **amounts}}
 
 
 _Rule = Callable[[Span], Iterator[Event]]
 _SERVICES: Final[Mapping[str, str]] = {
     "stt": "STT", "llm": "LLM", "tts": "TTS", "llm_node": "LLM", "llm_request": "LLM", "tts_node": "TTS", "tts_request": "TTS"
 }  # fmt: skip
+_REQUESTS: Final = frozenset(_SERVICES) - {"llm_node", "tts_node"}
+"""Spans of one request: the node around it fails with it, which is one error."""
+_AMOUNTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "prompt_tokens": ("gen_ai.usage.input_tokens",),
+    "completion_tokens": ("gen_ai.usage.output_tokens",),
+    "cache_read_input_tokens": ("gen_ai.usage.cache_read.input_tokens",),
+    "cache_creation_input_tokens": (
+        "gen_ai.usage.cache_creation.input_tokens",
+        "gen_ai.usage.cache_write.input_tokens",
+    ),
+    "characters": ("metrics.character_count",),
+    "audio_seconds": ("metrics.audio_seconds",),
+}
 _RULES: Final[Mapping[str, _Rule]] = {
     # LiveKit's
     "user_speaking": _user_spoke,
     "agent_speaking": _agent_spoke,
     "user_turn": _user_said,
     "llm_node": _agent_said,
+    "llm_request": _used,
     "tts_node": lambda span: _first_byte(span, "lk.response.ttfb"),
     "tts_request": lambda span: _first_byte(span, "lk.response.ttfb"),
     "function_tool": _used_tool,
@@ -160,6 +211,6 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "conversation": _call,
     "turn": _turn_of_pipecat,
     "stt": _heard,
-    "llm": lambda span: _first_byte(span, "metrics.ttfb"),
+    "llm": _answered,
     "tts": _synthesised,
 }

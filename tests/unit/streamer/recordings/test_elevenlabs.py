@@ -138,7 +138,8 @@ def test_a_record_that_comes_as_spans_is_the_same_call(tmp_path: Path) -> None:
     assert "otlp_traces" not in last
     both = read(stored(tmp_path / "call.json", {**record, "otlp_traces": as_spans(record)}))
     assert both.agent == theirs.agent, "where it has entries, they are better"
-    for traces in ({"resourceSpans": 5}, {"resourceSpans": [{"scopeSpans": [{"spans": [{}]}]}]}):
+    broken: tuple[Json, ...] = ({"resourceSpans": 5}, {"resourceSpans": [{"scopeSpans": [{"spans": [{}]}]}]})
+    for traces in broken:
         with pytest.raises(RecordingError, match="otlp_traces"):
             read(stored(tmp_path / "call.json", {**spans, "otlp_traces": traces}))
 
