@@ -258,10 +258,14 @@ class JudgeKind(StrEnum):
     SPEAKABILITY = "speakability"
     FAITHFULNESS = "faithfulness"
     CONVERSATION_PROGRESSION = "conversation_progression"
+    KEY_ENTITIES = "transcription_accuracy_key_entities"
+    USER_FIDELITY = "user_behavioral_fidelity"
 
 
-TEXT_JUDGES: Final = tuple(kind for kind in JudgeKind if kind is not JudgeKind.SUBGOAL)
-"""EVA's metrics that a model judges from the text of a call."""
+TURN_JUDGES: Final = (JudgeKind.CONCISENESS, JudgeKind.SPEAKABILITY, JudgeKind.KEY_ENTITIES)
+CALL_JUDGES: Final = (JudgeKind.FAITHFULNESS, JudgeKind.CONVERSATION_PROGRESSION, JudgeKind.USER_FIDELITY)
+TEXT_JUDGES: Final = tuple(kind for kind in JudgeKind if kind in (*TURN_JUDGES, *CALL_JUDGES))
+"""EVA's metrics that a model judges from the text of a call: those of each turn, and those of the whole call."""
 
 
 class TrialOutcome(StrEnum):

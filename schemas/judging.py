@@ -181,13 +181,13 @@ class TranscriptItem(JudgeModel):
 
     Attributes:
         turn: The conversation's turn; 0 is the greeting.
-        kind: The side that spoke, or whether a tool was called or answered.
+        kind: The side that spoke, or whether a tool was called or answered; `heard` is what the agent understood of the user.
         text: The words, or the parameters or result of a tool as compact JSON.
         tool: Name of the tool; None for an utterance.
     """
 
     turn: int
-    kind: Literal["user", "assistant", "tool_call", "tool_response"]
+    kind: Literal["user", "assistant", "tool_call", "tool_response", "heard"]
     text: Text
     tool: Name | None = None
 
@@ -233,7 +233,8 @@ class JudgeRequest(JudgeModel):
         subgoal: The subgoal in plain words; None for EVA's metrics.
         user_instruction: The caller's instruction, if known.
         agent_brief: The agent's instructions, if known. Only faithfulness uses them.
-        transcript: The call up to the turn, in order. For speakability, only the assistant's text in the turn.
+        transcript: The call up to the turn, in order. For speakability, only the assistant's text in the turn; for key entities,
+            only what the user meant in it and what the agent understood.
         trials: Most answers to ask the model for, an odd number. For EVA's metrics, the model is always asked once.
         stops_early: Whether asking ends once a majority is certain (agent-inspect's optimised mode).
         retry_waves: How often invalid answers are asked again when `stops_early` is off.
@@ -332,11 +333,12 @@ class Rated(JudgeModel):
     """The rating of one of EVA's metrics.
 
     Attributes:
-        rating: On EVA's scale, where higher is better: 1 to 3, for speakability 0 or 1.
+        rating: On EVA's scale, where higher is better: 1 to 3; for speakability and the caller's fidelity 0 or 1; for key entities
+            the number that was understood.
         normalised: The same rating from 0 to 1.
         dimensions: Rating of each judged dimension, 1 to 3, if the metric has dimensions. Below 3, the dimension is flagged.
         not_applicable: Why a dimension was not judged, by its name.
-        failure_modes: Faults of the turn, if the metric names them.
+        failure_modes: Faults of the turn or the call, if the metric names them; for key entities the types that were misunderstood.
     """
 
     outcome: Literal["rated"] = "rated"

@@ -1,7 +1,8 @@
 """The running calls of the topics as a table."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -165,26 +166,41 @@ PLAIN_SECONDS: Final = 5.0
 """From one table to the next where there is no terminal."""
 
 
-async def watch(settings: Settings, since_ms: int, wanted: WantedCalls, *, once: bool, as_json: bool) -> None:
-    """Reads the topic, and shows the wanted calls until a signal; with `once` a single time."""
+async def watch(settings: Settings, since_ms: int, wanted: WantedCalls, show: "Shows") -> None:
+    """Reads the topic, and shows the wanted calls until that ends, or until a signal."""
     watched = WatchedCalls(since_ms, wanted)
     place = f"topic {settings.kafka.topic('scores')} at {settings.bootstrap}"
-    show = _print_json if as_json else _print_once if once else _show
     with stop_on_signals() as stop:
         await first_of(stop.wait(), watched.read(settings.kafka), show(watched, place))
 
 
-async def _print_json(watched: WatchedCalls, _place: str) -> None:
+Shows = Callable[[WatchedCalls, str], Coroutine[Any, Any, None]]
+"""Shows calls that are read from a place, once or until it is cancelled."""
+
+
+async def print_json(watched: WatchedCalls, _place: str) -> None:
+    """Prints the calls once, for programs."""
     await watched.caught_up.wait()
     print_document(calls_document(watched, wall_clock_ms()), indent=2)
 
 
-async def _print_once(watched: WatchedCalls, place: str) -> None:
+async def print_rows(parquet: Path | None, watched: WatchedCalls, _place: str) -> None:
+    """Prints the calls once as rows, or writes them to a file."""
+    from streamer.tables import RUNNING_COLUMNS, RunningCall, print_table, row_of
+
+    await watched.caught_up.wait()
+    at_ms = wall_clock_ms()
+    calls = watched.shown(at_ms).calls
+    print_table(RUNNING_COLUMNS, (row_of(RUNNING_COLUMNS, RunningCall(call, at_ms)) for call in calls), parquet)
+
+
+async def print_once(watched: WatchedCalls, place: str) -> None:
+    """Prints the calls once, for a person."""
     await watched.caught_up.wait()
     output_console().print(plain_table(watched, place, wall_clock_ms()))
 
 
-async def _show(watched: WatchedCalls, place: str) -> None:
+async def show_live(watched: WatchedCalls, place: str) -> None:
     """Shows the calls until cancelled: a screen on a terminal, otherwise a table every few seconds."""
     await watched.caught_up.wait()
     console = output_console()

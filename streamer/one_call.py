@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from consumers.console.page.calls import ReportedCall, Said
 from consumers.console.page.drawing import (
     clock,
+    counted,
     duration,
     expected_call,
     in_words,
@@ -34,7 +35,7 @@ from consumers.runtime.kafka.connection import KafkaRefusedError, partition_coun
 from consumers.runtime.kafka.polling import murmur2_place
 from consumers.runtime.kafka.ranges import records_between
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
-from schemas.closed_sets import InputSource
+from schemas.closed_sets import CALL_JUDGES, InputSource
 from schemas.scores.records import (
     SCORE_RECORD,
     AgentErrorsFact,
@@ -317,8 +318,8 @@ class CallReader:
             seen = []
         if seen:
             return OperatorError(
-                f"{start} has a score {since}, but {len(seen)} events of it came, the newest at {shown_moment(max(seen))} UTC. The "
-                "evaluator has not read them, or refused them: `callgauge quarantine list` and `callgauge doctor` say which."
+                f"{start} has a score {since}, but {counted(len(seen), 'event')} of it came, the newest at {shown_moment(max(seen))} UTC. "
+                "The evaluator has not read them, or refused them: `callgauge quarantine list` and `callgauge doctor` say which."
             )
         return OperatorError(
             f"{start} has a score or an event {since}: of {found.records} records in {where} none is of it. Look further back "
@@ -415,10 +416,10 @@ def _head(shown: ReportedCall) -> Iterator[str]:
         reason = closed.ended_reason or in_words(closed.reason)
         began_ms = first_ms if closed.began_at_ms is None else closed.began_at_ms
         long = "" if closed.ended_at_ms is None else f"{duration(closed.ended_at_ms - began_ms)} long, "
-        yield f"  {shown_moment(began_ms)} UTC, {long}{closed.turns} turns, ended: {reason}"
+        yield f"  {shown_moment(began_ms)} UTC, {long}{counted(closed.turns, 'turn')}, ended: {reason}"
     for errors in shown.of(AgentErrorsFact):
         of = "" if errors.component is None else f", of {errors.component}"
-        yield f"  the agent reported {errors.errors} errors, the newest at {shown_moment(errors.last_ms)} UTC{of}"
+        yield f"  the agent reported {counted(errors.errors, 'error')}, the newest at {shown_moment(errors.last_ms)} UTC{of}"
 
 
 def _turns(shown: ReportedCall) -> Iterator[str]:
@@ -517,9 +518,7 @@ def _goals(shown: ReportedCall) -> Iterator[str]:
 def _ratings(shown: ReportedCall) -> Iterator[str]:
     """Yields the ratings of the whole call by text judges, each with the dimensions that they could not judge."""
     whole = shown.whole
-    rated = (
-        {} if whole is None else {name: getattr(whole, name) for name in ("faithfulness", "conversation_progression")}
-    )
+    rated = {} if whole is None else {kind.value: getattr(whole, kind) for kind in CALL_JUDGES}
     judged = {name: rating for name, rating in rated.items() if isinstance(rating, TextRating)}
     if judged:
         yield from ("", "Judged:")

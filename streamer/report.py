@@ -1,10 +1,7 @@
 """The report of recorded calls: the file, the comparison of trials in it, and a table for the terminal."""
 
-import contextlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from markupsafe import Markup
@@ -15,7 +12,6 @@ from consumers.console.page.drawing import Redacts, duration, seconds
 from consumers.console.page.rendering import render
 from consumers.console.page.sections import Moment, Standout, end_in_words, standouts
 from consumers.console.page.whole import page_of
-from consumers.runtime.process import OperatorError
 from schemas.scores.records import Scored
 from streamer.offline.contexts import folded_recording
 from streamer.offline.scoring import RecordedScoring
@@ -122,6 +118,12 @@ def summary_table(calls: Iterable[CallSummary]) -> Table:
     return table
 
 
+def unknown_lines(calls: Iterable[CallSummary]) -> Iterator[str]:
+    """What the question mark of the table means, if it has one."""
+    if any(cell.endswith("?") for call in calls for cell in call.cells):
+        yield "goals: ? marks a call with subgoals whose verdict is not known; `callgauge report` says why."
+
+
 def standout_lines(calls: Sequence[CallSummary]) -> Iterator[str]:
     """The parts of the calls to look at first; one sentence if there are none."""
     if not any(call.standouts for call in calls):
@@ -137,39 +139,3 @@ def _in_words(moment: Moment) -> str:
     if moment.turn is None:
         return moment.text
     return f"turn {moment.turn}{f' ({moment.text})' if moment.text else ''}"
-
-
-# The work of the command `report`: writes the page.
-
-
-class ReportFileError(OperatorError):
-    """The page cannot be written."""
-
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(
-            f"{path}: the report cannot be written here: {why}. Nothing was written; name another place with -o."
-        )
-        self.path = path
-
-
-def require_place(path: Path) -> None:
-    """Checks the place before anything is read, so that nobody waits for a page that cannot be written."""
-    folder = path.parent
-    if path.is_dir():
-        raise ReportFileError(path, "it is a folder")
-    if not folder.is_dir():
-        raise ReportFileError(path, f"there is no folder {folder}")
-    if not os.access(folder, os.W_OK):
-        raise ReportFileError(path, f"the folder {folder} is not ours to write in")
-
-
-def write_page(path: Path, text: str) -> None:
-    """Writes the whole file or none of it."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise ReportFileError(path, error.strerror or type(error).__name__) from error

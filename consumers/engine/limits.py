@@ -170,7 +170,7 @@ class GoalRules(BaseModel):
     )
     text_judges: tuple[JudgeKind, ...] = Field(
         (),
-        description="EVA's metrics to be judged too: conciseness, speakability, faithfulness, conversation_progression.",
+        description=f"EVA's metrics to be judged too: {', '.join(TEXT_JUDGES)}.",
     )
     stall_turns: int = Field(4, gt=0, description="Turns without a further subgoal after which a call is stuck.")
     stall_ms: int = Field(120_000, gt=0, description="The same in ms of broker time.")

@@ -4,12 +4,13 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from consumers.exporter.settings import OtlpSettings
 from consumers.runtime.process import OperatorError
 from schemas import evaluation_event as names
+from schemas.closed_sets import CALL_JUDGES, TURN_JUDGES, JudgeKind
 from schemas.evaluation_event import EVENT_NAME
 from schemas.scores.live_view import Subject, is_withdrawn
 from schemas.scores.records import (
@@ -22,6 +23,7 @@ from schemas.scores.records import (
     Result,
     Scored,
     SubgoalScore,
+    TextRating,
     TurnValues,
 )
 
@@ -113,24 +115,27 @@ def _results(record: AnyScoreRecord) -> Iterator[tuple[str, Result | None, Mappi
                     timing.result,
                     {names.ANCHOR: None if timing.anchor is None else timing.anchor.value},
                 )
-            for name, rating in (("conciseness", record.conciseness), ("speakability", record.speakability)):
-                yield name, None if rating is None else rating.result, {}
+            yield from _ratings(record, TURN_JUDGES)
         case CallValues():
             for eva_name, score in record.eva.items():
                 eva_anchor = None if score.anchor is None else score.anchor.value
                 yield eva_name, score.result, {names.NORMALIZED: score.normalized, names.ANCHOR: eva_anchor}
             yield "tool_correctness", record.tool_correctness, {}
             yield "success", record.success_final_turn, _label(record.success_final_turn, "success", "failure")
-            for name, rating in (
-                ("faithfulness", record.faithfulness),
-                ("conversation_progression", record.conversation_progression),
-            ):
-                yield name, None if rating is None else rating.result, {}
+            yield from _ratings(record, CALL_JUDGES)
         case ProgressScore():
             yield "progress", record.result, {}
         case SubgoalScore():
             label = _label(record.result, "reached", "open")
             yield "subgoal", record.result, {names.SUBGOAL_ID: record.subgoal_id, **label}
+
+
+def _ratings(
+    record: TurnValues | CallValues, kinds: Iterable[JudgeKind]
+) -> Iterator[tuple[str, Result | None, Mapping[str, str | float | None]]]:
+    for kind in kinds:
+        rating: TextRating | None = getattr(record, kind)
+        yield kind.value, None if rating is None else rating.result, {}
 
 
 def _label(result: Result | None, one: str, zero: str) -> dict[str, str | float | None]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, assert_never
 
-from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS, Speaker, UnscoredReason
+from schemas.closed_sets import CALL_JUDGES, GOAL_REASONS, LATENCY_REASONS, TURN_JUDGES, Speaker, UnscoredReason
 from schemas.metrics.catalogue import metric_named
 from schemas.metrics.exporter import USED_AMOUNTS
 from schemas.scores.live_view import CallGoals
@@ -210,12 +210,14 @@ class CallSoFar(NamedTuple):
         user_turns: Waits for an answer in its newest turn.
         interruptions: Those in turns that it has not left.
         is_over: Whether it only waits for verdicts.
+        version: The agent's version; None if the call does not say it.
     """
 
     goals: CallGoals = CallGoals()
     user_turns: UserTurns = UserTurns()
     interruptions: Interruptions = Interruptions()
     is_over: bool = False
+    version: str | None = None
 
     @property
     def progress(self) -> float | None:
@@ -225,9 +227,9 @@ class CallSoFar(NamedTuple):
     def after(self, record: AnyScoreRecord) -> "CallSoFar":
         """Returns the call after one more record."""
         is_over = self.is_over or (isinstance(record, CallValues) and record.is_over)
-        return CallSoFar(
-            self.goals.after(record), self.user_turns.after(record), self.interruptions.after(record), is_over
-        )
+        version = record.version or self.version if isinstance(record, CallStartedFact) else self.version
+        goals, user_turns = self.goals.after(record), self.user_turns.after(record)
+        return CallSoFar(goals, user_turns, self.interruptions.after(record), is_over, version)
 
 
 @dataclass(slots=True)
@@ -331,7 +333,7 @@ MAX_EXEMPLAR_CHARS: Final = 128 - len(EXEMPLAR_NAME)
 
 REVISED_LATENCY: Final = "turn_response_latency"
 
-_COUNTED_WHEN_UNSCORED: Final[frozenset[TurnValueName]] = frozenset({"turn_taking", "conciseness", "speakability"})
+_COUNTED_WHEN_UNSCORED: Final[frozenset[str]] = frozenset({"turn_taking", *(kind.value for kind in TURN_JUDGES)})
 """Values of turns that are counted when they are unknown, in addition to the latency."""
 _SCHEMA_THAT_RESTATES: Final = 1
 """Schema version whose final records may repeat earlier ones with the same revision."""
@@ -414,6 +416,8 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
                 yield Observed("callgauge_call_ppt_ratio", who, last.ppt)
             if call.progress is not None:
                 yield Observed("callgauge_call_progress_ratio", who, call.progress)
+                if call.version is not None:
+                    yield Observed("callgauge_version_score_ratio", (*who, call.version, "progress"), call.progress)
                 if call.goals.goal_set is not None:
                     labels = (*who, call.goals.goal_set)
                     yield Observed("callgauge_goal_set_progress_ratio", labels, call.progress)
@@ -439,6 +443,8 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
         case CallValues():
             if record.status is TurnStatus.FINAL:
                 yield from _call(record, who)
+                if call.version is not None:
+                    yield from _of_version(record, (*who, call.version))
                 if record.success_final_turn is not None:
                     yield from _success(record.success_final_turn, who, call.goals.goal_set)
         case _:
@@ -476,11 +482,11 @@ def _turn(record: TurnValues, who: Who) -> Iterator[Sample]:
                 yield Observed("callgauge_turn_taking_ratio", (*who, anchor), value)
             case "estimate_error_ms", TurnValues(estimate_error=error) if error is not None:
                 yield Observed("callgauge_estimate_error_seconds", who, to_seconds(abs(error.error_ms)))
-            case "conciseness", TurnValues(conciseness=TextRating(result=Scored(value=value))):
-                yield Observed("callgauge_text_rating_ratio", (*who, name), value)
-            case "speakability", TurnValues(speakability=TextRating(result=Scored(value=value))):
-                yield Observed("callgauge_text_rating_ratio", (*who, name), value)
             case _:
+                match getattr(record, name) if name in TURN_JUDGES else None:
+                    case TextRating(result=Scored(value=value)):
+                        yield Observed("callgauge_text_rating_ratio", (*who, name), value)
+                        continue
                 raise UncountableRecordError(
                     f"a row of a turn knows {name[:40]!r} for the first time and has no such value"
                 )
@@ -529,11 +535,10 @@ def _call(record: CallValues, who: Who) -> Iterator[Sample]:
             yield Counted("callgauge_stage_disagreements_total", (*who, stage), agreement.disputed)
     if record.tool_correctness is not None:
         yield from _final("tool_correctness", record.tool_correctness, "callgauge_tool_correctness_ratio", who)
-    ratings = {"faithfulness": record.faithfulness, "conversation_progression": record.conversation_progression}
-    for name, rating in ratings.items():
-        if rating is not None:
-            yield from _final(name, rating.result, "callgauge_text_rating_ratio", (*who, name))
     yield from _told(record, who)
+    for kind in CALL_JUDGES:
+        if (rating := getattr(record, kind)) is not None:
+            yield from _final(kind.value, rating.result, "callgauge_text_rating_ratio", (*who, kind.value))
     for anchor, latencies in record.latencies.items():
         yield Counted("callgauge_turns_final_total", (*who, anchor, "measured"), latencies.measured)
         yield Counted("callgauge_turns_final_total", (*who, anchor, "overlapped"), latencies.overlapped)
@@ -573,6 +578,16 @@ def _known(name: str, labels: tuple[str, ...], result: Result) -> Iterator[Sampl
         metric = metric_named(name)
         value = to_seconds(result.value) if metric.unit == "seconds" else result.value
         yield Counted(name, labels, value) if metric.type == "counter" else Observed(name, labels, value)
+
+
+def _of_version(record: CallValues, labels: tuple[str, ...]) -> Iterator[Sample]:
+    """Observes the values that tell one version of an agent from the next."""
+    ratings = {kind.value: rating.result for kind in CALL_JUDGES if (rating := getattr(record, kind)) is not None}
+    of_eva = {name: score.result for name in ("eva_turn_taking", "eva_x_mean") if (score := record.eva.get(name))}
+    own = {"success": record.success_final_turn, "tool_correctness": record.tool_correctness}
+    for name, result in {**own, **of_eva, **ratings}.items():
+        if isinstance(result, Scored):
+            yield Observed("callgauge_version_score_ratio", (*labels, name), result.value)
 
 
 def _success(result: Result, who: Who, goal_set: str | None) -> Iterator[Sample]:

@@ -7,7 +7,7 @@ names in conditions, and tables for programs have them in this order. Unknown is
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from schemas.closed_sets import FAILED_USES
 from schemas.scores.live_view import CallFold, CallView, newest_scores
@@ -25,6 +25,7 @@ from schemas.scores.records import (
 )
 
 Value = str | int | float | None
+Of = TypeVar("Of")
 
 
 class CallOnFile(NamedTuple):
@@ -62,8 +63,8 @@ class CallOnFile(NamedTuple):
         )
 
 
-class Column(NamedTuple):
-    """A column of the table of calls.
+class Column(NamedTuple, Generic[Of]):
+    """A column of a table, for example of calls.
 
     Attributes:
         name: Its name, with the unit at the end.
@@ -75,7 +76,7 @@ class Column(NamedTuple):
     name: str
     kind: Literal["text", "integer", "real"]
     meaning: str
-    of: Callable[[CallOnFile], Value]
+    of: Callable[[Of], Value]
 
 
 def scored(result: Result | None) -> float | None:
@@ -137,7 +138,7 @@ def _names(names: Iterable[str]) -> str | None:
     return ", ".join(dict.fromkeys(sorted(names))) or None
 
 
-CALL_COLUMNS: Final[tuple[Column, ...]] = (
+CALL_COLUMNS: Final[tuple[Column[CallOnFile], ...]] = (
     Column("conversation_id", "text", "the call", lambda call: call.view.conversation_id),
     Column("agent", "text", "the voice agent", lambda call: call.view.labels.agent),
     Column("tenant", "text", "whose call it is", lambda call: call.view.labels.tenant),

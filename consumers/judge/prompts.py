@@ -71,6 +71,18 @@ FAILURE_MODES: Final = (
     "over_enumeration_or_list_exhaustion",
     "contextually_disproportionate_detail",
 )
+CORRUPTIONS: Final = (
+    "extra_modifications",
+    "premature_ending",
+    "missing_information",
+    "duplicate_modifications",
+    "decision_tree_violation",
+    "wrong_language",
+)
+"""How a simulated caller may spoil a call, as EVA names it."""
+MAX_ENTITIES: Final = 100
+"""Key entities of a turn in an answer."""
+MAX_ENTITY_TYPE_CHARS: Final = 40
 POLICIES: Final = "violating_policies"
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 DIMENSIONS: Final[Mapping[JudgeKind, tuple[str, ...]]] = MappingProxyType(
@@ -134,11 +146,20 @@ def schema_of(kind: JudgeKind, not_applicable: Collection[str] = ()) -> dict[str
     elif kind is JudgeKind.CONCISENESS:
         fields["rating"] = {"type": ["integer", "null"], "enum": [WORST, SLIGHT, BEST, None]}
         fields["failure_modes"] = {"type": "array", "items": {"type": "string", "enum": list(FAILURE_MODES)}}
-    elif kind is JudgeKind.SPEAKABILITY:
+    elif kind is JudgeKind.KEY_ENTITIES:
+        entity = {"type": {"type": "string"}, "is_right": {"type": "boolean"}, "is_left_out": {"type": "boolean"}}
+        fields["entities"] = {"type": "array", "items": _closed(entity)}
+    elif kind in (JudgeKind.SPEAKABILITY, JudgeKind.USER_FIDELITY):
         fields["rating"] = {"type": "integer", "enum": [0, 1]}
+        if kind is JudgeKind.USER_FIDELITY:
+            fields["failure_modes"] = {"type": "array", "items": {"type": "string", "enum": list(CORRUPTIONS)}}
     else:
         asked = [name for name in DIMENSIONS[kind] if name not in not_applicable]
         fields |= {name: {"type": "integer", "enum": [WORST, SLIGHT, BEST]} for name in asked}
+    return _closed(fields)
+
+
+def _closed(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
@@ -200,6 +221,13 @@ def _rating_in(
         return None if rating is None else Rated(rating=rating, normalised=float(rating))
     if kind is JudgeKind.CONCISENESS:
         return _conciseness_in(found)
+    if kind is JudgeKind.KEY_ENTITIES:
+        return _entities_in(found.get("entities"))
+    if kind is JudgeKind.USER_FIDELITY:
+        rating, modes = _whole(found.get("rating"), 0, 1), _modes_in(found, CORRUPTIONS)
+        if rating is None or modes is None:
+            return None
+        return Rated(rating=rating, normalised=float(rating), failure_modes=() if rating else modes)
     asked = [name for name in DIMENSIONS[kind] if name not in not_applicable]
     dimensions = {name: _whole(found.get(name), WORST, BEST) for name in asked}
     known = {name: rating for name, rating in dimensions.items() if rating is not None}
@@ -211,16 +239,42 @@ def _rating_in(
 
 
 def _conciseness_in(found: Mapping[str, Any]) -> Rated | NotRateable | None:
-    modes = found.get("failure_modes")
-    if "rating" not in found or not isinstance(modes, list) or not all(mode in FAILURE_MODES for mode in modes):
+    modes = _modes_in(found, FAILURE_MODES)
+    if "rating" not in found or modes is None:
         return None
     if found["rating"] is None:
         return NotRateable(reason="the assistant says nothing in this turn")
     rating = _whole(found["rating"], WORST, BEST)
     if rating is None:
         return None
-    flagged = tuple(mode for mode in FAILURE_MODES if mode in modes) if rating < BEST else ()
-    return Rated(rating=rating, normalised=_normalised(rating), failure_modes=flagged)
+    return Rated(rating=rating, normalised=_normalised(rating), failure_modes=modes if rating < BEST else ())
+
+
+def _modes_in(found: Mapping[str, Any], known: Collection[str]) -> tuple[str, ...] | None:
+    """The failure modes in an answer, each once; None unless it has a list of known ones."""
+    modes = found.get("failure_modes")
+    if not isinstance(modes, list) or not all(mode in known for mode in modes):
+        return None
+    return tuple(mode for mode in known if mode in modes)
+
+
+def _entities_in(entities: Any) -> Rated | NotRateable | None:
+    """The share of a turn's key entities that the agent understood, leaving out those that were not said in full, or are hidden."""
+    if not isinstance(entities, list) or len(entities) > MAX_ENTITIES:
+        return None
+    counted: list[tuple[str, bool]] = []
+    for entity in entities:
+        match entity:
+            case {"type": str(name), "is_right": bool(is_right), "is_left_out": bool(is_left_out)}:
+                if not is_left_out:
+                    counted.append((plain(name)[:MAX_ENTITY_TYPE_CHARS], is_right))
+            case _:
+                return None
+    if not counted:
+        return NotRateable(reason="the user says no name, number or other key entity in this turn")
+    right = sum(is_right for _, is_right in counted)
+    wrong = dict.fromkeys(name for name, is_right in counted if not is_right)
+    return Rated(rating=right, normalised=right / len(counted), failure_modes=tuple(wrong))
 
 
 def _progression(dimensions: Mapping[str, int]) -> int:

@@ -125,6 +125,26 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     (
+        "Versions",
+        (
+            Chart(
+                "Success by version",
+                "Share of the closed calls of each version of the agents that reached every subgoal, of those where that is known. "
+                "`call_started` says the version; `callgauge history compare` tells chance from change.",
+                "percentunit",
+                12,
+                _mean("callgauge_version_score_ratio", "agent, version", 'WHOSE,name="success"'),
+            ),
+            Chart(
+                "Scores by version",
+                "Mean of each score of closed calls by version, over the chosen agents.",
+                "percentunit",
+                12,
+                _mean("callgauge_version_score_ratio", "version, name"),
+            ),
+        ),
+    ),
+    (
         "Tools",
         (
             Chart(

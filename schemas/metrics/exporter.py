@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from schemas.closed_sets import (
+    CALL_JUDGES,
     GOAL_REASONS,
     LATENCY_REASONS,
     Anchor,
@@ -43,6 +44,7 @@ GOAL_EDGES: Final = (0.0, 0.5, 1.0)
 
 _AGENT = Label("agent", "the voice agent, as `call_started` names it", cap=50)
 _ENVIRONMENT = Label("environment", "where the agent runs", cap=10)
+_AGENT_VERSION = Label("version", "the agent's version, as `call_started` says it", cap=50, yields=True)
 _GOAL_SET = Label("goal_set", "the name of the goal set", cap=50)
 _TOOL = Label("tool", "the tool's name", cap=50)
 _CALL_OUTCOME = Label("outcome", "why the call closed", words_of(CloseReason))
@@ -96,6 +98,11 @@ _FINAL_SCORE = Label(
     "name",
     "the score's name",
     ("tool_correctness", *_TEXT_METRICS, "turn_taking", "eva_response_speed", *_EVA_RATIOS),
+)
+_VERSION_SCORE = Label(
+    "name",
+    "the score's name",
+    ("success", "progress", "tool_correctness", "eva_turn_taking", "eva_x_mean", *map(str, CALL_JUDGES)),
 )
 _SCORE_NAME = Label("name", "the score's name", ("turn_response_latency",))
 _TENANT_IF_ROOM = replace(
@@ -269,6 +276,9 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EXPORTER.histogram("callgauge_eva_score_ratio", "ratio", RATIO_EDGES, *_WHOSE, _EVA_RATIO)(
         "EVA's metrics of a call that need no judge, and its composites, from 0 to 1, observed when the call closes."
+    ),
+    _EXPORTER.histogram("callgauge_version_score_ratio", "ratio", (0.5, 1.0), *_WHOSE, _AGENT_VERSION, _VERSION_SCORE)(
+        "Scores from 0 to 1 of closed calls whose agent says its version, so that one version can be compared with the next."
     ),
     _EXPORTER.counter("callgauge_scores_unscored_total", "scores", *_WHOSE, _FINAL_SCORE)(
         "Tool correctness, ratings of text, timing of turns and EVA's metrics that nobody can know at the end of the call, each "

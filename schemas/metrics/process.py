@@ -21,7 +21,7 @@ _HTTP_LIMIT = Label(
     ("request_time", "answer_time", "connections", "scrapes"),
 )
 _CAPPED_LABEL = Label(
-    "label", "the label whose cap was reached", ("agent", "tenant", "environment", "goal_set", "tool")
+    "label", "the label whose cap was reached", ("agent", "tenant", "environment", "goal_set", "tool", "version")
 )
 _VERSION = Label("version", "the installed version")
 _STEP = Label(

@@ -378,7 +378,14 @@ class TurnTalk(ScoreModel):
 
 # The two records of `scores` that hold measured values: a row for each turn, and one for the whole call.
 
-TurnValueName = Literal["voice_to_voice_latency_ms", "turn_taking", "estimate_error_ms", "conciseness", "speakability"]
+TurnValueName = Literal[
+    "voice_to_voice_latency_ms",
+    "turn_taking",
+    "estimate_error_ms",
+    "conciseness",
+    "speakability",
+    "transcription_accuracy_key_entities",
+]
 """Values of a turn that metrics count or observe once. `CallValues.unscored_turns` counts the turns without them."""
 
 STAGE_PREFIX: Final = "stages."
@@ -388,9 +395,10 @@ STAGE_PREFIX: Final = "stages."
 class TextRating(ScoreModel):
     """A judge's rating of a text by one of EVA's metrics; `result` is from 0 to 1.
 
-    Conciseness and speakability rate a turn, the greeting included. Faithfulness and conversation progression rate the call up
-    to `through_turn`: for faithfulness the lowest rating so far counts, for conversation progression the newest. `rating` and
-    `dimensions` are on EVA's scale. `not_applicable` says why a dimension was not judged, by its name.
+    Conciseness, speakability and the accuracy of key entities rate a turn, the greeting included. Faithfulness and conversation
+    progression rate the call up to `through_turn`: for faithfulness the lowest rating so far counts, for conversation progression
+    the newest. The fidelity of a simulated caller rates the call that is over. `rating` and `dimensions` are on EVA's scale; for
+    key entities, `rating` is how many were understood. `not_applicable` says why a dimension was not judged, by its name.
     """
 
     result: Result
@@ -458,6 +466,8 @@ class TurnValues(CallRecord):
         estimate_error: Error of the live estimate of an ElevenLabs agent's latency.
         conciseness: A judge's rating.
         speakability: A judge's rating.
+        transcription_accuracy_key_entities: A judge's rating: the share of the names, numbers and other key entities of a simulated
+            caller that the agent's transcript has right.
         first_known: The values that no earlier revision had, which histograms observe now: names of `TurnValueName`, and
             names of stages behind `stages.`.
         is_withdrawn: Whether there is no such turn.
@@ -480,6 +490,7 @@ class TurnValues(CallRecord):
     estimate_error: EstimateError | None = None
     conciseness: TextRating | None = None
     speakability: TextRating | None = None
+    transcription_accuracy_key_entities: TextRating | None = None
     first_known: tuple[str, ...] = ()
     is_withdrawn: bool = False
     outcome: TurnOutcome | None = None
@@ -570,6 +581,7 @@ class CallValues(CallRecord):
         success_final_turn: 1 when every subgoal was reached by the last turn that counts, otherwise 0; at the close.
         faithfulness: A judge's rating.
         conversation_progression: A judge's rating.
+        user_behavioral_fidelity: A judge's rating: 1 if a simulated caller did what its instruction says, otherwise 0.
         latencies: By anchor, the final latencies of the turns that have one; at the close. The turns without one are in
             `unscored_turns`.
         unscored_turns: By value, the number of turns in which it is unknown, by reason; at the close.
@@ -593,6 +605,7 @@ class CallValues(CallRecord):
     success_final_turn: Result | None = None
     faithfulness: TextRating | None = None
     conversation_progression: TextRating | None = None
+    user_behavioral_fidelity: TextRating | None = None
     latencies: dict[Anchor, FinalLatencies] = Field(default_factory=dict)
     unscored_turns: dict[TurnValueName, dict[UnscoredReason, int]] = Field(default_factory=dict)
     unscored_subgoals: dict[UnscoredReason, int] = Field(default_factory=dict)

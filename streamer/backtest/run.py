@@ -368,7 +368,7 @@ def _headlines(plan: BacktestPlan, comparison: Comparison) -> Iterator[str]:
     compared = calls.equal + calls.changed
     yield f"Calls that {what} from {since} to {until} UTC, evaluated again: {compared + calls.only_now}"
     if plan.obeys_facts:
-        yield "The order of records and the goals of calls are those of the log."
+        yield "The order of records and the goals of calls are those of the log; --without-facts takes today's goals."
     total = comparison.total()
     if compared and not total.differing:
         yield f"No difference: {total.equal} final scores of {counted(compared, 'call')} are equal."

@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -10,14 +10,19 @@ from streamer.cli.options import (
     SINCE_HELP,
     AgentOption,
     ConfigOption,
+    CsvOption,
     GoalsOption,
     JsonOption,
     JudgeOption,
     JudgeSwitch,
+    ParquetOption,
     PathsArgument,
     ProcessesOption,
+    Rows,
+    RowsOption,
     VerdictsOption,
     require_judge,
+    wants_table,
 )
 
 if TYPE_CHECKING:
@@ -80,13 +85,15 @@ def find(
     most: Annotated[int, typer.Option("--most", metavar="N", min=1, max=10_000, help="Most calls to print.")] = 50,
     folder: FolderOption = None,
     as_json: JsonOption = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print all columns as a table for programs.")] = False,
+    as_csv: CsvOption = False,
+    parquet: ParquetOption = None,
+    kind: RowsOption = Rows.CALLS,
     config: ConfigOption = None,
 ) -> None:
     """Finds past calls and prints a row for each, the worst first.
 
     A condition is a column, a comparison and a value, as in "p95_ms > 3000", "failed_tools ~ payment" (contains) or
-    "success = 0". A call whose value is unknown meets no condition. docs/history.md lists the columns.
+    "success = 0". A call whose value is unknown meets no condition. docs/tables.md lists the columns.
 
     Nothing is changed, and no broker is needed.
 
@@ -94,13 +101,18 @@ def find(
         callgauge history find --since 7d --agent desk --where "p95_ms > 3000"
         callgauge history find --where "failed_tools ~ payment" --text refund
         callgauge history find --since 30d --most 10000 --csv > calls.csv
+        callgauge history find --where "success = 0" --rows turns --parquet turns.parquet
     """
     from consumers.history.rows import COLUMN_NAMES
     from consumers.history.search import Question, QuestionError
     from consumers.runtime.process import wall_clock_ms
-    from streamer.terminal import output_console, print_document, print_line, say
+    from streamer.tables import CALL_COLUMNS, TURN_COLUMNS, print_table, require_parquet, turn_rows
+    from streamer.terminal import output_console, print_document, say
     from streamer.time_bounds import moment_given
 
+    is_table = wants_table(as_csv, parquet, as_json)
+    if parquet is not None:
+        require_parquet(parquet)
     if sort not in COLUMN_NAMES:
         raise QuestionError(f"--sort {sort!r}: there is no such column. The columns are {', '.join(COLUMN_NAMES)}.")
     question = Question(
@@ -113,16 +125,19 @@ def find(
     )
     with _opened(folder, config) as store:
         rows = store.find(question)
+        if is_table and kind is Rows.TURNS:
+            calls = (store.call_records(str(row["conversation_id"]))[0] for row in rows)
+            print_table(TURN_COLUMNS, (turn for records in calls for turn in turn_rows(records)), parquet)
     if as_json:
         print_document(rows)
-    elif as_csv:
-        for line in csv_lines(rows, COLUMN_NAMES):
-            print_line(line)
+    elif is_table:
+        if kind is Rows.CALLS:
+            print_table(CALL_COLUMNS, ([row[name] for name in COLUMN_NAMES] for row in rows), parquet)
     elif rows:
         output_console().print(_table(rows))
     if not as_json and len(rows) == most:
         say(f"These are the first {most} by {sort}; --most shows more.")
-    elif not rows and not as_json and not as_csv:
+    elif not rows and not as_json and not is_table:
         say(f"No call in {store.folder} is like that.")
 
 
@@ -288,29 +303,6 @@ def _conditions(where: "Sequence[str] | None", **labels: str | None) -> "list[Co
         *(Condition(column, "=", value) for column, value in labels.items() if value is not None),
         *(Condition.parse(text) for text in where or ()),
     ]
-
-
-def csv_lines(rows: "Sequence[dict[str, Value]]", columns: "Sequence[str]") -> "list[str]":
-    """Returns a table as lines of CSV, the first with the names of the columns; unknown is empty.
-
-    A text that a spreadsheet would take for a formula begins with an apostrophe.
-    """
-    import csv
-    import io
-
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([_safe(row[column]) for column in columns])
-    return text.getvalue().splitlines()
-
-
-def _safe(value: Any) -> Any:
-    if isinstance(value, str):
-        value = " ".join(value.split())
-        return f"'{value}" if value[:1] in {"=", "+", "-", "@"} else value
-    return value
 
 
 def _table(rows: "Sequence[dict[str, Value]]") -> "Table":

@@ -63,6 +63,35 @@ def since_in_words(since: str | None) -> str:
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document, for programs.")]
 
+CsvOption = Annotated[
+    bool, typer.Option("--csv", help="Print rows for programs, as CSV; docs/tables.md lists the columns.")
+]
+ParquetOption = Annotated[
+    Path | None, typer.Option("--parquet", metavar="FILE", help="Write these rows to a Parquet file.")
+]
+
+
+class Rows(StrEnum):
+    """The rows of a table for programs."""
+
+    CALLS = "calls"
+    TURNS = "turns"
+
+
+RowsOption = Annotated[Rows, typer.Option("--rows", help="A row for each call, or for each turn.")]
+
+
+def wants_table(as_csv: bool, parquet: Path | None, *others: object) -> bool:  # noqa: FBT001 - the option itself
+    """Whether rows for programs are asked for.
+
+    Raises:
+        BadParameter: So are other results.
+    """
+    wanted = as_csv or parquet is not None
+    if wanted and as_csv + (parquet is not None) + any(others) > 1:
+        raise typer.BadParameter("--csv, --parquet and other forms of the result exclude each other: choose one.")
+    return wanted
+
 
 class JudgeSwitch(StrEnum):
     """Whether a judge is asked."""

@@ -83,7 +83,8 @@ def report(
     from streamer.offline.call_work import Done, found_calls, places_of, reading, score_each
     from streamer.offline.scoring import RecordedScoring, plan_from
     from streamer.recordings.reader import goals_for
-    from streamer.report import page, reported_call, require_place
+    from streamer.report import page, reported_call
+    from streamer.result_file import require_place
     from streamer.settings.listing import settings_from
 
     require_judge(verdicts, judge)
@@ -126,9 +127,10 @@ def report(
 
 def _write(place: Path, text: str, calls: int) -> None:
     from consumers.console.page.drawing import counted
-    from streamer.report import write_page
+    from streamer.result_file import written_whole
 
-    write_page(place, text)
+    with written_whole(place) as beside:
+        beside.write_text(text, encoding="utf-8")
     say(f"Report of {counted(calls, 'call')}, {len(text.encode()):,} bytes: {place}")
 
 

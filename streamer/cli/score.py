@@ -13,13 +13,18 @@ from streamer.cli.options import (
     AgentOption,
     ArrivalOption,
     ConfigOption,
+    CsvOption,
     GoalsOption,
     JudgeOption,
     JudgeSwitch,
+    ParquetOption,
     PathsArgument,
     ProcessesOption,
+    Rows,
+    RowsOption,
     VerdictsOption,
     require_judge,
+    wants_table,
 )
 from streamer.facts import Scorer
 
@@ -28,6 +33,7 @@ if TYPE_CHECKING:  # brought when the command runs
     from streamer.offline.scoring import RecordedScoring, ScoringPlan
     from streamer.recordings.files import RecordedCall
     from streamer.settings.all_settings import Settings
+    from streamer.tables import Row
 
 app = typer.Typer(add_completion=False)
 
@@ -51,6 +57,9 @@ def score(
             "--format", help="Score records, a table for people, or results in the encoding of EVA or agent-inspect."
         ),
     ] = ScoreFormat.RECORDS,
+    as_csv: CsvOption = False,
+    parquet: ParquetOption = None,
+    rows: RowsOption = Rows.CALLS,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
     all_records: Annotated[
@@ -77,7 +86,8 @@ def score(
     each score is printed: its value at the end of the call. No broker is needed.
 
     With --format table each call is one row: how long callers waited, which goals were reached, how it ended. Below it is
-    what stands out, turn by turn.
+    what stands out, turn by turn. --csv and --parquet are tables for programs, with a row for each call or, with
+    --rows turns, for each turn.
 
     Time is the time of the events, and silence lasts as long as in the recording. Limits that would cut a recording off
     do not apply; all other settings do.
@@ -99,6 +109,7 @@ def score(
     Examples:
         callgauge score sample --format table
         callgauge score output/my-run > scores.jsonl
+        callgauge score output/my-run --csv --rows turns > turns.csv
         callgauge score records/1.1.2 --goals airline_dataset.jsonl > scores.jsonl
         callgauge score calls.jsonl.gz --goals goals/ --all
         callgauge score calls.jsonl.gz --format eva > metrics.jsonl
@@ -112,6 +123,7 @@ def score(
 
     require_judge(verdicts, judge)
     asks_judge = judge is JudgeSwitch.ON
+    is_table = wants_table(as_csv, parquet, output is not ScoreFormat.RECORDS, all_records)
     if output is ScoreFormat.AGENT_INSPECT:
         if all_records or arrival is not None or processes is not None:
             raise typer.BadParameter("A trace has no events: leave out --all, --arrival and --processes.")
@@ -143,6 +155,9 @@ def score(
     if output is ScoreFormat.TABLE:
         _print_table(found, plan, settings, verdicts)
         return
+    if is_table:
+        _write_rows(found, plan, settings, verdicts, rows, parquet, processes)
+        return
     with reading(total_of(found)) as read:
 
         def show(done: "Done[str]") -> None:
@@ -153,6 +168,38 @@ def score(
     read.require_all("read and printed")
 
 
+def _write_rows(
+    found: "list[Found]",
+    plan: "ScoringPlan",
+    settings: "Settings",
+    verdicts: Path | None,
+    rows: Rows,
+    parquet: Path | None,
+    processes: int | None,
+) -> None:
+    from streamer.offline.call_work import places_of, reading, score_each, total_of
+    from streamer.tables import CALL_COLUMNS, TURN_COLUMNS, table
+
+    columns = TURN_COLUMNS if rows is Rows.TURNS else CALL_COLUMNS
+    with (
+        table(columns, parquet) as put,
+        reading(total_of(found), stopped=None if parquet is None else "no file was written") as read,
+    ):
+
+        def take(done: "Done[list[Row]]") -> None:
+            read.add(done, put(done.result or ()))
+
+        shape = partial(_rows, rows)
+        score_each(places_of(found), plan, shape, take, settings, read, processes=processes, verdicts=verdicts)
+    read.require_all("read and written")
+
+
+def _rows(rows: Rows, scoring: "RecordedScoring") -> "list[Row]":
+    from streamer.tables import call_rows, turn_rows
+
+    return (turn_rows if rows is Rows.TURNS else call_rows)(scoring.records)
+
+
 def _lines(scoring: "RecordedScoring", *, all_records: bool) -> str:
     records = scoring.records if all_records else scoring.final_records()
     return "".join(record.model_dump_json() + "\n" for record in records)
@@ -161,7 +208,14 @@ def _lines(scoring: "RecordedScoring", *, all_records: bool) -> str:
 def _print_table(found: "list[Found]", plan: "ScoringPlan", settings: "Settings", verdicts: Path | None) -> None:
     from consumers.engine.redaction.redactor import Redactor
     from streamer.offline.call_work import places_of, reading, score_each
-    from streamer.report import CallSummary, reported_call, standout_lines, summary_of, summary_table
+    from streamer.report import (
+        CallSummary,
+        reported_call,
+        standout_lines,
+        summary_of,
+        summary_table,
+        unknown_lines,
+    )
     from streamer.terminal import output_console, print_line
 
     redactor = Redactor(settings.redaction)
@@ -179,6 +233,8 @@ def _print_table(found: "list[Found]", plan: "ScoringPlan", settings: "Settings"
         )  # fmt: skip
     if calls or not read.unread:
         output_console().print(summary_table(calls))
+        for line in unknown_lines(calls):
+            print_line(line)
         print_line()
         for line in standout_lines(calls):
             print_line(line)

@@ -1,12 +1,21 @@
 """The command `top`: the running calls of one's own topics, as the demo shows them."""
 
 import asyncio
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from schemas.closed_sets import SortKey
-from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption
+from streamer.cli.options import (
+    SINCE_HELP,
+    BootstrapOption,
+    ConfigOption,
+    CsvOption,
+    ParquetOption,
+    PrefixOption,
+    wants_table,
+)
 from streamer.terminal import quiet_libraries
 
 app = typer.Typer(add_completion=False)
@@ -17,6 +26,8 @@ def top(
     *,
     once: Annotated[bool, typer.Option("--once", help="Print the table and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the calls as JSON and end.")] = False,
+    as_csv: CsvOption = False,
+    parquet: ParquetOption = None,
     agent: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only calls of this agent; may be given several times.")
     ] = None,
@@ -48,17 +59,25 @@ def top(
         callgauge top
         callgauge top --bad --environment production
         callgauge top --once --since 1h --sort began
+        callgauge top --bad --csv > trouble.csv
         callgauge top --json --bootstrap kafka:9092
     """
     from schemas.scores.running import WantedCalls
-    from streamer.live_calls import watch
+    from streamer.live_calls import Shows, print_json, print_once, print_rows, show_live, watch
     from streamer.settings.listing import settings_from
     from streamer.time_bounds import moment_given
 
+    show: Shows = print_json if as_json else print_once if once else show_live
+    if wants_table(as_csv, parquet, as_json):
+        from streamer.tables import require_parquet
+
+        if parquet is not None:
+            require_parquet(parquet)
+        show = partial(print_rows, parquet)
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     since_ms = moment_given(since)
     wanted = WantedCalls(
         frozenset(agent or ()), frozenset(tenant or ()), frozenset(environment or ()), only_bad=bad, sort=sort
     )
     with quiet_libraries():
-        asyncio.run(watch(settings, since_ms, wanted, once=once or as_json, as_json=as_json))
+        asyncio.run(watch(settings, since_ms, wanted, show))

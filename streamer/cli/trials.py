@@ -12,13 +12,16 @@ from streamer.cli.options import (
     AgentOption,
     BootstrapOption,
     ConfigOption,
+    CsvOption,
     GoalsOption,
     JudgeOption,
     JudgeSwitch,
+    ParquetOption,
     PrefixOption,
     ProcessesOption,
     VerdictsOption,
     require_judge,
+    wants_table,
 )
 
 _SINCE: Final = "1d"
@@ -52,6 +55,8 @@ def trials(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    as_csv: CsvOption = False,
+    parquet: ParquetOption = None,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
     verdicts: VerdictsOption = None,
@@ -90,18 +95,33 @@ def trials(
     Exit code 1 when something could not be read, when k is above the number of trials, or when there is nothing to compare;
     the other results are printed all the same.
 
+    --csv and --parquet have a row for each trial, instead of the comparison.
+
     Examples:
         callgauge trials output/my-run --goals goals/
         callgauge trials output/my-run --goals goals/ --judge on --k 1 --k 5 --json > trials.json
         callgauge trials monday.jsonl tuesday.jsonl
         callgauge trials --compare before.jsonl after.jsonl
         callgauge trials --from-topics --since 2h
+        callgauge trials --from-topics --csv > trials.csv
         callgauge trials --history --since 30d
     """
     from streamer.settings.listing import settings_from
     from streamer.trials.calls import Trials
-    from streamer.trials.comparison import from_files, from_history, from_past_calls, print_comparison, print_versus
+    from streamer.trials.comparison import (
+        from_files,
+        from_history,
+        from_past_calls,
+        print_comparison,
+        print_trials,
+        print_versus,
+    )
 
+    is_table = wants_table(as_csv, parquet, as_json, k, compare)
+    if parquet is not None:
+        from streamer.tables import require_parquet
+
+        require_parquet(parquet)
     if compare is not None and k:
         raise typer.BadParameter("--k is for trials of one goal set: leave it out, or leave --compare out.")
     if history and from_topics:
@@ -134,7 +154,9 @@ def trials(
             quotes=compare is not None,
         )
     is_complete = True
-    if compare is not None:
+    if is_table:
+        print_trials(gathered, parquet)
+    elif compare is not None:
         print_versus(gathered, compare, as_json=as_json)
     else:
         is_complete = print_comparison(gathered, k, as_json=as_json)

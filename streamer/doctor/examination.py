@@ -199,8 +199,8 @@ def counter_findings(page: str, now_ms: int) -> Iterator[Finding]:
     since = f"since it started {duration(max(0, now_ms - started_ms))} ago"
     for name, (what, what_to_do) in _COUNTERS.items():
         if total := counts[name].total():
-            most = ", ".join(f"{labels} {count}" for labels, count in counts[name].most_common(MAX_SHOWN))
-            seen = f"{counted(total, 'record')} {what} {since}: {most}{_more(len(counts[name]))}"
+            most = ", ".join(f"{labels} {count}" for labels, count in counts[name].most_common(MAX_SHOWN) if count)
+            seen = f"{counted(total, 'record')} {what} {since}: {most}{_more(sum(map(bool, counts[name].values())))}"
             yield Finding("counters", Verdict.WARNING, seen, what_to_do)
     if not any(map(Counter.total, counts.values())):
         seen = f"the evaluator here has refused and misread nothing {since}, and no agent reported an error"

@@ -23,7 +23,7 @@ from rich.progress import (
 )
 
 from streamer.facts import STOPPED_BY_SIGNAL
-from streamer.offline.scoring import RecordedScoring, ScoringPlan, score_judged, scored, scoring_of
+from streamer.offline.scoring import NO_GOAL_SET, RecordedScoring, ScoringPlan, score_judged, scored, scoring_of
 from streamer.offline.side_by_side import results_in_order
 from streamer.recordings.files import FiledEvents, Place, RecordedCall, RecordedPath, RecordingError, WireLine
 from streamer.recordings.reader import NoCallError, read_call
@@ -232,6 +232,8 @@ def _shaped(
 EVENTS: Final = "events"
 RECORDS: Final = "records"
 _MANY: Final = frozenset({EVENTS, RECORDS})
+MOST_NAMED: Final = 3
+"""Calls without a goal set that are named; further ones are counted."""
 _REFRESH_EVENTS: Final = 500
 _REFRESH_SECONDS: Final = 0.1
 
@@ -242,11 +244,13 @@ class Reading:
     Attributes:
         events: Events so far.
         unread: Number of calls, and ends of files, that could not be read.
+        without_goals: Number of calls that no goal set is for.
     """
 
     def __init__(self, bar: Progress, task: TaskID, counted: str) -> None:
         self.events = 0
         self.unread = 0
+        self.without_goals = 0
         self._bar = bar
         self._task = task
         self._counted = counted
@@ -269,7 +273,9 @@ class Reading:
         # Writing and counting are one step of the interpreter, so that no signal comes between them.
         (self._read if done.is_read else []).extend(map(sys.stdout.write, (visible_json(text),)))
         for sentence in done.sentences:
-            say(sentence)
+            self.without_goals += sentence.endswith(NO_GOAL_SET)
+            if self.without_goals <= MOST_NAMED or not sentence.endswith(NO_GOAL_SET):
+                say(sentence)
         self.unread += not done.is_read
         self.events += done.events
         self._show()
@@ -323,4 +329,6 @@ def reading(total: int | None = None, counted: str = EVENTS, *, stopped: str | N
             printed = f"Stopped: {calls.calls}{of_all} calls were printed, each of them whole."
             say(f"Stopped after {calls.events} {counted}: {stopped}." if stopped is not None else printed)
             raise typer.Exit(STOPPED_BY_SIGNAL) from None
+    if calls.without_goals > MOST_NAMED:
+        say(f"And {calls.without_goals - MOST_NAMED} more: {NO_GOAL_SET}")
     sys.stdout.flush()

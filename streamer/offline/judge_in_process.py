@@ -163,7 +163,7 @@ class JudgeInProcess:
         recalled = f" {self._recalled} further questions have verdicts of an earlier run." if self._recalled else ""
         return (
             f"Judge: {questions} questions, {sum(without.values())} without a verdict{f' ({reasons})' if reasons else ''}; "
-            f"{self._requests} requests, {tokens} tokens, cost {self._cost:.4f}.{recalled}"
+            f"{self._requests} requests, {tokens} tokens, cost {self._cost:.4f} by judge.price_*.{recalled}"
         )
 
 

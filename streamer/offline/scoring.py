@@ -190,6 +190,9 @@ class RecordedScoring:
         return Arrival(InputSource.JUDGE, offset, asked_ms, request.conversation_id, answer, b"", None)
 
 
+NO_GOAL_SET: Final = "no goal set is for it, by name, id or agent. It has no progress."
+
+
 def scoring_of(recorded: RecordedCall, plan: ScoringPlan) -> RecordedScoring:
     """A recorded call with the goals that are for it, before it is scored.
 
@@ -200,7 +203,7 @@ def scoring_of(recorded: RecordedCall, plan: ScoringPlan) -> RecordedScoring:
     goal_set = None if plan.sets is None else plan.sets.of(call)
     lacks = unknown_speech(recorded)
     if plan.sets is not None and goal_set is None:
-        lacks.append(f"Call {call.conversation_id}: no goal set is for it, by name, id or agent. It has no progress.")
+        lacks.append(f"Call {call.conversation_id}: {NO_GOAL_SET}")
     return RecordedScoring(call, plan, goal_set, lacks=tuple(lacks))
 
 

@@ -16,7 +16,7 @@ from schemas.events.elevenlabs import ConversationRecord, RecordedToolCall, Reco
 from schemas.units import MS_PER_SECOND
 from schemas.wire import without_infinity
 from streamer.recordings.files import shown
-from streamer.recordings.spans import Span, spans_of
+from streamer.recordings.spans import Span, spans_in_json
 
 Event = dict[str, Any]
 _ROLES: Final = ("user", "agent")
@@ -126,7 +126,7 @@ def without_spans(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     """
     record = dict(record)
     traces = record.pop("otlp_traces", None)
-    spans = [] if not traces else list(spans_of(traces))
+    spans = [] if not traces else [span for span in spans_in_json(traces) if span is not None]
     root = next((span for span in spans if span.name == _CONVERSATION), None)
     if root is None:
         return record, {}

@@ -199,6 +199,14 @@ def _first_event_file(directory: Path, names: tuple[str, ...]) -> Events | None:
 
 def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
     conversation_id = line.get("id")
+    if "agent_trace" in line:
+        raise RecordingError(
+            what="this is a trace of agent-inspect, and no recording",
+            where=where,
+            expected="the events of a call",
+            seen='"agent_trace"',
+            remedy="`callgauge score FILE --format agent-inspect` scores traces.",
+        )
     if not isinstance(conversation_id, str) or not conversation_id:
         raise shape_error(where, '"id" as a text that is not empty', kind_of(conversation_id))
     if not conversation_id.isprintable():  # it becomes a Kafka key and a part of messages; half a surrogate pair cannot

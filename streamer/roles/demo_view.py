@@ -117,6 +117,7 @@ LEGEND: Final = (
     f"!! the caller suffers now, ! trouble; latency: the newest answer, ! over {SLOW_MS / MS_PER_SECOND:g} s",
     "quiet for: since the newest score; goals: reached of all, ? verdicts missing",
 )
+_WIDE_LEGEND: Final = ("; cut in: by user/agent", "; anchor: how the end of speech is known")
 _WIDE, _VERY_WIDE = 120, 160
 """Columns of a terminal from which there are more columns in the table."""
 _SECONDS_PER_MINUTE: Final = 60
@@ -220,7 +221,8 @@ def screen(
     if has_news:
         count = min(MOST_NEWS_LINES, free - min(len(calls), fitting) - 1)
         lines += [*(_line(each.text, each.style) for each in news[-count:]), Text()]
-    lines += [_line(text, "") for text in legend]
+    more = _WIDE_LEGEND if width >= _WIDE else ("", "")
+    lines += [_line(text + of_wide, "") for text, of_wide in zip(legend, more, strict=False)]
     return Group(*lines)
 
 

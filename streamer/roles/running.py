@@ -414,7 +414,9 @@ def _goals(settings: Settings) -> str:
         sources.append(f"{_counted_sets(folder)} in the folder {folder}")
     if settings.goals.reads_topic:
         sources.append(f"the topic {settings.kafka.topic(GOALS_TOPIC)}")
-    return " and ".join(sources) or "none (set goals.folder or goals.reads_topic)"
+    return (
+        " and ".join(sources) or "only those of simulated calls and the sample (set goals.folder or goals.reads_topic)"
+    )
 
 
 def _counted_sets(folder: Path) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from schemas.events.simulator import Source, is_control_event
-from schemas.wire import without_infinity
+from schemas.wire import MAX_TIME_MS, without_infinity
 from streamer.recordings.files import Events, RecordedCall
 
 # Turns a recorded call into the events for the topics: their bytes, their order and their times. Pure.
@@ -102,9 +102,9 @@ def event_time_ms(event: Mapping[str, Any]) -> int | None:
     match event.get("timestamp"):
         case bool():
             return None
-        case int() | float() as number:
+        case int() | float() as number if -MAX_TIME_MS <= number <= MAX_TIME_MS:
             return int(number)
-        case str() as text if text.isascii() and text.isdigit():
+        case str() as text if text.isascii() and text.isdigit() and len(text) < len(str(MAX_TIME_MS)):
             return int(text)
     return None
 

@@ -1,6 +1,7 @@
 """Compares trials: pass@k, agreement of judges, errors."""
 
 import asyncio
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from streamer.offline.contexts import folded_recording
 from streamer.offline.scoring import RecordedScoring, plan_from
 from streamer.recordings.reader import goals_for
 from streamer.settings.all_settings import Settings
+from streamer.tables import TRIAL_COLUMNS, print_table, row_of
 from streamer.terminal import output_console, print_document, print_line, quiet_libraries, say
 from streamer.time_bounds import moment_given
 from streamer.trials.calls import (
@@ -53,6 +55,8 @@ from streamer.trials.versus import Versus, versus_json, versus_lines, versus_tab
 # A trial is one call. All figures are over the trials of one version of one goal set. A trial whose success nobody
 # knows counts as a trial and in no figure that needs its success: unknown is not zero.
 
+_QUANTILE: Final = 1.959964
+"""Of the normal distribution, for 95 %."""
 _NOT_JUDGED: Final = frozenset(reason.value for reason in UnjudgedReason)
 
 
@@ -166,6 +170,21 @@ class GoalSetTrials:
         """Mean of the trials whose progress is known; None without any."""
         values = [trial.progress for trial in self.trials if not isinstance(trial.progress, str)]
         return sum(values) / len(values) if values else None
+
+    @property
+    def success_interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the success rate (Wilson, 1927), which few trials make wide; None without a known success.
+
+        It holds where all trials succeed, too: two of two are no proof.
+        """
+        if (rate := self.success_rate) is None:
+            return None
+        of, squared = len(self.known), _QUANTILE**2
+        middle, spread = (
+            rate + squared / (2 * of),
+            _QUANTILE * math.sqrt(rate * (1 - rate) / of + squared / (4 * of**2)),
+        )
+        return max(0.0, (middle - spread) / (1 + squared / of)), min(1.0, (middle + spread) / (1 + squared / of))
 
     def passes(self, k: int) -> Passes:
         """The two estimates for one k, 1 or more."""
@@ -429,6 +448,7 @@ def _plain(group: GoalSetTrials, ks: Sequence[int]) -> dict[str, Any]:
         "unscored": group.unscored,
         "successes": sum(group.known),
         "success_rate": group.success_rate,
+        "success_interval": group.success_interval,
         "mean_progress": group.mean_progress,
         "pass": [passes._asdict() for passes in map(group.passes, ks)],
         "judge": judging,
@@ -464,6 +484,9 @@ def _places(trials: Iterable[Trial]) -> list[str]:
 
 
 def _errors(group: GoalSetTrials) -> Iterator[str]:
+    if (interval := group.success_interval) is not None:
+        low, high = map(percent, interval)
+        yield f"success {sum(group.known)} of {len(group.known)}; 95 % interval {low} to {high}"
     for phrase, trials in errors(group):
         places = _places(trials[:MOST_LINKS])
         more = f" and {len(trials) - MOST_LINKS} more" if len(trials) > MOST_LINKS else ""
@@ -618,6 +641,19 @@ def print_comparison(gathered: Trials, wanted: Sequence[int] | None, *, as_json:
     if gathered.left_out:
         say(f"Left out: {_left_out(gathered)}.")
     return all(k <= len(group.known) for group in groups for k in wanted or ())
+
+
+def print_trials(gathered: Trials, parquet: Path | None) -> None:
+    """Prints a row for each trial as CSV, or writes these rows to a file.
+
+    Raises:
+        OperatorError: There is no trial.
+    """
+    if not gathered.found:
+        raise OperatorError(_nothing(gathered))
+    print_table(TRIAL_COLUMNS, (row_of(TRIAL_COLUMNS, trial) for trial in gathered.found), parquet)
+    if gathered.left_out:
+        say(f"Left out: {_left_out(gathered)}.")
 
 
 def print_versus(gathered: Trials, names: tuple[str, str], *, as_json: bool) -> None:

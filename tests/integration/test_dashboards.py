@@ -20,6 +20,7 @@ from tests.support.monitoring import prometheus
 pytestmark = [needs_conformance(RECORD.name), pytest.mark.service(limits__closing_grace_ms="1500")]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+SAMPLE = DEPLOY.parent / "streamer" / "recordings" / "sample" / "call.jsonl"
 RULES = DEPLOY / "prometheus" / "rules" / "callgauge.rules.yml"
 GOALS = {
     "id": "any",
@@ -86,7 +87,16 @@ def address(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
             options = ("--calls", CALLS, "--profile", profile, "--seed", "7")
             running.enter_context(started(tmp_path / f"{profile}.log", "simulate", *options, **environment))
         ran("replay", str(RECORD), "--speed", "max", "--agent", AGENTS[0], **environment)  # a call that closes at once
+        ran("replay", str(_versioned(tmp_path / "versioned.jsonl")), "--speed", "max", **environment)
         yield found
+
+
+def _versioned(path: Path) -> Path:
+    """Writes the sample call as one of an agent with goals that says its version."""
+    call = json.loads(SAMPLE.read_text(encoding="utf-8"))
+    call["control"][0] |= {"agent": AGENTS[0], "version": "v7"}
+    path.write_text(json.dumps(call), encoding="utf-8")
+    return path
 
 
 def _has_numbers(address: str, expression: str) -> bool:

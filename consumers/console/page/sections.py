@@ -48,7 +48,7 @@ from consumers.engine.turns.eva_text import (
     USER_INTERRUPTS,
 )
 from consumers.engine.turns.timeline import PairedUse
-from schemas.closed_sets import FAILED_USES, Anchor, CloseReason, Speaker, ToolOutcome
+from schemas.closed_sets import FAILED_USES, TURN_JUDGES, Anchor, CloseReason, Speaker, ToolOutcome
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.records import (
@@ -243,7 +243,7 @@ def _statuses(call: ReportedCall, records: Iterable[AnyScoreRecord]) -> Iterator
 
 # All scores of a call: scores of the whole call as a list, scores of turns as a table.
 
-_RATINGS: Final = frozenset({"conciseness", "speakability"})
+_RATINGS: Final = frozenset(kind.value for kind in TURN_JUDGES)
 """Values of turns that a judge gives."""
 
 MOST_TURNS: Final = 500

@@ -554,6 +554,8 @@ class JudgedScores:
                 self.is_any = True
                 self.seen_turn = -1
                 self._goals.announce(broker_ms, out)
+                if self._texts is not None:
+                    self._texts.set_instruction(goal_set.user_instruction)
                 for verdict, came_ms in self._early_verdicts:
                     self._goals.fold(verdict, live, came_ms, out)
                 self._early_verdicts.clear()

@@ -14,7 +14,7 @@ from consumers.engine.redaction.redactor import CallRedactor, Redactor
 from consumers.engine.turns.heard import HeardTurn, Purpose
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from consumers.engine.turns.timeline import PairedUse, outcome_of
-from schemas.closed_sets import JudgeKind, PipelineType, ToolOutcome, UnscoredReason
+from schemas.closed_sets import CALL_JUDGES, TURN_JUDGES, JudgeKind, PipelineType, ToolOutcome, UnscoredReason
 from schemas.events.audit import CallStarted
 from schemas.judging import PROMPT_VERSIONS, AgentBrief, JudgeRequest, JudgeVerdict, NotRateable, Rated, TranscriptItem
 from schemas.scores.records import NotApplicable, Result, Scored, Unscored
@@ -139,8 +139,8 @@ class JudgedTurns:
 
 Outcome = Rated | NotRateable | UnscoredReason
 
-OF_TURNS: Final = (JudgeKind.CONCISENESS, JudgeKind.SPEAKABILITY)
-OF_THE_CALL: Final = (JudgeKind.FAITHFULNESS, JudgeKind.CONVERSATION_PROGRESSION)
+OF_A_SIMULATION: Final = frozenset({JudgeKind.KEY_ENTITIES, JudgeKind.USER_FIDELITY})
+"""Kinds that need to know what the caller meant: only a simulated caller says that."""
 
 
 class Ratings:
@@ -176,11 +176,11 @@ class Ratings:
         """The outcomes of a turn by kind."""
         if not self._of_turns:
             return {}
-        return {kind: self._of_turns[kind, turn] for kind in OF_TURNS if (kind, turn) in self._of_turns}
+        return {kind: self._of_turns[kind, turn] for kind in TURN_JUDGES if (kind, turn) in self._of_turns}
 
     def of_call(self) -> dict[JudgeKind, tuple[Outcome, int]]:
         """The outcomes of the call by kind, each with the turn up to which it counts."""
-        return {kind: self._of_call[kind] for kind in OF_THE_CALL if kind in self._of_call}
+        return {kind: self._of_call[kind] for kind in CALL_JUDGES if kind in self._of_call}
 
     def known_of_turns(self, kind: JudgeKind) -> list[float]:
         """Ratings from 0 to 1 of all turns that have one, in the order of the turns."""
@@ -215,7 +215,8 @@ def rating_fields(outcome: Outcome, through_turn: int) -> dict[str, Any]:
 # EVA's text judges, live: each turn when the call leaves it, and the call so far with at most one open question.
 #
 # A turn's rating rests on the call up to it, and is asked again when that part changes. Faithfulness is the lowest
-# rating of all judged versions of the call, conversation progression the rating of the newest. Nothing here waits.
+# rating of all judged versions of the call, conversation progression the rating of the newest. The fidelity of a
+# simulated caller is asked once, when the call is over. Nothing here waits.
 
 LOOKED_AT_AGAIN: Final = 3
 """Turns before the newest that are compared again: their texts may come late."""
@@ -236,6 +237,9 @@ class TextJudges:
         self._questions: OpenQuestions[_About] = OpenQuestions()
         self._turns = JudgedTurns(revisions.redactor)
         self._is_s2s = False
+        self._is_simulated = False
+        self._instruction: str | None = None
+        self._user_words: dict[int, tuple[str | None, str | None]] = {}
         self._found: dict[_About, Outcome] = {}
         self._asked: dict[_About, str] = {}
         self._last = -1
@@ -300,6 +304,11 @@ class TextJudges:
         if redacted:
             self._brief = (self._brief or AgentBrief()).model_copy(update=redacted)
 
+    def set_instruction(self, instruction: str | None) -> None:
+        """Sets what the caller was told to do, as the goal set of the call has it."""
+        if instruction is not None and instruction.strip():
+            self._instruction = self._revisions.redactor.beginning(instruction, MAX_INSTRUCTIONS_CHARS)
+
     def give_up(self) -> None:
         """Closes the open questions at the end of the call: they become ratings with a reason."""
         self._is_late = True
@@ -313,12 +322,13 @@ class TextJudges:
         last = max(-1, last)  # a call can return to before its greeting
         for turn in range(last + 1, self._last + 1):
             self._turns.drop(turn)
-            for kind in OF_TURNS:
+            self._user_words.pop(turn, None)
+            for kind in TURN_JUDGES:
                 if self._found.pop((kind, turn), None) is not None:
                     self._ratings.rate_turn(kind, turn, None)
                 self._asked.pop((kind, turn), None)
         self._last = last
-        for kind in OF_THE_CALL:
+        for kind in CALL_JUDGES:
             judged = [turn for each, turn in self._found if each is kind]
             for turn in judged:
                 if turn > last:
@@ -330,6 +340,13 @@ class TextJudges:
         self._turns.look(live, first, last)
         self._turns.hash_from(first, last, live.history.pipeline_type.value)
         self._is_s2s = live.history.pipeline_type is PipelineType.S2S
+        self._is_simulated = live.is_simulated
+        if self._is_simulated and OF_A_SIMULATION.intersection(self._rules.text_judges):
+            heard = live.heard(since=first)
+            for turn in range(first, last + 1):
+                user = found.user if (found := heard.turn(turn)) is not None else None
+                meant, understood = (user and user.wording(purpose) for purpose in (Purpose.MEANT, Purpose.UNDERSTOOD))
+                self._user_words[turn] = meant, understood
         self._settle([], broker_ms, out)
 
     def _settle(self, answers: list[Answer[_About]], broker_ms: int, out: list[Effect]) -> None:
@@ -342,7 +359,7 @@ class TextJudges:
         requests = []
         budget = AskingBudget()
         for kind in self._rules.text_judges:
-            turns = range(self._last + 1) if kind in OF_TURNS else self._newest(kind)
+            turns = range(self._last + 1) if kind in TURN_JUDGES else self._newest(kind)
             for turn in turns:
                 asked = self._put((kind, turn), broker_ms, budget)
                 if isinstance(asked, JudgeRequest):
@@ -353,34 +370,30 @@ class TextJudges:
 
     def _newest(self, kind: JudgeKind) -> list[int]:
         """The newest version of the call, unless a question about it is open; then the next version waits for the answer."""
+        if kind is JudgeKind.USER_FIDELITY and not self._is_over:
+            return []
         is_under_way = any(about[0] is kind for about in self._questions.abouts)
         return [] if self._last < 0 or is_under_way else [self._last]
 
     def _put(self, about: _About, broker_ms: int, budget: AskingBudget) -> JudgeRequest | Answer[_About] | None:
         kind, turn = about
-        input_hash = self._turns.inputs[turn]
-        if kind is JudgeKind.FAITHFULNESS and self._brief is not None:
-            input_hash = hash_of((input_hash, *self._brief.model_dump().values()))
+        input_hash = self._input_hash(about)
         if self._asked.get(about) == input_hash or (budget.is_spent and not self._is_late):
             return None  # a question that must wait is considered again with the next one
         self._asked[about] = input_hash
         self._questions.forget_unless(lambda open_about, open_hash: open_about != about or open_hash == input_hash)
         if not self._rules.asks_judge:
             return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
-        if kind is JudgeKind.SPEAKABILITY and self._is_s2s:
-            return Answer(about, input_hash, NotRateable(reason="the agent speaks without a text of its own"))
-        if kind in OF_TURNS and not self._turns.facts[turn].assistant_words:
-            return Answer(about, input_hash, NotRateable(reason="the assistant said nothing"))
+        if (reason := self._not_rateable(about)) is not None:
+            return Answer(about, input_hash, NotRateable(reason=reason))
         if budget.is_spent:
             return Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
-        said: Iterable[tuple[TranscriptItem, ...]] = map(self._turns.transcripts.__getitem__, range(turn + 1))
-        if kind is JudgeKind.SPEAKABILITY:
-            said = [tuple(item for item in self._turns.transcripts[turn] if item.kind == "assistant")]
-        transcript = budget.transcript(said)
+        transcript = budget.transcript(self._shown(about))
         request = JudgeRequest(
             conversation_id=self._conversation_id,
             kind=kind,
             turn=turn,
+            user_instruction=self._instruction if kind is JudgeKind.USER_FIDELITY else None,
             agent_brief=self._brief if kind is JudgeKind.FAITHFULNESS else None,
             transcript=transcript,
             trials=1,
@@ -391,9 +404,58 @@ class TextJudges:
         )
         return self._questions.ask(about, input_hash, request, is_late=self._is_late)
 
+    def _input_hash(self, about: _About) -> str:
+        kind, turn = about
+        input_hash = self._turns.inputs.get(turn, "")
+        if kind is JudgeKind.FAITHFULNESS and self._brief is not None:
+            return hash_of((input_hash, *self._brief.model_dump().values()))
+        if kind is JudgeKind.KEY_ENTITIES:
+            return hash_of(self._user_words.get(turn, ()))
+        if kind is JudgeKind.USER_FIDELITY:
+            return hash_of((input_hash, self._instruction, *sorted(self._user_words.items())))
+        return input_hash
+
+    def _not_rateable(self, about: _About) -> str | None:
+        """Why a metric does not apply to the turn or the call; None if it does."""
+        kind, turn = about
+        if kind in OF_A_SIMULATION and not self._is_simulated:
+            return "no simulated caller says what was meant"
+        match kind:
+            case JudgeKind.SPEAKABILITY if self._is_s2s:
+                return "the agent speaks without a text of its own"
+            case JudgeKind.CONCISENESS | JudgeKind.SPEAKABILITY if not self._turns.facts[turn].assistant_words:
+                return "the assistant said nothing"
+            case JudgeKind.KEY_ENTITIES if not all(self._user_words.get(turn, (None, None))):
+                return "what the user meant or what the agent understood is not known"
+            case JudgeKind.USER_FIDELITY if self._instruction is None:
+                return "no goal set says what the caller was told to do"
+            case _:
+                return None
+
+    def _shown(self, about: _About) -> Iterable[tuple[TranscriptItem, ...]]:
+        """What the judge reads of each turn."""
+        kind, last = about
+        redactor = self._revisions.redactor
+        if kind is JudgeKind.KEY_ENTITIES:
+            meant, understood = (redactor.beginning(text or "", MAX_TEXT_CHARS) for text in self._user_words[last])
+            yield (
+                TranscriptItem(turn=last, kind="user", text=meant),
+                TranscriptItem(turn=last, kind="heard", text=understood),
+            )
+            return
+        for turn in (last,) if kind is JudgeKind.SPEAKABILITY else range(last + 1):
+            items = self._turns.transcripts[turn]
+            if kind is JudgeKind.SPEAKABILITY:
+                items = tuple(item for item in items if item.kind == "assistant")
+            elif kind is JudgeKind.USER_FIDELITY and (said := self._user_words.get(turn, (None, None))[0]):
+                others = tuple(item for item in items if item.kind != "user")
+                said = redactor.beginning(said, MAX_TEXT_CHARS)
+                items = (TranscriptItem(turn=turn, kind="user", text=said), *others)
+            yield items
+
     def _apply(self, answers: list[Answer[_About]]) -> None:
         for answer in answers:
-            if self._turns.inputs.get(answer.about[1]) != answer.input_hash and answer.about[0] in OF_TURNS:
+            if self._input_hash(answer.about) != answer.input_hash and answer.about[0] in TURN_JUDGES:
                 continue
             result: Any = answer.result
             self._found[answer.about] = result if isinstance(result, Outcome) else UnscoredReason.INVALID_ANSWERS
@@ -401,9 +463,9 @@ class TextJudges:
     def _rate(self) -> None:
         """Passes on the known ratings: of turns, and of the call so far."""
         for (kind, turn), outcome in self._found.items():
-            if kind in OF_TURNS and turn <= self._last:
+            if kind in TURN_JUDGES and turn <= self._last:
                 self._ratings.rate_turn(kind, turn, outcome)
-        for kind in OF_THE_CALL:
+        for kind in CALL_JUDGES:
             judged = [turn for each, turn in self._found if each is kind]
             if judged:
                 self._ratings.rate_call(kind, self._outcome(kind, max(judged)), max(judged))

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 from pydantic import ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -25,7 +25,7 @@ from schemas.wire import MAX_INSTRUCTIONS_CHARS
 from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call, without_spans
 from streamer.recordings.files import shown
 from streamer.recordings.spans import UnreadableSpansError
-from streamer.sources.http.receiving import Bodies, Body, Sender, Senders, UnreadBodyError, key_of
+from streamer.sources.http.receiving import Bodies, Body, Sender, Senders, UnreadBodyError, key_of, value_of
 from streamer.sources.replay import AGENT_RECORD, agent_event_name, compact_json
 from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
 
@@ -74,9 +74,9 @@ def records_of_delivery(content: bytes, sender: Sender, oldest_ms: float = 0) ->
         oldest_ms: Time in ms since 1970 before which the evaluator refuses an event.
     """
     try:
-        document = from_json(content, allow_inf_nan=False)
+        document = value_of(content)
     except ValueError as error:
-        return _unread("", content, f"the body is not JSON: {error}")
+        return _unread("", content, f"the body cannot be read as JSON: {error}")
     data = document.get("data", document)
     if not isinstance(data, Mapping):
         return _unread("", content, f"data: expected the record of a conversation, saw {shown(data)}")
@@ -438,7 +438,7 @@ class WebhookRoute:
                 return self._answer(kind, WebhookOutcome.REPEATED)
             oldest_ms = self._clock_ms() - self._skew_ms if self._skew_ms else 0
             found = records_of_delivery(content, sender, oldest_ms)
-            if found.records and not self._senders.owns(sender, found.records[0].key):
+            if found.records and (key := found.records[0].key) and not self._senders.owns(sender, key):
                 return self._answer(kind, WebhookOutcome.FOREIGN)
             await self._write_once(digest, found.records)
         except NotAcknowledgedError:
@@ -477,7 +477,7 @@ class WebhookRoute:
 def _kind_of(content: bytes) -> tuple[WebhookKind, str | None]:
     """The kind of a body, and its type in ElevenLabs' words; None if it has none."""
     try:
-        document = from_json(content, allow_inf_nan=False)
+        document = value_of(content)
     except ValueError:
         return _kind_at_the_beginning(content)
     name = document.get("type") if isinstance(document, Mapping) else None

@@ -18,6 +18,8 @@ from schemas.wire import MAX_TIME_MS
 Event = dict[str, Any]
 MAX_TOOLS: Final = 100
 """Most uses of tools that are taken from one message."""
+MAX_PARSED_CHARS: Final = 100_000
+"""Longest text that may be JSON: a longer one stays text, because to read it can take long."""
 
 
 class Translated(NamedTuple):
@@ -88,7 +90,11 @@ def tool_event(kind: str, time_ms: float, call_id: object, **known: object) -> E
 def parsed(value: object) -> object:
     """Arguments or an answer; text that is JSON is read, other text stays text."""
     try:
-        return from_json(value, allow_inf_nan=False) if isinstance(value, str) else value
+        return (
+            from_json(value, allow_inf_nan=False)
+            if isinstance(value, str) and len(value) <= MAX_PARSED_CHARS
+            else value
+        )
     except ValueError:
         return value
 
@@ -100,12 +106,15 @@ def _time_ms(value: object, otherwise_ms: float) -> float:
             value = datetime.fromisoformat(value).timestamp() * MS_PER_SECOND
         except (ValueError, OverflowError):
             return otherwise_ms
-    time_ms = _number(value)
-    return time_ms if time_ms is not None and 0 < time_ms <= MAX_TIME_MS else otherwise_ms
+    time_ms = number_in(value)
+    return time_ms if time_ms is not None and time_ms > 0 else otherwise_ms
 
 
-def _number(value: object) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+def number_in(value: object) -> float | None:
+    """A number with which one can compute; None for anything that is none, for infinity and for what no time can be."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if -MAX_TIME_MS <= value <= MAX_TIME_MS else None
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -211,7 +220,7 @@ def _of_realtime(kind: str, event: Mapping[str, Any], now_ms: int) -> Iterator[E
 
 
 def _realtime(kind: str, event: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
-    silence_ms = _number(event.get("silence_duration_ms"))
+    silence_ms = number_in(event.get("silence_duration_ms"))
     of, silence_ms = ("turn", 0) if silence_ms is None or not 0 <= silence_ms < time_ms else ("speech", silence_ms)
     match kind:
         case "input_audio_buffer.speech_started":

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import PydanticSerializationError, to_json
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -30,7 +30,7 @@ from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
 from streamer.sources.http.frameworks import translated
-from streamer.sources.http.receiving import Bodies, Sender, Senders, UnreadBodyError, key_of
+from streamer.sources.http.receiving import Bodies, OverfullError, Sender, Senders, UnreadBodyError, key_of, value_of
 from streamer.sources.replay import agent_event_name, event_name, event_time_ms
 from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
 
@@ -61,10 +61,6 @@ _LINE: Final = re.compile(rb"\S[^\n]*")
 
 class UnreadableBodyError(ValueError):
     """The body as a whole cannot be read, so no event of it is accepted."""
-
-
-class OverfullError(ValueError):
-    """One event has so many parts that it is not read; the others are."""
 
 
 class Posted(NamedTuple):
@@ -184,7 +180,7 @@ def _is_one_value(body: bytes) -> Generator[None, None, bool]:
     else:
         return False
     try:
-        _value(whole)
+        value_of(whole, MAX_EVENT_PARTS)
     except OverfullError:
         return True
     except ValueError:
@@ -227,21 +223,9 @@ def _outer_marks(body: bytes, begin: int) -> Iterator[_Mark | None]:
 
 def _read(place: int, text: bytes, posted: Callable[[int, Any], Posted]) -> Posted:
     try:
-        return posted(place, _value(text))
+        return posted(place, value_of(text, MAX_EVENT_PARTS))
     except OverfullError as error:
         return Posted(place, None, {}, str(error))
-
-
-def _value(text: bytes) -> Any:
-    """The value that JSON has.
-
-    Raises:
-        OverfullError: It has so many parts that reading it would keep others waiting.
-        ValueError: It is not JSON.
-    """
-    if (parts := text.count(b",") + text.count(b"[") + text.count(b"{")) > MAX_EVENT_PARTS:
-        raise OverfullError(f"expected at most {MAX_EVENT_PARTS} commas and brackets in an event, saw {parts}")
-    return from_json(text, allow_inf_nan=False)
 
 
 def _structured(place: int, document: Any) -> Posted:
@@ -256,7 +240,7 @@ def _structured(place: int, document: Any) -> Posted:
     fault = _lacking(attributes)
     if "data_base64" in document and fault is None:
         try:
-            data = _value(base64.b64decode(document["data_base64"], validate=True))
+            data = value_of(base64.b64decode(document["data_base64"], validate=True), MAX_EVENT_PARTS)
         except (ValueError, TypeError, binascii.Error):
             fault = "data_base64 is not JSON in base64"
     return Posted(place, data, attributes, fault)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from schemas.units import MS_PER_SECOND, to_seconds
-from streamer.recordings.spans import Span, UnreadableSpansError, spans_in
-from streamer.sources.http.frameworks import Event, message_events, parsed, speech_event, tool_event
+from streamer.recordings.spans import PROTOBUF, Span, UnreadableSpansError, spans_in_json, spans_in_protobuf
+from streamer.sources.http.frameworks import Event, message_events, number_in, parsed, speech_event, tool_event
 from streamer.sources.http.posted import LEFT_OUT, MAX_EVENTS, Posted, UnreadableBodyError
+from streamer.sources.http.receiving import value_of
 
 CE_SOURCE: Final = "otlp"
 CALL: Final = "trace-{}"
@@ -25,15 +26,20 @@ def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) ->
         content_type: The value of the header.
 
     Yields:
-        The events of each span, with ids that are the same when it is sent again; `LEFT_OUT` for a span that no rule reads.
+        The events of each span, with ids that are the same when it is sent again; `LEFT_OUT` for a span that no rule reads; None
+        between parts of the request, so that others may have their turn.
 
     Raises:
         UnreadableBodyError: It is no export request.
     """
     begun: set[str] = set()
+    place = 0
     try:
-        for place, span in enumerate(spans_in(body, content_type), 1):
-            if place > MAX_EVENTS:
+        for span in _spans(body, content_type):
+            if span is None:
+                yield None
+                continue
+            if (place := place + 1) > MAX_EVENTS:
                 raise UnreadableBodyError(f"expected at most {MAX_EVENTS} spans in a request, saw more")
             events = list(_events_of(span))
             if events and span.trace_id not in begun:
@@ -45,6 +51,15 @@ def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) ->
                 yield Posted(place, LEFT_OUT)
     except UnreadableSpansError as error:
         raise UnreadableBodyError(str(error)) from None
+
+
+def _spans(body: bytes, content_type: str) -> Iterator[Span | None]:
+    if content_type.partition(";")[0].strip().lower() == PROTOBUF:
+        return spans_in_protobuf(body)
+    try:
+        return spans_in_json(value_of(body))
+    except ValueError as error:
+        raise UnreadableSpansError(f"the body is no export request of traces in JSON ({error})") from None
 
 
 def _posted(place: int, span: Span, event_id: str, event: Event) -> Posted:
@@ -84,12 +99,12 @@ def _agent_spoke(span: Span) -> Iterator[Event]:
 
 def _user_said(span: Span) -> Iterator[Event]:
     yield from message_events("user", span.first("lk.pii.user_transcript", "lk.user_transcript"), span.end_ms)
-    ruled_s, heard_s = span.first("lk.end_of_turn_delay"), span.first("lk.transcription_delay")
-    if isinstance(ruled_s, float) and ruled_s > 0:
+    ruled_s, heard_s = (number_in(span.first(name)) for name in ("lk.end_of_turn_delay", "lk.transcription_delay"))
+    if ruled_s:
         silent_s = to_seconds(span.end_ms) - ruled_s
         breakdown = {"user_turn_start_time": silent_s, "user_turn_secs": ruled_s}
         yield {"type": "latency_breakdown", "timestamp": int(span.end_ms), "data": breakdown}
-        if isinstance(heard_s, float) and heard_s > 0:
+        if heard_s:
             heard = {"kind": "ttfb", "processor": "STTService#0", "seconds": heard_s, "timestamp": silent_s + heard_s}
             yield {"type": "service_latency", "timestamp": int(span.end_ms), "data": heard}
 
@@ -134,9 +149,9 @@ def _heard(span: Span) -> Iterator[Event]:
 
 def _synthesised(span: Span) -> Iterator[Event]:
     """The words begin to be heard with the first byte of their sound."""
-    text, seconds = span.first("text"), span.first("metrics.ttfb")
+    text = span.first("text")
     if isinstance(text, str) and text:
-        begin_ms = span.start_ms + (seconds * MS_PER_SECOND if isinstance(seconds, int | float) else 0)
+        begin_ms = span.start_ms + (number_in(span.first("metrics.ttfb")) or 0.0) * MS_PER_SECOND
         yield {"type": "tts_text", "timestamp": int(begin_ms), "data": {"frame": text}}
     yield from _answered(span)
 
@@ -148,15 +163,15 @@ def _answered(span: Span) -> Iterator[Event]:
 
 
 def _first_byte(span: Span, *names: str) -> Iterator[Event]:
-    seconds, service = span.first(*names), _SERVICES.get(span.name)
-    if service is not None and isinstance(seconds, int | float) and not isinstance(seconds, bool):
+    seconds, service = number_in(span.first(*names)), _SERVICES.get(span.name)
+    if service is not None and seconds is not None:
         known = {"processor": f"{service}Service#0", "value": seconds}
         yield {"type": "TTFBMetricsData", "timestamp": int(span.start_ms + seconds * MS_PER_SECOND), **known}
 
 
 def _turn_of_pipecat(span: Span) -> Iterator[Event]:
-    seconds = span.first("turn.user_bot_latency_seconds")
-    if isinstance(seconds, int | float):
+    seconds = number_in(span.first("turn.user_bot_latency_seconds"))
+    if seconds is not None:
         # The span ends with the next turn; so much later than its start, the number is of this one.
         time_ms = int(span.start_ms + seconds * MS_PER_SECOND)
         yield {"type": "user_bot_latency", "timestamp": time_ms, "data": {"latency_seconds": seconds}}
@@ -164,8 +179,8 @@ def _turn_of_pipecat(span: Span) -> Iterator[Event]:
 
 def _used(span: Span) -> Iterator[Event]:
     """The tokens, characters or seconds of sound of one request to a service."""
-    counts = {name: span.first(*attributes) for name, attributes in _AMOUNTS.items()}
-    amounts = {name: count for name, count in counts.items() if isinstance(count, int | float) and count > 0}
+    counts = {name: number_in(span.first(*attributes)) for name, attributes in _AMOUNTS.items()}
+    amounts = {name: count for name, count in counts.items() if count}
     if amounts:
         known = {
             "kind": _SERVICES[span.name].lower(),

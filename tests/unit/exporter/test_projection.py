@@ -325,10 +325,14 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     ),
     (
         "ratings of a turn",
-        row("conciseness", "speakability", conciseness=rating(Scored(value=0)), speakability=rating(Scored(value=1))),
+        row(
+            "conciseness", "speakability", "transcription_accuracy_key_entities", conciseness=rating(Scored(value=0)),
+            speakability=rating(Scored(value=1)), transcription_accuracy_key_entities=rating(Scored(value=0.5)),
+        ),
         [
             Observed("callgauge_text_rating_ratio", (*WHO, "conciseness"), 0),
             Observed("callgauge_text_rating_ratio", (*WHO, "speakability"), 1),
+            Observed("callgauge_text_rating_ratio", (*WHO, "transcription_accuracy_key_entities"), 0.5),
         ],
     ),
     ("a rating of a turn that changes", row(conciseness=rating(Scored(value=0.5)), revision=2), []),
@@ -651,13 +655,35 @@ def test_each_value_of_a_turn_that_is_new_in_a_row_has_a_metric() -> None:
     assert {*TURN_VALUE_NAMES} - {LATENCY_NAME} <= counted
 
 
+def versioned(version: str | None, **base: Any) -> CallStartedFact:
+    return CallStartedFact(**FIRST | base, version=version)
+
+
+def test_scores_of_a_call_are_those_of_its_agent_s_version() -> None:
+    so_far = CallSoFar().after(versioned(None)).after(versioned("v7", revision=2)).after(versioned(None, revision=3))
+    so_far = so_far.after(goals()).after(progress(Scored(value=0.5)))
+    record = call(
+        success_final_turn=Scored(value=1), faithfulness=rating(Scored(value=0.5)), tool_correctness=NOT_KNOWN
+    )
+    samples = [*project(record, NOW_MS, so_far), *project(closed(CloseReason.ENDED), NOW_MS, so_far)]
+    metric = "callgauge_version_score_ratio"
+    assert [sample for sample in samples if sample.metric == metric] == [
+        Observed(metric, (*WHO, "v7", name), value)
+        for name, value in (("success", 1), ("faithfulness", 0.5), ("progress", 0.5))
+    ]
+    nameless = project(record, NOW_MS, CallSoFar().after(versioned(None)))
+    assert not [sample for sample in nameless if sample.metric == metric]
+
+
 def test_no_metric_of_the_exporter_is_out_of_reach() -> None:
     """Every counter and histogram has a record that moves it, but for those that count the exporter's own doings."""
     moved = {
         sample.metric
         for _, record, _ in CASES
         for sample in project(
-            record, NOW_MS, CallSoFar().after(goals()).after(progress(Scored(value=0.5))).after(seen())
+            record,
+            NOW_MS,
+            CallSoFar().after(versioned("v7")).after(goals()).after(progress(Scored(value=0.5))).after(seen()),
         )
     }
     own = {

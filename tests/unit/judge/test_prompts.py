@@ -50,6 +50,8 @@ TEXT_OF_VERSION = {
     "faithfulness.1": "1dcdf26cd3d225fa",
     "faithfulness.2": "49818d3acc24e253",
     "conversation_progression.1": "03ad1d76c0949eb3",
+    "transcription_accuracy_key_entities.1": "5adce0027bae8525",
+    "user_behavioral_fidelity.1": "d95ca3864503bec0",
 }
 """A hash of each prompt's text. A changed text gets a new version, so that old verdicts stay as they were."""
 
@@ -321,6 +323,38 @@ def test_progression_counts_what_is_flagged(ratings: tuple[int, ...], overall: i
     found = rating_in(JudgeKind.CONVERSATION_PROGRESSION, **dimensions)
     assert isinstance(found, Rated)
     assert (found.rating, found.dimensions) == (overall, dimensions)
+
+
+def entity(name: str, *, is_right: bool = True, is_left_out: bool = False) -> dict[str, Any]:
+    """A key entity as a model lists it."""
+    return {"type": name, "is_right": is_right, "is_left_out": is_left_out}
+
+
+def test_key_entities_are_the_share_that_was_understood() -> None:
+    entities = [entity("date"), entity("code", is_right=False), entity("name", is_right=False, is_left_out=True)]
+    rated = rating_in(JudgeKind.KEY_ENTITIES, entities=entities)
+    assert rated == Rated(rating=1, normalised=0.5, failure_modes=("code",))
+
+
+@pytest.mark.parametrize("entities", [[], [entity("name", is_left_out=True)]])
+def test_a_turn_without_key_entities_is_not_rated(entities: list[Any]) -> None:
+    assert isinstance(rating_in(JudgeKind.KEY_ENTITIES, entities=entities), NotRateable)
+
+
+@pytest.mark.parametrize(
+    "entities", [None, "date", [1], [{"type": "date"}], [entity("date") | {"is_right": 1}], [entity("x")] * 101]
+)
+def test_key_entities_in_another_form_are_no_rating(entities: Any) -> None:
+    assert rating_in(JudgeKind.KEY_ENTITIES, entities=entities) is None
+
+
+def test_the_caller_s_fidelity_names_what_the_caller_did_wrong() -> None:
+    modes = ["wrong_language", "premature_ending"]
+    rated = rating_in(JudgeKind.USER_FIDELITY, rating=0, failure_modes=modes)
+    assert rated == Rated(rating=0, normalised=0.0, failure_modes=("premature_ending", "wrong_language"))
+    assert rating_in(JudgeKind.USER_FIDELITY, rating=1, failure_modes=[]) == Rated(rating=1, normalised=1.0)
+    assert rating_in(JudgeKind.USER_FIDELITY, rating=1, failure_modes=["rudeness"]) is None
+    assert rating_in(JudgeKind.USER_FIDELITY, rating=2, failure_modes=[]) is None
 
 
 @pytest.mark.parametrize("kind", JudgeKind)

@@ -70,7 +70,7 @@ def test_every_word_of_the_closed_sets_is_used() -> None:
 
 
 def test_caps_agree_and_are_those_agreed() -> None:
-    assert dict(LABEL_CAPS) == {"agent": 50, "tenant": 20, "environment": 10, "goal_set": 50, "tool": 50}
+    assert dict(LABEL_CAPS) == {"agent": 50, "tenant": 20, "environment": 10, "goal_set": 50, "tool": 50, "version": 50}
     assert {(label.name, label.cap) for label in ALL_LABELS if label.cap} == set(LABEL_CAPS.items())
     assert set(metric_named("callgauge_label_overflow_total").label_set[0].values) == set(LABEL_CAPS)
 

@@ -19,7 +19,7 @@ from schemas.closed_sets import JudgeKind, PipelineType
 from schemas.judging import JudgeRequest, JudgeVerdict, Rated, Votes
 from schemas.scores.records import TextRating
 from tests.support.fakes.engine_feed import Feed
-from tests.unit.engine.goals.test_progress import END_MS, GoalFeed, _value, goal_set
+from tests.unit.engine.goals.test_progress import END_MS, GoalFeed, OneSet, _value, goal_set
 
 RATED = {3: 1.0, 2: 0.5, 1: 0.0}
 
@@ -27,10 +27,10 @@ RATED = {3: 1.0, 2: 0.5, 1: 0.0}
 class JudgedFeed(GoalFeed):
     """A call without goals, judged by some of EVA's metrics."""
 
-    def __init__(self, *kinds: str, **rules: Any) -> None:
+    def __init__(self, *kinds: str, goals: OneSet | None = None, **rules: Any) -> None:
         super().__init__(goal_set({"id": "s", "details": "d", "check": {"kind": "judge"}}))
         self.rules = GoalRules(**{"asks_judge": True, "text_judges": kinds, **rules})
-        self.evaluator = PartitionEvaluator(Limits(call_values_every_ms=1), "test", ChosenGoals(None, self.rules))
+        self.evaluator = PartitionEvaluator(Limits(call_values_every_ms=1), "test", ChosenGoals(goals, self.rules))
         self.effects.clear()
         self.greet()
 
@@ -258,3 +258,77 @@ def test_a_turn_without_an_answer_is_not_rated() -> None:
     feed.end()
     assert of_turn(feed, 1, "conciseness") == [(1, "not applicable: the assistant said nothing")]
     assert feed.turn_values(1).first_known == ()
+
+
+def test_key_entities_are_asked_with_what_the_caller_meant_and_what_the_agent_wrote_down() -> None:
+    feed = JudgedFeed("transcription_accuracy_key_entities")
+    feed.user_audio(1_000, 2_000, text="Flight SK 123 for jane@example.com")
+    feed.heard("Flight SK 124", 2_100)
+    feed.assistant_audio(3_000, 4_000)
+    feed.at_ms = 10_000
+    feed.turn("thanks")
+    request = feed.requests[0]
+    assert (request.turn, [item.kind for item in request.transcript]) == (1, ["user", "heard"])
+    meant, heard = (item.text for item in request.transcript)
+    assert meant.startswith("Flight SK 123 for [")
+    assert heard == "Flight SK 124"
+    feed.rate(request, 2)
+    feed.end()
+    ratings = [of_turn(feed, turn, "transcription_accuracy_key_entities")[-1] for turn in (0, 1)]
+    unknown = "not applicable: what the user meant or what the agent understood is not known"
+    assert ratings == [(0, unknown), (1, 0.5)]
+
+
+def test_a_late_transcript_asks_for_its_key_entities_again() -> None:
+    feed = JudgedFeed("transcription_accuracy_key_entities")
+    feed.user_audio(1_000, 2_000, text="Flight SK 123")
+    feed.heard("Flight SK", 2_100)
+    feed.assistant_audio(3_000, 4_000)
+    feed.at_ms = 10_000
+    feed.turn("thanks")
+    first = feed.requests[0]
+    feed.heard("123", 2_200)
+    feed.turn("bye")
+    again = [request for request in feed.requests if request.turn == 1 and request is not first]
+    assert [request.transcript[-1].text for request in again] == ["Flight SK 123"]
+    feed.rate(first, 1)  # on words that are not the turn's any more
+    feed.end(END_MS)
+    assert of_turn(feed, 1, "transcription_accuracy_key_entities")[-1] == (1, "deadline")
+
+
+def test_the_caller_s_fidelity_is_asked_once_and_with_its_instruction() -> None:
+    told = goal_set({"id": "s", "details": "d", "check": {"kind": "tool_called", "tool": "book"}})
+    told = told.model_copy(update={"user_instruction": "Book SK 123."})
+    feed = JudgedFeed("user_behavioral_fidelity", goals=OneSet(told))
+    feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
+    feed.turn("book it")
+    feed.turn("thanks")
+    assert feed.asked() == []
+    feed.send("audit", {"type": "call_ended"}, feed.at_ms)
+    feed.advance(feed.at_ms + 10_000)
+    (request,) = feed.requests
+    assert (request.turn, request.user_instruction) == (2, "Book SK 123.")
+    assert [item.text for item in request.transcript if item.kind == "user"] == ["book it", "thanks"]
+    feed.rate(request, 3)
+    feed.close_all()
+    assert of_call(feed, "user_behavioral_fidelity")[-1] == (2, 1.0)
+
+
+def test_without_an_instruction_the_caller_s_fidelity_does_not_apply() -> None:
+    feed = JudgedFeed("user_behavioral_fidelity")
+    feed.turn("book it")
+    feed.end()
+    assert feed.asked() == []
+    expected = "not applicable: no goal set says what the caller was told to do"
+    assert of_call(feed, "user_behavioral_fidelity") == [(1, expected)]
+
+
+def test_of_people_nobody_knows_what_they_meant() -> None:
+    feed = JudgedFeed("transcription_accuracy_key_entities", "user_behavioral_fidelity")
+    feed.evaluator = PartitionEvaluator(Limits(call_values_every_ms=1), "test", ChosenGoals(None, feed.rules))
+    for who, at_ms in (("bot", 0), ("user", 1_000), ("bot", 3_000)):
+        feed.spoke(who, at_ms, at_ms + 900)
+    feed.end()
+    expected = "not applicable: no simulated caller says what was meant"
+    assert of_turn(feed, 1, "transcription_accuracy_key_entities")[-1] == (1, expected)
+    assert of_call(feed, "user_behavioral_fidelity")[-1] == (1, expected)

@@ -111,7 +111,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(report: 
     for html, why in ((tmp_path, "it is a folder"), (tmp_path / "no" / "a.html", "there is no folder")):
         ended = report(missing, "-o", html)
         assert ended.code == 1
-        assert f"{html}: the report cannot be written here: {why}" in ended.err
+        assert f"{html}: this file cannot be written: {why}" in ended.err
         assert "Traceback" not in ended.err
 
 

@@ -351,3 +351,35 @@ def test_a_table_says_whether_the_calls_were_good(
     assert "6 of 6" in row
     assert "What stands out:" in rest
     assert score("sample", "--format", "table", "--all").code == 2
+
+
+def test_calls_without_a_goal_set_are_named_up_to_three_and_counted(score: Command, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", *(call(f"c-{number}", "yes") for number in range(5)))
+    nobodys = write_goals(
+        tmp_path / "goals.json", goals("a", SAYS_YES, agents=("x",)), goals("b", BOOKS, agents=("y",))
+    )
+    told = score(path, "--goals", nobodys).err.splitlines()
+    assert [line.partition(": no goal set is for it")[0] for line in told] == [
+        "Call c-0",
+        "Call c-1",
+        "Call c-2",
+        "And 2 more",
+    ]
+
+
+def test_a_trace_is_told_from_a_recording(score: Command, tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    path.write_text('{"agent_trace": {"turns": []}, "evaluation_data_sample": {"sub_goals": []}}\n')
+    ended = score(path, "--format", "table")
+    assert ended.code == 1
+    assert "`callgauge score FILE --format agent-inspect` scores traces" in ended.err
+
+
+def test_the_question_mark_of_the_table_is_explained(score: Command, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "yes"))
+    judged = subgoal("kind", {"kind": "judge"})
+    goal_file = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, judged))
+    lines = score(path, "--goals", goal_file, "--format", "table").out.splitlines()
+    assert "1 of 2?" in lines[1]
+    assert lines[2].startswith("goals: ? marks a call with subgoals whose verdict is not known")
+    assert "?" not in score("sample", "--format", "table").out

@@ -46,6 +46,9 @@ def test_trials_of_one_goal_set_are_compared(callgauge: Command, given: tuple[ob
         pytest.approx(0.4),
         pytest.approx((1 + 1 + 0 + 0.5 + 0.5) / 5),
     )
+    assert group["success_interval"] == pytest.approx([0.1176, 0.7693], abs=1e-4), (
+        "Wilson's, as published tables have it"
+    )
     # Two of five succeed: of the ten pairs three have no success, and one has two.
     assert [tuple(each.values()) for each in group["pass"]] == [
         (1, pytest.approx(0.4), pytest.approx(0.4)),

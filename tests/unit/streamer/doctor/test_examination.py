@@ -119,6 +119,7 @@ COUNTED = """\
 callgauge_quarantined_total{reason="invalid_event",source="pipecat"} 7.0
 callgauge_quarantined_total{reason="time_out_of_bounds",source="audit"} 1.0
 callgauge_misread_records_total{reason="kind",source="pipecat"} 2e+06
+callgauge_misread_records_total{reason="type",source="pipecat"} 0.0
 callgauge_agent_errors_total{source="pipecat"} 0.0
 process_start_time_seconds 1.7899928e+09
 """
@@ -129,7 +130,7 @@ def test_the_counters_of_an_evaluator_say_what_it_refused_since_its_start() -> N
     assert (refused.check, refused.verdict) == ("counters", Verdict.WARNING)
     assert refused.seen.startswith("8 records refused since it started 2 h ago: ")
     assert "invalid_event pipecat 7, time_out_of_bounds audit 1" in refused.seen
-    assert misread.seen.startswith("2000000 records not understood")
+    assert misread.seen == "2000000 records not understood since it started 2 h ago: kind pipecat 2000000"
     (calm,) = counter_findings("callgauge_events_total{} 9\nprocess_start_time_seconds 1.79e+09\n", NOW_MS)
     assert calm.verdict is Verdict.OK
     assert list(counter_findings(COUNTED, NOW_MS)) == [], "a page of another role"

@@ -335,9 +335,12 @@ def test_the_screen_fits_whatever_there_is_to_show(calls: int, width: int, heigh
 
 
 def test_news_and_a_legend_fill_the_room_below_the_table() -> None:
-    lines = full_screen(calls=6, height=40)
+    lines = full_screen(calls=6, height=40, width=80)
     assert lines[-2:] == list(LEGEND)
     assert max(map(len, LEGEND)) <= 80, "a usual terminal shows all of it"
+    cut_in, anchor = full_screen(calls=6, height=40, width=120)[-2:]
+    assert cut_in.endswith("; cut in: by user/agent")
+    assert anchor.endswith("; anchor: how the end of speech is known")
     assert [line for line in lines if line.startswith("news")] == [f"news {n}" for n in range(30 - MOST_NEWS_LINES, 30)]
     small = full_screen(calls=100, height=24)
     assert len([line for line in small if line.startswith("news")]) == 4

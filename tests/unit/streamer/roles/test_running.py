@@ -505,7 +505,7 @@ def facts(environment: dict[str, str] | None = None, roles: tuple[RoleName, ...]
 
 def test_with_the_defaults_it_says_what_is_off_and_how_to_switch_it_on() -> None:
     assert facts() == {
-        "goals": "none (set goals.folder or goals.reads_topic)",
+        "goals": "only those of simulated calls and the sample (set goals.folder or goals.reads_topic)",
         "judge": "off (no key: set OPENAI_API_KEY or CALLGAUGE_JUDGE__API_KEY_FILE)",
         "transcripts": "on (the topic transcripts)",
         "redaction": "on (card, phone, email, iban, birth_date)",

@@ -79,7 +79,20 @@ def test_names_and_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("stamp", "time_ms"),
-    [(5, 5), ("5", 5), (5.9, 5), (None, None), ("1.5", None), ("²", None), (True, None), ([], None)],
+    [
+        (5, 5),
+        ("5", 5),
+        (5.9, 5),
+        (None, None),
+        ("1.5", None),
+        ("²", None),
+        (True, None),
+        ([], None),
+        ("9" * 5_000, None),
+        (10**400, None),
+        (float("inf"), None),
+        (float("nan"), None),
+    ],
 )
 def test_times_as_sources_write_them(stamp: object, time_ms: int | None) -> None:
     assert event_time_ms({"timestamp": stamp}) == time_ms

@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import time
+import tracemalloc
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from streamer.sources.http.posted import MAX_BODY_BYTES, UnreadableBodyError
 from streamer.sources.http.traces import posted_spans
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
 from tests.support.fakes.engine_feed import Feed, plain, records_of
+from tests.support.patience import patient
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 
 NOW_MS = int(time.time() * 1000) - 60_000
@@ -201,17 +203,76 @@ async def test_a_compressed_body_is_taken_within_the_same_bound(receiver: Receiv
     assert receiver.bodies.pending_bytes == 0
 
 
+@pytest.mark.parametrize("encoding", ["protobuf", "json"])
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 1e300])
+async def test_a_span_with_an_impossible_figure_is_told_without_it(
+    receiver: Receiver, encoding: str, value: float
+) -> None:
+    answer = await sent(receiver, exported([("llm", 3_100, 3_500, {"metrics.ttfb": value})]), encoding)
+    assert (answer.status_code, answer.json()["accepted_events"]) == (202, 0)
+
+
 async def test_what_is_no_export_request_is_refused(receiver: Receiver) -> None:
     for body, kind in (
         (b"\xff\xff", PROTOBUF),
         (b"[]", "application/json"),
         (b"{", "application/json"),
         (b'{"resourceSpans": 5}', "application/json"),
+        (
+            in_json(exported(OF_LIVEKIT)).replace(b'TimeUnixNano": "', b'TimeUnixNano": "' + b"9" * 400),
+            "application/json",
+        ),
     ):
         answer = await receiver.post("/v1/traces", body, content_type=kind, **HEADERS)
         assert (answer.status_code, "no export request" in answer.text) == (400, True)
     assert (await receiver.post("/v1/traces", b"")).status_code == 401
     assert receiver.written == []
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field of protobuf that holds a message or a text."""
+    size, length = len(content), bytearray()
+    while size > 127:
+        length.append(size & 127 | 128)
+        size >>= 7
+    return bytes([number << 3 | 2, *length, size]) + content
+
+
+def empty(number: int, content: bytes = b"") -> bytes:
+    part = field(number, content)
+    return part * (4_000_000 // len(part))
+
+
+MANY_PARTS = {
+    "resources in JSON": b'{"resourceSpans":[' + b"{}," * 1_300_000 + b"{}]}",
+    "resources": empty(1),
+    "scopes": field(1, empty(2)),
+    "spans": field(1, field(2, empty(2))),
+    "attributes": field(1, field(2, field(2, empty(9)))),
+    "attributes of many fields": field(1, field(2, field(2, empty(9, empty(1)[:400])))),
+    "attributes of a resource": field(1, field(1, empty(1))),
+}
+
+
+@pytest.mark.parametrize("name", MANY_PARTS)
+def test_a_request_of_millions_of_parts_is_refused_in_short_steps_and_little_memory(name: str) -> None:
+    body = MANY_PARTS[name]
+    parts, longest, refusal = posted_spans(body, "application/json" if body[:1] == b"{" else PROTOBUF, {}), 0.0, ""
+    tracemalloc.start()
+    try:
+        while not refusal:
+            since = time.thread_time()
+            try:
+                next(parts)
+            except UnreadableBodyError as error:
+                refusal = str(error)
+            longest = max(longest, time.thread_time() - since)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "expected at most" in refusal
+    assert peak < 4 * len(body)
+    assert longest < patient(0.2)  # of 0.05: to watch the memory takes time
 
 
 @given(st.binary(max_size=300), st.sampled_from([PROTOBUF, "application/json"]))
