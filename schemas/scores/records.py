@@ -560,6 +560,27 @@ class CallNote(ScoreModel):
     from_agent: str | None = None
     to_agent: str | None = None
 
+    @property
+    def in_words(self) -> str:
+        """What happened, after the number of the turn."""
+        match self.what:
+            case "handoff":
+                return f"{self.from_agent or 'an agent'} handed the call to {self.to_agent or 'another one'}"
+            case "false_interruption":
+                went_on = {None: "", True: ": the agent went on", False: ": the agent did not go on"}[self.is_resumed]
+                return f"what looked like an interruption was none{went_on}"
+            case _:
+                cause = InterruptionCause.UNKNOWN if self.cause is None else self.cause
+                return f"the answer was cut off: {_CAUSES[cause]}"
+
+
+_CAUSES: Final = {
+    InterruptionCause.USER_SPEECH: "the user began to speak",
+    InterruptionCause.USER_TURN: "the user's turn was over",
+    InterruptionCause.PROGRAM: "the agent's own code did it",
+    InterruptionCause.UNKNOWN: "for an unknown cause",
+}
+
 
 class CallValues(CallRecord):
     """All measured values of a whole call, published at the close, and in long calls also while they run.
