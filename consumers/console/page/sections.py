@@ -50,6 +50,7 @@ from consumers.engine.turns.eva_text import (
 from consumers.engine.turns.timeline import PairedUse
 from schemas.closed_sets import FAILED_USES, TURN_JUDGES, Anchor, CloseReason, Speaker, ToolOutcome
 from schemas.goals.goal_set import GoalSet
+from schemas.metrics.exporter import USED_AMOUNTS
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.records import (
     AgentErrorsFact,
@@ -64,6 +65,7 @@ from schemas.scores.records import (
     ProgressScore,
     Result,
     Scored,
+    ServiceUse,
     StageLatency,
     StallFact,
     SubgoalScore,
@@ -806,6 +808,38 @@ def speech(call: ReportedCall) -> Markup | None:
     )
 
 
+# What the agent's models used and cost, and what its framework notes.
+
+
+def told(call: ReportedCall) -> Markup | None:
+    """The uses and the notes; None without any."""
+    whole = call.whole
+    if whole is None or not (whole.uses or whole.notes):
+        return None
+    uses = [
+        (
+            use.kind,
+            call.shown(use.provider or "not known"),
+            call.shown(use.model or "not known"),
+            _used(use),
+            _cost(use.cost),
+        )
+        for use in whole.uses or ()
+    ]
+    notes = [(note.turn, call.shown(note.in_words)) for note in whole.notes or ()]
+    cost = _cost(whole.cost.value if isinstance(whole.cost, Scored) else None)
+    return render("told.html", call=call, uses=uses, notes=notes, cost=cost)
+
+
+def _used(use: ServiceUse) -> str:
+    amounts = ((name, getattr(use, name)) for name in USED_AMOUNTS)
+    return ", ".join(f"{amount:,.10g} {in_words(name)}" for name, amount in amounts if amount)
+
+
+def _cost(cost: float | None) -> str:
+    return "not known: no price" if cost is None else f"{cost:.6g}"
+
+
 # The timeline of a call: a lane for each speaker, overlaps, silences, tools, and links to the turns.
 #
 # Its width grows with the call, and it scrolls in a box of its own. Marks less than a pixel apart are drawn as one.
@@ -1154,6 +1188,7 @@ SECTIONS: Final = {
     "Wait for the answer, by turn": latency,
     "Progress": progress,
     "Speech": speech,
+    "Models and notes": told,
     "Scores": scores,
     "Transcript": transcript,
 }
