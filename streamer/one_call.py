@@ -24,6 +24,7 @@ from consumers.console.page.drawing import (
     seconds,
     shortened,
 )
+from consumers.console.page.sections import unmarked
 from consumers.console.reading import call_records, input_starts
 from consumers.console.watched import MAX_SCORES, WatchedCall, past_call
 from consumers.engine.redaction.redactor import Redactor
@@ -512,7 +513,7 @@ def _words(shown: ReportedCall) -> Iterator[str]:
         for item in turn.items:
             if isinstance(item, Said):
                 at = "" if item.at_ms is None else clock(shown.offset_ms(item.at_ms))
-                yield f"  {at:>4}  {item.speaker}: {shown.shown(item.text)}"
+                yield f"  {at:>4}  {item.speaker}: {unmarked(shown.shown(item.text))}"
 
 
 def _wait(result: object, anchor: str | None) -> str:

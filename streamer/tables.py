@@ -143,7 +143,11 @@ TURN_COLUMNS: Final[tuple[Column[TurnOnFile], ...]] = (
     Column("conciseness", "real", "a judge's rating, 0 to 1", _part("conciseness")),
     Column("speakability", "real", "likewise", _part("speakability")),
     Column(
+<<<<<<< HEAD
         "transcription_accuracy_key_entities", "real", "likewise: key entities that the agent understood",
+=======
+        "transcription_accuracy_key_entities", "real", "likewise, of the key entities in the agent's transcript",
+>>>>>>> 683a5e43ef8a901ce2e753e1837ea0d55dbe13b1
         _part("transcription_accuracy_key_entities"),
     ),
     *(Column(f"stage_{stage}_ms", "real", "latency of this stage", _stage(stage)) for stage in Stage),

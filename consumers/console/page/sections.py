@@ -1115,6 +1115,7 @@ def _entries(heard: TurnHeard, at_items: Mapping[tuple[int, int], Sequence[str]]
             label, otherwise = "The user meant to say", heard.meant_by_user
         elif place == last.get(Speaker.ASSISTANT):
             label, otherwise = "The user heard", heard.heard_by_user
+        otherwise = None if otherwise is None else unmarked(otherwise)
         tags = dict.fromkeys(at_items.get((heard.turn, place), ()))
         words = item.text if isinstance(item, Said) else ""
         for mark, text in _MARKS.items():
@@ -1122,6 +1123,17 @@ def _entries(heard: TurnHeard, at_items: Mapping[tuple[int, int], Sequence[str]]
                 words = words.replace(mark, "").strip()
                 tags[text] = None
         yield Entry(item, words, tuple(tags), label, otherwise)
+
+
+def unmarked(text: str) -> str:
+    """A text without EVA's marks, for people.
+
+    >>> unmarked("[user interrupts] Yes, but [likely cut off by user] no")
+    'Yes, but no'
+    """
+    for mark in _MARKS:
+        text = text.replace(mark, "")
+    return " ".join(text.split())
 
 
 # A call as one article: its figures, what stands out, and the sections.
