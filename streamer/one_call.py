@@ -24,6 +24,7 @@ from consumers.console.page.drawing import (
     seconds,
     shortened,
 )
+from consumers.console.page.sections import unmarked
 from consumers.console.reading import CallRecords, begins_call, events_of
 from consumers.console.watched import MAX_SCORES, WatchedCall, past_call
 from consumers.engine.redaction.redactor import Redactor
@@ -31,10 +32,11 @@ from consumers.engine.turns.timeline import PairedUse
 from consumers.history.search import MAX_ROWS, Condition, Question
 from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.kafka.batches import OnlyBatchesWith
-from consumers.runtime.kafka.connection import KafkaRefusedError, partition_counts
+from consumers.runtime.kafka.connection import KafkaRefusedError, TopicsUnfitError, partition_counts
 from consumers.runtime.kafka.polling import murmur2_place
 from consumers.runtime.kafka.ranges import records_between
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
+from schemas.annotations import ANNOTATION, Annotation
 from schemas.closed_sets import CALL_JUDGES, InputSource
 from schemas.scores.records import (
     AgentErrorsFact,
@@ -48,7 +50,7 @@ from schemas.scores.records import (
     TurnOutcome,
     Unscored,
 )
-from schemas.topics import SCORES_TOPIC, TOPIC_BY_SOURCE, TRANSCRIPTS_TOPIC
+from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE, TRANSCRIPTS_TOPIC
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from schemas.units import to_seconds
 from streamer.cluster.readers import onlooker, ranges_since
@@ -111,6 +113,7 @@ class FoundCall:
         events: Number of its events; 0 if the topics have none any more.
         transcript: Its transcript; None if there is none.
         remarks: Sentences about what is missing, and why.
+        annotations: What people say of it.
     """
 
     call: WatchedCall
@@ -118,13 +121,16 @@ class FoundCall:
     events: int = 0
     transcript: tuple[TranscriptTurn, ...] | None = None
     remarks: list[str] = field(default_factory=list)
+    annotations: list[Annotation] = field(default_factory=list)
 
     def reported(self, anchor_id: str = "c1") -> ReportedCall:
         """The call as the report draws it and `call` writes it; without events from its scores alone."""
-        if not self.events:
-            return past_call(self.call.conversation_id, self.call.scores, self.redactor, self.transcript)
-        shown = self.call.reported()
-        shown.anchor_id = anchor_id
+        if self.events:
+            shown = self.call.reported()
+            shown.anchor_id = anchor_id
+        else:
+            shown = past_call(self.call.conversation_id, self.call.scores, self.redactor, self.transcript)
+        shown.annotations = self.annotations
         return shown
 
 
@@ -228,7 +234,49 @@ class CallReader:
             )
         if found.call.closed is not None:
             await self._read_transcript(found, number)
+        await self._read_annotations(found)
         return found
+
+    async def _read_annotations(self, found: FoundCall) -> None:
+        """Reads what people say of the call.
+
+        Raises:
+            OperatorError: It was deleted on request.
+        """
+        name, labels = found.call.conversation_id, found.call.scores[-1].labels
+        try:
+            count = (await partition_counts(self._kafka, [ANNOTATIONS_TOPIC]))[ANNOTATIONS_TOPIC]
+            topic = self._kafka.topic(ANNOTATIONS_TOPIC)
+            keys = [each.encode() for each in (name, labels.tenant)]
+            tps = [TopicPartition(topic, number) for number in sorted({murmur2_place(key, count) for key in keys})]
+            first_ms = min(record.caused_at_ms for record in found.call.scores)
+            ranges = await ranges_since(self._consumer, tps, first_ms)
+            said = []
+            for key in keys:
+                found_of_key = CallRecords(self._consumer, key)
+                await found_of_key.read(ranges)
+                said += [record for _, record in found_of_key]
+        except TopicsUnfitError:  # nobody can have said anything
+            return
+        except (KafkaRefusedError, TopicAuthorizationFailedError):
+            found.remarks.append("This user may not read annotations, so labels and notes of people are not shown.")
+            return
+        newest: dict[tuple[str, str | None], Annotation] = {}
+        for record in said:
+            try:
+                each = None if record.value is None else ANNOTATION.validate_json(record.value)
+            except ValidationError:
+                continue
+            if isinstance(each, Annotation):
+                newest[each.by, each.label] = each.model_copy(update={"note": self._redactor.redact(each.note)})
+            elif each is None or (each.tenant == labels.tenant and first_ms < each.at_ms):
+                raise OperatorError(
+                    f"Call {name} was deleted on request at {shown_moment(record.timestamp)} UTC, so it is not shown. The topics have its "
+                    "records until their retention ends."
+                )
+        found.annotations = sorted(
+            (each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms
+        )
 
     async def _read_inputs(self, found: FoundCall, number: int) -> None:
         first, closed = found.call.scores[0], found.call.closed
@@ -366,14 +414,16 @@ def call_lines(
         remarks: Sentences about what is missing.
     """
     yield from _head(shown)
+    for each in shown.annotations:
+        yield f"  {each.by}, {shown_moment(each.at_ms)} UTC: {shown.shown(each.words)}"
     yield from ("", "Turns:")
     yield from _turns(shown)
     yield from _goals(shown)
     yield from _ratings(shown)
     if transcript is not None:
         yield from ("", "Transcript:")
-        for each in transcript:
-            yield from (f"  {_clock(each.time_in_call_secs)}  {line}" for line in _spoken(each))
+        for entry in transcript:
+            yield from (f"  {_clock(entry.time_in_call_secs)}  {line}" for line in _spoken(entry))
     elif words := list(_words(shown)):
         yield from ("", "Words so far:" if shown.closed is None else "Words:", *words)
     missing = [*remarks, *([] if shown.closed else ["The call is not over. Its transcript is written when it closes."])]
@@ -386,6 +436,7 @@ def call_document(found: FoundCall) -> dict[str, Any]:
     return {
         "conversation_id": found.call.conversation_id,
         "records": [record.model_dump(mode="json") for record in found.call.newest()],
+        "annotations": [each.model_dump(mode="json") for each in found.annotations],
         "transcript": None if found.transcript is None else [turn.model_dump(mode="json") for turn in found.transcript],
     }
 
@@ -454,7 +505,7 @@ def _words(shown: ReportedCall) -> Iterator[str]:
         for item in turn.items:
             if isinstance(item, Said):
                 at = "" if item.at_ms is None else clock(shown.offset_ms(item.at_ms))
-                yield f"  {at:>4}  {item.speaker}: {shown.shown(item.text)}"
+                yield f"  {at:>4}  {item.speaker}: {unmarked(shown.shown(item.text))}"
 
 
 def _wait(result: object, anchor: str | None) -> str:
@@ -579,10 +630,11 @@ def in_history(settings: Settings, wanted: str) -> FoundCall | None:
             return None
         _require_one(names, wanted)
         records, transcript = store.call_records(names[0])
+        annotations = store.annotations_of(names[:1]).get(names[0], [])
     finally:
         store.close()
     redactor = Redactor(settings.redaction)
-    found = FoundCall(WatchedCall(names[0], settings.limits, redactor), redactor)
+    found = FoundCall(WatchedCall(names[0], settings.limits, redactor), redactor, annotations=annotations)
     for record in records:
         found.call.take_score(record.model_dump_json().encode())
     if transcript is not None:

@@ -36,6 +36,7 @@ from consumers.runtime.http import challenge
 from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
+from schemas.annotations import Annotation
 from schemas.scores.records import AnyScoreRecord
 from schemas.scores.running import RunningCalls, WantedCalls
 from schemas.transcript import TRANSCRIPT
@@ -99,6 +100,9 @@ class PastCalls(Protocol):
 
     def transcript_of(self, conversation_id: str) -> bytes | None:
         """Its transcript, if there is one."""
+
+    def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
+        """What people say of it; None for a call that was deleted on request."""
 
 
 class _Ring:
@@ -375,7 +379,9 @@ class ConsoleSite:
         value = await asyncio.to_thread(past.transcript_of, conversation_id) if self._settings.words else None
         transcript = None if value is None else TRANSCRIPT.validate_json(value)
         remark = "From history: the topics have this call no longer, so its sound is not shown."
-        return pages.call_boxes(past_call(conversation_id, scores, self._redactor, transcript), remark)
+        call = past_call(conversation_id, scores, self._redactor, transcript)
+        call.annotations = await self._said_of(conversation_id) if self._settings.words else ()
+        return pages.call_boxes(call, remark)
 
     async def _past_page(self, request: Request, _user: str) -> Response:
         past, site = self._require_past(), self._site("./")
@@ -427,10 +433,12 @@ class ConsoleSite:
         Raises:
             _UnansweredError: There is no such call, no room for it, or no broker.
         """
+        annotations = await self._said_of(conversation_id)
         place = self._fleet.place(conversation_id)
         began_ms = None if place is not None else await self._began_ms(conversation_id)
         try:
             async with self._watched.watch(conversation_id, place, began_ms) as call:
+                call.annotations = annotations
                 yield call
         except UnknownCallError as error:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "The topics have no score of a call with this id.") from error
@@ -445,8 +453,27 @@ class ConsoleSite:
         """When a call began of which history knows; then its place on the topics need not be searched."""
         if self._past is None:
             return None
-        records = await asyncio.to_thread(self._past.records_of, conversation_id)
+        try:
+            records = await asyncio.to_thread(self._past.records_of, conversation_id)
+        except OperatorError:  # no folder yet
+            return None
         return min((record.caused_at_ms for record in records), default=None)
+
+    async def _said_of(self, conversation_id: str) -> Sequence[Annotation]:
+        """What people say of a call, as far as there is a history.
+
+        Raises:
+            _UnansweredError: It was deleted on request.
+        """
+        if self._past is None:
+            return ()
+        try:
+            annotations = await asyncio.to_thread(self._past.annotations_of, conversation_id)
+        except OperatorError:  # no folder yet
+            return ()
+        if annotations is None:
+            raise _UnansweredError(HTTPStatus.GONE, "This call was deleted on request.")
+        return annotations
 
     def _note(self, user: str, conversation_id: str) -> None:
         """Logs who opened which call, once a minute each."""

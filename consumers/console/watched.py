@@ -15,6 +15,7 @@ from consumers.engine.call import Call
 from consumers.engine.evaluator import folded
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
+from schemas.annotations import Annotation
 from schemas.closed_sets import InputSource, PipelineType, Speaker
 from schemas.metric_context import MetricContext
 from schemas.quarantine import UndecodableRecord
@@ -39,6 +40,7 @@ class WatchedCall:
         version: Grows with each record that is taken in.
         is_whole: Whether everything that was there when it was opened has been read.
         left_out: Records that were not taken in: the evaluator refuses them, or there are too many.
+        annotations: What people say of it, as known when it was opened last.
     """
 
     def __init__(self, conversation_id: str, limits: Limits, redactor: Redactor) -> None:
@@ -46,6 +48,7 @@ class WatchedCall:
         self.version = 0
         self.is_whole = False
         self.left_out = 0
+        self.annotations: Sequence[Annotation] = ()
         self._limits = limits
         self._redactor = redactor
         self._arrivals: list[Arrival] = []
@@ -110,9 +113,11 @@ class WatchedCall:
         if not words:
             heard = heard._replace(turns=())
         known = list(self._known(at_ms))
-        return ReportedCall(
+        shown = ReportedCall(
             self.conversation_id, heard, list(newest_scores(known).values()), ANCHOR, self._redactor, known
         )
+        shown.annotations = self.annotations if words else ()
+        return shown
 
     def transcript(self, at_ms: int | None = None) -> list[TranscriptTurn]:
         """What was said up to a moment, in ElevenLabs' format, redacted."""

@@ -1,15 +1,20 @@
 """Questions to history: conditions on the columns of calls, from a closed list of names and comparisons. People write no SQL."""
 
+import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, Protocol, get_args
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from consumers.history.rows import CALL_COLUMNS, Value
 from consumers.runtime.process import OperatorError
+from schemas.annotations import Annotation
 from schemas.scores.records import AnyScoreRecord
 
 Comparison = Literal[">=", "<=", "!=", "=", ">", "<", "~"]
 COMPARISONS: Final[tuple[Comparison, ...]] = get_args(Comparison)
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    ">=": operator.ge, "<=": operator.le, "!=": operator.ne, "=": operator.eq, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
 _KINDS: Final = {column.name: column.kind for column in CALL_COLUMNS}
 _CONDITION: Final = re.compile(rf"\s*([A-Za-z_0-9]+)\s*({'|'.join(map(re.escape, COMPARISONS))})\s*(.*?)\s*", re.DOTALL)
 
@@ -75,6 +80,18 @@ class Condition(NamedTuple):
             )
         return cls(column, comparison, number)  # type: ignore[arg-type]
 
+    def holds(self, value: Value) -> bool | None:
+        """Whether a value meets the condition; None for one that is unknown.
+
+        >>> Condition("success", "=", 1.0).holds(0.0), Condition("success", "=", 1.0).holds(None)
+        (False, None)
+        """
+        if value is None:
+            return None
+        if self.comparison == "~":
+            return str(self.value) in str(value)
+        return bool(_COMPARE[self.comparison](value, self.value))
+
 
 class Question(NamedTuple):
     """The calls to find.
@@ -86,6 +103,7 @@ class Question(NamedTuple):
         words: Words that the transcript must have, all of them; empty for any.
         order_by: Column by which the calls come, highest first; calls whose value is unknown come last.
         most: Most calls to return; None for all of them, in no order.
+        ids: Only calls with these ids, at most `MAX_ROWS`; None for any.
     """
 
     since_ms: int
@@ -94,6 +112,7 @@ class Question(NamedTuple):
     words: Sequence[str] = ()
     order_by: str = "longest_wait_ms"
     most: int | None = 50
+    ids: Collection[str] | None = None
 
 
 class HistoryStore(Protocol):
@@ -107,3 +126,9 @@ class HistoryStore(Protocol):
 
     def call_records(self, conversation_id: str) -> tuple[Sequence[AnyScoreRecord], bytes | None]:
         """The newest records of a call and its transcript; no record and None if it is not here."""
+
+    def labelled(self, label: str) -> Sequence[str]:
+        """The calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
+
+    def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, Sequence[Annotation]]:
+        """What people said of these calls, by conversation; calls of which nobody said anything are left out."""

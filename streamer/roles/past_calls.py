@@ -7,6 +7,7 @@ from consumers.history.search import MAX_ROWS, MAX_TEXT_CHARS, Condition, Questi
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.process import wall_clock_ms
+from schemas.annotations import Annotation
 from schemas.scores.records import AnyScoreRecord
 from schemas.units import DAY_MS
 from streamer.time_bounds import moment_given
@@ -73,6 +74,18 @@ class StoredCalls:
         store = SqliteHistory(self._folder)
         try:
             return store.transcript_of(conversation_id)
+        finally:
+            store.close()
+
+    def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
+        """What people say of a call; None for one that was deleted on request."""
+        store = SqliteHistory(self._folder)
+        try:
+            return (
+                None
+                if store.is_forgotten(conversation_id)
+                else store.annotations_of([conversation_id]).get(conversation_id, ())
+            )
         finally:
             store.close()
 

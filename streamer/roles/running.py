@@ -369,7 +369,7 @@ def _maker(
         case "history":
             from consumers.history.service import HistoryRole
 
-            return partial(HistoryRole, kafka, settings.history, instruments)
+            return partial(HistoryRole, kafka, settings.history, instruments, Redactor(settings.redaction))
         case "console":
             from consumers.console.service import ConsoleRole
             from streamer.roles.past_calls import StoredCalls

@@ -1117,6 +1117,7 @@ def _entries(heard: TurnHeard, at_items: Mapping[tuple[int, int], Sequence[str]]
             label, otherwise = "The user meant to say", heard.meant_by_user
         elif place == last.get(Speaker.ASSISTANT):
             label, otherwise = "The user heard", heard.heard_by_user
+        otherwise = None if otherwise is None else unmarked(otherwise)
         tags = dict.fromkeys(at_items.get((heard.turn, place), ()))
         words = item.text if isinstance(item, Said) else ""
         for mark, text in _MARKS.items():
@@ -1127,9 +1128,28 @@ def _entries(heard: TurnHeard, at_items: Mapping[tuple[int, int], Sequence[str]]
         yield Entry(item, words, tuple(tags), label, otherwise)
 
 
+def unmarked(text: str) -> str:
+    """A text without EVA's marks, for people.
+
+    >>> unmarked("[user interrupts] Yes, but [likely cut off by user] no")
+    'Yes, but no'
+    """
+    for mark in _MARKS:
+        text = text.replace(mark, "")
+    return " ".join(text.split())
+
+
 # A call as one article: its figures, what stands out, and the sections.
 
+
+def people(call: ReportedCall) -> Markup:
+    """What people say of the call: a label, a note or both, with who says it and when; nothing if nobody does."""
+    said = [(f"{each.by}, {day_and_time(each.at_ms)}", call.shown(each.words)) for each in call.annotations]
+    return render("people.html", said=said) if said else Markup()
+
+
 SECTIONS: Final = {
+    "People": people,
     "Timeline": timeline,
     "Wait for the answer, by turn": latency,
     "Progress": progress,

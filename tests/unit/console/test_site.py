@@ -22,6 +22,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import ConnectionBounds, HttpListener
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
+from schemas.annotations import Annotation
 from schemas.scores.records import AnyScoreRecord
 from tests.support.calls.watched_calls import inputs_of, scores_of, watched
 from tests.support.calls.wire_calls import arrivals_of, in_time_order, wire_calls
@@ -63,6 +64,11 @@ class NoPast:
 
     def transcript_of(self, _conversation_id: str) -> bytes | None:
         return None
+
+    def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
+        if conversation_id == "forgotten":
+            return None
+        return [Annotation(by="anna", at_ms=0, label="false-alarm", note="<b> jane@example.com")]
 
 
 def whole_call(late_ms: int = 0) -> WatchedCall:
@@ -273,6 +279,17 @@ async def test_history_says_when_a_call_began_whose_place_is_not_known() -> None
         made.fleet.fold(started(conversation_id="a/b <c>"), 0, 0)
         await made.get(f"/calls/{CALL}")
         assert made.calls.began_ms is None
+
+
+async def test_what_people_say_is_on_the_page_and_a_forgotten_call_is_gone() -> None:
+    async with serving(past=NoPast("p", whole_call().scores)) as made:
+        for name in (CALL, "p"):
+            assert "false-alarm: &lt;b&gt; [EMAIL]" in (await made.get(f"/calls/{name}")).text
+        for path in ("/calls", "/parts/calls", "/live/calls", "/report", f"{api.PREFIX}/calls"):
+            answer = await made.get(f"{path}/forgotten")
+            assert (answer.status_code, "deleted on request" in answer.text) == (410, True), path
+    async with serving(past=NoPast("p", whole_call().scores), words=False) as made:
+        assert "false-alarm" not in (await made.get(f"/calls/{CALL}")).text
 
 
 async def test_an_unknown_call_is_not_found_anywhere() -> None:

@@ -162,10 +162,13 @@ def test_an_interruption_stands_at_the_answer(
 
 def test_eva_s_marks_are_said_beside_the_words() -> None:
     turn = TurnHeard(
-        1, (Said(USER, f"{USER_INTERRUPTS} no", None), Said(ASSISTANT, f"One moment {CUT_OFF_BY_USER}", None))
+        1,
+        (Said(USER, f"{USER_INTERRUPTS} no", None), Said(ASSISTANT, f"One moment {CUT_OFF_BY_USER}", None)),
+        heard_by_user=f"One {CUT_OFF_BY_USER} mum",
     )
     text = words(section(of(closed(), turns=(turn,)), has_index=False))
     assert "User no interrupted the assistant Assistant One moment likely cut off by the user" in text
+    assert "The user heard One mum" in text
     assert "[" not in text
 
 

@@ -19,3 +19,8 @@ def test_the_page_of_past_calls_finds_them_in_the_folder(tmp_path: Path) -> None
     assert past.find("2000-01-01", "care", "", "") == ([], False)
     assert len(past.records_of("c")) == len(call("c"))
     assert past.transcript_of("c") == TRANSCRIPT
+    assert past.annotations_of("c") == ()
+    writer = SqliteHistory(tmp_path, writes=True)
+    writer.forget(["c"])
+    writer.close()
+    assert (past.annotations_of("c"), past.records_of("c")) == (None, [])
