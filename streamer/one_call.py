@@ -29,8 +29,9 @@ from consumers.console.reading import CallRecords, begins_call, events_of
 from consumers.console.watched import MAX_SCORES, WatchedCall, past_call
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.timeline import PairedUse
+from consumers.history.annotations import MAX_OF_A_CALL
+from consumers.history.opening import opened
 from consumers.history.search import MAX_ROWS, Condition, Question
-from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.kafka.batches import OnlyBatchesWith
 from consumers.runtime.kafka.connection import KafkaRefusedError, TopicsUnfitError, partition_counts
 from consumers.runtime.kafka.polling import murmur2_place
@@ -274,9 +275,8 @@ class CallReader:
                     f"Call {name} was deleted on request at {shown_moment(record.timestamp)} UTC, so it is not shown. The topics have its "
                     "records until their retention ends."
                 )
-        found.annotations = sorted(
-            (each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms
-        )
+        said_now = sorted((each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms)
+        found.annotations = said_now[-MAX_OF_A_CALL:]
 
     async def _read_inputs(self, found: FoundCall, number: int) -> None:
         first, closed = found.call.scores[0], found.call.closed
@@ -613,34 +613,34 @@ async def follow_call(settings: Settings, wanted: str, since_ms: int | None, sin
 
 
 def in_history(settings: Settings, wanted: str) -> FoundCall | None:
-    """The call of the history whose id is the wanted text, or ends with it; None without one, or without a folder of history.
+    """The call of the history whose id is the wanted text, or ends with it; None without one, or without a history.
 
     Raises:
         OperatorError: There are several, or the folder cannot be read.
     """
-    if settings.history.folder is None:
+    if not settings.history.is_read:
         return None
-    store = SqliteHistory(settings.history.folder)
-    try:
-        ending = Question(0, wall_clock_ms() + 1, [Condition("conversation_id", "~", wanted)], most=MAX_ROWS)
-        names = [str(row["conversation_id"]) for row in store.find(ending)]
-        names = [name for name in names if is_wanted(name, wanted)]
-        names = [wanted] if wanted in names else list(dict.fromkeys(names))[:MAX_CALLS]
-        if not names:
-            return None
-        _require_one(names, wanted)
-        records, transcript = store.call_records(names[0])
-        annotations = store.annotations_of(names[:1]).get(names[0], [])
-    finally:
-        store.close()
+    with opened(settings.history) as store:
+        name, (records, transcript) = wanted, store.call_records(wanted)
+        if not records:
+            ending = Question(0, wall_clock_ms() + 1, [Condition("conversation_id", "~", wanted)], most=MAX_ROWS)
+            names = [str(row["conversation_id"]) for row in store.find(ending)]
+            names = [name for name in names if is_wanted(name, wanted)]
+            names = list(dict.fromkeys(names))[:MAX_CALLS]
+            if not names:
+                return None
+            _require_one(names, wanted)
+            name = names[0]
+            records, transcript = store.call_records(name)
+        annotations, place = store.annotations_of([name]).get(name, []), store.place
     redactor = Redactor(settings.redaction)
-    found = FoundCall(WatchedCall(names[0], settings.limits, redactor), redactor, annotations=annotations)
+    found = FoundCall(WatchedCall(name, settings.limits, redactor), redactor, annotations=annotations)
     for record in records:
         found.call.take_score(record.model_dump_json().encode())
     if transcript is not None:
         found.transcript = TRANSCRIPT.validate_json(transcript)
     found.remarks.append(
-        f"The topics do not have it; this is from the history in {settings.history.folder}, which keeps no arguments of tools."
+        f"The topics do not have it; this is from the history in {place}, which keeps no arguments of tools."
     )
     return found
 

@@ -423,7 +423,9 @@ class ConsoleSite:
 
     def _require_past(self) -> PastCalls:
         if self._past is None:
-            raise _UnansweredError(HTTPStatus.NOT_FOUND, "No history is kept: set history.folder.")
+            raise _UnansweredError(
+                HTTPStatus.NOT_FOUND, "No history is kept: set history.folder or history.clickhouse_url."
+            )
         return self._past
 
     @asynccontextmanager

@@ -74,6 +74,9 @@ NOT_RUN: Final = {
         "needs a judge with a key: tests/unit/streamer/agent_inspect",
     "docs/sources/elevenlabs.md: CALLGAUGE_MONITOR__API_KEY_FILE=/run/secrets/elevenlabs-api-":
         "needs ElevenLabs: tests/integration/test_monitor.py",
+    "docs/history.md: import pandas as pd": "needs calls of some days: tests/unit/streamer/test_notebook.py",
+    'docs/history.md: CALLGAUGE_HISTORY__CLICKHOUSE_URL="http://clickhouse:8123/?d': "needs ClickHouse: tests/unit/history/test_answers.py",
+    'docs/history.md: clickhouse-client --query "CREATE DATABASE callgauge"': "needs ClickHouse: tests/integration/test_clickhouse.py",
     "docs/history.md: callgauge history import output/my-run --folder history --go": "needs a run of EVA: tests/unit/streamer/history",
     "docs/sources/eva.md: callgauge topics create                     # once": "needs a run of EVA: tests/integration/test_tail.py",
     "docs/sources/eva.md: callgauge score output/my-run > scores.jsonl": "needs a run of EVA: tests/conformance",
