@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from consumers.history.rows import CALL_COLUMNS, Value
@@ -115,10 +115,31 @@ class Question(NamedTuple):
     ids: Collection[str] | None = None
 
 
-class HistoryStore(Protocol):
-    """Past calls, as every store of them answers."""
+def ranked(rows: Iterable[dict[str, Value]], question: Question) -> list[dict[str, Value]]:
+    """The rows that a question asks for, highest first by its column; those with the same value by their ids."""
+    found = sorted(rows, key=lambda row: str(row["conversation_id"]))
+    found.sort(key=lambda row: _rank(row[question.order_by]), reverse=True)
+    return found[: question.most]
 
-    def find(self, question: Question) -> Sequence[Mapping[str, Value]]:
+
+def _rank(value: Value) -> tuple[bool, Any]:
+    return value is not None, value if value is not None else 0
+
+
+class HistoryStore(Protocol):
+    """Past calls, as every store of them answers.
+
+    Attributes:
+        place: Where they are, for people.
+    """
+
+    @property
+    def place(self) -> str: ...
+
+    def close(self) -> None:
+        """Lets go of files and connections."""
+
+    def find(self, question: Question) -> list[dict[str, Value]]:
         """The rows of the calls that are asked for, highest first by their column."""
 
     def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
@@ -127,8 +148,11 @@ class HistoryStore(Protocol):
     def call_records(self, conversation_id: str) -> tuple[Sequence[AnyScoreRecord], bytes | None]:
         """The newest records of a call and its transcript; no record and None if it is not here."""
 
+    def is_forgotten(self, conversation_id: str) -> bool:
+        """Whether a call was deleted on request."""
+
     def labelled(self, label: str) -> Sequence[str]:
         """The calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
 
-    def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, Sequence[Annotation]]:
+    def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, list[Annotation]]:
         """What people said of these calls, by conversation; calls of which nobody said anything are left out."""

@@ -21,9 +21,10 @@ import structlog
 
 from consumers.history.annotations import FILE_NAME, TABLES, Annotations, FromPeople, Place
 from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, Value, call_row
-from consumers.history.search import Question
+from consumers.history.search import Question, ranked
 from consumers.runtime.process import OperatorError
 from schemas.annotations import Annotation
+from schemas.scores.live_view import Subject
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact, ClosedFact, TurnValues
 from schemas.transcript import TRANSCRIPT
 from schemas.units import DAY_MS
@@ -40,8 +41,7 @@ BUSY_SECONDS: Final = 5.0
 MAX_WORDS_CHARS: Final = 1_000_000
 """Longest text of one transcript that can be searched; the rest is kept and not searched."""
 WINDOW_BITS: Final = 14
-PACKING_LEVEL: Final = 3
-"""Half a window and half the effort take two thirds of the time, and 174 bytes a record in place of 165."""
+PACKING_LEVEL: Final = 6
 MAX_DICTIONARY_BYTES: Final = 2**WINDOW_BITS
 """Bytes of examples against which values are packed: zlib looks back no further."""
 _OWN_NAMES: Final = frozenset({"conversation_id", "tenant", "record_id", "input_hash"})
@@ -203,6 +203,7 @@ class _Day:
             if writes:
                 self._add_columns()
             (self._dictionary,) = self.connection.execute("SELECT value FROM dictionary").fetchone()
+            self._packing = zlib.compressobj(PACKING_LEVEL, zlib.DEFLATED, -WINDOW_BITS, zdict=self._dictionary)
             self.has_words = (
                 self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone() is not None
             )
@@ -219,7 +220,7 @@ class _Day:
 
     def packed(self, value: bytes) -> bytes:
         """Packs a value. Records repeat their fields and each other, so with examples of them they become a sixth as long."""
-        packing = zlib.compressobj(PACKING_LEVEL, zlib.DEFLATED, -WINDOW_BITS, zdict=self._dictionary)
+        packing = self._packing.copy()  # half the time of one that has to learn the examples
         return packing.compress(value) + packing.flush()
 
     def unpacked(self, value: bytes) -> bytes:
@@ -310,6 +311,11 @@ class SqliteHistory:
                 "one a folder of its own."
             ) from error
         return lock
+
+    @property
+    def place(self) -> str:
+        """The folder, for people."""
+        return str(self.folder)
 
     def close(self) -> None:
         """Closes all files, and lets another process write."""
@@ -481,12 +487,17 @@ class SqliteHistory:
         examples = {record.name: value for record, value in share.scores}
         day = self._day(name, tuple(examples.values()))
         calls: dict[str, int] = {}
+        whole: dict[int, dict[Subject, AnyScoreRecord]] = {}
         turns, moments = [], []
         changed: set[str] = set()
         connection = day.connection
         with self._changing(name, day):
             for record, value in share.scores:
-                call = self._call(day, name, record.conversation_id, calls)
+                call = self._call(day, name, record.conversation_id, calls, whole)
+                if (newest := whole.get(call)) is not None:
+                    subject = (record.name, record.turn, record.index)
+                    if (last := newest.get(subject)) is None or last.revision < record.revision:
+                        newest[subject] = record
                 if isinstance(record, TurnValues):
                     turns.append((call, record.turn, record.revision, day.packed(value)))
                 else:
@@ -496,19 +507,30 @@ class SqliteHistory:
             connection.executemany(_UPSERT_TURN, turns)
             connection.executemany(_UPSERT_MOMENT, moments)
             for conversation_id in changed:
-                self._write_row(day, calls[conversation_id])
+                call = calls[conversation_id]
+                self._write_row(day, call, list(whole[call].values()) if call in whole else day.records(call))
             for conversation_id, value in share.transcripts:
-                self._write_transcript(day, self._call(day, name, conversation_id, calls), value)
+                self._write_transcript(day, self._call(day, name, conversation_id, calls, whole), value)
             connection.executemany(_UPSERT_POSITION, [(*place, offset) for place, offset in positions.items()])
 
-    def _call(self, day: _Day, name: str, conversation_id: str, calls: dict[str, int]) -> int:
-        """Returns the number of a call in the file of its day, where it gets a row if it has none."""
+    def _call(
+        self,
+        day: _Day,
+        name: str,
+        conversation_id: str,
+        calls: dict[str, int],
+        whole: dict[int, dict[Subject, AnyScoreRecord]],
+    ) -> int:
+        """Returns the number of a call in the file of its day. If it has no row there, it gets one, and all its records are in hand:
+        then it is added to `whole`.
+        """
         call = calls.get(conversation_id) or day.id_of(conversation_id)
         if call is None:
             cursor = day.connection.execute(
                 "INSERT INTO call (conversation_id, is_closed) VALUES (?, 0)", [conversation_id]
             )
             call = int(cursor.lastrowid or 0)
+            whole[call] = {}
         calls[conversation_id] = call
         self._places[conversation_id] = name
         self._places.move_to_end(conversation_id)
@@ -517,8 +539,8 @@ class SqliteHistory:
         return call
 
     @staticmethod
-    def _write_row(day: _Day, call: int) -> None:
-        row = call_row(day.records(call))
+    def _write_row(day: _Day, call: int, records: Sequence[AnyScoreRecord]) -> None:
+        row = call_row(records)
         settings = ", ".join(f"{name} = ?" for name in row)
         day.connection.execute(f"UPDATE call SET {settings} WHERE id = ?", [*row.values(), call])  # noqa: S608  # our names
 
@@ -594,9 +616,8 @@ class SqliteHistory:
 
     def find(self, question: Question) -> list[dict[str, Value]]:
         """Returns the rows of the calls that a question asks for, highest first by its column."""
-        found = [dict(zip(COLUMN_NAMES, row, strict=True)) for row in self.values(question, COLUMN_NAMES)]
-        found.sort(key=lambda row: _rank(row[question.order_by]), reverse=True)
-        return found if question.most is None else found[: question.most]
+        rows = (dict(zip(COLUMN_NAMES, row, strict=True)) for row in self.values(question, COLUMN_NAMES))
+        return ranked(rows, question)
 
     def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
         """Yields these columns of the calls that a question asks for: of each file at most as many as it asks for, highest first."""
@@ -630,7 +651,7 @@ class SqliteHistory:
         most = -1 if scans or question.most is None else question.most
         # All names in the statement are ours.
         columns = ", ".join(f"call.{name}" if name in day.columns else "NULL" for name in asked)
-        order = "" if question.most is None else f"ORDER BY {by} IS NULL, {by} DESC LIMIT {most}"
+        order = "" if question.most is None else f"ORDER BY {by} IS NULL, {by} DESC, conversation_id LIMIT {most}"
         rows: Iterable[Any] = day.connection.execute(
             f"SELECT call.id, {columns} FROM {source} WHERE {' AND '.join(where)} {order}",  # noqa: S608
             values,
@@ -767,7 +788,3 @@ def _day_name(at_ms: int) -> str:
 
 def _path_of(folder: Path, name: str) -> Path:
     return folder / f"calls-{name}.sqlite"
-
-
-def _rank(value: Value) -> tuple[bool, Any]:
-    return value is not None, value if value is not None else 0

@@ -1,6 +1,5 @@
 """The command `history`: past calls, found by what happened in them."""
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -28,13 +27,13 @@ from streamer.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from rich.table import Table
 
     from consumers.history.rows import Value
-    from consumers.history.search import Condition
-    from consumers.history.sqlite import SqliteHistory
+    from consumers.history.search import Condition, HistoryStore
     from schemas.annotations import Annotation
     from streamer.history.importing import Imported
     from streamer.offline.call_work import Done
@@ -152,7 +151,7 @@ def find(
     if not as_json and len(rows) == most:
         say(f"These are the first {most} by {sort}; --most shows more.")
     elif not rows and not as_json and not is_table:
-        say(f"No call in {store.folder} is like that.")
+        say(f"No call in {store.place} is like that.")
 
 
 @app.command()
@@ -203,7 +202,7 @@ def compare(
         print_document(comparison_json(groups, columns))
         return
     if not groups:
-        say(f"No call in {store.folder} is over and in one of the periods.")
+        say(f"No call in {store.place} is over and in one of the periods.")
     for each in groups:
         if columns:
             print_line(
@@ -408,17 +407,13 @@ def _folder(folder: Path | None, settings: "Settings") -> Path:
     return there
 
 
-@contextmanager
-def _opened(folder: Path | None, config: Path | None) -> "Iterator[SqliteHistory]":
-    """Opens history to read it: the folder that is given, or that of the settings."""
-    from consumers.history.sqlite import SqliteHistory
+def _opened(folder: Path | None, config: Path | None) -> "AbstractContextManager[HistoryStore]":
+    """Opens history to read it: the folder that is given, or what the settings say."""
+    from consumers.history.opening import opened
+    from consumers.history.settings import HistorySettings
     from streamer.settings.listing import settings_from
 
-    store = SqliteHistory(folder or _folder(None, settings_from(config)))
-    try:
-        yield store
-    finally:
-        store.close()
+    return opened(settings_from(config).history if folder is None else HistorySettings(folder=folder))
 
 
 def _conditions(where: "Sequence[str] | None", **labels: str | None) -> "list[Condition]":

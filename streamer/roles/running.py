@@ -376,7 +376,7 @@ def _maker(
 
             return partial(
                 ConsoleRole, kafka, settings.console, settings.limits, Redactor(settings.redaction), instruments,
-                past=StoredCalls(settings.history) if settings.history.is_on else None, version=installed_version(),
+                past=StoredCalls(settings.history) if settings.history.is_read else None, version=installed_version(),
             )  # fmt: skip
         case "monitor":
             from streamer.sources.monitor import MonitorRole
