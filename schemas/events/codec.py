@@ -121,7 +121,7 @@ def is_of_unknown_kind(error: ValidationError) -> bool:
 
 
 def without_unread(adapter: TypeAdapter[Any], value: bytes, error: ValidationError, *, is_tagged: bool) -> Any:
-    """The event without its wrong fields, if no rule reads them; None otherwise.
+    """The event without its wrong fields, if no rule reads them and it needs none of them; None otherwise.
 
     Args:
         adapter: Decodes the event.
@@ -134,12 +134,15 @@ def without_unread(adapter: TypeAdapter[Any], value: bytes, error: ValidationErr
     if not all(place and place[-1] in UNREAD_FIELDS for place in places):
         return None
     document = from_json(value)  # it is an object: otherwise no place has a name
-    for *path, name in places:
-        owner = document
-        for part in path:
-            owner = owner[part]
-        owner.pop(name, None)
-    event = adapter.validate_json(json.dumps(document))
+    try:
+        for *path, name in places:
+            owner = document
+            for part in path:
+                owner = owner[int(part) if isinstance(owner, list) else part]
+            owner.pop(name, None)
+        event = adapter.validate_json(json.dumps(document))
+    except (ValidationError, LookupError):  # it needs the field, or the place has a part that is not in the document
+        return None
     extra = event.__pydantic_extra__
     if extra is not None:
         extra[LEFT_OUT] = sorted(place[-1] for place in places)
