@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streamer.notebook import ScoredCall, auc, ppt, progress, score, success, tool_correctness
+    from streamer.notebook import ScoredCall, auc, past_calls, ppt, progress, score, success, tool_correctness
 
-__all__ = ["ScoredCall", "auc", "main", "ppt", "progress", "score", "success", "tool_correctness"]
+__all__ = ["ScoredCall", "auc", "main", "past_calls", "ppt", "progress", "score", "success", "tool_correctness"]
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from schemas.annotations import AnyAnnotation
 from schemas.events.audit import AuditEvent
 from schemas.events.codec import ControlEvent
 from schemas.events.elevenlabs import ConversationRecord, TypedAgentEvent
@@ -31,6 +32,7 @@ TYPES: Final[Mapping[str, Any]] = {
     "score": ScoreRecord,
     "quarantine": QuarantineRecord,
     "transcript": tuple[TranscriptTurn, ...],
+    "annotation": AnyAnnotation,
     "metric-context": MetricContext,
 }
 """The type of each kind of record, by its name."""

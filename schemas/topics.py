@@ -54,6 +54,16 @@ TOPICS = (
     _output(
         "order", "none", "order", _SAME, "in which order each partition's inputs were evaluated; no value: a new owner"
     ),
+    Topic(
+        "annotations",
+        "reference",
+        _CONVERSATION,
+        "annotation",
+        _ANY,
+        "delete",
+        30 * DAY_MS,
+        "labels and notes of people; no value: the call is to be forgotten",
+    ),
     Topic("goals", "reference", "goal set id", "goals", _ANY, "compact", -1, "goal sets of calls"),
 )
 
@@ -67,6 +77,7 @@ SOURCE_BY_TOPIC = {topic: source for source, topic in TOPIC_BY_SOURCE.items()}
 INPUT_TOPICS = tuple(topic.name for topic in TOPICS if topic.direction == "input")
 SCORES_TOPIC = "scores"
 TRANSCRIPTS_TOPIC = "transcripts"
+ANNOTATIONS_TOPIC = "annotations"
 GOALS_TOPIC = "goals"
 QUARANTINE_TOPIC = "quarantine"
 ORDER_TOPIC = "order"
@@ -208,6 +219,8 @@ def _faults(
         )
     if is_read_back or is_input:
         yield from _retention_faults(topic, settings, others, needs)
+    if topic.name == ANNOTATIONS_TOPIC:
+        yield from _forgetting_faults(settings, others)
     # A broker older than this setting does not report it, so there is nothing to check.
     if is_input and (clock := settings.get("message.timestamp.type", "LogAppendTime")) != "LogAppendTime":
         yield TopicFault(
@@ -257,6 +270,21 @@ def _retention_faults(
             severity=Severity.WARNING,
             seen=f"retention.bytes is {kept_bytes} for each partition: in heavy traffic records go before their time",
             setting=f"retention.bytes={_UNLIMITED}",
+        )
+
+
+def _forgetting_faults(settings: TopicSettings, others: Mapping[str, TopicSettings]) -> Iterator[TopicFault]:
+    kept_ms = retention_ms(settings)
+    calls_kept_ms = max(
+        (retention_ms(others[name]) or 0 for name in (SCORES_TOPIC, TRANSCRIPTS_TOPIC) if name in others), default=0
+    )
+    if kept_ms is not None and kept_ms < calls_kept_ms:
+        yield TopicFault(
+            topic=ANNOTATIONS_TOPIC,
+            severity=Severity.WARNING,
+            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but calls for {duration(calls_kept_ms)}: a history that is "
+            "made anew would bring forgotten calls back",
+            setting=f"retention.ms={_UNLIMITED if calls_kept_ms == math.inf else round(calls_kept_ms)}",
         )
 
 

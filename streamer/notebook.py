@@ -1,6 +1,7 @@
-"""Scores of recorded calls and of agent-inspect's traces as functions, for notebooks and scripts: `from callgauge import score`.
+"""Functions for notebooks and scripts: scores of recorded calls and of agent-inspect's traces, and past calls.
 
-They are what the commands run: `score` is `callgauge score`, and `auc` and the others are its `--format agent-inspect`.
+They are what the commands run: `score` is `callgauge score`, `past_calls` is `callgauge history find`, and
+`auc` and the others are its `--format agent-inspect`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,11 @@ from consumers.engine.agent_inspect import (
 from consumers.engine.agent_inspect import tool_correctness as tools_of
 from consumers.engine.goals.questions import Voting, grade_of
 from consumers.engine.redaction.redactor import Redactor
+from consumers.history.opening import opened
+from consumers.history.rows import Value
+from consumers.history.search import Condition, Question
+from consumers.history.settings import HistorySettings
+from consumers.runtime.process import wall_clock_ms
 from schemas.scores.records import AnyScoreRecord
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from streamer.agent_inspect.scoring import NotJudgedError, TraceQuestions
@@ -33,6 +39,40 @@ from streamer.recordings.files import RecordedCall, places_in_lines
 from streamer.recordings.reader import goals_for, read_call, read_recordings
 from streamer.settings.listing import settings_from
 from streamer.sources.replay import compact_json
+from streamer.time_bounds import moment_given
+
+# Past calls.
+
+
+def past_calls(
+    since: str = "7d",
+    until: str | None = None,
+    *,
+    where: Iterable[str] = (),
+    text: str = "",
+    folder: str | Path | None = None,
+    config: str | Path | None = None,
+) -> list[dict[str, Value]]:
+    """The calls of the history that began in a period, a row each, as `callgauge history find` prints them. An unknown value is None.
+
+    Args:
+        since: A moment as the command takes it: `7d`, `2026-11-20`, `2026-11-20T12:00`.
+        until: The end of the period; None for now.
+        where: Conditions that all must hold, such as `p95_ms > 3000`.
+        text: Words that must all have been said.
+        folder: The folder of history; None for what the settings say, which may be ClickHouse.
+        config: A settings file; None for the variables and defaults.
+
+    Raises:
+        OperatorError: A condition cannot be understood, or history cannot be read.
+    """
+    settings = settings_from(None if config is None else Path(config)).history
+    end_ms = wall_clock_ms() + 1 if until is None else moment_given(until)
+    conditions = [Condition.parse(each) for each in where]
+    question = Question(moment_given(since), end_ms, conditions, text.split(), most=None)
+    with opened(settings if folder is None else HistorySettings(folder=Path(folder))) as store:
+        return [dict(row) for row in store.find(question)]
+
 
 # Recorded calls.
 

@@ -24,23 +24,24 @@ from consumers.console.page.drawing import (
     seconds,
     shortened,
 )
-from consumers.console.reading import call_records, input_starts
+from consumers.console.page.sections import unmarked
+from consumers.console.reading import CallRecords, begins_call, events_of
 from consumers.console.watched import MAX_SCORES, WatchedCall, past_call
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.timeline import PairedUse
+from consumers.history.annotations import MAX_OF_A_CALL
+from consumers.history.opening import opened
 from consumers.history.search import MAX_ROWS, Condition, Question
-from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.kafka.batches import OnlyBatchesWith
-from consumers.runtime.kafka.connection import KafkaRefusedError, partition_counts
+from consumers.runtime.kafka.connection import KafkaRefusedError, TopicsUnfitError, partition_counts
 from consumers.runtime.kafka.polling import murmur2_place
 from consumers.runtime.kafka.ranges import records_between
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
+from schemas.annotations import ANNOTATION, Annotation
 from schemas.closed_sets import CALL_JUDGES, InputSource
 from schemas.scores.records import (
-    SCORE_RECORD,
     AgentErrorsFact,
     CallRecord,
-    CallStartedFact,
     DeadAirFact,
     InterruptionFact,
     Scored,
@@ -50,7 +51,7 @@ from schemas.scores.records import (
     TurnOutcome,
     Unscored,
 )
-from schemas.topics import SCORES_TOPIC, TOPIC_BY_SOURCE, TRANSCRIPTS_TOPIC
+from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE, TRANSCRIPTS_TOPIC
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from schemas.units import to_seconds
 from streamer.cluster.readers import onlooker, ranges_since
@@ -113,6 +114,7 @@ class FoundCall:
         events: Number of its events; 0 if the topics have none any more.
         transcript: Its transcript; None if there is none.
         remarks: Sentences about what is missing, and why.
+        annotations: What people say of it.
     """
 
     call: WatchedCall
@@ -120,13 +122,16 @@ class FoundCall:
     events: int = 0
     transcript: tuple[TranscriptTurn, ...] | None = None
     remarks: list[str] = field(default_factory=list)
+    annotations: list[Annotation] = field(default_factory=list)
 
     def reported(self, anchor_id: str = "c1") -> ReportedCall:
         """The call as the report draws it and `call` writes it; without events from its scores alone."""
-        if not self.events:
-            return past_call(self.call.conversation_id, self.call.scores, self.redactor, self.transcript)
-        shown = self.call.reported()
-        shown.anchor_id = anchor_id
+        if self.events:
+            shown = self.call.reported()
+            shown.anchor_id = anchor_id
+        else:
+            shown = past_call(self.call.conversation_id, self.call.scores, self.redactor, self.transcript)
+        shown.annotations = self.annotations
         return shown
 
 
@@ -197,7 +202,7 @@ class CallReader:
                     of_call = found.calls.setdefault(call, FoundScores(record.partition, end))
                     if len(of_call.values) < MAX_SCORES:
                         of_call.values.append(record.value)
-                    if _begins(record.value):
+                    if begins_call(record.value):
                         found.has_start.add(call)
             if self._wanted in found.calls:  # other ids may end with it
                 found.calls = {self._wanted: found.calls[self._wanted]}
@@ -230,17 +235,59 @@ class CallReader:
             )
         if found.call.closed is not None:
             await self._read_transcript(found, number)
+        await self._read_annotations(found)
         return found
 
+    async def _read_annotations(self, found: FoundCall) -> None:
+        """Reads what people say of the call.
+
+        Raises:
+            OperatorError: It was deleted on request.
+        """
+        name, labels = found.call.conversation_id, found.call.scores[-1].labels
+        try:
+            count = (await partition_counts(self._kafka, [ANNOTATIONS_TOPIC]))[ANNOTATIONS_TOPIC]
+            topic = self._kafka.topic(ANNOTATIONS_TOPIC)
+            keys = [each.encode() for each in (name, labels.tenant)]
+            tps = [TopicPartition(topic, number) for number in sorted({murmur2_place(key, count) for key in keys})]
+            first_ms = min(record.caused_at_ms for record in found.call.scores)
+            ranges = await ranges_since(self._consumer, tps, first_ms)
+            said = []
+            for key in keys:
+                of_key = CallRecords(self._consumer, key)
+                await of_key.read(ranges)
+                said += [record for _, record in of_key]
+        except TopicsUnfitError:  # nobody can have said anything
+            return
+        except (KafkaRefusedError, TopicAuthorizationFailedError):
+            found.remarks.append("This user may not read annotations, so labels and notes of people are not shown.")
+            return
+        newest: dict[tuple[str, str | None], Annotation] = {}
+        for record in said:
+            try:
+                each = None if record.value is None else ANNOTATION.validate_json(record.value)
+            except ValidationError:
+                continue
+            if isinstance(each, Annotation):
+                newest[each.by, each.label] = each.model_copy(update={"note": self._redactor.redact(each.note)})
+            elif each is None or (each.tenant == labels.tenant and first_ms < each.at_ms):
+                raise OperatorError(
+                    f"Call {name} was deleted on request at {shown_moment(record.timestamp)} UTC, so it is not shown. The topics have its "
+                    "records until their retention ends."
+                )
+        said_now = sorted((each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms)
+        found.annotations = said_now[-MAX_OF_A_CALL:]
+
     async def _read_inputs(self, found: FoundCall, number: int) -> None:
-        first, closed, key = found.call.scores[0], found.call.closed, found.call.conversation_id.encode()
+        first, closed = found.call.scores[0], found.call.closed
         await partition_counts(self._kafka, _INPUTS)  # says what is missing, or what we may not see
         ends = await self._consumer.end_offsets([TopicPartition(self._kafka.topic(topic), number) for topic in _INPUTS])
         through = {} if closed is None else {self._kafka.topic(topic): at + 1 for topic, at in closed.through.items()}
-        starts = await input_starts(self._kafka, self._consumer, ends, first)
-        ranges = {tp: (starts[tp], min(end, through.get(tp.topic, end))) for tp, end in ends.items()}
-        for tp, record in await call_records(self._consumer, ranges, key):
+        until = {tp: min(end, through.get(tp.topic, end)) for tp, end in ends.items()}
+        events = await events_of(self._kafka, self._consumer, until, first, self._limits)
+        for tp, record in events:
             self._take_event(found, tp.topic, record)
+        found.call.left_out += events.left_out
         self._ends |= ends
         if not found.events:
             found.remarks.append(
@@ -257,9 +304,9 @@ class CallReader:
         counts = await partition_counts(self._kafka, [TRANSCRIPTS_TOPIC])
         tp = TopicPartition(self._kafka.topic(TRANSCRIPTS_TOPIC), min(number, counts[TRANSCRIPTS_TOPIC] - 1))
         since_ms = closed.caused_at_ms - CLOSED_TOGETHER_MS
-        for _, record in await call_records(
-            self._consumer, await ranges_since(self._consumer, [tp], since_ms), found.call.conversation_id.encode()
-        ):
+        transcripts = CallRecords(self._consumer, found.call.conversation_id.encode())
+        await transcripts.read(await ranges_since(self._consumer, [tp], since_ms))
+        for _, record in transcripts:
             try:
                 found.transcript = TRANSCRIPT.validate_json(record.value or b"")
             except ValidationError:
@@ -338,17 +385,6 @@ class CallReader:
         ]
 
 
-def _begins(value: bytes) -> bool:
-    """Whether this is the first record of a call."""
-    if b'"call_started"' not in value:
-        return False
-    try:
-        record = SCORE_RECORD.validate_json(value)
-    except ValidationError:
-        return False
-    return isinstance(record, CallStartedFact) and record.revision == 1
-
-
 def _age(since_ms: int) -> str:
     return duration(wall_clock_ms() - since_ms)
 
@@ -378,14 +414,16 @@ def call_lines(
         remarks: Sentences about what is missing.
     """
     yield from _head(shown)
+    for each in shown.annotations:
+        yield f"  {each.by}, {shown_moment(each.at_ms)} UTC: {shown.shown(each.words)}"
     yield from ("", "Turns:")
     yield from _turns(shown)
     yield from _goals(shown)
     yield from _ratings(shown)
     if transcript is not None:
         yield from ("", "Transcript:")
-        for each in transcript:
-            yield from (f"  {_clock(each.time_in_call_secs)}  {line}" for line in _spoken(each))
+        for entry in transcript:
+            yield from (f"  {_clock(entry.time_in_call_secs)}  {line}" for line in _spoken(entry))
     elif words := list(_words(shown)):
         yield from ("", "Words so far:" if shown.closed is None else "Words:", *words)
     missing = [*remarks, *([] if shown.closed else ["The call is not over. Its transcript is written when it closes."])]
@@ -398,6 +436,7 @@ def call_document(found: FoundCall) -> dict[str, Any]:
     return {
         "conversation_id": found.call.conversation_id,
         "records": [record.model_dump(mode="json") for record in found.call.newest()],
+        "annotations": [each.model_dump(mode="json") for each in found.annotations],
         "transcript": None if found.transcript is None else [turn.model_dump(mode="json") for turn in found.transcript],
     }
 
@@ -420,6 +459,11 @@ def _head(shown: ReportedCall) -> Iterator[str]:
     for errors in shown.of(AgentErrorsFact):
         of = "" if errors.component is None else f", of {errors.component}"
         yield f"  the agent reported {counted(errors.errors, 'error')}, the newest at {shown_moment(errors.last_ms)} UTC{of}"
+    whole = shown.whole
+    if whole is not None and isinstance(whole.cost, Scored):
+        yield f"  its models cost {whole.cost.value:.6g}"
+    for note in (None if whole is None else whole.notes) or ():
+        yield f"  {'' if note.turn is None else f'turn {note.turn}: '}{shown.shown(note.in_words)}"
 
 
 def _turns(shown: ReportedCall) -> Iterator[str]:
@@ -466,7 +510,7 @@ def _words(shown: ReportedCall) -> Iterator[str]:
         for item in turn.items:
             if isinstance(item, Said):
                 at = "" if item.at_ms is None else clock(shown.offset_ms(item.at_ms))
-                yield f"  {at:>4}  {item.speaker}: {shown.shown(item.text)}"
+                yield f"  {at:>4}  {item.speaker}: {unmarked(shown.shown(item.text))}"
 
 
 def _wait(result: object, anchor: str | None) -> str:
@@ -574,33 +618,34 @@ async def follow_call(settings: Settings, wanted: str, since_ms: int | None, sin
 
 
 def in_history(settings: Settings, wanted: str) -> FoundCall | None:
-    """The call of the history whose id is the wanted text, or ends with it; None without one, or without a folder of history.
+    """The call of the history whose id is the wanted text, or ends with it; None without one, or without a history.
 
     Raises:
         OperatorError: There are several, or the folder cannot be read.
     """
-    if settings.history.folder is None:
+    if not settings.history.is_read:
         return None
-    store = SqliteHistory(settings.history.folder)
-    try:
-        ending = Question(0, wall_clock_ms() + 1, [Condition("conversation_id", "~", wanted)], most=MAX_ROWS)
-        names = [str(row["conversation_id"]) for row in store.find(ending)]
-        names = [name for name in names if is_wanted(name, wanted)]
-        names = [wanted] if wanted in names else list(dict.fromkeys(names))[:MAX_CALLS]
-        if not names:
-            return None
-        _require_one(names, wanted)
-        records, transcript = store.call_records(names[0])
-    finally:
-        store.close()
+    with opened(settings.history) as store:
+        name, (records, transcript) = wanted, store.call_records(wanted)
+        if not records:
+            ending = Question(0, wall_clock_ms() + 1, [Condition("conversation_id", "~", wanted)], most=MAX_ROWS)
+            names = [str(row["conversation_id"]) for row in store.find(ending)]
+            names = [name for name in names if is_wanted(name, wanted)]
+            names = list(dict.fromkeys(names))[:MAX_CALLS]
+            if not names:
+                return None
+            _require_one(names, wanted)
+            name = names[0]
+            records, transcript = store.call_records(name)
+        annotations, place = store.annotations_of([name]).get(name, []), store.place
     redactor = Redactor(settings.redaction)
-    found = FoundCall(WatchedCall(names[0], settings.limits, redactor), redactor)
+    found = FoundCall(WatchedCall(name, settings.limits, redactor), redactor, annotations=annotations)
     for record in records:
         found.call.take_score(record.model_dump_json().encode())
     if transcript is not None:
         found.transcript = TRANSCRIPT.validate_json(transcript)
     found.remarks.append(
-        f"The topics do not have it; this is from the history in {settings.history.folder}, which keeps no arguments of tools."
+        f"The topics do not have it; this is from the history in {place}, which keeps no arguments of tools."
     )
     return found
 

@@ -1,7 +1,8 @@
 """The columns of a past call: one row with its figures, made from the newest of its records of `scores`.
 
-The table `CALL_COLUMNS` is the one place where a column is declared. The stores make their tables from it, `history find` takes its
-names in conditions, and tables for programs have them in this order. Unknown is None, never 0.
+The table `CALL_COLUMNS` is the one place where a column is declared, for both stores: SQLite gets what Python computes, ClickHouse
+computes it in SQL. The stores make their tables from it, `history find` takes its names in conditions, and tables for programs have
+them in this order. Unknown is None, never 0.
 """
 
 import math
@@ -71,12 +72,14 @@ class Column(NamedTuple, Generic[Of]):
         kind: What its values are.
         meaning: One phrase for people.
         of: Computes it; None if it is unknown.
+        sql: The same in ClickHouse, of what `deploy/clickhouse/generate_tables.py` gathers of a call.
     """
 
     name: str
     kind: Literal["text", "integer", "real"]
     meaning: str
     of: Callable[[Of], Value]
+    sql: str = ""
 
 
 def scored(result: Result | None) -> float | None:
@@ -95,29 +98,50 @@ def percentile_ms(ascending: Sequence[float], share: float) -> float | None:
     return ascending[max(0, math.ceil(share * len(ascending)) - 1)]
 
 
-def _value(part: Callable[[CallOnFile], Any], path: str) -> Callable[[CallOnFile], Value]:
+# What a column is in Python and in SQL.
+
+_Computed = tuple[Callable[[CallOnFile], Value], str]
+
+
+def _json(record: str, path: str, kind: str) -> str:
+    """A part of a record in SQL; NULL if the record has no such part, or there is no such record."""
+    return f"JSONExtract({record}, {', '.join(repr(name) for name in path.split('.'))}, 'Nullable({kind})')"
+
+
+def _value(record: Literal["values", "progress"], path: str) -> _Computed:
     """Reads a result inside a record, None where a part on the way is missing."""
 
     def of(call: CallOnFile) -> Value:
-        found = part(call)
+        found: Any = getattr(call, record)
         for name in path.split("."):
-            found = None if found is None else getattr(found, name)
+            found = None if found is None else found.get(name) if isinstance(found, dict) else getattr(found, name)
         return scored(found)
 
-    return of
+    return of, _json(f"{record}_record", f"{path}.value", "Float64")
 
 
-_of_values = partial(_value, lambda call: call.values)
-_of_progress = partial(_value, lambda call: call.progress)
+_of_values = partial(_value, "values")
+_of_progress = partial(_value, "progress")
 
 
-def _closed(path: str) -> Callable[[CallOnFile], Value]:
-    return lambda call: None if call.view.closed is None else getattr(call.view.closed, path)
+def _closed(path: str) -> _Computed:
+    def of(call: CallOnFile) -> Value:
+        return None if call.view.closed is None else getattr(call.view.closed, path)
+
+    return of, _json("closed_record", path, "String")
 
 
-def _eva(name: EvaMetricName, call: CallOnFile) -> Value:
-    score = None if call.values is None else call.values.eva.get(name)
-    return None if score is None else scored(score.result)
+def _wait(share: float) -> _Computed:
+    place = f"greatest(1, toUInt32(ceil({share} * length(waits))))"
+    return lambda call: percentile_ms(call.waits_ms, share), f"if(empty(waits), NULL, waits[{place}])"
+
+
+def _label(name: str) -> _Computed:
+    return lambda call: getattr(call.view.labels, name), f"tupleElement(labels, '{name}')"
+
+
+def _seen(name: str, sql: str | None = None) -> _Computed:
+    return lambda call: getattr(call.view, name), sql or name
 
 
 def _failed_tools(call: CallOnFile) -> list[str]:
@@ -133,51 +157,74 @@ def _stalls(call: CallOnFile) -> Value:
     return sum(isinstance(each, StallFact) for each in call.records)
 
 
+def _code_version(call: CallOnFile) -> Value:
+    return max((each.caused_at_ms, each.code_version) for each in call.records)[1]
+
+
 def _names(names: Iterable[str]) -> str | None:
     """Names for a condition such as `failed_tools ~ payment`, each once."""
     return ", ".join(dict.fromkeys(sorted(names))) or None
 
 
 CALL_COLUMNS: Final[tuple[Column[CallOnFile], ...]] = (
-    Column("conversation_id", "text", "the call", lambda call: call.view.conversation_id),
-    Column("agent", "text", "the voice agent", lambda call: call.view.labels.agent),
-    Column("tenant", "text", "whose call it is", lambda call: call.view.labels.tenant),
-    Column("environment", "text", "production, staging and so on", lambda call: call.view.labels.environment),
-    Column("version", "text", "the agent's version", lambda call: call.view.version),
-    Column("pipeline_type", "text", "kind of the agent's pipeline", lambda call: call.view.labels.pipeline_type),
-    Column("code_version", "text", "version of the evaluator", lambda call: call.records[-1].code_version),
-    Column("started_ms", "integer", "when its first event came, in epoch ms", lambda call: call.view.first_seen_ms),
-    Column("changed_ms", "integer", "when its last event came, in epoch ms", lambda call: call.view.changed_ms),
-    Column("is_closed", "integer", "1 when it is over and evaluated", lambda call: int(call.view.closed is not None)),
-    Column("close_reason", "text", "why it was closed", _closed("reason")),
-    Column("ended_reason", "text", "why it ended, in the agent's words", _closed("ended_reason")),
-    Column("turns", "integer", "number of its last turn", lambda call: call.view.turn),
-    Column("p50_ms", "real", "median voice-to-voice latency", lambda call: percentile_ms(call.waits_ms, 0.5)),
-    Column("p95_ms", "real", "95th percentile of these", lambda call: percentile_ms(call.waits_ms, 0.95)),
-    Column("longest_wait_ms", "real", "the longest of these", lambda call: percentile_ms(call.waits_ms, 1)),
-    Column("dead_airs", "integer", "silences beyond the threshold", lambda call: call.view.dead_airs),
-    Column("dead_air_ms", "real", "time of these silences", _of_values("speech.dead_air_ms")),
-    Column("first_word_ms", "real", "time to the agent's first sound", _of_values("speech.first_word_ms")),
-    Column("talk_share", "real", "the agent's share of speech, 0 to 1", _of_values("speech.result")),
-    Column("user_interruptions", "integer", "by the caller", lambda call: call.view.user_interruptions),
-    Column("assistant_interruptions", "integer", "by the agent", lambda call: call.view.assistant_interruptions),
-    Column("tool_calls", "integer", "tool calls with an outcome", lambda call: call.view.tool_calls),
+    Column("conversation_id", "text", "the call", *_seen("conversation_id")),
+    Column("agent", "text", "the voice agent", *_label("agent")),
+    Column("tenant", "text", "whose call it is", *_label("tenant")),
+    Column("environment", "text", "production, staging and so on", *_label("environment")),
+    Column("version", "text", "the agent's version", *_seen("version", _json("started_record", "version", "String"))),
+    Column("pipeline_type", "text", "kind of the agent's pipeline", *_label("pipeline_type")),
+    Column("code_version", "text", "version of the evaluator", _code_version, "code_version"),
+    Column("started_ms", "integer", "when its first event came, in epoch ms", *_seen("first_seen_ms")),
+    Column("changed_ms", "integer", "when its last event came, in epoch ms", *_seen("changed_ms")),
     Column(
-        "failed_tool_calls", "integer", "those that failed or were not answered", lambda call: len(_failed_tools(call))
+        "is_closed",
+        "integer",
+        "1 when it is over and evaluated",
+        lambda call: int(call.view.closed is not None),
+        "toInt64(closed_record != '')",
     ),
-    Column("failed_tools", "text", "the tools of these, by name", lambda call: _names(_failed_tools(call))),
-    Column("goal_set", "text", "the goals of the call", _goal_set),
-    Column("progress", "real", "share of subgoals that are reached, 0 to 1", _of_progress("result")),
-    Column("auc", "real", "area under the progress curve, 0 to 1", _of_progress("auc")),
-    Column("ppt", "real", "progress per turn, 0 to 1", _of_progress("ppt")),
-    Column("success", "real", "1 when every subgoal is reached", _of_progress("success")),
-    Column("stalls", "integer", "how often it made no progress", _stalls),
-    Column("tool_correctness", "real", "share of expected tool calls, 0 to 1", _of_values("tool_correctness")),
-    Column("stt_wer", "real", "word error rate of the agent's transcript", _of_values("stt_wer.result")),
-    Column("transcript_disagreement", "real", "of both sides", _of_values("transcript_disagreement.result")),
-    Column("faithfulness", "real", "a judge's rating, 0 to 1", _of_values("faithfulness.result")),
-    Column("conversation_progression", "real", "likewise", _of_values("conversation_progression.result")),
-    *(Column(name, "real", "EVA's metric of that name", partial(_eva, name)) for name in get_args(EvaMetricName)),
+    Column("close_reason", "text", "why it was closed", *_closed("reason")),
+    Column("ended_reason", "text", "why it ended, in the agent's words", *_closed("ended_reason")),
+    Column("turns", "integer", "number of its last turn", *_seen("turn", "newest_turn")),
+    Column("p50_ms", "real", "median voice-to-voice latency", *_wait(0.5)),
+    Column("p95_ms", "real", "95th percentile of these", *_wait(0.95)),
+    Column("longest_wait_ms", "real", "the longest of these", *_wait(1)),
+    Column("dead_airs", "integer", "silences beyond the threshold", *_seen("dead_airs")),
+    Column("dead_air_ms", "real", "time of these silences", *_of_values("speech.dead_air_ms")),
+    Column("first_word_ms", "real", "time to the agent's first sound", *_of_values("speech.first_word_ms")),
+    Column("talk_share", "real", "the agent's share of speech, 0 to 1", *_of_values("speech.result")),
+    Column("user_interruptions", "integer", "by the caller", *_seen("user_interruptions")),
+    Column("assistant_interruptions", "integer", "by the agent", *_seen("assistant_interruptions")),
+    Column("tool_calls", "integer", "tool calls with an outcome", *_seen("tool_calls")),
+    Column(
+        "failed_tool_calls",
+        "integer",
+        "those that failed or were not answered",
+        lambda call: len(_failed_tools(call)),
+        "length(failed)",
+    ),
+    Column(
+        "failed_tools",
+        "text",
+        "the tools of these, by name",
+        lambda call: _names(_failed_tools(call)),
+        "nullIf(arrayStringConcat(arraySort(arrayDistinct(failed)), ', '), '')",
+    ),
+    Column("goal_set", "text", "the goals of the call", _goal_set, _json("goals_record", "goal_set.id", "String")),
+    Column("progress", "real", "share of subgoals that are reached, 0 to 1", *_of_progress("result")),
+    Column("auc", "real", "area under the progress curve, 0 to 1", *_of_progress("auc")),
+    Column("ppt", "real", "progress per turn, 0 to 1", *_of_progress("ppt")),
+    Column("success", "real", "1 when every subgoal is reached", *_of_progress("success")),
+    Column("stalls", "integer", "how often it made no progress", _stalls, "stalls"),
+    Column("tool_correctness", "real", "share of expected tool calls, 0 to 1", *_of_values("tool_correctness")),
+    Column("stt_wer", "real", "word error rate of the agent's transcript", *_of_values("stt_wer.result")),
+    Column("transcript_disagreement", "real", "of both sides", *_of_values("transcript_disagreement.result")),
+    Column("faithfulness", "real", "a judge's rating, 0 to 1", *_of_values("faithfulness.result")),
+    Column("conversation_progression", "real", "likewise", *_of_values("conversation_progression.result")),
+    *(
+        Column(name, "real", "EVA's metric of that name", *_of_values(f"eva.{name}.result"))
+        for name in get_args(EvaMetricName)
+    ),
 )
 COLUMN_NAMES: Final = tuple(column.name for column in CALL_COLUMNS)
 

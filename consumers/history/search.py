@@ -1,15 +1,20 @@
 """Questions to history: conditions on the columns of calls, from a closed list of names and comparisons. People write no SQL."""
 
+import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, Protocol, get_args
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from consumers.history.rows import CALL_COLUMNS, Value
 from consumers.runtime.process import OperatorError
+from schemas.annotations import Annotation
 from schemas.scores.records import AnyScoreRecord
 
 Comparison = Literal[">=", "<=", "!=", "=", ">", "<", "~"]
 COMPARISONS: Final[tuple[Comparison, ...]] = get_args(Comparison)
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    ">=": operator.ge, "<=": operator.le, "!=": operator.ne, "=": operator.eq, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
 _KINDS: Final = {column.name: column.kind for column in CALL_COLUMNS}
 _CONDITION: Final = re.compile(rf"\s*([A-Za-z_0-9]+)\s*({'|'.join(map(re.escape, COMPARISONS))})\s*(.*?)\s*", re.DOTALL)
 
@@ -75,6 +80,18 @@ class Condition(NamedTuple):
             )
         return cls(column, comparison, number)  # type: ignore[arg-type]
 
+    def holds(self, value: Value) -> bool | None:
+        """Whether a value meets the condition; None for one that is unknown.
+
+        >>> Condition("success", "=", 1.0).holds(0.0), Condition("success", "=", 1.0).holds(None)
+        (False, None)
+        """
+        if value is None:
+            return None
+        if self.comparison == "~":
+            return str(self.value) in str(value)
+        return bool(_COMPARE[self.comparison](value, self.value))
+
 
 class Question(NamedTuple):
     """The calls to find.
@@ -86,6 +103,7 @@ class Question(NamedTuple):
         words: Words that the transcript must have, all of them; empty for any.
         order_by: Column by which the calls come, highest first; calls whose value is unknown come last.
         most: Most calls to return; None for all of them, in no order.
+        ids: Only calls with these ids, at most `MAX_ROWS`; None for any.
     """
 
     since_ms: int
@@ -94,12 +112,34 @@ class Question(NamedTuple):
     words: Sequence[str] = ()
     order_by: str = "longest_wait_ms"
     most: int | None = 50
+    ids: Collection[str] | None = None
+
+
+def ranked(rows: Iterable[dict[str, Value]], question: Question) -> list[dict[str, Value]]:
+    """The rows that a question asks for, highest first by its column; those with the same value by their ids."""
+    found = sorted(rows, key=lambda row: str(row["conversation_id"]))
+    found.sort(key=lambda row: _rank(row[question.order_by]), reverse=True)
+    return found[: question.most]
+
+
+def _rank(value: Value) -> tuple[bool, Any]:
+    return value is not None, value if value is not None else 0
 
 
 class HistoryStore(Protocol):
-    """Past calls, as every store of them answers."""
+    """Past calls, as every store of them answers.
 
-    def find(self, question: Question) -> Sequence[Mapping[str, Value]]:
+    Attributes:
+        place: Where they are, for people.
+    """
+
+    @property
+    def place(self) -> str: ...
+
+    def close(self) -> None:
+        """Lets go of files and connections."""
+
+    def find(self, question: Question) -> list[dict[str, Value]]:
         """The rows of the calls that are asked for, highest first by their column."""
 
     def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
@@ -107,3 +147,12 @@ class HistoryStore(Protocol):
 
     def call_records(self, conversation_id: str) -> tuple[Sequence[AnyScoreRecord], bytes | None]:
         """The newest records of a call and its transcript; no record and None if it is not here."""
+
+    def is_forgotten(self, conversation_id: str) -> bool:
+        """Whether a call was deleted on request."""
+
+    def labelled(self, label: str) -> Sequence[str]:
+        """The calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
+
+    def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, list[Annotation]]:
+        """What people said of these calls, by conversation; calls of which nobody said anything are left out."""

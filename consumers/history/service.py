@@ -1,4 +1,4 @@
-"""The history role: reads `scores` and `transcripts`, and keeps the calls in the store, each of its records exactly once.
+"""The history role: reads `scores`, `transcripts` and `annotations`, and keeps the calls in the store, each record exactly once.
 
 The store has the place to read on from in the same transaction as the rows, so no consumer group is used: one process reads all
 partitions, and a second one for the same folder is refused.
@@ -16,15 +16,18 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 from pydantic import ValidationError
 
+from consumers.engine.redaction.redactor import Redactor
+from consumers.history.annotations import FromPeople
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import Batch, HistoryBrokenError, SqliteHistory
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
 from consumers.runtime.process import OperatorError, finish_unless
 from consumers.runtime.registry import Instruments
+from schemas.annotations import ANNOTATION, MAX_ANNOTATION_BYTES, MAX_NOTE_CHARS, Annotation, ForgottenTenant
 from schemas.quarantine import UndecodableRecord
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord
-from schemas.topics import SCORES_TOPIC, TRANSCRIPTS_TOPIC
+from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
 
 POLL_MS: Final = 500
 """How long records may gather before they are written: a transaction of the disk costs the same for one and for many."""
@@ -57,8 +60,16 @@ class HistoryRole:
         ready: Set while it reads.
     """
 
-    def __init__(self, kafka: KafkaSettings, settings: HistorySettings, instruments: Instruments) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, settings: HistorySettings, instruments: Instruments, redactor: Redactor
+    ) -> None:
         """Nothing is opened or connected before `run`.
+
+        Args:
+            kafka: Where the topics are.
+            settings: The folder, and what is kept there.
+            instruments: Gets the metrics of the role.
+            redactor: Redacts the notes of people, as far as their writers have not.
 
         Raises:
             HistoryOffError: There is no folder.
@@ -73,10 +84,14 @@ class HistoryRole:
         self._settings = settings
         self._kafka = kafka
         self._instruments = instruments
+        self._redactor = redactor
+        self._is_forgetting = False
+        self._forgotten_calls = 0
         self._fault: str | None = None
         self._moved_at = time.monotonic()
         self._lag: dict[tuple[str, ...], float] = {}
         instruments.read_gauge("callgauge_history_lag_messages", lambda: dict(self._lag))
+        instruments.read_gauge("callgauge_history_forgotten_calls", lambda: {(): float(self._forgotten_calls)})
 
     async def run(self, stop: asyncio.Event) -> None:
         """Reads and writes until `stop` is set.
@@ -101,9 +116,9 @@ class HistoryRole:
         return () if self.ready.is_set() else ("history: not reading",)
 
     def stalled(self) -> Sequence[str]:
-        """Reasons why only a restart helps, for `/healthz`. A full disk or a broker that is away is none."""
+        """Reasons why only a restart helps, for `/healthz`. A full disk, a broker that is away or a long deletion is none."""
         silent_seconds = time.monotonic() - self._moved_at
-        if self.ready.is_set() and silent_seconds > MAX_SILENT_SECONDS:
+        if self.ready.is_set() and not self._is_forgetting and silent_seconds > MAX_SILENT_SECONDS:
             return (f"history: nothing was polled or written for {silent_seconds:.0f} s",)
         return ()
 
@@ -114,7 +129,7 @@ class HistoryRole:
 
     async def _read(self, store: SqliteHistory, stop: asyncio.Event) -> None:
         """Reads from the positions of the store until a topic has more partitions, a file is broken, or `stop` is set."""
-        topics = [SCORES_TOPIC, TRANSCRIPTS_TOPIC] if self._settings.words else [SCORES_TOPIC]
+        topics = [SCORES_TOPIC, ANNOTATIONS_TOPIC, *([TRANSCRIPTS_TOPIC] if self._settings.words else [])]
         counts = await finish_unless(stop, partition_counts(self._kafka, topics))
         if counts is None:
             return
@@ -130,6 +145,10 @@ class HistoryRole:
             for tp in consumer.assignment():
                 # What the topic no longer has is passed over: reading begins at its first record then.
                 consumer.seek(tp, positions.get((tp.topic, tp.partition), 0))
+            # What is to be forgotten is known before any call is kept.
+            others = [tp for tp in consumer.assignment() if tp.topic != self._kafka.topic(ANNOTATIONS_TOPIC)]
+            behind = await consumer.end_offsets(consumer.assignment() - {*others})
+            consumer.pause(*others)
             looked_at = time.monotonic()
             self.ready.set()
             while not stop.is_set():
@@ -137,6 +156,10 @@ class HistoryRole:
                 self._moved_at = time.monotonic()
                 if polled and not await self._write(store, polled, stop):
                     return
+                behind = {tp: end for tp, end in behind.items() if await consumer.position(tp) < end}
+                if not behind and others:
+                    consumer.resume(*others)
+                    others = []
                 await self._note_lag(consumer)
                 if time.monotonic() - looked_at > LOOK_SECONDS:
                     looked_at = time.monotonic()
@@ -146,6 +169,9 @@ class HistoryRole:
             return
         except (KafkaError, TimeoutError) as error:
             self._tell(str(error) or type(error).__name__, "See to the broker.")
+            await finish_unless(stop, asyncio.sleep(RETRY_SECONDS))
+        except (sqlite3.OperationalError, OSError) as error:
+            self._tell_of_disk(error)
             await finish_unless(stop, asyncio.sleep(RETRY_SECONDS))
         finally:
             with contextlib.suppress(TimeoutError, KafkaError):
@@ -158,20 +184,29 @@ class HistoryRole:
         batch = self._batch(polled)
         while not stop.is_set():
             try:
-                await asyncio.to_thread(store.write, batch)
+                self._is_forgetting = batch.people.forgets
+                left_out = await asyncio.to_thread(store.write, batch)
+                if self._is_forgetting:
+                    self._forgotten_calls = await asyncio.to_thread(store.forgotten_calls)
             except HistoryBrokenError:
                 return False
             except (sqlite3.OperationalError, OSError) as error:
                 self._instruments.inc("callgauge_history_write_failures_total")
-                self._tell(f"{self._folder}: {error}", "Make room on its disk, and see to the rights of the folder.")
-                self._moved_at = time.monotonic()
+                self._tell_of_disk(error)
                 await finish_unless(stop, asyncio.sleep(RETRY_SECONDS))
             else:
                 self._fault = None
-                self._instruments.inc(
-                    "callgauge_history_records_total", ("written",), len(batch.scores) + len(batch.transcripts)
-                )
+                people = len(batch.people.annotations) + len(batch.people.forgotten) + len(batch.people.tenants)
+                records = len(batch.scores) + len(batch.transcripts) + people
+                for outcome, count in left_out._asdict().items():
+                    records -= count
+                    if count:
+                        self._instruments.inc("callgauge_history_records_total", (outcome,), count)
+                self._instruments.inc("callgauge_history_records_total", ("written",), records)
                 return True
+            finally:
+                self._is_forgetting = False
+                self._moved_at = time.monotonic()
         return False
 
     async def _note_lag(self, consumer: AIOKafkaConsumer) -> None:
@@ -182,26 +217,64 @@ class HistoryRole:
         self._lag = lag
 
     def _batch(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> Batch:
-        scores_topic = self._kafka.topic(SCORES_TOPIC)
+        scores_topic, annotations_topic = self._kafka.topic(SCORES_TOPIC), self._kafka.topic(ANNOTATIONS_TOPIC)
         scores: list[tuple[AnyScoreRecord, bytes]] = []
         transcripts: list[tuple[str, int, bytes]] = []
+        annotations: list[tuple[str, Annotation]] = []
+        forgotten: list[str] = []
+        tenants: list[ForgottenTenant] = []
         refused: list[tuple[Any, str]] = []
         for record in (record for records in polled.values() for record in records):
             if isinstance(record, UndecodableRecord):
                 refused.append((record, str(record)))
+            elif record.topic == annotations_topic:
+                conversation_id = (record.key or b"").decode("utf-8", "replace")
+                try:
+                    said = None if record.value is None else self._said(record)
+                except (ValidationError, _UnfitError) as error:
+                    refused.append((record, _reason(error)))
+                    continue
+                if not conversation_id:
+                    refused.append((record, "it has no conversation id as its key"))
+                elif said is None:
+                    forgotten.append(conversation_id)
+                elif isinstance(said, ForgottenTenant):
+                    tenants.append(said)
+                else:
+                    annotations.append((conversation_id, said))
             elif record.value is None:  # a mark of an evaluator
                 continue
             elif record.topic == scores_topic:
                 try:
                     scores.append((SCORE_RECORD.validate_json(record.value), record.value))
                 except ValidationError as error:
-                    refused.append((record, str(error).partition("\n")[0]))
+                    refused.append((record, _reason(error)))
             else:
                 transcripts.append(((record.key or b"").decode("utf-8", "replace"), record.timestamp, record.value))
         self._refuse(refused)
+        positions = {(tp.topic, tp.partition): each[-1].offset + 1 for tp, each in polled.items()}
+        of_people = {place: offset for place, offset in positions.items() if place[0] == annotations_topic}
         return Batch(
-            scores, transcripts, {(tp.topic, tp.partition): each[-1].offset + 1 for tp, each in polled.items()}
+            scores,
+            transcripts,
+            {place: offset for place, offset in positions.items() if place not in of_people},
+            FromPeople(annotations, forgotten, tenants, of_people),
         )
+
+    def _said(self, record: Any) -> Annotation | ForgottenTenant:
+        """What a record of `annotations` says: a note without personal data, and no moment after that of the record itself.
+
+        Raises:
+            ValidationError, _UnfitError: It says nothing that can be kept.
+        """
+        if len(record.value) > MAX_ANNOTATION_BYTES:
+            raise _UnfitError(f"it has {len(record.value)} bytes, and {MAX_ANNOTATION_BYTES} are the most")
+        said = ANNOTATION.validate_json(record.value)
+        at_ms = min(said.at_ms, record.timestamp)
+        if isinstance(said, ForgottenTenant):
+            return said.model_copy(update={"at_ms": at_ms})
+        note = self._redactor.redact(said.note)[:MAX_NOTE_CHARS]
+        return said.model_copy(update={"at_ms": at_ms, "note": note})
 
     def _refuse(self, refused: Sequence[tuple[Any, str]]) -> None:
         if refused:
@@ -217,6 +290,9 @@ class HistoryRole:
         if len(refused) > MAX_REFUSED_LINES:
             log.warning("more_records_refused", role="history", records=len(refused) - MAX_REFUSED_LINES)
 
+    def _tell_of_disk(self, error: Exception) -> None:
+        self._tell(f"{self._folder}: {error}", "Make room on its disk, and see to the rights of the folder.")
+
     def _tell(self, fault: str, what_to_do: str) -> None:
         """Logs a fault once for as long as it lasts."""
         if self._fault != fault:
@@ -226,3 +302,15 @@ class HistoryRole:
                 what_happens_now=f"It is tried again every {RETRY_SECONDS:.0f} s; records wait in their topics, and the other roles go "
                 "on.",
             )  # fmt: skip
+
+
+class _UnfitError(Exception):
+    """A record of `annotations` cannot be kept, for this reason."""
+
+
+def _reason(error: ValidationError | _UnfitError) -> str:
+    """Why a record is refused, in one line without its content."""
+    if isinstance(error, _UnfitError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(str(each) for each in first['loc'])[:100]}: {first['msg']}"

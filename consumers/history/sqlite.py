@@ -7,20 +7,24 @@ it. So after a crash the batch is read again, and nothing is missing and nothing
 
 import contextlib
 import datetime
+import json
 import re
 import sqlite3
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import structlog
 
+from consumers.history.annotations import FILE_NAME, TABLES, Annotations, FromPeople, Place
 from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, Value, call_row
-from consumers.history.search import Question
+from consumers.history.search import Question, ranked
 from consumers.runtime.process import OperatorError
+from schemas.annotations import Annotation
+from schemas.scores.live_view import Subject
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact, ClosedFact, TurnValues
 from schemas.transcript import TRANSCRIPT
 from schemas.units import DAY_MS
@@ -37,21 +41,22 @@ BUSY_SECONDS: Final = 5.0
 MAX_WORDS_CHARS: Final = 1_000_000
 """Longest text of one transcript that can be searched; the rest is kept and not searched."""
 WINDOW_BITS: Final = 14
-PACKING_LEVEL: Final = 3
-"""Half a window and half the effort take two thirds of the time, and 174 bytes a record in place of 165."""
+PACKING_LEVEL: Final = 6
 MAX_DICTIONARY_BYTES: Final = 2**WINDOW_BITS
 """Bytes of examples against which values are packed: zlib looks back no further."""
+_OWN_NAMES: Final = frozenset({"conversation_id", "tenant", "record_id", "input_hash"})
 _FILE_NAME: Final = re.compile(r"calls-(\d{4}-\d{2}-\d{2})\.sqlite")
 _SQL_KIND: Final = {"text": "TEXT", "integer": "INTEGER", "real": "REAL"}
 
 log = structlog.get_logger()
 
-Place = tuple[str, int]
-"""A partition of a topic."""
-
 
 class HistoryFolderError(OperatorError):
     """The folder of history cannot be used: it is not there, not writable, or another process writes it."""
+
+
+class FolderInUseError(HistoryFolderError):
+    """Another process writes the folder."""
 
 
 class HistoryBrokenError(Exception):
@@ -65,11 +70,20 @@ class Batch(NamedTuple):
         scores: Records of `scores`, in order, each with its bytes.
         transcripts: Transcripts by conversation, in order, each with the broker's time.
         positions: By topic and partition, the offset after the last record of the batch.
+        people: What people said, and what is to be forgotten.
     """
 
     scores: Sequence[tuple[AnyScoreRecord, bytes]]
     transcripts: Sequence[tuple[str, int, bytes]]
     positions: Mapping[Place, int]
+    people: FromPeople = FromPeople()
+
+
+class LeftOut(NamedTuple):
+    """How many records of a batch were not kept: annotations beyond a bound, and records of forgotten calls."""
+
+    refused: int
+    forgotten: int
 
 
 def _tables() -> str:
@@ -115,11 +129,24 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("COMMIT")
 
 
-def _make(path: Path, dictionary: bytes, positions: Mapping[Place, int]) -> None:
-    """Makes the file of a day under another name first: a reader sees it whole or not at all."""
+def _new(path: Path) -> Path:
+    """An empty file, under another name first: a reader sees it whole or not at all."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)  # of a process that was killed
     new.touch(FILE_MODE)
+    return new
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    """Readers and the writer do not wait for each other, and what is deleted is overwritten."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA secure_delete = ON")
+
+
+def _make(path: Path, dictionary: bytes, positions: Mapping[Place, int]) -> None:
+    """Makes the file of a day."""
+    new = _new(path)
     connection = _connected(new, "rw")
     try:
         with _transaction(connection):
@@ -138,6 +165,20 @@ def _make(path: Path, dictionary: bytes, positions: Mapping[Place, int]) -> None
     new.replace(path)
 
 
+def _example(value: bytes) -> bytes:
+    """A record without what is its call's alone: the dictionary stays when the call is forgotten."""
+    return json.dumps(_without_texts(json.loads(value)), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _without_texts(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _without_texts(each, name) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_texts(each, key) for each in value]
+    is_own = isinstance(value, str) and (key in _OWN_NAMES or " " in value)
+    return "" if is_own else value
+
+
 class _Day:
     """The file of one day."""
 
@@ -153,17 +194,16 @@ class _Day:
             positions: For a new file, where to read on so far.
         """
         if writes and not path.exists():
-            _make(path, b"".join(examples)[-MAX_DICTIONARY_BYTES:], positions or {})
+            _make(path, b"".join(map(_example, examples))[-MAX_DICTIONARY_BYTES:], positions or {})
         self.connection = _connected(path, "rw" if writes else "ro")
         try:
             if writes:
-                self.connection.execute("PRAGMA journal_mode = WAL")
-                self.connection.execute("PRAGMA synchronous = NORMAL")
-                self.connection.execute("PRAGMA secure_delete = ON")
+                _set_up(self.connection)
             self.columns = {str(row[1]) for row in self.connection.execute("PRAGMA table_info(call)")}
             if writes:
                 self._add_columns()
             (self._dictionary,) = self.connection.execute("SELECT value FROM dictionary").fetchone()
+            self._packing = zlib.compressobj(PACKING_LEVEL, zlib.DEFLATED, -WINDOW_BITS, zdict=self._dictionary)
             self.has_words = (
                 self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone() is not None
             )
@@ -180,7 +220,7 @@ class _Day:
 
     def packed(self, value: bytes) -> bytes:
         """Packs a value. Records repeat their fields and each other, so with examples of them they become a sixth as long."""
-        packing = zlib.compressobj(PACKING_LEVEL, zlib.DEFLATED, -WINDOW_BITS, zdict=self._dictionary)
+        packing = self._packing.copy()  # half the time of one that has to learn the examples
         return packing.compress(value) + packing.flush()
 
     def unpacked(self, value: bytes) -> bytes:
@@ -241,6 +281,7 @@ class SqliteHistory:
         self._keeps_words = keeps_words
         self._retention_days = retention_days
         self._days: dict[str, _Day] = {}
+        self._people: Annotations | None = None
         self._places: OrderedDict[str, str] = OrderedDict()
         self._lock: sqlite3.Connection | None = None
         try:
@@ -265,17 +306,25 @@ class SqliteHistory:
             lock.close()
             if "locked" not in str(error):
                 raise
-            raise HistoryFolderError(
+            raise FolderInUseError(
                 f"History: another process writes {self.folder}, and two would read each record twice for nothing. Stop it, or give this "
                 "one a folder of its own."
             ) from error
         return lock
+
+    @property
+    def place(self) -> str:
+        """The folder, for people."""
+        return str(self.folder)
 
     def close(self) -> None:
         """Closes all files, and lets another process write."""
         for day in self._days.values():
             day.connection.close()
         self._days.clear()
+        if self._people is not None:
+            self._people.connection.close()
+            self._people = None
         if self._lock is not None:
             self._lock.close()
 
@@ -283,40 +332,113 @@ class SqliteHistory:
 
     def positions(self) -> dict[Place, int]:
         """Returns by topic and partition the offset from which to read; a place that is not there begins at its first record."""
+        people = self._annotations()
+        return self._positions_of_days() | {(topic, number): at for topic, number, at in people.positions()}
+
+    def _positions_of_days(self) -> dict[Place, int]:
         found: dict[Place, int] = {}
         for name in self._names():
             for topic, partition, offset in self._day(name).connection.execute("SELECT * FROM position"):
                 found[topic, partition] = max(offset, found.get((topic, partition), 0))
         return found
 
-    def write(self, batch: Batch) -> None:
-        """Writes a batch. If it fails, it can be written again.
+    def write(self, batch: Batch) -> LeftOut:
+        """Writes a batch; returns what was left out of it. If it fails, it can be written again.
 
         Raises:
             HistoryBrokenError: A file is damaged, and was set aside.
             sqlite3.OperationalError: The disk is full, the folder not writable, or a reader holds a file for too long.
         """
+        refused = self._take(batch.people) if any(batch.people) else 0
+        if tenants := self._annotations().tenants():
+            self.forget({record.conversation_id for record, _ in batch.scores if _is_of(record, tenants)})
         days: dict[str, _Share] = {}
         new: dict[str, str] = {}
+        forgotten = 0
         for record, value in batch.scores:
             name = self._day_of(record.conversation_id, record.caused_at_ms, new)
-            days.setdefault(name, _Share([], [])).scores.append((record, value))
+            if name is None:
+                forgotten += 1
+            else:
+                days.setdefault(name, _Share([], [])).scores.append((record, value))
         for conversation_id, at_ms, value in batch.transcripts if self._keeps_words else ():
             name = self._day_of(conversation_id, at_ms, new)
-            days.setdefault(name, _Share([], [])).transcripts.append((conversation_id, value))
+            if name is None:
+                forgotten += 1
+            else:
+                days.setdefault(name, _Share([], [])).transcripts.append((conversation_id, value))
         if not days and (names := self._names()):
             days[names[-1]] = _Share([], [])
         for name in sorted(days):
             self._write_day(name, days[name], batch.positions if name == max(days) else {})
         if days:
             self._delete_old(max(days))
+        return LeftOut(refused, forgotten)
+
+    def _take(self, people: FromPeople) -> int:
+        """Takes what people said; returns how much of it was refused. Calls are deleted before it is noted that this was read."""
+        tenants = {each.tenant: each.at_ms for each in people.tenants}
+        self._delete({*people.forgotten, *self._calls_of(tenants)} if people.forgets else ())
+        with self._writing() as there:
+            there.forget(people.forgotten)
+            for tenant, at_ms in tenants.items():
+                there.forget_tenant(tenant, at_ms)
+            refused = there.annotate(people.annotations)
+            there.keep_positions(people.positions)
+        if people.forgets:
+            _emptied(self._annotations().connection)
+        return refused
+
+    def forget(self, conversation_ids: Collection[str]) -> int:
+        """Deletes calls for good, with what people said of them, and keeps nothing of them from now on; returns how many were here.
+
+        Raises:
+            HistoryBrokenError, sqlite3.OperationalError: As `remove`.
+        """
+        if not conversation_ids:
+            return 0
+        there = sum(self.has(each) for each in conversation_ids)
+        self._take(FromPeople(forgotten=tuple(conversation_ids)))
+        return there
+
+    def forgets(self, record: AnyScoreRecord) -> bool:
+        """Whether the call of a record is forgotten, or one of a forgotten tenant."""
+        people = self._annotations()
+        return people.is_forgotten(record.conversation_id) or _is_of(record, people.tenants())
+
+    def is_forgotten(self, conversation_id: str) -> bool:
+        """Whether a call was deleted on request."""
+        return self._annotations().is_forgotten(conversation_id)
+
+    def forgotten_calls(self) -> int:
+        """Returns how many calls are remembered as forgotten."""
+        return self._annotations().forgotten_calls()
+
+    def _calls_of(self, tenants: Mapping[str, int]) -> Iterator[str]:
+        """The calls of tenants that began before their moments."""
+        for name in self._names() if tenants else ():
+            for tenant, at_ms in tenants.items():
+                found = "SELECT conversation_id FROM call WHERE tenant = ? AND started_ms < ?"
+                yield from (each for (each,) in self._day(name).connection.execute(found, [tenant, at_ms]).fetchall())
+
+    def _delete(self, conversation_ids: Iterable[str]) -> None:
+        """Deletes calls so that no file has their words any more: in tables, in the index of words, and in the log of a file."""
+        if wanted := set(conversation_ids):
+            self.remove(wanted, for_good=True)
+            for name in self._names():
+                _emptied(self._day(name).connection)
 
     def has(self, conversation_id: str) -> bool:
         """Whether a call is here."""
         return self._found(conversation_id) is not None
 
-    def remove(self, conversation_ids: Iterable[str]) -> int:
+    def remove(self, conversation_ids: Iterable[str], *, for_good: bool = False) -> int:
         """Deletes calls with all that is known of them, from every file; returns how many were here.
+
+        Args:
+            conversation_ids: The calls.
+            for_good: Whether their words must leave the index of words, which is written anew. Otherwise it keeps them, unfound,
+                until it is.
 
         Raises:
             HistoryBrokenError: A file is damaged, and was set aside.
@@ -327,11 +449,14 @@ class SqliteHistory:
         for name in self._names():
             day = self._day(name)
             with self._changing(name, day):
+                before = removed
                 for conversation_id in wanted:
                     if (call := day.id_of(conversation_id)) is not None:
                         day.remove(call)
                         removed += 1
                         self._places.pop(conversation_id, None)
+                if for_good and removed > before and day.has_words:
+                    day.connection.execute("INSERT INTO words (words) VALUES ('optimize')")
         return removed
 
     @contextlib.contextmanager
@@ -343,19 +468,36 @@ class SqliteHistory:
         except sqlite3.DatabaseError as error:
             self._places.clear()  # calls that were new are not there
             if _is_damage(error):
-                raise self._set_aside(name, error) from error
+                raise self._set_aside(_path_of(self.folder, name), error) from error
+            raise
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Annotations]:
+        """A transaction of the file of annotations."""
+        people = self._annotations()
+        try:
+            with _transaction(people.connection):
+                yield people
+        except sqlite3.DatabaseError as error:
+            if _is_damage(error):
+                raise self._set_aside(self.folder / FILE_NAME, error) from error
             raise
 
     def _write_day(self, name: str, share: _Share, positions: Mapping[Place, int]) -> None:
         examples = {record.name: value for record, value in share.scores}
         day = self._day(name, tuple(examples.values()))
         calls: dict[str, int] = {}
+        whole: dict[int, dict[Subject, AnyScoreRecord]] = {}
         turns, moments = [], []
         changed: set[str] = set()
         connection = day.connection
         with self._changing(name, day):
             for record, value in share.scores:
-                call = self._call(day, name, record.conversation_id, calls)
+                call = self._call(day, name, record.conversation_id, calls, whole)
+                if (newest := whole.get(call)) is not None:
+                    subject = (record.name, record.turn, record.index)
+                    if (last := newest.get(subject)) is None or last.revision < record.revision:
+                        newest[subject] = record
                 if isinstance(record, TurnValues):
                     turns.append((call, record.turn, record.revision, day.packed(value)))
                 else:
@@ -365,19 +507,30 @@ class SqliteHistory:
             connection.executemany(_UPSERT_TURN, turns)
             connection.executemany(_UPSERT_MOMENT, moments)
             for conversation_id in changed:
-                self._write_row(day, calls[conversation_id])
+                call = calls[conversation_id]
+                self._write_row(day, call, list(whole[call].values()) if call in whole else day.records(call))
             for conversation_id, value in share.transcripts:
-                self._write_transcript(day, self._call(day, name, conversation_id, calls), value)
+                self._write_transcript(day, self._call(day, name, conversation_id, calls, whole), value)
             connection.executemany(_UPSERT_POSITION, [(*place, offset) for place, offset in positions.items()])
 
-    def _call(self, day: _Day, name: str, conversation_id: str, calls: dict[str, int]) -> int:
-        """Returns the number of a call in the file of its day, where it gets a row if it has none."""
+    def _call(
+        self,
+        day: _Day,
+        name: str,
+        conversation_id: str,
+        calls: dict[str, int],
+        whole: dict[int, dict[Subject, AnyScoreRecord]],
+    ) -> int:
+        """Returns the number of a call in the file of its day. If it has no row there, it gets one, and all its records are in hand:
+        then it is added to `whole`.
+        """
         call = calls.get(conversation_id) or day.id_of(conversation_id)
         if call is None:
             cursor = day.connection.execute(
                 "INSERT INTO call (conversation_id, is_closed) VALUES (?, 0)", [conversation_id]
             )
             call = int(cursor.lastrowid or 0)
+            whole[call] = {}
         calls[conversation_id] = call
         self._places[conversation_id] = name
         self._places.move_to_end(conversation_id)
@@ -386,8 +539,8 @@ class SqliteHistory:
         return call
 
     @staticmethod
-    def _write_row(day: _Day, call: int) -> None:
-        row = call_row(day.records(call))
+    def _write_row(day: _Day, call: int, records: Sequence[AnyScoreRecord]) -> None:
+        row = call_row(records)
         settings = ", ".join(f"{name} = ?" for name in row)
         day.connection.execute(f"UPDATE call SET {settings} WHERE id = ?", [*row.values(), call])  # noqa: S608  # our names
 
@@ -402,11 +555,16 @@ class SqliteHistory:
             day.connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", [call, words_of(value)])
         day.connection.execute("INSERT OR REPLACE INTO transcript VALUES (?, ?)", [call, day.packed(value)])
 
-    def _day_of(self, conversation_id: str, at_ms: int, new: dict[str, str]) -> str:
-        """Returns the day in whose file a call is: that of its first record. `new` has the calls that no file has yet."""
+    def _day_of(self, conversation_id: str, at_ms: int, new: dict[str, str]) -> str | None:
+        """Returns the day in whose file a call is: that of its first record. `new` has the calls that no file has yet.
+
+        None for a call that is forgotten.
+        """
         there = self._places.get(conversation_id) or new.get(conversation_id)
         if there is not None:
             return there
+        if self._annotations().is_forgotten(conversation_id):
+            return None
         for name in self._names()[: -LOOKBACK_FILES - 1 : -1]:
             if self._day(name).id_of(conversation_id) is not None:
                 return name
@@ -416,17 +574,33 @@ class SqliteHistory:
     def _delete_old(self, newest: str) -> None:
         first = datetime.date.fromisoformat(newest) - datetime.timedelta(days=self._retention_days)
         for name in [name for name in self._names() if datetime.date.fromisoformat(name) < first]:
+            self._delete_annotations(self._day(name), first)
             if (day := self._days.pop(name, None)) is not None:
                 day.connection.close()
             for path in self.folder.glob(f"{_path_of(self.folder, name).name}*"):
                 path.unlink(missing_ok=True)
             log.info("history_day_deleted", day=name, retention_days=self._retention_days)
 
-    def _set_aside(self, name: str, error: sqlite3.DatabaseError) -> HistoryBrokenError:
-        if (day := self._days.pop(name, None)) is not None:
-            day.connection.close()
+    def _delete_annotations(self, day: _Day, first: datetime.date) -> None:
+        """Deletes what people said of the calls of a day that goes, and what they said before the first day that stays of calls that
+        history does not have.
+        """
+        first_ms = datetime.datetime(first.year, first.month, first.day, tzinfo=datetime.UTC).timestamp() * 1_000
+        with self._writing() as there:
+            gone = [
+                name
+                for name, at_ms in there.all_calls()
+                if day.id_of(name) is not None or (at_ms < first_ms and not self.has(name))
+            ]
+            there.delete(gone)
+
+    def _set_aside(self, path: Path, error: sqlite3.DatabaseError) -> HistoryBrokenError:
+        for name in [name for name in self._days if _path_of(self.folder, name) == path]:
+            self._days.pop(name).connection.close()
+        if path.name == FILE_NAME and self._people is not None:
+            self._people.connection.close()
+            self._people = None
         self._places.clear()
-        path = _path_of(self.folder, name)
         aside = next(each for number in range(10_000) if not (each := path.with_suffix(f".broken-{number}")).exists())
         path.rename(aside)
         for rest in ("-wal", "-shm"):
@@ -442,9 +616,8 @@ class SqliteHistory:
 
     def find(self, question: Question) -> list[dict[str, Value]]:
         """Returns the rows of the calls that a question asks for, highest first by its column."""
-        found = [dict(zip(COLUMN_NAMES, row, strict=True)) for row in self.values(question, COLUMN_NAMES)]
-        found.sort(key=lambda row: _rank(row[question.order_by]), reverse=True)
-        return found if question.most is None else found[: question.most]
+        rows = (dict(zip(COLUMN_NAMES, row, strict=True)) for row in self.values(question, COLUMN_NAMES))
+        return ranked(rows, question)
 
     def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
         """Yields these columns of the calls that a question asks for: of each file at most as many as it asks for, highest first."""
@@ -464,6 +637,9 @@ class SqliteHistory:
         for column, comparison, value in question.conditions:
             where.append(f"instr({column}, ?) > 0" if comparison == "~" else f"{column} {comparison} ?")
             values.append(value)
+        if question.ids is not None:
+            where.append(f"conversation_id IN ({', '.join('?' * len(question.ids))})")
+            values += question.ids
         source = "call"
         if question.words and day.has_words:
             source = "words JOIN call ON call.id = words.rowid"
@@ -475,7 +651,7 @@ class SqliteHistory:
         most = -1 if scans or question.most is None else question.most
         # All names in the statement are ours.
         columns = ", ".join(f"call.{name}" if name in day.columns else "NULL" for name in asked)
-        order = "" if question.most is None else f"ORDER BY {by} IS NULL, {by} DESC LIMIT {most}"
+        order = "" if question.most is None else f"ORDER BY {by} IS NULL, {by} DESC, conversation_id LIMIT {most}"
         rows: Iterable[Any] = day.connection.execute(
             f"SELECT call.id, {columns} FROM {source} WHERE {' AND '.join(where)} {order}",  # noqa: S608
             values,
@@ -502,6 +678,15 @@ class SqliteHistory:
         found = self._found(conversation_id)
         return None if found is None else found[0].transcript(found[1])
 
+    def labelled(self, label: str) -> list[str]:
+        """Returns the calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
+        return self._annotations().labelled(label)
+
+    def annotations_of(self, conversation_ids: Collection[str]) -> dict[str, list[Annotation]]:
+        """Returns what people said of these calls, by conversation; calls of which nobody said anything are left out."""
+        people = self._annotations()
+        return {each: said for each in conversation_ids if (said := people.of(each))}
+
     def _found(self, conversation_id: str) -> tuple[_Day, int] | None:
         for name in reversed(self._names()):
             day = self._day(name)
@@ -520,18 +705,67 @@ class SqliteHistory:
         if (day := self._days.get(name)) is not None:
             return day
         path = _path_of(self.folder, name)
-        positions = self.positions() if self._writes and not path.exists() else {}
+        positions = self._positions_of_days() if self._writes and not path.exists() else {}
         try:
             day = self._days[name] = _Day(path, writes=self._writes, examples=examples, positions=positions)
         except sqlite3.DatabaseError as error:
             if not _is_damage(error):
                 raise
             if self._writes:
-                raise self._set_aside(name, error) from error
-            raise HistoryFolderError(
-                f"History: {path} is damaged ({error}). The role `history` sets it aside and reads again."
-            ) from error
+                raise self._set_aside(path, error) from error
+            raise _damaged(path, error) from error
         return day
+
+    def _annotations(self) -> Annotations:
+        """What people said. A reader of a folder that has no such file gets an empty one in memory."""
+        if self._people is not None:
+            return self._people
+        path = self.folder / FILE_NAME
+        if not self._writes and not path.exists():
+            return _made(sqlite3.connect(":memory:", isolation_level=None))
+        if not path.exists():
+            new = _new(path)
+            _made(_connected(new, "rw")).connection.close()
+            new.replace(path)
+        connection = _connected(path, "rw" if self._writes else "ro")
+        try:
+            if self._writes:
+                _set_up(connection)
+            connection.execute("SELECT count(*) FROM position").fetchone()
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            if not _is_damage(error):
+                raise
+            raise (self._set_aside if self._writes else _damaged)(path, error) from error
+        self._people = Annotations(connection)
+        return self._people
+
+
+def _made(connection: sqlite3.Connection) -> Annotations:
+    for statement in TABLES:
+        connection.execute(statement)
+    return Annotations(connection)
+
+
+def _damaged(path: Path, error: sqlite3.DatabaseError) -> HistoryFolderError:
+    return HistoryFolderError(
+        f"History: {path} is damaged ({error}). The role `history` sets it aside and reads again."
+    )
+
+
+def _emptied(connection: sqlite3.Connection) -> None:
+    """Empties the log of a file, which still has the pages as they were before something was deleted.
+
+    Raises:
+        sqlite3.OperationalError: A reader needs these pages. It can be tried again.
+    """
+    (is_busy, _, _) = connection.execute("PRAGMA wal_checkpoint (TRUNCATE)").fetchone()
+    if is_busy:
+        raise sqlite3.OperationalError("a reader keeps deleted pages from being overwritten")
+
+
+def _is_of(record: AnyScoreRecord, tenants: Mapping[str, int]) -> bool:
+    return record.caused_at_ms < tenants.get(record.labels.tenant, 0)
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
@@ -554,7 +788,3 @@ def _day_name(at_ms: int) -> str:
 
 def _path_of(folder: Path, name: str) -> Path:
     return folder / f"calls-{name}.sqlite"
-
-
-def _rank(value: Value) -> tuple[bool, Any]:
-    return value is not None, value if value is not None else 0

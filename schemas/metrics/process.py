@@ -120,11 +120,13 @@ MONITOR_METRICS: Final[tuple[Metric, ...]] = (
 
 # The metrics of the history role: what it keeps, and what waits.
 
-_HISTORY_OUTCOME = Label("outcome", "kept, or not readable", ("written", "refused"))
+_HISTORY_OUTCOME = Label(
+    "outcome", "kept, not readable or beyond a bound, or of a forgotten call", ("written", "refused", "forgotten")
+)
 
 HISTORY_METRICS: Final[tuple[Metric, ...]] = (
     _HISTORY.counter("callgauge_history_records_total", "records", _HISTORY_OUTCOME)(
-        "Records of `scores` and `transcripts`, each counted when it is in the file of its day, or when it was refused."
+        "Records of `scores`, `transcripts` and `annotations`, each counted when it is in its file, or when it was left out."
     ),
     _HISTORY.counter("callgauge_history_write_failures_total", "writes")(
         "Writes that failed, of a full disk or a folder without rights; each is tried again, and nothing is lost."
@@ -132,13 +134,16 @@ HISTORY_METRICS: Final[tuple[Metric, ...]] = (
     _HISTORY.gauge("callgauge_history_lag_messages", "records", Label("topic", "the topic read"))(
         "Records that are not in history yet, by topic, as of the newest poll."
     ),
+    _HISTORY.gauge("callgauge_history_forgotten_calls", "calls")(
+        "Calls that were deleted on request, whose records are not kept if they come again; as of the newest request."
+    ),
 )
 """In the order in which they are listed."""
 
 
 # The metrics of the console role: its pages, and what they cost.
 
-_REFUSED = Label("reason", "why a person or a program got no answer", ("pages", "watched", "token"))
+_REFUSED = Label("reason", "why a person or a program got no answer", ("pages", "watched", "searches", "token"))
 
 CONSOLE_METRICS: Final[tuple[Metric, ...]] = (
     _CONSOLE.gauge("callgauge_console_pages_open", "pages")(
@@ -148,7 +153,7 @@ CONSOLE_METRICS: Final[tuple[Metric, ...]] = (
         "Calls whose events are read because a page shows them."
     ),
     _CONSOLE.counter("callgauge_console_refused_total", "requests", _REFUSED)(
-        "Requests that were refused: too many pages are open, too many calls are watched, or the token was wrong."
+        "Requests that were refused: too many pages are open, too many calls are watched or looked for, or the token was wrong."
     ),
 )
 """In the order in which they are listed."""

@@ -14,7 +14,7 @@ from streamer.cli.options import (
     since_in_words,
 )
 from streamer.facts import LEAST_CHARS
-from streamer.terminal import print_document, quiet_libraries
+from streamer.terminal import print_document, quiet_libraries, say
 
 app = typer.Typer(add_completion=False)
 
@@ -29,6 +29,19 @@ def call(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on until the call closes: print each line that is new.")
     ] = False,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="LABEL", help="Give the call a label, in place of showing it.")
+    ] = None,
+    note: Annotated[
+        str | None,
+        typer.Option("--note", metavar="TEXT", help="A note about the label, or alone; empty takes yours back."),
+    ] = None,
+    unlabel: Annotated[
+        str | None, typer.Option("--unlabel", metavar="LABEL", help="Take your label back, with its note.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="NAME", help="Who says it; otherwise the user of this machine.")
+    ] = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
@@ -45,19 +58,29 @@ def call(
 
     Exit code 1 when there is no such call, or several ids end in this way; it says which of the possible reasons is true.
 
-    --json prints the newest revision of each score record, and the transcript.
+    A label is one word, as in false-alarm. It goes to the topic annotations, with who gave it and when: the call shows it from then
+    on, and the role history keeps it. Of one person and label the last one counts. Notes are redacted as all texts are.
+
+    --json prints the newest revision of each score record, what people say of the call, and the transcript.
 
     Examples:
         callgauge call 9f2c41
         callgauge call 9f2c41 --follow
+        callgauge call 9f2c41 --label false-alarm --note "the caller was on hold"
         callgauge call sample-call-3fa9c1-1 --since 7d --bootstrap kafka:9092
     """
+    from streamer.history.people import annotation, publish, this_user
     from streamer.one_call import call_document, follow_call, print_call, the_call
     from streamer.settings.listing import settings_from
     from streamer.time_bounds import moment_given
 
     if follow and as_json:
         raise typer.BadParameter("--follow prints lines for a person: leave --json out, or read the topic scores.")
+    says_something = not (label is None and note is None and unlabel is None)
+    if says_something and (follow or as_json or (unlabel is not None and (label is not None or note is not None))):
+        raise typer.BadParameter("Give --label, --note or both, or --unlabel; each without --follow and --json.")
+    if by is not None and not says_something:
+        raise typer.BadParameter("--by is who gives a --label or a --note.")
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     asked = conversation, None if since is None else moment_given(since), since_in_words(since)
     with quiet_libraries():
@@ -65,6 +88,16 @@ def call(
             asyncio.run(follow_call(settings, *asked))
             return
         found = asyncio.run(the_call(settings, *asked))
+        if says_something:
+            reported = found.reported()
+            said = annotation(
+                by or this_user(), label or unlabel, note, reported.labels, found.redactor,
+                withdraws=unlabel is not None,
+            )  # fmt: skip
+            asyncio.run(publish(settings.kafka, [(reported.conversation_id, said)]))
+            what = "taken back" if said.is_withdrawn else said.words
+            say(f"Call {reported.conversation_id}: {what}, by {said.by}.")
+            return
     if as_json:
         print_document(call_document(found), indent=2)
     else:

@@ -1,14 +1,14 @@
 """The command `history`: past calls, found by what happened in them."""
 
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from streamer.cli.options import (
     SINCE_HELP,
     AgentOption,
+    BootstrapOption,
     ConfigOption,
     CsvOption,
     GoalsOption,
@@ -17,6 +17,7 @@ from streamer.cli.options import (
     JudgeSwitch,
     ParquetOption,
     PathsArgument,
+    PrefixOption,
     ProcessesOption,
     Rows,
     RowsOption,
@@ -26,13 +27,14 @@ from streamer.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from rich.table import Table
 
     from consumers.history.rows import Value
-    from consumers.history.search import Condition
-    from consumers.history.sqlite import SqliteHistory
+    from consumers.history.search import Condition, HistoryStore
+    from schemas.annotations import Annotation
     from streamer.history.importing import Imported
     from streamer.offline.call_work import Done
     from streamer.settings.all_settings import Settings
@@ -76,6 +78,9 @@ def find(
         str | None, typer.Option("--environment", metavar="NAME", help="Calls of this environment.")
     ] = None,
     where: WhereOption = None,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="LABEL", help="Calls that people gave this label.")
+    ] = None,
     words: Annotated[
         str | None, typer.Option("--text", metavar="WORDS", help="Calls in which all of these words were said.")
     ] = None,
@@ -95,7 +100,7 @@ def find(
     A condition is a column, a comparison and a value, as in "p95_ms > 3000", "failed_tools ~ payment" (contains) or
     "success = 0". A call whose value is unknown meets no condition. docs/tables.md lists the columns.
 
-    Nothing is changed, and no broker is needed.
+    --json has what people say of each call, and --csv their labels. Nothing is changed, and no broker is needed.
 
     Examples:
         callgauge history find --since 7d --agent desk --where "p95_ms > 3000"
@@ -103,10 +108,10 @@ def find(
         callgauge history find --since 30d --most 10000 --csv > calls.csv
         callgauge history find --where "success = 0" --rows turns --parquet turns.parquet
     """
-    from consumers.history.rows import COLUMN_NAMES
-    from consumers.history.search import Question, QuestionError
+    from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES
+    from consumers.history.search import MAX_ROWS, Question, QuestionError
     from consumers.runtime.process import wall_clock_ms
-    from streamer.tables import CALL_COLUMNS, TURN_COLUMNS, print_table, require_parquet, turn_rows
+    from streamer.tables import LABELS_COLUMN, TURN_COLUMNS, print_table, require_parquet, turn_rows
     from streamer.terminal import output_console, print_document, say
     from streamer.time_bounds import moment_given
 
@@ -124,21 +129,29 @@ def find(
         most=most,
     )
     with _opened(folder, config) as store:
+        if label is not None:
+            ids = store.labelled(label)
+            if len(ids) == MAX_ROWS:
+                say(f"Of the calls labelled {label}, the {MAX_ROWS} with the newest labels are looked at.")
+            question = question._replace(ids=ids)
         rows = store.find(question)
+        people = store.annotations_of([str(row["conversation_id"]) for row in rows])
         if is_table and kind is Rows.TURNS:
             calls = (store.call_records(str(row["conversation_id"]))[0] for row in rows)
             print_table(TURN_COLUMNS, (turn for records in calls for turn in turn_rows(records)), parquet)
+    labels = {name: " ".join(sorted({each.label for each in said if each.label})) for name, said in people.items()}
     if as_json:
-        print_document(rows)
+        print_document([row | {"annotations": _said(people.get(str(row["conversation_id"]), ()))} for row in rows])
     elif is_table:
         if kind is Rows.CALLS:
-            print_table(CALL_COLUMNS, ([row[name] for name in COLUMN_NAMES] for row in rows), parquet)
+            table = ([*(row[name] for name in COLUMN_NAMES), labels.get(str(row["conversation_id"]))] for row in rows)
+            print_table((*CALL_COLUMNS, LABELS_COLUMN), table, parquet)
     elif rows:
-        output_console().print(_table(rows))
+        output_console().print(_table(rows, labels))
     if not as_json and len(rows) == most:
         say(f"These are the first {most} by {sort}; --most shows more.")
     elif not rows and not as_json and not is_table:
-        say(f"No call in {store.folder} is like that.")
+        say(f"No call in {store.place} is like that.")
 
 
 @app.command()
@@ -189,7 +202,7 @@ def compare(
         print_document(comparison_json(groups, columns))
         return
     if not groups:
-        say(f"No call in {store.folder} is over and in one of the periods.")
+        say(f"No call in {store.place} is over and in one of the periods.")
     for each in groups:
         if columns:
             print_line(
@@ -199,6 +212,116 @@ def compare(
         print_line()
     for line in remarks(groups):
         say(line)
+
+
+@app.command()
+def agreement(
+    *,
+    yes: Annotated[str, typer.Option("--yes", metavar="LABEL", help="The label with which people say yes.")],
+    no: Annotated[str, typer.Option("--no", metavar="LABEL", help="The label with which people say no.")],
+    judge: Annotated[
+        str, typer.Option("--judge", metavar="CONDITION", help="The judge says yes where this holds, and no where not.")
+    ] = "success = 1",
+    since: Annotated[str, typer.Option(metavar="WHEN", help=SINCE_HELP)] = "30d",
+    where: WhereOption = None,
+    folder: FolderOption = None,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Compares labels of people with what a judge says of the same calls.
+
+    It prints how often both say the same, Cohen's kappa, which is 0 where that is no more than chance, and how many calls there are
+    of each kind. A call without a label of people is not compared, nor one whose value is unknown, or that people gave both labels.
+
+    Nothing is changed, and no broker is needed.
+
+    Examples:
+        callgauge history agreement --yes solved --no unsolved
+        callgauge history agreement --yes annoying --no fine --judge "longest_wait_ms > 3000" --where "agent = desk"
+    """
+    from consumers.console.page.drawing import counted, percent
+    from consumers.history.search import Condition, Question
+    from consumers.runtime.process import wall_clock_ms
+    from streamer.history.agreement import agreement as compared
+    from streamer.history.agreement import agreement_json, agreement_table
+    from streamer.terminal import output_console, print_document, print_line, say
+    from streamer.time_bounds import moment_given
+
+    question = Question(moment_given(since), wall_clock_ms() + 1, _conditions(where))
+    with _opened(folder, config) as store:
+        found = compared(store, question, yes, no, Condition.parse(judge))
+    if as_json:
+        print_document(agreement_json(found))
+        return
+    if found.share is not None:
+        kappa = f"unknown, because {found.why_no_kappa}" if found.kappa is None else f"{found.kappa:.2f}"
+        print_line(
+            f"People and judge agree on {percent(found.share)} of {counted(found.calls, 'call')}; kappa is {kappa}."
+        )
+    output_console().print(agreement_table(found, yes, no))
+    for name in found.different:
+        print_line(f"  they differ on {name}")
+    if found.disputed:
+        say(f"{counted(found.disputed, 'call')} left out: people gave both labels.")
+    if found.share is None:
+        say(f"Agreement is unknown: {found.why_no_kappa}.")
+
+
+@app.command()
+def forget(
+    *,
+    conversation: Annotated[
+        list[str] | None, typer.Option("--conversation", metavar="ID", help="A call, by its whole id; may be repeated.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", metavar="NAME", help="All calls of a tenant that began before now.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before calls are deleted.")] = False,
+    without_topics: Annotated[
+        bool,
+        typer.Option("--without-topics", help="Delete in the folder alone, for one that no role fills from topics."),
+    ] = False,
+    folder: FolderOption = None,
+    bootstrap: BootstrapOption = None,
+    topic_prefix: PrefixOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Deletes calls on request: from the files of history, and from what it reads later.
+
+    The topic annotations gets a record that says so, which every history obeys when it reads it, and when it is made anew. If
+    history.folder or --folder is there, the command returns when the calls are in no file of it any more: neither in a table nor in
+    the index of words nor in freed space.
+
+    What Kafka has of the calls stays in its topics until their retention ends. Backups of the folder stay as they are.
+
+    Examples:
+        callgauge history forget --conversation call-9f2c41
+        callgauge history forget --tenant acme --yes
+    """
+    import asyncio
+
+    from consumers.console.page.drawing import counted
+    from consumers.runtime.process import wall_clock_ms
+    from streamer.history.people import Forgetting, forget_in, publish, require_consent
+    from streamer.settings.listing import settings_from
+    from streamer.terminal import quiet_libraries, say
+
+    what = Forgetting(tuple(conversation or ()), tenant, wall_clock_ms())
+    what.require_fitting()
+    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    there = _folder(folder, settings) if folder or without_topics else settings.history.folder
+    require_consent(what.in_words, is_agreed=yes)
+    if not without_topics:
+        with quiet_libraries():
+            asyncio.run(publish(settings.kafka, what.records()))
+        say(f"The topic annotations says that {what.in_words} are to be forgotten.")
+    if there is None:
+        say("There is no folder of history here: the role that has one deletes them when it reads that.")
+        return
+    deleted = forget_in(there, what, waits=not without_topics)
+    say(f"{counted(deleted, 'call')} deleted from {there}.")
+    for aside in sorted(there.glob("*.broken-*")):
+        say(f"{aside} was set aside as damaged and may still have them: delete it.")
 
 
 @app.command("import")
@@ -268,6 +391,7 @@ def import_calls(
         store.close()
     say(
         f"{counted(importing.written, 'call')} brought into {there}"
+        f"{f'; {importing.forgotten} left out, because they were deleted on request' if importing.forgotten else ''}"
         f"{f'; {importing.there} that it had already stay as they are' if importing.there else ''}."
     )
     read.require_all("imported")
@@ -283,17 +407,13 @@ def _folder(folder: Path | None, settings: "Settings") -> Path:
     return there
 
 
-@contextmanager
-def _opened(folder: Path | None, config: Path | None) -> "Iterator[SqliteHistory]":
-    """Opens history to read it: the folder that is given, or that of the settings."""
-    from consumers.history.sqlite import SqliteHistory
+def _opened(folder: Path | None, config: Path | None) -> "AbstractContextManager[HistoryStore]":
+    """Opens history to read it: the folder that is given, or what the settings say."""
+    from consumers.history.opening import opened
+    from consumers.history.settings import HistorySettings
     from streamer.settings.listing import settings_from
 
-    store = SqliteHistory(folder or _folder(None, settings_from(config)))
-    try:
-        yield store
-    finally:
-        store.close()
+    return opened(settings_from(config).history if folder is None else HistorySettings(folder=folder))
 
 
 def _conditions(where: "Sequence[str] | None", **labels: str | None) -> "list[Condition]":
@@ -305,7 +425,11 @@ def _conditions(where: "Sequence[str] | None", **labels: str | None) -> "list[Co
     ]
 
 
-def _table(rows: "Sequence[dict[str, Value]]") -> "Table":
+def _said(annotations: "Sequence[Annotation]") -> list[dict[str, Any]]:
+    return [each.model_dump(mode="json", include={"by", "at_ms", "label", "note"}) for each in annotations]
+
+
+def _table(rows: "Sequence[dict[str, Value]]", labels: "Mapping[str, str]") -> "Table":
     from rich.table import Table
 
     from streamer.time_bounds import shown_moment
@@ -315,10 +439,15 @@ def _table(rows: "Sequence[dict[str, Value]]") -> "Table":
     for column in SHOWN:
         is_text = column in {"agent", "failed_tools", "conversation_id"}
         table.add_column(column, justify="left" if is_text else "right", overflow="fold")
+    if any(labels.values()):
+        table.add_column("labels", overflow="fold")
     for row in rows:
         started_ms = row["started_ms"]
         when = shown_moment(int(started_ms)) if isinstance(started_ms, int) else ""
-        table.add_row(when, *(_cell(row[column]) for column in SHOWN))
+        cells = [_cell(row[column]) for column in SHOWN]
+        table.add_row(
+            when, *cells, *[labels.get(str(row["conversation_id"]), "")][: len(table.columns) - 1 - len(cells)]
+        )
     return table
 
 

@@ -25,6 +25,7 @@ from consumers.runtime.kafka.connection import CONNECT_SECONDS, READ, WRITE, Nee
 from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import InputSource
 from schemas.topics import (
+    ANNOTATIONS_TOPIC,
     GOALS_TOPIC,
     INPUT_TOPICS,
     JUDGE_REQUESTS_TOPIC,
@@ -248,7 +249,7 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
         JUDGE_REQUESTS_TOPIC: {READ},
         JUDGE_VERDICTS_TOPIC: {WRITE},
     },
-    "history": {SCORES_TOPIC: {READ}},
+    "history": {topic: {READ} for topic in (SCORES_TOPIC, ANNOTATIONS_TOPIC)},
     "console": {topic: {READ} for topic in (SCORES_TOPIC, *_TRAFFIC_TOPICS)},
     "monitor": {TOPIC_BY_SOURCE[source]: {WRITE} for source in (InputSource.AUDIT, InputSource.ELEVENLABS)},
     "ingest": {TOPIC_BY_SOURCE[source]: {WRITE} for source in _TRAFFIC_SOURCES},

@@ -25,6 +25,7 @@ class Importing:
     Attributes:
         written: Calls that were written.
         there: Calls that history had already and kept as they were.
+        forgotten: Calls that were deleted on request, and are left out.
         first_ms: When the first record of the oldest written call came, in epoch ms; None before one was written.
     """
 
@@ -32,6 +33,7 @@ class Importing:
         """Takes a store that this process writes. `replaces`: whether a call that is there is deleted first."""
         self.written = 0
         self.there = 0
+        self.forgotten = 0
         self.first_ms: int | None = None
         self._store = store
         self._replaces = replaces
@@ -47,6 +49,9 @@ class Importing:
         """
         records, transcript = call
         conversation_id = records[0].conversation_id
+        if any(map(self._store.forgets, records)):
+            self.forgotten += 1
+            return
         if conversation_id in self._waiting or self._store.has(conversation_id):
             if not self._replaces:
                 self.there += 1

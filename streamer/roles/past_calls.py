@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from consumers.history.opening import opened
 from consumers.history.search import MAX_ROWS, MAX_TEXT_CHARS, Condition, Question, QuestionError
 from consumers.history.settings import HistorySettings
-from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.process import wall_clock_ms
+from schemas.annotations import Annotation
 from schemas.scores.records import AnyScoreRecord
 from schemas.units import DAY_MS
 from streamer.time_bounds import moment_ms
@@ -16,12 +17,10 @@ MOST_ROWS = 100
 
 
 class StoredCalls:
-    """Past calls in the folder of the role `history`, opened anew for each question: the role may run elsewhere or not at all."""
+    """Past calls where the settings say, opened anew for each question: what writes them may run elsewhere or not at all."""
 
     def __init__(self, settings: HistorySettings) -> None:
-        if settings.folder is None:
-            raise ValueError("history has no folder")
-        self._folder = settings.folder
+        self._settings = settings
 
     def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[Mapping[str, object]], bool]:
         """The worst calls since a moment, with these agent, condition and words, and whether there are more.
@@ -37,11 +36,8 @@ class StoredCalls:
         conditions = [Condition("agent", "=", agent[:MAX_TEXT_CHARS])] if agent else []
         conditions += [Condition.parse(where)] if where else []
         question = Question(since_ms, now_ms + 1, conditions, text[:MAX_TEXT_CHARS].split(), most=MOST_ROWS + 1)
-        store = SqliteHistory(self._folder)
-        try:
+        with opened(self._settings) as store:
             rows = store.find(question)
-        finally:
-            store.close()
         return rows[:MOST_ROWS], len(rows) > MOST_ROWS
 
     def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, Mapping[str, object]]]:
@@ -49,8 +45,7 @@ class StoredCalls:
 
         Only calls that history has are among them.
         """
-        store = SqliteHistory(self._folder)
-        try:
+        with opened(self._settings) as store:
             found = [row for name in ids for row in store.find(_of_call(name))]
             columns: list[tuple[str, Mapping[str, object]]] = [(str(row["conversation_id"]), row) for row in found]
             if len(found) == 1:
@@ -59,25 +54,26 @@ class StoredCalls:
                 same = [Condition("agent", "=", agent)]
                 rows = store.find(Question(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS))
                 columns.append((f"median of {agent}, {len(rows)} calls of a day", _medians(rows)))
-        finally:
-            store.close()
         return columns
 
     def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
         """The score records of a call; none of one that is not kept."""
-        store = SqliteHistory(self._folder)
-        try:
-            return store.records_of(conversation_id)
-        finally:
-            store.close()
+        with opened(self._settings) as store:
+            return store.call_records(conversation_id)[0]
 
     def transcript_of(self, conversation_id: str) -> bytes | None:
         """The transcript of a call, if it is kept."""
-        store = SqliteHistory(self._folder)
-        try:
-            return store.transcript_of(conversation_id)
-        finally:
-            store.close()
+        with opened(self._settings) as store:
+            return store.call_records(conversation_id)[1]
+
+    def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
+        """What people say of a call; None for one that was deleted on request."""
+        with opened(self._settings) as store:
+            return (
+                None
+                if store.is_forgotten(conversation_id)
+                else store.annotations_of([conversation_id]).get(conversation_id, ())
+            )
 
 
 def _of_call(conversation_id: str) -> Question:

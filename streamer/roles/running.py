@@ -369,14 +369,14 @@ def _maker(
         case "history":
             from consumers.history.service import HistoryRole
 
-            return partial(HistoryRole, kafka, settings.history, instruments)
+            return partial(HistoryRole, kafka, settings.history, instruments, Redactor(settings.redaction))
         case "console":
             from consumers.console.service import ConsoleRole
             from streamer.roles.past_calls import StoredCalls
 
             return partial(
                 ConsoleRole, kafka, settings.console, settings.limits, Redactor(settings.redaction), instruments,
-                past=StoredCalls(settings.history) if settings.history.is_on else None, version=installed_version(),
+                past=StoredCalls(settings.history) if settings.history.is_read else None, version=installed_version(),
             )  # fmt: skip
         case "monitor":
             from streamer.sources.monitor import MonitorRole

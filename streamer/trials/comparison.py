@@ -16,8 +16,8 @@ from rich.table import Table
 from consumers.console.page.drawing import counted, in_words, number, percent
 from consumers.engine.agent_inspect import K_VALUE, NO_OF_TRIALS, pass_at_k, pass_hat_k
 from consumers.engine.redaction.redactor import Redactor
+from consumers.history.opening import opened
 from consumers.history.search import Question
-from consumers.history.sqlite import HistoryFolderError, SqliteHistory
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from schemas.closed_sets import UnjudgedReason
@@ -531,22 +531,16 @@ def from_history(settings: Settings, since: str, gathered: Trials) -> int:
     Raises:
         HistoryFolderError: There is no folder of history, or it cannot be read.
     """
-    if settings.history.folder is None:
-        raise HistoryFolderError("History: there is no folder. Set history.folder to that of the role `history`.")
-    store = SqliteHistory(settings.history.folder)
-    try:
-        with reading(None, RECORDS, stopped=_STOPPED) as read:
-            question = Question(moment_given(since), wall_clock_ms() + 1, order_by="started_ms", most=MAX_TRIALS + 1)
-            for row in reversed(store.find(question)):
-                call = str(row["conversation_id"])
-                fold = CallFold(store.records_of(call))
-                read.event()
-                if fold.closed_at_ms is None:
-                    gathered.left_out[NOT_CLOSED] += 1
-                else:
-                    gathered.add(fold.trial(call, _call_page(settings.console_url, call)))
-    finally:
-        store.close()
+    with opened(settings.history) as store, reading(None, RECORDS, stopped=_STOPPED) as read:
+        question = Question(moment_given(since), wall_clock_ms() + 1, order_by="started_ms", most=MAX_TRIALS + 1)
+        for row in reversed(store.find(question)):
+            call = str(row["conversation_id"])
+            fold = CallFold(store.call_records(call)[0])
+            read.event()
+            if fold.closed_at_ms is None:
+                gathered.left_out[NOT_CLOSED] += 1
+            else:
+                gathered.add(fold.trial(call, _call_page(settings.console_url, call)))
     return 0
 
 

@@ -31,6 +31,7 @@ BROKER: Final = "make kafka PORT=9092"
 NEED_A_BROKER: Final = (
     "docs/console.md",
     "docs/history.md",
+    "docs/on-call.md",
     "docs/sources/http.md",
     "docs/sources/elevenlabs.md",
     "docs/sources/kafka.md",
@@ -42,6 +43,9 @@ NEED_A_BROKER: Final = (
 """Pages whose reader has one; README starts its own."""
 HAVE_READ: Final = {"docs/questions.md": "docs/events.md"}
 """The page whose files the reader of a page has saved already."""
+
+RUN_ALREADY: Final = ("docs/on-call.md",)
+"""Pages whose reader has topics and `callgauge run`."""
 
 RUN_UNTIL_STOPPED: Final = {
     "make demo": "curl -sf localhost:8080/metrics | grep -q ^callgauge_turn_response_latency_seconds_count",
@@ -70,6 +74,9 @@ NOT_RUN: Final = {
         "needs a judge with a key: tests/unit/streamer/agent_inspect",
     "docs/sources/elevenlabs.md: CALLGAUGE_MONITOR__API_KEY_FILE=/run/secrets/elevenlabs-api-":
         "needs ElevenLabs: tests/integration/test_monitor.py",
+    "docs/history.md: import pandas as pd": "needs calls of some days: tests/unit/streamer/test_notebook.py",
+    'docs/history.md: CALLGAUGE_HISTORY__CLICKHOUSE_URL="http://clickhouse:8123/?d': "needs ClickHouse: tests/unit/history/test_answers.py",
+    'docs/history.md: clickhouse-client --query "CREATE DATABASE callgauge"': "needs ClickHouse: tests/integration/test_clickhouse.py",
     "docs/history.md: callgauge history import output/my-run --folder history --go": "needs a run of EVA: tests/unit/streamer/history",
     "docs/sources/eva.md: callgauge topics create                     # once": "needs a run of EVA: tests/integration/test_tail.py",
     "docs/sources/eva.md: callgauge score output/my-run > scores.jsonl": "needs a run of EVA: tests/conformance",
@@ -186,6 +193,9 @@ def test_the_blocks_of_a_page_run_as_they_are(page: str, tmp_path: Path) -> None
         reader = Reader(tmp_path, network, ended)
         if page in NEED_A_BROKER:
             reader.run(BROKER)
+        if page in RUN_ALREADY:
+            for command in ("callgauge topics create", "callgauge run"):
+                reader.run(command)
         saved = [block for block in blocks_of(HAVE_READ.get(page, page)) if block.saved_as]
         for block in [*saved, *_pasted(page)]:
             reader.paste(block)

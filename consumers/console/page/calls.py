@@ -15,6 +15,7 @@ from consumers.engine.call import Call
 from consumers.engine.measures.talk import LONG_SILENCE_MS
 from consumers.engine.turns.heard import HeardSide, HeardSides, HeardTurn, Purpose, answers_of
 from consumers.engine.turns.timeline import PairedUse, Span, merged
+from schemas.annotations import Annotation
 from schemas.closed_sets import Anchor, Speaker
 from schemas.goals.goal_set import GoalSet
 from schemas.metric_context import AudioSegments, MetricContext
@@ -338,6 +339,7 @@ class ReportedCall:
         heard: Its words and sounds. While the call is open, speech of which no end is known goes on.
         records: The newest of each subject, in the order in which they were written.
         anchor_id: Beginning of the ids of its parts.
+        annotations: What people say of it, in the order of their times.
     """
 
     def __init__(
@@ -354,6 +356,7 @@ class ReportedCall:
         self.records = tuple(records)
         self.heard = heard = heard if self.closed is not None else _going_on(heard)
         self.anchor_id = anchor_id
+        self.annotations: Sequence[Annotation] = ()
         self._redactor = redactor
         self._with_words = {turn.turn for turn in heard.turns}
         self._revisions: dict[Subject, list[AnyScoreRecord]] = {}
@@ -512,6 +515,11 @@ class ReportedCall:
             return []
         judged = {record.turn for record in self.of(ProgressScore)}
         return [row.turn for row in self.rows if row.turn is not None and row.turn >= 1 and row.turn not in judged]
+
+    def is_rated_later(self, row: TurnValues) -> bool:
+        """Whether a judge's ratings of a turn that are not there are still to come: judges are asked about a turn that was left."""
+        is_left = self.is_over or row is not self.rows[-1] or row.outcome is not None
+        return self.closed is None and is_left and (row.turn or 0) >= 0
 
     def shown(self, text: str, most: int = MOST_CHARS) -> str:
         """A text of the call as a person may see it."""

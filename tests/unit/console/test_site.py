@@ -22,6 +22,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import ConnectionBounds, HttpListener
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
+from schemas.annotations import Annotation
 from schemas.scores.records import AnyScoreRecord
 from tests.support.calls.watched_calls import inputs_of, scores_of, watched
 from tests.support.calls.wire_calls import arrivals_of, in_time_order, wire_calls
@@ -64,11 +65,21 @@ class NoPast:
     def transcript_of(self, _conversation_id: str) -> bytes | None:
         return None
 
+    def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
+        if conversation_id == "forgotten":
+            return None
+        return [Annotation(by="anna", at_ms=0, label="false-alarm", note="<b> jane@example.com")]
 
-def whole_call() -> WatchedCall:
+
+def whole_call(late_ms: int = 0) -> WatchedCall:
+    """A call; the broker has each of its records so much later."""
     call = next(wire_calls(conformance("calls.jsonl.gz")))
     arrivals = arrivals_of(call, in_time_order(call))
-    return watched("a/b <c>", inputs_of(arrivals), scores_of(arrivals))
+    inputs = inputs_of(arrivals)
+    for _, record in inputs:
+        record.timestamp += late_ms
+    scores = [each.model_copy(update={"caused_at_ms": each.caused_at_ms + late_ms}) for each in scores_of(arrivals)]
+    return watched("a/b <c>", inputs, scores)
 
 
 class Serving:
@@ -208,6 +219,11 @@ async def test_the_form_leads_where_a_person_wanted_to_go_and_nowhere_else(monke
             assert (answer.status_code, answer.headers["location"]) == (303, expected)
         assert (await client.get("/")).status_code == 200, "the cookie is kept"
         client.cookies.clear()
+        for scheme, is_secure in (("https, http", True), ("http", False)):
+            headers = {"x-forwarded-proto": scheme}
+            answer = await client.post("/login", data={"token": TOKEN}, headers=headers)
+            assert ("secure" in answer.headers["set-cookie"].lower()) is is_secure
+        client.cookies.clear()
         with capture_logs() as logs:
             assert (await client.post("/login", data={"token": "no"})).status_code == 401
         assert [each["event"] for each in logs] == ["wrong_token"]
@@ -229,9 +245,51 @@ async def test_a_proxys_user_is_in_the_log_with_the_call_that_he_opened() -> Non
         with capture_logs() as logs:
             for _ in range(3):
                 await made.get(f"/calls/{CALL}", headers={"x-user": "ada"})
-            await made.get(f"{api.PREFIX}/calls/{CALL}", headers={"x-user": "bob"})
+            for user, end in (("bob", ""), ("eve", "/scores"), ("joe", "/transcript")):
+                await made.get(f"{api.PREFIX}/calls/{CALL}{end}", headers={"x-user": user})
         opened = [(each["user"], each["conversation_id"]) for each in logs if each["event"] == "call_opened"]
-        assert opened == [("ada", "a/b <c>"), ("bob", "a/b <c>")]
+        assert opened == [(user, "a/b <c>") for user in ("ada", "bob", "eve", "joe")]
+
+
+async def test_an_id_may_end_like_an_address() -> None:
+    async with serving() as made:
+        for end in ("scores", "transcript"):
+            made.calls.calls[f"a/{end}"] = made.call
+            answer = (await made.get(f"{api.PREFIX}/calls/a%2F{end}")).json()
+            assert (answer["conversation_id"], "is_closed" in answer) == (f"a/{end}", True)
+            answer = (await made.get(f"{api.PREFIX}/calls/a%2F{end}/{end}")).json()
+            assert (answer["conversation_id"], "is_closed" in answer) == (f"a/{end}", False)
+
+
+async def test_a_moment_is_counted_by_one_clock() -> None:
+    """That of the broker, an hour before that of the events."""
+    async with serving() as made:
+        made.calls.calls["late"] = call = whole_call(late_ms=3_600_000)
+        assert call.first_ms is not None
+        for path in ("parts/calls", "report"):
+            answer = await made.get(f"/{path}/late?at_ms={call.first_ms + 5_000}")
+            assert "As it was known 5 s after its first event." in answer.text
+
+
+async def test_history_says_when_a_call_began_whose_place_is_not_known() -> None:
+    scores = whole_call().scores
+    async with serving(past=NoPast("a/b <c>", scores)) as made:
+        await made.get(f"/calls/{CALL}")
+        assert made.calls.began_ms == min(record.caused_at_ms for record in scores)
+        made.fleet.fold(started(conversation_id="a/b <c>"), 0, 0)
+        await made.get(f"/calls/{CALL}")
+        assert made.calls.began_ms is None
+
+
+async def test_what_people_say_is_on_the_page_and_a_forgotten_call_is_gone() -> None:
+    async with serving(past=NoPast("p", whole_call().scores)) as made:
+        for name in (CALL, "p"):
+            assert "false-alarm: &lt;b&gt; [EMAIL]" in (await made.get(f"/calls/{name}")).text
+        for path in ("/calls", "/parts/calls", "/live/calls", "/report", f"{api.PREFIX}/calls"):
+            answer = await made.get(f"{path}/forgotten")
+            assert (answer.status_code, "deleted on request" in answer.text) == (410, True), path
+    async with serving(past=NoPast("p", whole_call().scores), words=False) as made:
+        assert "false-alarm" not in (await made.get(f"/calls/{CALL}")).text
 
 
 async def test_an_unknown_call_is_not_found_anywhere() -> None:
@@ -355,7 +413,10 @@ async def test_records_are_streamed_and_resumed() -> None:
 
 
 async def test_words_are_hidden_where_the_setting_says_so() -> None:
-    async with serving(words=False) as made:
+    async with serving(words=False, past=NoPast("p", ())) as made:
+        searched = (await made.get("/past?text=creditcard")).text
+        assert "Words are hidden" in searched
+        assert "creditcard" not in searched
         said = {entry.message for entry in made.call.transcript() if entry.message and len(entry.message) > 12}
         assert said
         detail = await made.get(f"{api.PREFIX}/calls/{CALL}")
@@ -364,6 +425,7 @@ async def test_words_are_hidden_where_the_setting_says_so() -> None:
         for path in (
             f"/calls/{CALL}",
             f"/parts/calls/{CALL}",
+            f"/report/{CALL}",
             f"{api.PREFIX}/calls/{CALL}",
             f"{api.PREFIX}/calls/{CALL}/scores",
         ):

@@ -1,8 +1,9 @@
 """The history role goes on where the store says, waits for a disk, and passes over what it cannot read."""
 
 import asyncio
+import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,12 +11,14 @@ import pytest
 from aiokafka import TopicPartition
 from prometheus_client import CollectorRegistry
 
+from consumers.engine.redaction.redactor import Redactor
 from consumers.history import service
 from consumers.history.service import HistoryOffError, HistoryRole
 from consumers.history.settings import HistorySettings
-from consumers.history.sqlite import SqliteHistory
+from consumers.history.sqlite import Batch, LeftOut, SqliteHistory
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
+from schemas.annotations import Annotation
 from tests.support.patience import patient
 from tests.unit.history.test_store import EVER, NOON_MS, TRANSCRIPT, call, valued
 
@@ -35,11 +38,21 @@ class Topics:
     """Logs in memory, and the client that reads them."""
 
     def __init__(self, logs: Mapping[str, Sequence[bytes | None]]) -> None:
-        self.logs = logs
+        self.logs = {"annotations": [], **logs}
         self.positions: dict[TopicPartition, int] = {}
         self.sought: dict[TopicPartition, int] = {}
+        self.paused: set[TopicPartition] = set()
 
     async def start(self) -> None: ...
+
+    async def end_offsets(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.highwater(tp) for tp in tps}
+
+    def pause(self, *tps: TopicPartition) -> None:
+        self.paused |= {*tps}
+
+    def resume(self, *tps: TopicPartition) -> None:
+        self.paused -= {*tps}
 
     async def stop(self) -> None: ...
 
@@ -63,9 +76,11 @@ class Topics:
         await asyncio.sleep(0.001)
         found = {}
         for tp, at in self.positions.items():
-            if records := [
-                Read(tp.topic, 0, offset, self.logs[tp.topic][offset]) for offset in range(at, self.highwater(tp))
-            ]:
+            if tp not in self.paused and (
+                records := [
+                    Read(tp.topic, 0, offset, self.logs[tp.topic][offset]) for offset in range(at, self.highwater(tp))
+                ]
+            ):
                 found[tp] = records
                 self.positions[tp] = self.highwater(tp)
         return found
@@ -79,13 +94,12 @@ class Running:
     ) -> None:
         self.topics = Topics(logs)
         self.registry = CollectorRegistry()
+        self.instruments = Instruments(self.registry, ["history"])
         self.stop = asyncio.Event()
         monkeypatch.setattr(KafkaSettings, "consumer", lambda *_, **__: self.topics)
         monkeypatch.setattr(service, "partition_counts", self._counts)
         monkeypatch.setattr(service, "RETRY_SECONDS", 0.001)
-        self.role = HistoryRole(
-            KafkaSettings(), HistorySettings(folder=folder), Instruments(self.registry, ["history"])
-        )
+        self.role = HistoryRole(KafkaSettings(), HistorySettings(folder=folder), self.instruments, Redactor())
         self.running = asyncio.create_task(self.role.run(self.stop))
 
     async def _counts(self, _: KafkaSettings, topics: Sequence[str]) -> dict[str, int]:
@@ -132,7 +146,11 @@ async def test_it_keeps_what_the_topics_have_and_goes_on_there(tmp_path: Path, m
     async with asyncio.timeout(patient(10)):
         await second.role.ready.wait()
     await second.ended()
-    assert second.topics.sought == {TopicPartition("scores", 0): len(SCORES) + 1, TopicPartition("transcripts", 0): 1}
+    assert second.topics.sought == {
+        TopicPartition("scores", 0): len(SCORES) + 1,
+        TopicPartition("annotations", 0): 0,
+        TopicPartition("transcripts", 0): 1,
+    }
 
 
 async def test_a_record_that_cannot_be_read_is_counted_and_the_others_are_kept(
@@ -148,10 +166,10 @@ async def test_a_record_that_cannot_be_read_is_counted_and_the_others_are_kept(
 async def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, failures = SqliteHistory.write, [sqlite3.OperationalError("database or disk is full"), OSError("read-only")]
 
-    def fails_first(store: SqliteHistory, batch: Any) -> None:
+    def fails_first(store: SqliteHistory, batch: Any) -> LeftOut:
         if failures:
             raise failures.pop(0)
-        write(store, batch)
+        return write(store, batch)
 
     monkeypatch.setattr(SqliteHistory, "write", fails_first)
     running = Running(monkeypatch, tmp_path, {"scores": SCORES, "transcripts": [TRANSCRIPT]})
@@ -178,6 +196,53 @@ async def test_a_file_that_breaks_is_read_again_from_the_topics(
     store.close()
 
 
+async def test_what_people_said_is_kept_and_what_is_hostile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Annotation(by="anna", at_ms=10**15, label="bad", note="she said jane@example.com")
+    hostile = [
+        json.dumps({"kind": "annotation", "by": "x", "at_ms": 1, "label": label}).encode()
+        for label in ("a" * 1_000_000, "a" * 41, "A b", "a\n", "a%'", "a\0", "")
+    ]
+    nothing: list[bytes | None] = [b"[]", b"\xff", b"{}", b'{"kind":"annotation","by":"x","at_ms":1}']
+    logs: dict[str, list[bytes | None]] = {
+        "scores": [*SCORES],
+        "transcripts": [],
+        "annotations": [*hostile, *nothing, said.model_dump_json().encode()],
+    }
+    running = Running(monkeypatch, tmp_path, logs)
+    await running.until_written(len(SCORES) + 1)
+    assert running.counted("records_total", outcome="refused") == len(hostile) + len(nothing)
+    await running.ended()
+    store = SqliteHistory(tmp_path)
+    assert store.annotations_of(["c"]) == {
+        "c": [said.model_copy(update={"at_ms": NOON_MS, "note": "she said [EMAIL]"})]
+    }
+    store.close()
+
+
+async def test_a_forgotten_call_is_never_written_not_even_when_all_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = []
+    write = SqliteHistory.write
+
+    def noted(store: SqliteHistory, batch: Batch) -> LeftOut:
+        batches.append(batch)
+        return write(store, batch)
+
+    monkeypatch.setattr(SqliteHistory, "write", noted)
+    running = Running(monkeypatch, tmp_path, {"scores": SCORES, "transcripts": [TRANSCRIPT], "annotations": [None]})
+    async with asyncio.timeout(patient(10)):
+        while running.counted("records_total", outcome="forgotten") < len(SCORES) + 1:  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0.001)
+    await running.ended()
+    assert (batches[0].people.forgotten, batches[0].scores, batches[0].transcripts) == (["c"], [], [])
+    running.instruments.refresh()
+    assert running.counted("forgotten_calls") == 1
+    assert kept(tmp_path) == 0
+
+
 def test_without_a_folder_it_does_not_start() -> None:
     with pytest.raises(HistoryOffError, match=r"Set history\.folder"):
-        HistoryRole(KafkaSettings(), HistorySettings(), Instruments(CollectorRegistry(), ["history"]))
+        HistoryRole(KafkaSettings(), HistorySettings(), Instruments(CollectorRegistry(), ["history"]), Redactor())

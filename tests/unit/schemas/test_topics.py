@@ -89,8 +89,19 @@ def test_records_are_kept_for_the_longest_call_and_an_outage(topic: str, kept_ms
 def test_an_input_may_be_kept_for_just_a_call_and_an_outage_and_for_ever_when_scores_are_too() -> None:
     assert faults("audit.events", retention_ms=str(LEAST_MS + OUTAGE_MS)) == []
     both = right()
-    both["scores"]["retention.ms"] = both["audit.events"]["retention.ms"] = "-1"
+    for name in ("scores", "audit.events", "annotations"):
+        both[name]["retention.ms"] = "-1"
     assert topic_faults(both, NEEDS) == ()
+
+
+@pytest.mark.parametrize(("topic", "kept_ms"), [("scores", 31 * DAY_MS), ("transcripts", -1)])
+def test_what_is_forgotten_is_kept_as_long_as_what_would_bring_it_back(topic: str, kept_ms: int) -> None:
+    settings = right()
+    settings[topic]["retention.ms"] = str(kept_ms)
+    (fault,) = topic_faults(settings, NEEDS)
+    assert (fault.topic, fault.severity, fault.setting) == ("annotations", Severity.WARNING, f"retention.ms={kept_ms}")
+    settings["annotations"]["retention.ms"] = str(kept_ms)
+    assert topic_faults(settings, NEEDS) == ()
 
 
 def test_the_order_may_be_kept_for_just_a_call_and_an_outage() -> None:

@@ -11,12 +11,16 @@ import pytest
 
 import callgauge as started
 from consumers.engine.agent_inspect import EvaluationError, InvalidInputValueError
+from consumers.history.sqlite import SqliteHistory
+from consumers.runtime.process import wall_clock_ms
 from schemas.scores.records import SCORE_RECORD
+from schemas.units import DAY_MS
 from streamer.agent_inspect.scoring import NotJudgedError
-from streamer.notebook import ScoredCall, auc, ppt, progress, score, success, tool_correctness
+from streamer.notebook import ScoredCall, auc, past_calls, ppt, progress, score, success, tool_correctness
 from streamer.recordings.files import RecordingError
 from tests.support.fakes.scripted_openai import grades, scripted_openai
 from tests.support.pages import ROOT, blocks_of
+from tests.unit.history.test_store import batch, call
 from tests.unit.streamer.command_line import Command, Json
 
 T0_MS = 1_790_000_000_000
@@ -118,6 +122,31 @@ def test_the_script_of_the_page_makes_a_table_and_a_chart(
     assert (made["waits"] > 0).all()
     assert [bar.get_height() for bar in made["chart"].patches] == made["waits"].tolist()
     assert (tmp_path / "waits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_script_about_past_calls_makes_a_table_and_a_chart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = next(block for block in blocks_of("docs/history.md") if "pandas" in block.text)
+    assert len(script.text.splitlines()) <= 20
+    writer = SqliteHistory(tmp_path / "history", writes=True)
+    now_ms = wall_clock_ms()
+    calls = [
+        call(f"{agent}-{days}", now_ms - days * DAY_MS, agent) for agent in ("desk", "care") for days in range(1, 4)
+    ]
+    writer.write(batch(record for records in calls for record in records))
+    writer.close()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    made: dict[str, Any] = {}
+    exec(compile(script.text, script.name, "exec"), made)  # noqa: S102 - our own page
+    assert "care-1" in capsys.readouterr().out
+    assert made["waits"].shape == (3, 2)
+    assert [list(line.get_ydata()) for line in made["chart"].lines] == [
+        made["waits"][name].tolist() for name in ("care", "desk")
+    ]
+    assert (tmp_path / "waits.png").read_bytes().startswith(b"\x89PNG")
+    assert [row["conversation_id"] for row in past_calls("36h", where=["agent = desk"], folder="history")] == ["desk-1"]
 
 
 def _turn(answer: str = "Hi", *steps: Json) -> Json:

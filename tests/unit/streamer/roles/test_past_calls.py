@@ -25,3 +25,8 @@ def test_the_page_of_past_calls_finds_them_in_the_folder(tmp_path: Path) -> None
     for since in ("yesterday", "9" * 5_000, "9999-12-31T23:59:59-23:59x"):
         with pytest.raises(QuestionError, match=r"is no moment"):
             past.find(since, "", "", "")
+    assert past.annotations_of("c") == ()
+    writer = SqliteHistory(tmp_path, writes=True)
+    writer.forget(["c"])
+    writer.close()
+    assert (past.annotations_of("c"), past.records_of("c")) == (None, [])

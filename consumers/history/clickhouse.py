@@ -1,0 +1,211 @@
+"""History in ClickHouse, over its HTTP interface. It only reads: ClickHouse takes the records from Kafka itself, and computes the rows of
+calls (`deploy/clickhouse/tables.sql`).
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Final
+
+import httpx2
+
+from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, Value
+from consumers.history.search import MAX_ROWS, Question, ranked
+from consumers.history.settings import HistorySettings
+from consumers.runtime.process import OperatorError
+from schemas.annotations import Annotation
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord
+
+CONNECT_SECONDS: Final = 5.0
+"""How long connecting may take."""
+ANSWER_SECONDS: Final = 60.0
+"""Silence after which a question counts as failed: the longest one compares all calls of weeks."""
+IDS_AT_ONCE: Final = 500
+"""Ids of one question: ClickHouse takes 128 kB of a parameter."""
+MAX_MESSAGE_CHARS: Final = 500
+"""Longest error of ClickHouse that is shown."""
+
+_KINDS: Final = {column.name: column.kind for column in CALL_COLUMNS}
+_PARAMETERS: Final = {"text": "String", "integer": "Float64", "real": "Float64"}
+_NOT_FORGOTTEN: Final = (
+    "conversation_id NOT IN (SELECT conversation_id FROM forgotten) AND started_ms >= "
+    "transform(ifNull(tenant, ''), (SELECT groupArray(tenant) FROM tenants), (SELECT groupArray(at_ms) FROM tenants), toInt64(0))"
+)
+_ASKED: Final = "IN (SELECT unhex(arrayJoin(splitByChar(',', {ids:String}))))"
+"""Ids travel as hexadecimal numbers, because a list of texts is quoted in no way that all versions of ClickHouse agree on."""
+_TENANTS: Final = "WITH tenants AS (SELECT tenant, max(at_ms) AS at_ms FROM forgotten_tenant GROUP BY tenant)"
+
+
+class HistoryUnreachableError(OperatorError):
+    """ClickHouse does not answer, refuses, or lacks the tables."""
+
+
+def words_in(text: str) -> str:
+    """Returns the SQL of the words of a text, each between two blanks, without case and accents: what the index of SQLite makes of it."""
+    plain = rf"lowerUTF8(replaceRegexpAll(normalizeUTF8NFD({text}), '\\p{{Mn}}', ''))"
+    return rf"concat(' ', arrayStringConcat(extractAll({plain}, '[\\p{{L}}\\p{{N}}\\p{{Co}}]+'), ' '), ' ')"
+
+
+class ClickHouseHistory:
+    """Past calls in ClickHouse. One object is used by one thread at a time."""
+
+    def __init__(self, settings: HistorySettings) -> None:
+        """Nothing is connected before a question. The settings have `clickhouse_url`."""
+        self.place = settings.clickhouse_url or ""
+        user = {"X-ClickHouse-User": settings.clickhouse_user} if settings.clickhouse_user else {}
+        key = settings.clickhouse_password
+        self._client = httpx2.Client(
+            headers=user if key is None else user | {"X-ClickHouse-Key": key.get_secret_value()},
+            timeout=httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+        )
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._client.close()
+
+    def find(self, question: Question) -> list[dict[str, Value]]:
+        """Returns the rows of the calls that a question asks for, highest first by its column."""
+        rows = (dict(zip(COLUMN_NAMES, row, strict=True)) for row in self.values(question, COLUMN_NAMES))
+        return ranked(rows, question)
+
+    def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
+        """Yields these columns of the calls that a question asks for."""
+        if question.ids is None:
+            yield from self._values(question, columns, None)
+            return
+        ids = iter(dict.fromkeys(question.ids))
+        while some := list(islice(ids, IDS_AT_ONCE)):
+            yield from self._values(question, columns, some)
+
+    def _values(
+        self, question: Question, columns: Sequence[str], ids: Sequence[str] | None
+    ) -> Iterator[tuple[Value, ...]]:
+        where = ["started_ms >= {since:Int64}", "started_ms < {until:Int64}", _NOT_FORGOTTEN]
+        values: dict[str, str | float] = {"since": question.since_ms, "until": question.until_ms}
+        for place, (column, comparison, value) in enumerate(question.conditions):
+            parameter = f"{{value{place}:{_PARAMETERS[_KINDS[column]]}}}"
+            where.append(
+                f"position({column}, {parameter}) > 0" if comparison == "~" else f"{column} {comparison} {parameter}"
+            )
+            values[f"value{place}"] = value if value is not None else ""
+        if ids is not None:
+            where.append(f"conversation_id {_ASKED}")
+            values["ids"] = _hexadecimal(ids)
+        if question.words:
+            said = []
+            for place, word in enumerate(question.words):
+                words = words_in(f"{{word{place}:String}}")
+                said.append(f"(hasAllTokens(words, {words}) AND position(words, {words}) > 0)")
+                values[f"word{place}"] = word
+            where.append(
+                f"conversation_id IN (SELECT conversation_id FROM transcript FINAL WHERE {' AND '.join(said)})"  # noqa: S608
+            )  # ours
+        order = ""
+        if question.most is not None:
+            order = f"ORDER BY {question.order_by} DESC NULLS LAST, conversation_id LIMIT {int(question.most)}"
+        names = ", ".join(columns)
+        sql = f"{_TENANTS} SELECT {names} FROM call FINAL WHERE {' AND '.join(where)} {order}"  # noqa: S608  # our names
+        kinds = [_KINDS[name] for name in columns]
+        for row in self._rows(sql, values):
+            # Versions of ClickHouse differ in whether they write large integers as texts.
+            yield tuple(
+                int(value) if kind == "integer" and value is not None else value
+                for kind, value in zip(kinds, row, strict=True)
+            )
+
+    def call_records(self, conversation_id: str) -> tuple[list[AnyScoreRecord], bytes | None]:
+        """Returns the newest records of a call and its transcript; no record and None if it is not here."""
+        of_call = {"id": conversation_id}
+        where = "conversation_id = {id:String} AND conversation_id NOT IN (SELECT conversation_id FROM forgotten)"
+        sql = f"SELECT record FROM score FINAL WHERE {where} ORDER BY name = 'turn', name, turn, `index`"  # noqa: S608  # ours
+        rows = self._rows(sql, of_call)
+        records = [SCORE_RECORD.validate_json(record) for (record,) in rows]
+        if records and self._is_of_forgotten_tenant(records):
+            return [], None
+        transcripts = self._rows(f"SELECT value FROM transcript FINAL WHERE {where} ORDER BY at DESC LIMIT 1", of_call)  # noqa: S608
+        return records, next((value.encode() for (value,) in transcripts), None)
+
+    def _is_of_forgotten_tenant(self, records: Sequence[AnyScoreRecord]) -> bool:
+        first = min(record.caused_at_ms for record in records)
+        tenants = {record.labels.tenant for record in records}
+        return any(
+            tenant in tenants and first < int(at_ms)
+            for tenant, at_ms in self._rows("SELECT tenant, max(at_ms) FROM forgotten_tenant GROUP BY tenant", {})
+        )
+
+    def is_forgotten(self, conversation_id: str) -> bool:
+        """Whether a call was deleted on request."""
+        return any(
+            self._rows("SELECT 1 FROM forgotten WHERE conversation_id = {id:String} LIMIT 1", {"id": conversation_id})
+        )
+
+    def labelled(self, label: str) -> list[str]:
+        """Returns the calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
+        sql = (
+            "SELECT conversation_id FROM annotation FINAL WHERE label = {label:String} AND NOT is_withdrawn "  # noqa: S608
+            "AND conversation_id NOT IN (SELECT conversation_id FROM forgotten) "
+            f"GROUP BY conversation_id ORDER BY max(at_ms) DESC, conversation_id LIMIT {MAX_ROWS}"
+        )
+        return [name for (name,) in self._rows(sql, {"label": label})]
+
+    def annotations_of(self, conversation_ids: Collection[str]) -> Mapping[str, list[Annotation]]:
+        """Returns what people said of these calls, by conversation; calls of which nobody said anything are left out."""
+        sql = (
+            "SELECT conversation_id, by, label, at_ms, note, agent, tenant FROM annotation FINAL WHERE NOT is_withdrawn "  # noqa: S608
+            f"AND conversation_id {_ASKED} AND conversation_id NOT IN (SELECT conversation_id FROM forgotten) ORDER BY at_ms, by, label"
+        )
+        found: dict[str, list[Annotation]] = {}
+        ids = iter(dict.fromkeys(conversation_ids))
+        while some := list(islice(ids, IDS_AT_ONCE)):
+            for name, by, label, at_ms, note, agent, tenant in self._rows(sql, {"ids": _hexadecimal(some)}):
+                said = Annotation(by=by, label=label or None, at_ms=int(at_ms), note=note, agent=agent, tenant=tenant)
+                found.setdefault(name, []).append(said)
+        return found
+
+    def _rows(self, sql: str, values: Mapping[str, str | float]) -> Iterator[list[Any]]:
+        """Asks a question, whose values travel beside it and are no part of its text."""
+        with (
+            self._failures(),
+            self._client.stream(
+                "POST",
+                self.place,
+                params={f"param_{name}": _escaped(value) for name, value in values.items()},
+                content=f"{sql} FORMAT JSONCompactEachRow".encode(),
+            ) as answer,
+        ):
+            if answer.status_code != httpx2.codes.OK:
+                reason = answer.read().decode("utf-8", "replace").strip()[:MAX_MESSAGE_CHARS]
+                raise HistoryUnreachableError(
+                    f"History: ClickHouse at {self.place} refused a question with {answer.status_code}: {reason}. Nothing was found. See "
+                    "whether history.clickhouse_url names the database with the tables of deploy/clickhouse/tables.sql, and the user may "
+                    "read them."
+                )
+            for line in answer.iter_lines():
+                yield json.loads(line)
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+            raise HistoryUnreachableError(
+                f"History: ClickHouse at {self.place} did not answer in full ({str(error) or type(error).__name__}). Expected its HTTP "
+                "interface, for example http://clickhouse:8123/?database=callgauge. See history.clickhouse_url."
+            ) from error
+
+
+def _hexadecimal(texts: Sequence[str]) -> str:
+    return ",".join(text.encode().hex() for text in texts)
+
+
+def _escaped(value: str | float) -> str:
+    r"""A value as ClickHouse reads parameters: a line of a table whose columns are between tabs.
+
+    >>> _escaped("it's a\nb")
+    "it's a\\nb"
+    """
+    text = str(value)
+    for character, name in (("\\", "\\\\"), ("\n", "\\n"), ("\t", "\\t"), ("\r", "\\r"), ("\0", "\\0")):
+        text = text.replace(character, name)
+    return text

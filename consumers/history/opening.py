@@ -1,0 +1,31 @@
+"""Opens history where the settings say that it is."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from consumers.history.clickhouse import ClickHouseHistory
+from consumers.history.search import HistoryStore
+from consumers.history.settings import HistorySettings
+from consumers.history.sqlite import HistoryFolderError, SqliteHistory
+
+
+@contextmanager
+def opened(settings: HistorySettings) -> Iterator[HistoryStore]:
+    """History to read: ClickHouse if it has an address, otherwise the folder.
+
+    Raises:
+        HistoryFolderError: There is neither, or the folder cannot be read.
+    """
+    store: HistoryStore
+    if settings.clickhouse_url is not None:
+        store = ClickHouseHistory(settings)
+    elif settings.folder is not None:
+        store = SqliteHistory(settings.folder)
+    else:
+        raise HistoryFolderError(
+            "History: there is no folder. Set history.folder to that of the role `history`, or history.clickhouse_url."
+        )
+    try:
+        yield store
+    finally:
+        store.close()

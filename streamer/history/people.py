@@ -1,0 +1,208 @@
+"""Labels and notes of people, and deletion on request, as commands write them to the topic `annotations`."""
+
+import getpass
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import typer
+from aiokafka.errors import KafkaError
+from pydantic import ValidationError
+
+from consumers.engine.redaction.redactor import Redactor
+from consumers.history.annotations import FromPeople
+from consumers.history.search import Condition, Question
+from consumers.history.settings import MAX_RETENTION_DAYS
+from consumers.history.sqlite import Batch, FolderInUseError, SqliteHistory
+from consumers.runtime.kafka.connection import WRITE, KafkaSettings, Needs, require_access
+from consumers.runtime.process import OperatorError, wall_clock_ms
+from schemas.annotations import MAX_NOTE_CHARS, Annotation, ForgottenTenant
+from schemas.scores.records import CallLabels
+from schemas.topics import ANNOTATIONS_TOPIC
+
+ANNOTATE_NEEDS: Final = Needs({ANNOTATIONS_TOPIC: frozenset({WRITE})})
+"""The rights to label a call, or to have one forgotten."""
+WAIT_SECONDS: Final = 60.0
+"""How long a command waits until the role that writes a folder has deleted a call there."""
+LOOK_SECONDS: Final = 0.2
+
+
+class AnnotationError(OperatorError):
+    """A label or a note cannot be written as it is given."""
+
+    exit_code = 2
+
+
+def this_user() -> str:
+    """The name of the user of this machine.
+
+    Raises:
+        AnnotationError: It has none, as in a container with a user of its own.
+    """
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise AnnotationError(
+            "The user of this machine has no name: say with --by who you are. Nothing was written."
+        ) from None
+
+
+def annotation(
+    by: str, label: str | None, note: str | None, labels: CallLabels, redactor: Redactor, *, withdraws: bool = False
+) -> Annotation:
+    """What a person says of a call now, without personal data of the caller.
+
+    Raises:
+        AnnotationError: The label, the note or the name of the person does not fit.
+    """
+    redacted = redactor.redact(note or "")
+    try:
+        return Annotation(
+            by=by, at_ms=wall_clock_ms(), label=label, note=redacted, is_withdrawn=withdraws or (note == "" and label is None),
+            agent=labels.agent, tenant=labels.tenant,
+        )  # fmt: skip
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise AnnotationError(
+            f"{'.'.join(map(str, first['loc'])) or 'annotation'}: {first['msg']}. A label is one word of lower-case letters, digits, - and "
+            f"_, as in false-alarm; a note has at most {MAX_NOTE_CHARS} characters. Nothing was written."
+        ) from None
+
+
+async def publish(kafka: KafkaSettings, said: Sequence[tuple[str, Annotation | ForgottenTenant | None]]) -> None:
+    """Writes records to the topic, each with its key; None is a call that is to be forgotten. Returns when the broker has them.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or a right is missing.
+        TopicsUnfitError: There is no such topic.
+    """
+    await require_access(kafka, ANNOTATE_NEEDS)
+    try:
+        async with kafka.producer("annotations") as producer:
+            for key, value in said:
+                await producer.send_and_wait(
+                    kafka.topic(ANNOTATIONS_TOPIC),
+                    None if value is None else value.model_dump_json().encode(),
+                    key=key.encode(),
+                )
+    except KafkaError as error:
+        raise kafka.unreachable(error) from error
+
+
+# Deletion.
+
+
+def require_consent(what: str, *, is_agreed: bool) -> None:
+    """Asks before calls are deleted.
+
+    Raises:
+        AnnotationError: The answer is no, or nobody can answer.
+    """
+    if is_agreed:
+        return
+    if not sys.stdin.isatty():
+        raise AnnotationError(f"This deletes {what} for good; nothing was: give --yes to delete without being asked.")
+    if not typer.confirm(f"Delete {what} for good?", err=True):
+        raise AnnotationError("Nothing was deleted.")
+
+
+class Forgetting(NamedTuple):
+    """What is to be forgotten: calls by their ids, or all calls of a tenant up to now.
+
+    Attributes:
+        conversations: Ids of calls.
+        tenant: The tenant; None for none.
+        at_ms: Now, in epoch ms.
+    """
+
+    conversations: Sequence[str]
+    tenant: str | None
+    at_ms: int
+
+    def require_fitting(self) -> None:
+        """Refuses what would forget nothing, or calls that nobody meant.
+
+        Raises:
+            AnnotationError: There is nothing to forget, an id is empty, or the tenant is none.
+        """
+        if not self.conversations and self.tenant is None:
+            raise AnnotationError("Give --conversation ID or --tenant NAME: without one there is nothing to forget.")
+        if "" in self.conversations or self.tenant in {"", "unknown"}:
+            raise AnnotationError(
+                "A call needs its whole id, and a tenant its name: `unknown` stands for all calls that name none. Nothing was deleted."
+            )
+
+    @property
+    def in_words(self) -> str:
+        """What is to be forgotten, for a sentence."""
+        calls = [f"{len(self.conversations)} calls by their ids"] if self.conversations else []
+        tenants = [] if self.tenant is None else [f"the calls of the tenant {self.tenant}"]
+        return " and ".join((*calls, *tenants))
+
+    def records(self) -> list[tuple[str, ForgottenTenant | None]]:
+        """The records of `annotations` that say so."""
+        return [*((each, None) for each in self.conversations), *((each.tenant, each) for each in self._tenants())]
+
+    def calls_in(self, store: SqliteHistory) -> Iterator[str]:
+        """The calls of these that a store has."""
+        yield from (each for each in self.conversations if store.has(each))
+        if self.tenant is not None:
+            of_tenant = Question(0, self.at_ms, [Condition("tenant", "=", self.tenant)], most=None)
+            yield from (str(name) for (name,) in store.values(of_tenant, ["conversation_id"]))
+
+    def delete_in(self, store: SqliteHistory) -> None:
+        """Deletes them in a store that this process writes."""
+        store.write(Batch([], [], {}, FromPeople(forgotten=self.conversations, tenants=self._tenants())))
+
+    def _tenants(self) -> list[ForgottenTenant]:
+        if self.tenant is None:
+            return []
+        return [ForgottenTenant(kind="forgotten_tenant", at_ms=self.at_ms, tenant=self.tenant)]
+
+
+def forget_in(folder: Path, what: Forgetting, *, waits: bool) -> int:
+    """Deletes calls in a folder of history, or waits until the role that writes it has done so; returns how many there were.
+
+    Args:
+        folder: The folder.
+        what: The calls.
+        waits: Whether a role that writes the folder has been told by the topic.
+
+    Raises:
+        FolderInUseError: Another process writes the folder, and was not told.
+        OperatorError: It does not delete them in time, or the folder cannot be used.
+    """
+    try:
+        store = SqliteHistory(folder, writes=True, retention_days=MAX_RETENTION_DAYS)
+    except FolderInUseError:
+        if not waits:
+            raise
+        return _deleted_by_the_role(folder, what)
+    try:
+        there = sum(1 for _ in what.calls_in(store))
+        what.delete_in(store)
+    finally:
+        store.close()
+    return there
+
+
+def _deleted_by_the_role(folder: Path, what: Forgetting) -> int:
+    first: int | None = None
+    until = time.monotonic() + WAIT_SECONDS
+    while True:
+        store = SqliteHistory(folder)
+        try:
+            there = sum(1 for _ in what.calls_in(store))
+        finally:
+            store.close()
+        first = there if first is None else first
+        if not there:
+            return first
+        if time.monotonic() > until:
+            raise OperatorError(
+                f"History: the process that writes {folder} has not deleted {there} calls after {WAIT_SECONDS:.0f} s. The topic says that "
+                "they are to be forgotten, so it will when it reads that: see its log, and callgauge_history_lag_messages."
+            )
+        time.sleep(LOOK_SECONDS)

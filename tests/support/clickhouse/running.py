@@ -1,0 +1,88 @@
+"""A ClickHouse with the tables of `deploy/clickhouse`, for tests."""
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from consumers.history.sqlite import Batch
+from tests.support.environments import python_with
+from tests.support.patience import patient
+
+ROOT: Final = Path(__file__).parents[3]
+TABLES: Final = ROOT / "deploy" / "clickhouse" / "tables.sql"
+VERSION: Final = "4.4.0"
+ENGINE: Final = "chdb-core==26.9.0"
+"""ClickHouse 26.9. Its wheel is too large for `make test`: 180 MB, 560 MB when it is installed."""
+
+
+class ClickHouse:
+    """A server, whose only database has all tables: with parameters, chDB asks the default one."""
+
+    def __init__(self, port: int) -> None:
+        """Makes the tables. Rows of calls are computed by `write` alone, not every ten seconds."""
+        self.address = f"http://127.0.0.1:{port}/?database=default"
+        self.run_file(TABLES)
+        self.run("SYSTEM STOP VIEW call_from_score")
+
+    def empty(self) -> None:
+        """Empties all tables."""
+        for name in re.findall(
+            r"^CREATE TABLE (\w+)$|^CREATE TABLE (\w+) .*MergeTree", TABLES.read_text(), re.MULTILINE
+        ):
+            self.run(f"TRUNCATE TABLE {''.join(name)}")
+
+    def run_file(self, file: Path, replaced: Mapping[str, str] | None = None) -> None:
+        """Runs each statement of a file. Recorded calls are of any time, so nothing is too old."""
+        text = file.read_text(encoding="utf-8").replace("INTERVAL 30 DAY", "INTERVAL 36500 DAY")
+        for old, new in (replaced or {}).items():
+            text = text.replace(old, new)
+        for statement in text.split(";\n"):
+            if any(line and not line.startswith("--") for line in statement.splitlines()):
+                self.run(statement)
+
+    def run(self, sql: str) -> str:
+        """Runs a statement; returns what it answers."""
+        answer = httpx.post(self.address, content=sql.encode(), timeout=patient(60))
+        assert answer.status_code == 200, f"{sql[:500]}\n{answer.text}"
+        return answer.text
+
+    def write(self, batch: Batch) -> None:
+        """Writes what the topics have, as Kafka would, and has the rows of calls computed."""
+        self.insert("score_in", ({"conversation_id": "key", "value": value.decode()} for _, value in batch.scores))
+        said = ({"conversation_id": name, "value": value.decode()} for name, _, value in batch.transcripts)
+        self.insert("transcript_in", said)
+        people = batch.people
+        notes: list[tuple[str, str | None]] = [(name, said.model_dump_json()) for name, said in people.annotations]
+        notes += [(each.tenant, each.model_dump_json()) for each in people.tenants]
+        notes += [(name, None) for name in people.forgotten]
+        self.insert("annotation_in", ({"conversation_id": name, "value": value} for name, value in notes))
+        computing = self.run(
+            "SELECT as_select FROM system.tables WHERE database = currentDatabase() AND name = 'call_from_score' FORMAT TSVRaw",
+        )
+        self.run(f"INSERT INTO call {computing}")
+
+    def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Inserts rows, if there are any."""
+        if lines := [json.dumps(row) for row in rows]:
+            self.run("\n".join([f"INSERT INTO {table} FORMAT JSONEachRow", *lines]))
+
+
+@contextmanager
+def running_clickhouse() -> Iterator[ClickHouse]:
+    """A server until the end of the block; without chDB the test is skipped."""
+    python = python_with("chdb", VERSION, ENGINE)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        command = [str(python), str(Path(__file__).with_name("server.py")), folder]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as process:
+            try:
+                assert process.stdout is not None
+                yield ClickHouse(int(process.stdout.readline()))
+            finally:
+                process.kill()

@@ -1,0 +1,333 @@
+"""SQLite and ClickHouse give the same answers. With ClickHouse, which is chDB here, a test is long."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from consumers.history.annotations import FromPeople
+from consumers.history.clickhouse import ClickHouseHistory, HistoryUnreachableError
+from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, call_row
+from consumers.history.search import COMPARISONS, Condition, HistoryStore
+from consumers.history.settings import HistorySettings
+from consumers.history.sqlite import Batch, SqliteHistory
+from schemas.annotations import Annotation, ForgottenTenant
+from schemas.scores.live_view import newest_scores
+from schemas.scores.records import AnyScoreRecord
+from streamer.history.comparison import Period, compared
+from streamer.notebook import score
+from tests.support.clickhouse.running import ClickHouse, running_clickhouse
+from tests.support.conformance_data import conformance
+from tests.unit.history.test_store import (
+    DAY_MS,
+    EVER,
+    NOON_MS,
+    SAMPLE,
+    SCORES,
+    TRANSCRIPT,
+    batch,
+    call,
+    in_order,
+    valued,
+)
+
+Keep = Callable[[Sequence[Batch]], HistoryStore]
+LONG = pytest.param("clickhouse", marks=pytest.mark.long)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ClickHouse]:
+    with running_clickhouse() as there:
+        yield there
+
+
+def in_sqlite(folder: Path, batches: Sequence[Batch]) -> SqliteHistory:
+    writer = SqliteHistory(folder, writes=True)
+    for each in batches:
+        writer.write(each)
+    writer.close()
+    return SqliteHistory(folder)
+
+
+def in_clickhouse(server: ClickHouse, batches: Sequence[Batch]) -> ClickHouseHistory:
+    server.empty()
+    for each in batches:
+        server.write(each)
+    return ClickHouseHistory(HistorySettings(clickhouse_url=server.address))
+
+
+@pytest.fixture(params=["sqlite", LONG])
+def keep(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Keep]:
+    """Gives records to a store, and opens it to read."""
+    with ExitStack() as stores:
+
+        def kept(batches: Sequence[Batch]) -> HistoryStore:
+            if request.param == "sqlite":
+                return stores.enter_context(closing(in_sqlite(tmp_path, batches)))
+            return stores.enter_context(closing(in_clickhouse(request.getfixturevalue("server"), batches)))
+
+        yield kept
+
+
+def found(store: HistoryStore, *conditions: str, words: Sequence[str] = (), **question: Any) -> list[object]:
+    asked = EVER._replace(conditions=[Condition.parse(each) for each in conditions], words=words, **question)
+    return [row["conversation_id"] for row in store.find(asked)]
+
+
+def with_words(text: str) -> bytes:
+    said = json.loads(TRANSCRIPT)
+    said[0]["message"] = text
+    return json.dumps(said).encode()
+
+
+def three() -> list[Batch]:
+    """Three calls of two agents on two days, of which the second has words of its own."""
+    own = with_words('Ich möchte ein Zimmer\'s "Bett" 100% zurückgeben')
+    return [
+        batch([*call("a"), *call("b", agent="care")], a=TRANSCRIPT, b=own),
+        batch(call("c", NOON_MS + DAY_MS), 2, c=TRANSCRIPT),
+    ]
+
+
+# Questions.
+
+
+def test_conditions(keep: Keep) -> None:
+    store = keep(three())
+    for conditions, expected in (
+        ((), {"a", "b", "c"}),
+        (("agent = desk",), {"a", "c"}),
+        (("agent != desk",), {"b"}),
+        (("agent ~ es",), {"a", "c"}),
+        (("agent = DESK",), set()),
+        (("agent ~ %",), set()),
+        (("longest_wait_ms > 0", "agent = care"), {"b"}),
+        (("longest_wait_ms < 0",), set()),
+        (("is_closed >= 1",), {"a", "b", "c"}),
+        (("stt_wer != -1",), {"a", "b", "c"} if call_row(call("x"))["stt_wer"] is not None else set()),
+        (("agent = ' OR 1=1 --",), set()),
+        (("agent = \\' OR 1=1 --\t\n",), set()),
+    ):
+        assert set(found(store, *conditions)) == expected, conditions
+
+
+def test_words(keep: Keep) -> None:
+    store = keep(three())
+    for words, expected in (
+        (["zimmer's"], ["b"]),
+        (["ZURÜCKGEBEN", "bett"], ["b"]),
+        (["zuruckgeben"], ["b"]),
+        (["100"], ["b"]),
+        (["bett", "nowhere"], []),
+        (["bet"], []),
+        (["zimmer bett"], []),
+        (["OR"], []),
+        (["NEAR(", "*"], []),
+        (['"'], []),
+        (["\x00"], []),
+    ):
+        assert found(store, words=words) == expected, words
+
+
+def test_a_period_the_most_calls_and_ids(keep: Keep) -> None:
+    store = keep(three())
+    assert found(store, until_ms=NOON_MS + 1) == ["a", "b"]
+    assert found(store, since_ms=NOON_MS + 1) == ["c"]
+    assert found(store, most=2) == ["a", "b"]
+    assert found(store, order_by="started_ms") == ["c", "a", "b"]
+    assert found(store, ids=["b", "c", "'"]) == ["b", "c"]
+    assert found(store, ids=[]) == []
+
+
+def test_the_row_and_the_records_are_those_of_the_call(keep: Keep) -> None:
+    records = call("c")
+    store = keep([batch([*records, *call("d")[:1]], c=TRANSCRIPT)])
+    row, running = store.find(EVER)
+    assert row == call_row(records)
+    assert tuple(row) == COLUMN_NAMES
+    waits = sorted(
+        record.voice_to_voice_ms.value
+        for record in newest_scores(records).values()
+        if record.name == "turn" and record.voice_to_voice_ms.outcome == "scored"
+    )
+    assert row["longest_wait_ms"] == waits[-1]
+    assert (row["agent"], row["is_closed"], row["started_ms"]) == ("desk", 1, NOON_MS)
+    kinds = {"text": str, "integer": int, "real": float}
+    for column in CALL_COLUMNS:
+        kept = row[column.name]
+        assert kept is None or isinstance(kept, kinds[column.kind] | int), column.name
+    assert (running["conversation_id"], running["agent"], running["is_closed"], running["p95_ms"]) == (
+        "d",
+        "desk",
+        0,
+        None,
+    )
+    kept_records, transcript = store.call_records("c")
+    assert in_order(kept_records) == in_order(records)
+    assert transcript == TRANSCRIPT
+    assert len(store.call_records("d")[0]) == 1
+    assert store.call_records("d")[1] is None
+    assert store.call_records("nobody") == ([], None)
+
+
+def test_a_higher_revision_counts_in_any_order_and_a_withdrawn_record_does_not(keep: Keep) -> None:
+    records = call("c")
+    silence = next(record for record in records if record.name == "interruption_by_user")
+    gone = silence.model_copy(update={"revision": silence.revision + 2, "is_withdrawn": True})
+    older = silence.model_copy(update={"revision": silence.revision + 1})
+    others = [record for record in records if record is not silence]
+    store = keep([batch([silence, *others[:-1]]), batch([gone], 2), batch([older, others[-1]], 3)])
+    (row,) = store.find(EVER)
+    assert row["user_interruptions"] == 0
+    assert in_order(store.call_records("c")[0]) == in_order([*others, gone])
+
+
+def test_a_new_transcript_replaces_the_words_of_the_old_one(keep: Keep) -> None:
+    store = keep([*three(), batch([], 3, b=TRANSCRIPT)])
+    assert found(store, words=["zimmer's"]) == []
+    assert store.call_records("b")[1] == TRANSCRIPT
+
+
+def test_an_id_is_only_an_id(keep: Keep) -> None:
+    ids = ["'; DROP TABLE call; --", "a\nb\t\\n", "100%", "\x00", "é", "../../etc", "x" * 10_000]
+    log = [record for each in ids for record in call(each)]
+    store = keep([Batch(valued(log), [(each, NOON_MS, TRANSCRIPT) for each in ids], {SCORES: 1})])
+    assert set(found(store)) == set(ids)
+    for each in ids:
+        records, transcript = store.call_records(each)
+        assert in_order(records) == in_order(call(each))
+        assert transcript == TRANSCRIPT
+        assert found(store, ids=[each]) == [each]
+
+
+# What people said.
+
+
+def said(by: str, at_ms: int, label: str | None = None, **other: Any) -> Annotation:
+    return Annotation(by=by, at_ms=at_ms, label=label, **other)
+
+
+def test_labels_and_notes(keep: Keep) -> None:
+    notes = [
+        ("a", said("anna", 1, "false-alarm", note="it's\n100% \\ fine")),
+        ("b", said("anna", 2, "false-alarm")),
+        ("b", said("ben", 3, note="only a note")),
+        ("c", said("anna", 4, "false-alarm")),
+        ("c", said("anna", 5, "false-alarm", is_withdrawn=True)),
+    ]
+    store = keep([*three(), Batch([], [], {}, FromPeople(annotations=notes))])
+    assert store.labelled("false-alarm") == ["b", "a"]
+    assert store.labelled("other") == []
+    assert store.annotations_of(["a", "b", "c", "'"]) == {"a": [notes[0][1]], "b": [notes[1][1], notes[2][1]]}
+
+
+def test_forgotten_calls_are_not_found(keep: Keep) -> None:
+    mine = [
+        record.model_copy(update={"labels": record.labels.model_copy(update={"tenant": "acme"})})
+        for record in call("t")
+    ]
+    people = FromPeople(
+        [("a", said("anna", 1, "bad"))],
+        ["a"],
+        [ForgottenTenant(kind="forgotten_tenant", tenant="acme", at_ms=NOON_MS + 10_000)],
+    )
+    later = call("later", NOON_MS + DAY_MS)
+    later = [record.model_copy(update={"labels": mine[0].labels}) for record in later]
+    store = keep(
+        [*three(), batch([*mine, *later], 4, t=TRANSCRIPT), Batch([], [], {}, people), batch(call("a")[-1:], 5)]
+    )
+    assert sorted(map(str, found(store))) == ["b", "c", "later"]
+    assert store.call_records("a") == ([], None)
+    assert store.call_records("t") == ([], None)
+    assert store.labelled("bad") == []
+    assert store.annotations_of(["a"]) == {}
+    assert found(store, words=["rebooking"]) == ["c"]
+
+
+# Both at once.
+
+
+def recorded_log() -> list[Batch]:
+    """Recorded calls of four agents on two days, with revisions, in parts of a hundred records."""
+    random = Random(1)  # noqa: S311  # no secret
+    scored = [SAMPLE, *score(conformance("calls.jsonl.gz"))[:60]]
+    log: list[AnyScoreRecord] = []
+    transcripts = []
+    for number, each in enumerate(scored):
+        labels = each.records[0].labels.model_copy(update={"agent": f"agent-{number % 4}"})
+        start_ms = NOON_MS + number * 1_000 + number % 2 * DAY_MS
+        for place, record in enumerate(each.records):
+            changed = {"conversation_id": f"call-{number}", "caused_at_ms": start_ms + place * 500, "labels": labels}
+            record = record.model_copy(update=changed)
+            log += (
+                [record.model_copy(update={"revision": record.revision + 1}), record]
+                if random.random() < 0.2
+                else [record]
+            )
+        said = json.dumps([turn.model_dump(mode="json") for turn in each.transcript or ()])
+        transcripts.append((f"call-{number}", start_ms, said.encode()))
+    parts = [valued(log[at : at + 100]) for at in range(0, len(log), 100)]
+    return [*(Batch(part, [], {SCORES: place}) for place, part in enumerate(parts)), Batch([], transcripts, {})]
+
+
+@pytest.mark.long
+def test_every_question_has_the_same_answer(server: ClickHouse, tmp_path: Path) -> None:
+    log = recorded_log()
+    sqlite, clickhouse = in_sqlite(tmp_path, log), in_clickhouse(server, log)
+    rows = sqlite.find(EVER._replace(most=100))
+    assert len(rows) == 61
+    assert clickhouse.find(EVER._replace(most=100)) == rows
+    questions = []
+    for column in CALL_COLUMNS:
+        known = sorted(row[column.name] for row in rows if row[column.name] is not None)  # type: ignore[type-var]
+        value = ("'" if not known else known[len(known) // 2]) if column.kind == "text" else median(known or [1.0])  # type: ignore[type-var]
+        fitting = ("=", "!=", "~") if column.kind == "text" else COMPARISONS[:-1]
+        questions += [EVER._replace(order_by=column.name, most=most) for most in (7, None)]
+        questions += [EVER._replace(conditions=[Condition(column.name, each, value)]) for each in fitting]  # type: ignore[arg-type]
+    for words in ("flight", "Your booking", "you're", "I'd", "ü", "$5", "two", "a.m.", "email@example"):
+        questions.append(EVER._replace(words=words.split(), most=100))
+    questions.append(EVER._replace(since_ms=NOON_MS + 5_000, until_ms=NOON_MS + DAY_MS + 20_000))
+    questions.append(EVER._replace(ids=[f"call-{number}" for number in range(0, 80, 3)]))
+    for question in questions:
+        assert clickhouse.find(question) == sqlite.find(question), question
+    assert sorted(clickhouse.values(EVER._replace(most=None), COLUMN_NAMES), key=str) == sorted(
+        sqlite.values(EVER._replace(most=None), COLUMN_NAMES), key=str
+    )
+    day = NOON_MS // DAY_MS * DAY_MS
+    days = Period(day, day + DAY_MS), Period(day + DAY_MS, day + 2 * DAY_MS)
+    assert compared(clickhouse, *days, ("agent",)) == compared(sqlite, *days, ("agent",))
+    for row in rows:
+        name = str(row["conversation_id"])
+        (records, transcript), (others, other) = clickhouse.call_records(name), sqlite.call_records(name)
+        assert in_order(records) == in_order(others)
+        assert transcript == other
+    sqlite.close()
+    clickhouse.close()
+
+
+# A ClickHouse that does not answer.
+
+
+@pytest.mark.long
+def test_a_refusal_says_what_to_do(server: ClickHouse) -> None:
+    at = server.address
+    wrong = HistorySettings(clickhouse_url=at, clickhouse_user="reader", clickhouse_password=SecretStr("wrong"))
+    none = HistorySettings(clickhouse_url=at.replace("default", "none"))
+    for settings, message in ((wrong, "403: Code: 516"), (none, r"none.*tables\.sql")):
+        store = ClickHouseHistory(settings)
+        with pytest.raises(HistoryUnreachableError, match=message):
+            store.find(EVER)
+        store.close()
+
+
+def test_nobody_answers() -> None:
+    store = ClickHouseHistory(HistorySettings(clickhouse_url="http://127.0.0.1:1/"))
+    with pytest.raises(HistoryUnreachableError, match=r"did not answer.*history\.clickhouse_url"):
+        store.labelled("bad")
+    store.close()
