@@ -54,6 +54,23 @@ class MisreadReason(StrEnum):
     UNKNOWN_KIND = "unknown_kind"
     CLOUDEVENT_IN_BODY = "cloudevent_in_body"
     FIELD_LEFT_OUT = "field_left_out"
+    TOOL_WITHOUT_ID = "tool_without_id"
+    TOOL_WITHOUT_NAME = "tool_without_name"
+
+
+class InterruptionCause(StrEnum):
+    """Why an answer was cut off, as the agent's framework tells it.
+
+    - `user_speech`: the user began to speak
+    - `user_turn`: the user's turn was ruled to be over
+    - `program`: the agent's own code did it
+    - `unknown`: a cause that this version does not know
+    """
+
+    USER_SPEECH = "user_speech"
+    USER_TURN = "user_turn"
+    PROGRAM = "program"
+    UNKNOWN = "unknown"
 
 
 class ClockSkew(StrEnum):
@@ -319,7 +336,8 @@ class UnscoredReason(StrEnum):
     `times_unknown`: when something happened is not known, so neither is whether it was in time or how long it took.
     `answered_in_text`: the assistant answered in words, and no event of the call shows that it speaks.
     `withheld`: it depends on the arguments or the answer of a tool, and their producer does not send them.
-    `call_cut_off`: the call was closed at a limit before a verdict came. From `judge_disabled` on, the reasons are those of
+    `call_cut_off`: the call was closed at a limit before a verdict came. `no_price`: the price table lacks a model, or a kind of amount
+    that it used. From `judge_disabled` on, the reasons are those of
     `UnjudgedReason`.
     """
 
@@ -340,6 +358,7 @@ class UnscoredReason(StrEnum):
     END_REASON_UNKNOWN = "end_reason_unknown"
     FINAL_STATE_UNKNOWN = "final_state_unknown"
     CALL_CUT_OFF = "call_cut_off"
+    NO_PRICE = "no_price"
     JUDGE_DISABLED = "judge_disabled"
     NOT_SAMPLED = "not_sampled"
     OVER_BUDGET = "over_budget"

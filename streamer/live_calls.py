@@ -144,7 +144,7 @@ def calls_document(watched: WatchedCalls, now_ms: int) -> dict[str, Any]:
         "is_stale": shown.is_stale,
         "calls_running": shown.running,
         "calls_in_trouble": shown.bad,
-        "calls_ended": watched.table.calls_ended,
+        "calls_ended": watched.totals.ends.total(),
         "calls_left_out": watched.table.calls_dropped,
         "unreadable_records": watched.unreadable,
         "calls": [ListedCall.of(call, now_ms).model_dump(mode="json") for call in shown.calls],
@@ -154,7 +154,7 @@ def calls_document(watched: WatchedCalls, now_ms: int) -> dict[str, Any]:
 def _headline(watched: WatchedCalls, shown: ShownCalls, place: str) -> str:
     unreadable = f", {watched.unreadable} records not understood" if watched.unreadable else ""
     dropped = f", {watched.table.calls_dropped} calls left out" if watched.table.calls_dropped else ""
-    counts = f"{shown.running} calls running, {shown.bad} in trouble, {watched.table.calls_ended} over"
+    counts = f"{shown.running} calls running, {shown.bad} in trouble, {watched.totals.ends.total()} over"
     parts = (shown.age, counts) if shown.is_stale else (counts, shown.age)
     return f"{', '.join(parts)}, {place}{unreadable}{dropped}"
 

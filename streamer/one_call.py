@@ -24,10 +24,12 @@ from consumers.console.page.drawing import (
     seconds,
     shortened,
 )
-from consumers.console.reading import call_records, input_starts
+from consumers.console.page.sections import unmarked
+from consumers.console.reading import CallRecords, begins_call, events_of
 from consumers.console.watched import MAX_SCORES, WatchedCall, past_call
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.timeline import PairedUse
+from consumers.history.annotations import MAX_OF_A_CALL
 from consumers.history.opening import opened
 from consumers.history.search import MAX_ROWS, Condition, Question
 from consumers.runtime.kafka.batches import OnlyBatchesWith
@@ -38,10 +40,8 @@ from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from schemas.annotations import ANNOTATION, Annotation
 from schemas.closed_sets import CALL_JUDGES, InputSource
 from schemas.scores.records import (
-    SCORE_RECORD,
     AgentErrorsFact,
     CallRecord,
-    CallStartedFact,
     DeadAirFact,
     InterruptionFact,
     Scored,
@@ -202,7 +202,7 @@ class CallReader:
                     of_call = found.calls.setdefault(call, FoundScores(record.partition, end))
                     if len(of_call.values) < MAX_SCORES:
                         of_call.values.append(record.value)
-                    if _begins(record.value):
+                    if begins_call(record.value):
                         found.has_start.add(call)
             if self._wanted in found.calls:  # other ids may end with it
                 found.calls = {self._wanted: found.calls[self._wanted]}
@@ -252,7 +252,11 @@ class CallReader:
             tps = [TopicPartition(topic, number) for number in sorted({murmur2_place(key, count) for key in keys})]
             first_ms = min(record.caused_at_ms for record in found.call.scores)
             ranges = await ranges_since(self._consumer, tps, first_ms)
-            said = [record for key in keys for _, record in await call_records(self._consumer, ranges, key)]
+            said = []
+            for key in keys:
+                found_of_key = CallRecords(self._consumer, key)
+                await found_of_key.read(ranges)
+                said += [record for _, record in found_of_key]
         except TopicsUnfitError:  # nobody can have said anything
             return
         except (KafkaRefusedError, TopicAuthorizationFailedError):
@@ -271,19 +275,19 @@ class CallReader:
                     f"Call {name} was deleted on request at {shown_moment(record.timestamp)} UTC, so it is not shown. The topics have its "
                     "records until their retention ends."
                 )
-        found.annotations = sorted(
-            (each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms
-        )
+        said_now = sorted((each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms)
+        found.annotations = said_now[-MAX_OF_A_CALL:]
 
     async def _read_inputs(self, found: FoundCall, number: int) -> None:
-        first, closed, key = found.call.scores[0], found.call.closed, found.call.conversation_id.encode()
+        first, closed = found.call.scores[0], found.call.closed
         await partition_counts(self._kafka, _INPUTS)  # says what is missing, or what we may not see
         ends = await self._consumer.end_offsets([TopicPartition(self._kafka.topic(topic), number) for topic in _INPUTS])
         through = {} if closed is None else {self._kafka.topic(topic): at + 1 for topic, at in closed.through.items()}
-        starts = await input_starts(self._kafka, self._consumer, ends, first)
-        ranges = {tp: (starts[tp], min(end, through.get(tp.topic, end))) for tp, end in ends.items()}
-        for tp, record in await call_records(self._consumer, ranges, key):
+        until = {tp: min(end, through.get(tp.topic, end)) for tp, end in ends.items()}
+        events = await events_of(self._kafka, self._consumer, until, first, self._limits)
+        for tp, record in events:
             self._take_event(found, tp.topic, record)
+        found.call.left_out += events.left_out
         self._ends |= ends
         if not found.events:
             found.remarks.append(
@@ -300,9 +304,9 @@ class CallReader:
         counts = await partition_counts(self._kafka, [TRANSCRIPTS_TOPIC])
         tp = TopicPartition(self._kafka.topic(TRANSCRIPTS_TOPIC), min(number, counts[TRANSCRIPTS_TOPIC] - 1))
         since_ms = closed.caused_at_ms - CLOSED_TOGETHER_MS
-        for _, record in await call_records(
-            self._consumer, await ranges_since(self._consumer, [tp], since_ms), found.call.conversation_id.encode()
-        ):
+        transcripts = CallRecords(self._consumer, found.call.conversation_id.encode())
+        await transcripts.read(await ranges_since(self._consumer, [tp], since_ms))
+        for _, record in transcripts:
             try:
                 found.transcript = TRANSCRIPT.validate_json(record.value or b"")
             except ValidationError:
@@ -381,17 +385,6 @@ class CallReader:
         ]
 
 
-def _begins(value: bytes) -> bool:
-    """Whether this is the first record of a call."""
-    if b'"call_started"' not in value:
-        return False
-    try:
-        record = SCORE_RECORD.validate_json(value)
-    except ValidationError:
-        return False
-    return isinstance(record, CallStartedFact) and record.revision == 1
-
-
 def _age(since_ms: int) -> str:
     return duration(wall_clock_ms() - since_ms)
 
@@ -466,6 +459,11 @@ def _head(shown: ReportedCall) -> Iterator[str]:
     for errors in shown.of(AgentErrorsFact):
         of = "" if errors.component is None else f", of {errors.component}"
         yield f"  the agent reported {counted(errors.errors, 'error')}, the newest at {shown_moment(errors.last_ms)} UTC{of}"
+    whole = shown.whole
+    if whole is not None and isinstance(whole.cost, Scored):
+        yield f"  its models cost {whole.cost.value:.6g}"
+    for note in (None if whole is None else whole.notes) or ():
+        yield f"  {'' if note.turn is None else f'turn {note.turn}: '}{shown.shown(note.in_words)}"
 
 
 def _turns(shown: ReportedCall) -> Iterator[str]:
@@ -512,7 +510,7 @@ def _words(shown: ReportedCall) -> Iterator[str]:
         for item in turn.items:
             if isinstance(item, Said):
                 at = "" if item.at_ms is None else clock(shown.offset_ms(item.at_ms))
-                yield f"  {at:>4}  {item.speaker}: {shown.shown(item.text)}"
+                yield f"  {at:>4}  {item.speaker}: {unmarked(shown.shown(item.text))}"
 
 
 def _wait(result: object, anchor: str | None) -> str:

@@ -96,7 +96,7 @@ def _progress(read: Callable[[ProgressScore], Value]) -> Callable[[TurnOnFile], 
 
 def _turn_of_call(name: str) -> Column[TurnOnFile]:
     column = _CALL[name]
-    return column._replace(of=lambda turn: column.of(turn.call))
+    return Column(column.name, column.kind, column.meaning, lambda turn: column.of(turn.call))
 
 
 TURN_COLUMNS: Final[tuple[Column[TurnOnFile], ...]] = (
@@ -141,6 +141,10 @@ TURN_COLUMNS: Final[tuple[Column[TurnOnFile], ...]] = (
     ),
     Column("conciseness", "real", "a judge's rating, 0 to 1", _part("conciseness")),
     Column("speakability", "real", "likewise", _part("speakability")),
+    Column(
+        "transcription_accuracy_key_entities", "real", "likewise, of the key entities in the agent's transcript",
+        _part("transcription_accuracy_key_entities"),
+    ),
     *(Column(f"stage_{stage}_ms", "real", "latency of this stage", _stage(stage)) for stage in Stage),
 )  # fmt: skip
 
@@ -164,7 +168,12 @@ _IN_A_VIEW: Final = (
 
 def _running_of_call(name: str) -> Column[RunningCall]:
     column = _CALL[name]
-    return column._replace(of=lambda call: column.of(CallOnFile(call.shown.view, (), None, None, ())))
+    return Column(
+        column.name,
+        column.kind,
+        column.meaning,
+        lambda call: column.of(CallOnFile(call.shown.view, (), None, None, ())),
+    )
 
 
 def _worst(read: Callable[[Any], Value]) -> Callable[[RunningCall], Value]:

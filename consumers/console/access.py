@@ -60,8 +60,8 @@ class Access:
             return "token" if self._is_session(request.cookies.get(COOKIE, "")) else None
         return "anybody" if self.is_open and self._is_ours(request) else None
 
-    def let_in(self, given: str, to: str) -> Response | None:
-        """The answer to the right token, with a cookie; None for a wrong one."""
+    def let_in(self, given: str, to: str, *, is_https: bool) -> Response | None:
+        """The answer to the right token, with a cookie, which a browser that came by https never sends without; None for a wrong one."""
         if self._token is None or not is_token(given.encode(), self._token):
             return None
         until = str(int(self._now_s()) + SESSION_SECONDS)
@@ -72,6 +72,7 @@ class Access:
             max_age=SESSION_SECONDS,
             httponly=True,
             samesite="strict",
+            secure=is_https,
             path="/",
         )
         return answer
@@ -98,6 +99,14 @@ class Access:
         host = request.headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rsplit(":", 1)[0]
         return name in _LOOPBACK_NAMES or name == self._host.lower() or is_loopback(name)
+
+
+def came_by_https(request: Request) -> bool:
+    """Whether the browser asked by https, itself or of a proxy in front. Who claims it falsely gets a cookie that is sent less often."""
+    return "https" in (
+        request.url.scheme,
+        request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower(),
+    )
 
 
 def is_loopback(host: str) -> bool:

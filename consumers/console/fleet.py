@@ -1,7 +1,6 @@
 """The calls that run, the places of their records, and figures of all calls over the last minutes. Pure: records and times in."""
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from math import ceil
@@ -28,12 +27,10 @@ class Place(NamedTuple):
     Attributes:
         partition: Number of its partition, on every topic.
         scores_offset: Its first record on `scores` that was read.
-        input_offsets: By input topic, an offset at or before its first record there; a topic without one is read from its beginning.
     """
 
     partition: int
     scores_offset: int
-    input_offsets: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -82,7 +79,7 @@ class Fleet:
         """Takes in one record of `scores` and its place."""
         self.newest_ms = max(self.newest_ms or 0, record.caused_at_ms)
         if record.conversation_id not in self._places:
-            self._places[record.conversation_id] = Place(partition, offset, record.offsets)
+            self._places[record.conversation_id] = Place(partition, offset)
             if len(self._places) > MAX_PLACES:
                 self._places.popitem(last=False)
         self.table.fold(record)

@@ -67,7 +67,8 @@ class Alert(NamedTuple):
         severity: `critical`, `warning` or `info`.
         who: Agent, tenant and environment, as far as it has them.
         summary: In words.
-        since_ms: When it began to fire, in epoch ms.
+        since_ms: When it began to fire, or its condition to hold, in epoch ms.
+        fires_ms: When it fires if the condition still holds; None once it fires.
     """
 
     name: str
@@ -75,13 +76,16 @@ class Alert(NamedTuple):
     who: str
     summary: str
     since_ms: int
+    fires_ms: int | None = None
 
 
 class Alerts(NamedTuple):
-    """The alerts that fire, and a sentence where nothing can be said of them."""
+    """The alerts that fire, those that are about to, and a sentence where nothing can be said of either."""
 
-    firing: Sequence[Alert]
-    remark: str
+    firing: Sequence[Alert] = ()
+    remark: str = "Alerts are shown when console.alertmanager has the address of Alertmanager."
+    near: Sequence[Alert] = ()
+    remark_on_rules: str = ""
 
 
 def page(site: Site, title: str, content: str, **more: Any) -> str:
@@ -233,9 +237,11 @@ def _names(now: RunningCalls) -> str:
 def _alerts(alerts: Alerts) -> str:
     return render(
         "now_alerts.html",
-        alerts=alerts.firing[:MOST_ALERTS],
-        left_out=max(0, len(alerts.firing) - MOST_ALERTS),
-        remark=alerts.remark,
+        kinds=[
+            (alerts.firing[:MOST_ALERTS], max(0, len(alerts.firing) - MOST_ALERTS)),
+            (alerts.near[:MOST_ALERTS], max(0, len(alerts.near) - MOST_ALERTS)),
+        ],
+        remarks=[remark for remark in (alerts.remark * (not alerts.firing), alerts.remark_on_rules) if remark],
     )
 
 
@@ -340,12 +346,18 @@ def call_page(
     return page(site, f"Call {conversation_id}", content, **live)
 
 
-def remark_on(call: ReportedCall, left_out: int, *, is_whole: bool, at_ms: int | None) -> str:
-    """What a reader should know of the page of a call: whether it goes on, and what is missing."""
+def remark_on(call: ReportedCall, left_out: int, *, is_whole: bool, since_ms: int | None) -> str:
+    """What a reader should know of the page of a call: whether it goes on, and what is missing.
+
+    Args:
+        call: As it is shown.
+        left_out: Records of it that are not used.
+        is_whole: Whether all that was there is read.
+        since_ms: How long after its first record it is shown as it was known, both by the broker's clock; None for now.
+    """
     parts = []
-    if at_ms is not None:
-        seconds_in = to_seconds(max(0, at_ms - call.heard.start_ms))
-        parts.append(f"As it was known {seconds_in:.0f} s after its first event.")
+    if since_ms is not None:
+        parts.append(f"As it was known {to_seconds(since_ms):.0f} s after its first event.")
     elif call.closed is not None:
         parts.append("The call is over and its scores are final.")
     else:

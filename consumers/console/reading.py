@@ -6,16 +6,20 @@ reads what a call had before.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from itertools import accumulate
 from typing import Any, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
+from pydantic import ValidationError
 
 from consumers.console.fleet import Place
-from consumers.console.watched import WatchedCall
+from consumers.console.watched import MAX_EVENTS, WatchedCall
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.batches import OnlyBatchesWith
@@ -24,16 +28,28 @@ from consumers.runtime.kafka.polling import murmur2_place
 from consumers.runtime.kafka.ranges import Ranges, records_between
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
-from schemas.scores.records import AnyScoreRecord
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact
 from schemas.topics import SCORES_TOPIC, TOPIC_BY_SOURCE
 
 POLL_MS: Final = 200
+OPENING_WAIT_MS: Final = 20
+"""The same while a page waits: a question about offsets waits behind a fetch that finds nothing."""
 MAX_BATCH_RECORDS: Final = 5_000
 """Records of one poll. Most are of other calls and only their keys are looked at."""
 MAX_PATIENCE_SECONDS: Final = 15.0
 """A broker that hands over nothing for this long, with records still to come, counts as away."""
-LEAD_MS: Final = 120_000
-"""How long before its first score the events of a call are looked for: it is announced with its first turn, or when it says its agent."""
+LEAD_MS: Final = 60_000
+"""How long before its first score a call usually has its first event: it is announced with its first turn, or when it says its agent."""
+MAX_KEPT_BYTES: Final = 64 * 2**20
+"""Bytes of the records of one call that are read for its page: an hour in which each turn has a prompt of 100 kB has a third."""
+MAX_SEARCHED: Final = 2_000_000
+"""Newest records of a partition of `scores` among which a call is looked for whose place is not known: the calls of some days."""
+MAX_SEARCHES: Final = 4
+"""Searches that wait for each other: there is one at a time, and a rest of the same length behind it."""
+UNKNOWN_SECONDS: Final = 60.0
+"""How long an id that was not found is not looked for again; once it has a score, its place is known."""
+MAX_UNKNOWN: Final = 10_000
+"""Ids remembered that were not found."""
 KEPT_SECONDS: Final = 30.0
 """How long a call is followed after its last page was closed: a reload, or the next page, finds it read."""
 RETRY_SECONDS: Final = 2.0
@@ -46,7 +62,11 @@ log = structlog.get_logger()
 
 
 class TooManyWatchedError(Exception):
-    """As many calls are watched as the settings allow."""
+    """As many calls are watched, or looked for, as is allowed; the text says which."""
+
+
+class ConsoleEndsError(Exception):
+    """The console ends before the call is read."""
 
 
 class UnknownCallError(Exception):
@@ -76,6 +96,10 @@ class WatchedCalls:
         self._watches: dict[str, _Watch] = {}
         self._followed: dict[int, _Partition] = {}
         self._counts: Mapping[str, int] = {}
+        self._searching = asyncio.Lock()
+        self._search_from = 0.0
+        self._searches = 0
+        self._unknown: OrderedDict[str, float] = OrderedDict()
         self._sources: dict[str, InputSource | None] = {
             kafka.topic(SCORES_TOPIC): None,
             **{kafka.topic(topic): source for source, topic in _READ.items()},
@@ -83,33 +107,51 @@ class WatchedCalls:
         instruments.read_gauge("callgauge_console_calls_watched", lambda: {(): float(len(self._watches))})
 
     @asynccontextmanager
-    async def watch(self, conversation_id: str, place: Place | None) -> AsyncIterator[WatchedCall]:
+    async def watch(
+        self, conversation_id: str, place: Place | None, began_ms: int | None = None
+    ) -> AsyncIterator[WatchedCall]:
         """The call, read up to now and followed until the block ends.
 
         Args:
             conversation_id: Its id.
-            place: Where its records begin; None looks for them in the whole partition of its id.
+            place: Where its records begin, if that is known.
+            began_ms: Otherwise the broker time of the cause of its first score. If that is not known either, the newest records of
+                the partition of its id are searched for it.
 
         Raises:
-            TooManyWatchedError: There is no room for another call.
+            TooManyWatchedError: There is no room for another call, or for another search.
+            ConsoleEndsError: The calls were closed meanwhile.
             UnknownCallError: The topics have no score of it.
             KafkaUnreachableError: No broker answers, or it stops handing over records.
             TopicsUnfitError: A topic is missing.
         """
         watch = self._watches.get(conversation_id)
         if watch is None:
+            is_search = place is None and began_ms is None
+            if is_search and time.monotonic() - self._unknown.get(conversation_id, -UNKNOWN_SECONDS) < UNKNOWN_SECONDS:
+                raise UnknownCallError
+            if is_search and self._searches >= MAX_SEARCHES:
+                self._instruments.inc("callgauge_console_refused_total", ("searches",))
+                raise TooManyWatchedError("As many calls are being looked for as the console does at a time.")
             if len(self._watches) >= self._most and not self._drop_unwatched():
                 self._instruments.inc("callgauge_console_refused_total", ("watched",))
-                raise TooManyWatchedError
+                raise TooManyWatchedError("As many calls are watched as console.max_watched allows.")
             call = WatchedCall(conversation_id, self._limits, self._redactor)
             watch = self._watches[conversation_id] = _Watch(call)
-            watch.reading = asyncio.create_task(self._open(watch, place))
+            opening = self._search(watch) if is_search else self._open(watch, place, began_ms)
+            watch.reading = asyncio.create_task(opening)
+            if is_search:
+                self._searches += 1
+                watch.reading.add_done_callback(self._search_ended)
         watch.pages += 1
         if watch.leaving is not None:
             watch.leaving.cancel()
             watch.leaving = None
         try:
-            await asyncio.shield(watch.reading)
+            await asyncio.wait([watch.reading])
+            if watch.reading.cancelled():
+                raise ConsoleEndsError
+            watch.reading.result()
             yield watch.call
         finally:
             watch.pages -= 1
@@ -147,7 +189,30 @@ class WatchedCalls:
                 self._followed.pop(partition.number, None)
                 asyncio.get_running_loop().create_task(partition.stop())
 
-    async def _open(self, watch: "_Watch", place: Place | None) -> None:
+    async def _search(self, watch: "_Watch") -> None:
+        """Opens a call of which only the id is known. Searches come one after the other, and take half of the time at most.
+
+        Raises:
+            UnknownCallError: It was not found.
+        """
+        async with self._searching:
+            await asyncio.sleep(max(0.0, self._search_from - time.monotonic()))
+            began = time.monotonic()
+            try:
+                await self._open(watch, None, None)
+            except UnknownCallError:
+                self._unknown[watch.call.conversation_id] = time.monotonic()
+                self._unknown.move_to_end(watch.call.conversation_id)
+                if len(self._unknown) > MAX_UNKNOWN:
+                    self._unknown.popitem(last=False)
+                raise
+            finally:
+                self._search_from = 2 * time.monotonic() - began
+
+    def _search_ended(self, _: "asyncio.Task[None]") -> None:
+        self._searches -= 1
+
+    async def _open(self, watch: "_Watch", place: Place | None, began_ms: int | None) -> None:
         key = watch.call.conversation_id.encode()
         if not self._counts:
             self._counts = await partition_counts(self._kafka, [SCORES_TOPIC, *_READ.values()])
@@ -159,16 +224,30 @@ class WatchedCalls:
         partition.watches[key] = watch
         ends = await partition.started()
         scores = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
-        async with _client(self._kafka, key_deserializer=OnlyBatchesWith(key)) as consumer:
-            start = 0 if place is None else place.scores_offset
-            for _, record in await call_records(consumer, {scores: (start, ends.pop(scores))}, key):
+        async with _client(self._kafka, OPENING_WAIT_MS, key_deserializer=OnlyBatchesWith(key)) as consumer:
+            end = ends.pop(scores)
+            if place is not None:
+                start = place.scores_offset
+            elif began_ms is not None and not self._kafka.is_embedded:
+                start = (await offsets_at(consumer, {scores: end}, began_ms - LEAD_MS))[scores]
+            else:
+                start = max(0, end - MAX_SEARCHED)
+            found = CallRecords(consumer, key)
+            await found.read({scores: (start, end)})
+            is_cut = start > 0 and not any(begins_call(record.value or b"") for _, record in found)
+            if is_cut and found.first_ms is not None and not self._kafka.is_embedded:
+                earlier = await offsets_at(
+                    consumer, {scores: start}, found.first_ms - self._limits.max_call_duration_ms
+                )
+                await found.read({scores: (earlier[scores], start)})
+            for _, record in found:
                 watch.take(None, record)
             if not watch.call.scores:
                 raise UnknownCallError
-            starts = await input_starts(self._kafka, consumer, ends, watch.call.scores[0])
-            inputs = {tp: (starts[tp], end) for tp, end in ends.items()}
-            for tp, record in await call_records(consumer, inputs, key):
+            events = await events_of(self._kafka, consumer, ends, watch.call.scores[0], self._limits)
+            for tp, record in events:
                 watch.take(self._sources[tp.topic], record)
+            watch.call.left_out += found.left_out + events.left_out
         watch.open()
 
 
@@ -185,7 +264,7 @@ class _Watch:
         self._waiting: list[tuple[InputSource | None, Any]] = []
 
     def take(self, source: InputSource | None, record: Any) -> None:
-        """Takes in a record that was there before; `source` is None for one of `scores`."""
+        """Takes in a record; `source` is None for one of `scores`."""
         if source is not None:
             self.call.take_event(source, record)
         elif record.value is not None:
@@ -195,8 +274,10 @@ class _Watch:
         """Takes in a record that has just come."""
         if self.is_open:
             self.take(source, record)
-        else:
+        elif len(self._waiting) < MAX_EVENTS:
             self._waiting.append((source, record))
+        else:
+            self.call.left_out += 1
 
     def open(self) -> None:
         """What was there before is read: takes in what came since."""
@@ -249,7 +330,9 @@ class _Partition:
                     "watched_calls_wait", role="console", partition=self.number, error=str(error),
                     what_happens_now="Open pages of calls show what was read, and go on when the broker answers.",
                 )  # fmt: skip
-                await asyncio.sleep(RETRY_SECONDS)
+            except Exception:  # one record that cannot be taken must not stop the pages of all calls of the partition
+                log.exception("watched_calls_fault", role="console", partition=self.number)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(self, consumer: AIOKafkaConsumer) -> None:
         partitions = [TopicPartition(topic, self.number) for topic in self._sources]
@@ -264,19 +347,19 @@ class _Partition:
             for tp, records in batches.items():
                 source = self._sources[tp.topic]
                 for record in records:
+                    self._next[tp] = record.offset + 1  # also of a record that cannot be taken: it is not tried again
                     if watch := self.watches.get(record.key):
                         watch.take_new(source, record)
-                self._next[tp] = records[-1].offset + 1
 
 
 @asynccontextmanager
-async def _client(kafka: KafkaSettings, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
-    """A client that is connected and has no partitions.
+async def _client(kafka: KafkaSettings, wait_ms: int = POLL_MS, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    """A client that is connected and has no partitions; the broker keeps a question of it that long while there is nothing.
 
     Raises:
         KafkaUnreachableError: No broker answers, at the start or later.
     """
-    consumer = kafka.consumer("console", auto_offset_reset="earliest", fetch_max_wait_ms=POLL_MS, **options)
+    consumer = kafka.consumer("console", auto_offset_reset="earliest", fetch_max_wait_ms=wait_ms, **options)
     try:
         await consumer.start()
         await asyncio.sleep(0)  # its stop fails when its own tasks have not run once
@@ -287,35 +370,110 @@ async def _client(kafka: KafkaSettings, **options: Any) -> AsyncIterator[AIOKafk
         await consumer.stop()
 
 
-async def input_starts(
-    kafka: KafkaSettings, consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], first: AnyScoreRecord
+def begins_call(value: bytes) -> bool:
+    """Whether this is the first score of a call."""
+    if b'"call_started"' not in value:
+        return False
+    try:
+        record = SCORE_RECORD.validate_json(value)
+    except ValidationError:
+        return False
+    return isinstance(record, CallStartedFact) and record.revision == 1
+
+
+class CallRecords:
+    """The records of one call in some ranges of offsets, in the order in which the broker took them.
+
+    Attributes:
+        left_out: Records that were not kept, the latest ones: there were more than the bounds allow.
+    """
+
+    def __init__(self, consumer: AIOKafkaConsumer, key: bytes) -> None:
+        self.left_out = 0
+        self._consumer = consumer
+        self._key = key
+        self._kept: list[tuple[int, TopicPartition, Any]] = []
+        self._bytes = 0
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, Any]]:
+        self._cut()
+        return ((tp, record) for _, tp, record in self._kept)
+
+    @property
+    def first_ms(self) -> int | None:
+        """Broker time of the first one; None without any."""
+        return min((at_ms for at_ms, _, _ in self._kept), default=None)
+
+    async def read(self, ranges: Ranges) -> None:
+        """Reads further ranges, the end of each left out.
+
+        Raises:
+            KafkaError: The broker refuses.
+            TimeoutError: It hands over nothing although there is more.
+        """
+        async for record in records_between(self._consumer, ranges):
+            if record.key == self._key:
+                self._kept.append((record.timestamp, TopicPartition(record.topic, record.partition), record))
+                self._bytes += len(record.value or b"")
+                if len(self._kept) > 2 * MAX_EVENTS or self._bytes > 2 * MAX_KEPT_BYTES:
+                    self._cut()
+
+    def _cut(self) -> None:
+        self._kept.sort(key=lambda each: (each[0], each[1].topic, each[2].offset))
+        sizes = accumulate(len(record.value or b"") for _, _, record in self._kept)
+        kept = min(MAX_EVENTS, sum(size <= MAX_KEPT_BYTES for size in sizes))
+        self.left_out += len(self._kept) - kept
+        del self._kept[kept:]
+        self._bytes = sum(len(record.value or b"") for _, _, record in self._kept)
+
+
+async def offsets_at(
+    consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], at_ms: int
 ) -> dict[TopicPartition, int]:
-    """By partition of an input, an offset at or before the first event of a call with this first score; its end if there is none.
+    """By partition the first offset from this moment of broker time on; its end if there is none.
 
     Raises:
         KafkaError: The broker refuses.
     """
-    if kafka.is_embedded:  # it knows no times, and has little
-        return dict.fromkeys(ends, 0)
-    by_time = await consumer.offsets_for_times(dict.fromkeys(ends, max(0, first.caused_at_ms - LEAD_MS)))
-    known = {kafka.topic(topic): offset for topic, offset in first.offsets.items()}
-    return {
-        tp: min(each for each in (by_time[tp] and by_time[tp].offset, known.get(tp.topic), end) if each is not None)
-        for tp, end in ends.items()
-    }
+    found = await consumer.offsets_for_times(dict.fromkeys(ends, max(0, at_ms)))
+    return {tp: end if found[tp] is None else min(found[tp].offset, end) for tp, end in ends.items()}
 
 
-async def call_records(consumer: AIOKafkaConsumer, ranges: Ranges, key: bytes) -> list[tuple[TopicPartition, Any]]:
-    """The records with this key in some ranges of offsets, the end left out, in the order in which the broker took them.
+async def events_of(
+    kafka: KafkaSettings,
+    consumer: AIOKafkaConsumer,
+    ends: Mapping[TopicPartition, int],
+    first: AnyScoreRecord,
+    limits: Limits,
+) -> CallRecords:
+    """The events of a call, from its first one on.
+
+    Nothing names the first one. But a call that is silent for `idle_ms` is closed, so before its first event is such a silence.
+
+    Args:
+        kafka: Where the topics are.
+        consumer: A started consumer.
+        ends: By partition of an input, the end of what is read.
+        first: Its first score.
+        limits: Those of the evaluator.
 
     Raises:
         KafkaError: The broker refuses.
         TimeoutError: It hands over nothing although there is more.
     """
-    found = [
-        (record.timestamp, TopicPartition(record.topic, record.partition), record)
-        async for record in records_between(consumer, ranges)
-        if record.key == key
-    ]
-    found.sort(key=lambda each: (each[0], each[1].topic, each[2].offset))
-    return [(tp, record) for _, tp, record in found]
+    found = CallRecords(consumer, first.conversation_id.encode())
+    if kafka.is_embedded:  # it knows no times, and has little
+        await found.read({tp: (0, end) for tp, end in ends.items()})
+        return found
+    from_ms = first.caused_at_ms - LEAD_MS - limits.idle_ms
+    begun = await offsets_at(consumer, ends, from_ms)
+    known = {kafka.topic(topic): offset for topic, offset in first.offsets.items()}
+    begun = {tp: min(offset, known.get(tp.topic, offset)) for tp, offset in begun.items()}
+    await found.read({tp: (begun[tp], end) for tp, end in ends.items()})
+    oldest_ms = first.caused_at_ms - limits.max_call_duration_ms
+    while found.first_ms is not None and oldest_ms < found.first_ms - limits.idle_ms < from_ms:
+        from_ms = found.first_ms - limits.idle_ms
+        earlier = await offsets_at(consumer, begun, from_ms)
+        await found.read({tp: (earlier[tp], begun[tp]) for tp in begun})
+        begun = earlier
+    return found

@@ -6,7 +6,7 @@ It joins no consumer group and writes nothing, so any number of consoles may run
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from consumers.console.fleet import Fleet
-from consumers.console.pages import Alert, Alerts
+from consumers.console.pages import Alert
 from consumers.console.reading import WatchedCalls
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import ConsoleSite, PastCalls
@@ -25,7 +25,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import AddressInUseError, ConnectionBounds, HttpLimit, HttpListener
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from consumers.runtime.process import finish_unless, wall_clock_ms
+from consumers.runtime.process import finish_unless, tune_collection, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.scores.records import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC
@@ -42,11 +42,13 @@ TICK_SHARE: Final = 0.1
 IDLE_TICK_SECONDS: Final = 5.0
 """The same while nobody looks: the moving lines go on."""
 ALERTS_SECONDS: Final = 10.0
-"""How often Alertmanager is asked."""
+"""How often Alertmanager and Prometheus are asked."""
 MAX_ALERTS_BYTES: Final = 2_000_000
-"""Most bytes of its answer that are read."""
+"""Most bytes of an answer that are read."""
 MAX_ALERTS: Final = 5_000
-"""Most alerts of an answer."""
+"""Most alerts of an answer, or of a rule."""
+MAX_RULE_SECONDS: Final = 366 * 86_400.0
+"""Longest time for which the condition of a rule must hold."""
 RETRY_SECONDS: Final = 5.0
 """Pause before a broker that was away is tried again."""
 LOOK_SECONDS: Final = 60.0
@@ -67,15 +69,40 @@ UNREAD_SECONDS: Final = 30.0
 log = structlog.get_logger()
 
 
-class _FiringAlert(BaseModel):
+class _Given(BaseModel):
     model_config = ConfigDict(extra="ignore")
+
+
+class _GivenAlert(_Given):
+    """An alert as Alertmanager and Prometheus have it; each has a word of its own for when it began."""
 
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     startsAt: str = ""  # noqa: N815  # Alertmanager's word
+    activeAt: str = ""  # noqa: N815  # Prometheus' word
+    state: str = ""
 
 
-_ALERTS: Final = TypeAdapter(Annotated[list[_FiringAlert], Field(max_length=MAX_ALERTS)])
+class _Rule(_Given):
+    duration: float = Field(0.0, ge=0, le=MAX_RULE_SECONDS, allow_inf_nan=False)
+    alerts: Annotated[list[_GivenAlert], Field(max_length=MAX_ALERTS)] = []
+
+
+class _RuleGroup(_Given):
+    rules: list[_Rule] = []
+
+
+class _RuleGroups(_Given):
+    groups: list[_RuleGroup] = []
+
+
+class _PrometheusAnswer(_Given):
+    data: _RuleGroups
+
+
+_ALERTS: Final = TypeAdapter(Annotated[list[_GivenAlert], Field(max_length=MAX_ALERTS)])
+_FIRING: Final = "/api/v2/alerts?active=true&silenced=false&inhibited=false"
+_RULES: Final = "/api/v1/rules?type=alert"
 
 
 class ConsoleRole:
@@ -135,6 +162,7 @@ class ConsoleRole:
             KafkaUnreachableError: No broker answers.
             TopicsUnfitError: There is no topic `scores`.
         """
+        tune_collection()
         await partition_counts(self._kafka, [SCORES_TOPIC])
         await self._listen()
         work = [asyncio.create_task(each) for each in (self._tick(), self._ask_for_alerts())]
@@ -146,9 +174,9 @@ class ConsoleRole:
             for task in work:
                 task.cancel()
             self._site.streams.close()  # the server waits for its answers, and a stream has no end
-            await self._listener.stop()
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError):  # nor has the page of a call that is still being read
                 await asyncio.wait_for(self._watched.close(), STOP_SECONDS)
+            await self._listener.stop()
 
     def problems(self) -> Sequence[str]:
         """Why the pages are not up to date, for `/readyz`."""
@@ -281,16 +309,21 @@ class ConsoleRole:
             await asyncio.sleep(TICK_SECONDS)
 
     async def _ask_for_alerts(self) -> None:
-        if self._settings.alertmanager is None:
+        alertmanager, prometheus = self._settings.alertmanager, self._settings.prometheus
+        if alertmanager is None and prometheus is None:
             return
-        address = f"{self._settings.alertmanager.rstrip('/')}/api/v2/alerts?active=true&silenced=false&inhibited=false"
         async with httpx.AsyncClient(timeout=ALERTS_SECONDS / 2, follow_redirects=False) as client:
             while True:
-                try:
-                    async with asyncio.timeout(ALERTS_SECONDS):
-                        self._site.alerts = alerts_in(await _beginning(client, address))
-                except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError) as error:
-                    self._site.alerts = Alerts((), f"Alertmanager gives no alerts: {type(error).__name__}.")
+                alerts = self._site.alerts
+                if alertmanager is not None:
+                    firing, fault = await _alerts_of(client, alertmanager.rstrip("/") + _FIRING, alerts_in)
+                    remark = "No alert fires." if fault is None else f"Alertmanager gives no alerts: {fault}."
+                    alerts = alerts._replace(firing=firing, remark=remark)
+                if prometheus is not None:
+                    near, fault = await _alerts_of(client, prometheus.rstrip("/") + _RULES, near_alerts_in)
+                    remark = "" if fault is None else f"Prometheus gives no rules: {fault}."
+                    alerts = alerts._replace(near=near, remark_on_rules=remark)
+                self._site.alerts = alerts
                 await asyncio.sleep(ALERTS_SECONDS)
 
 
@@ -300,40 +333,61 @@ def ports_of(settings: ConsoleSettings) -> Sequence[int]:
     return (settings.port,) if is_set else range(settings.port, settings.port + PORTS_TRIED)
 
 
-async def _beginning(client: httpx.AsyncClient, address: str) -> bytes:
-    """An answer, as far as it is read.
+async def _alerts_of(
+    client: httpx.AsyncClient, address: str, read: Callable[[bytes], Sequence[Alert]]
+) -> tuple[Sequence[Alert], str | None]:
+    """The alerts of an answer; the name of the fault where there are none because of one."""
+    try:
+        async with asyncio.timeout(ALERTS_SECONDS), client.stream("GET", address) as answer:
+            answer.raise_for_status()
+            body = bytearray()
+            async for piece in answer.aiter_bytes():
+                body += piece
+                if len(body) > MAX_ALERTS_BYTES:
+                    break
+        return read(bytes(body)), None
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValidationError) as error:
+        return (), type(error).__name__
 
-    Raises:
-        httpx.HTTPError: There is none, or it says that something failed.
-    """
-    async with client.stream("GET", address) as answer:
-        answer.raise_for_status()
-        body = bytearray()
-        async for piece in answer.aiter_bytes():
-            body += piece
-            if len(body) > MAX_ALERTS_BYTES:
-                break
-    return bytes(body)
 
-
-def alerts_in(body: bytes) -> Alerts:
+def alerts_in(body: bytes) -> Sequence[Alert]:
     """The alerts in an answer of Alertmanager, the longest firing of the most severe first.
 
     Raises:
         ValidationError: It is no such answer.
     """
-    firing = [
-        Alert(
-            name=each.labels.get("alertname", "alert"),
-            severity=severity if (severity := each.labels.get("severity", "")) in _SEVERITIES else "info",
-            who=", ".join(each.labels[label] for label in ("agent", "tenant", "environment") if each.labels.get(label)),
-            summary=each.annotations.get("summary", ""),
-            since_ms=_epoch_ms(each.startsAt),
-        )
-        for each in _ALERTS.validate_json(body)
-    ]
-    firing.sort(key=lambda each: (_SEVERITIES.index(each.severity), each.since_ms))
-    return Alerts(firing, "No alert fires.")
+    return _in_order(_alert(each, each.startsAt) for each in _ALERTS.validate_json(body))
+
+
+def near_alerts_in(body: bytes) -> Sequence[Alert]:
+    """The alerts in an answer of Prometheus about its rules that are pending: the condition holds, but not for long enough yet.
+
+    Raises:
+        ValidationError: It is no such answer.
+    """
+    rules = (rule for group in _PrometheusAnswer.model_validate_json(body).data.groups for rule in group.rules)
+    return _in_order(
+        alert._replace(fires_ms=alert.since_ms + int(rule.duration * MS_PER_SECOND))
+        for rule in rules
+        for each in rule.alerts
+        if each.state == "pending"
+        for alert in (_alert(each, each.activeAt),)
+    )
+
+
+def _alert(given: _GivenAlert, since: str) -> Alert:
+    labels = given.labels
+    return Alert(
+        name=labels.get("alertname", "alert"),
+        severity=severity if (severity := labels.get("severity", "")) in _SEVERITIES else "info",
+        who=", ".join(labels[label] for label in ("agent", "tenant", "environment") if labels.get(label)),
+        summary=given.annotations.get("summary", ""),
+        since_ms=_epoch_ms(since),
+    )
+
+
+def _in_order(alerts: Iterable[Alert]) -> list[Alert]:
+    return sorted(alerts, key=lambda each: (_SEVERITIES.index(each.severity), each.since_ms))
 
 
 _SEVERITIES: Final = ("critical", "warning", "info")

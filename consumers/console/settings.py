@@ -58,3 +58,10 @@ class ConsoleSettings(SecretSettings):
         examples=["http://127.0.0.1:9093"],
         description="address of Alertmanager, whose firing alerts the page shows; without it, none",
     )
+    prometheus: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s@]+$",
+        max_length=500,
+        examples=["http://127.0.0.1:9090"],
+        description="address of Prometheus, whose alerts that are about to fire the page shows; without it, none",
+    )

@@ -21,12 +21,13 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from consumers.console import api, pages
-from consumers.console.access import MAX_FORM_BYTES, Access
+from consumers.console.access import MAX_FORM_BYTES, Access, came_by_https
 from consumers.console.channels import Channel
 from consumers.console.fleet import Fleet
+from consumers.console.page.calls import ReportedCall
 from consumers.console.page.rendering import STYLE, render
 from consumers.console.page.whole import page_of
-from consumers.console.reading import TooManyWatchedError, UnknownCallError, WatchedCalls
+from consumers.console.reading import ConsoleEndsError, TooManyWatchedError, UnknownCallError, WatchedCalls
 from consumers.console.settings import ConsoleSettings
 from consumers.console.streams import Streams, events_of, version_in
 from consumers.console.watched import WatchedCall, past_call
@@ -77,6 +78,7 @@ SECURITY: Final = (
 )  # fmt: skip
 
 Query = TypeVar("Query", bound=BaseModel)
+Answer = Callable[[Request], Awaitable[BaseModel | dict[str, Any]]]
 log = structlog.get_logger()
 
 
@@ -167,7 +169,7 @@ class ConsoleSite:
 
     Attributes:
         streams: The streams that are open.
-        alerts: The alerts that fire, for the page of running calls.
+        alerts: The alerts that fire or are about to, for the page of running calls.
     """
 
     def __init__(
@@ -181,7 +183,7 @@ class ConsoleSite:
         version: str,
     ) -> None:
         self.streams = Streams(settings.max_pages)
-        self.alerts = pages.Alerts((), "Alerts are shown when console.alertmanager has the address of Alertmanager.")
+        self.alerts = pages.Alerts()
         self._settings = settings
         self._fleet = fleet
         self._watched = watched
@@ -201,7 +203,7 @@ class ConsoleSite:
 
     def routes(self) -> list[BaseRoute]:
         """All routes, behind what every answer has."""
-        call_paths = {"": self._api_call, "/scores": self._api_scores, "/transcript": self._api_transcript}
+        call_paths = {"/transcript": self._api_transcript, "/scores": self._api_scores, "": self._api_call}
         routes: list[BaseRoute] = [
             Route("/", self._page(self._now_page)),
             Route("/calls", _to_now),
@@ -217,8 +219,8 @@ class ConsoleSite:
             Route(f"{api.PREFIX}/openapi.json", self._api(self._api_description)),
             Route(f"{api.PREFIX}/calls", self._api(self._api_calls)),
             *(
-                Route(f"{api.PREFIX}/calls/{{id:path}}{end}", self._api(answer))
-                for end, answer in reversed(call_paths.items())
+                Route(f"{api.PREFIX}/calls/{{id:path}}{end}", self._api(self._unless_of_id(end, answer)))
+                for end, answer in call_paths.items()
             ),
             Route(f"{api.PREFIX}/fleet", self._api(self._api_fleet)),
             Route(f"{api.PREFIX}/stream", _Asgi(self._live_records)),
@@ -314,7 +316,8 @@ class ConsoleSite:
             raise HTTPException(400, "The form has too many fields.") from None
         to = next(iter(fields.get("to", ())), "./")
         to = to if to.startswith("./") else "./"
-        answer = self._access.let_in(next(iter(fields.get("token", ())), ""), to)
+        token = next(iter(fields.get("token", ())), "")
+        answer = self._access.let_in(token, to, is_https=came_by_https(request))
         if answer is not None:
             log.info("logged_in", role="console", address=_address(request))
             return answer
@@ -362,7 +365,7 @@ class ConsoleSite:
 
     def _call_boxes(self, call: WatchedCall, at_ms: int | None) -> dict[str, Mapping[str, str]]:
         reported = call.reported(at_ms, words=self._settings.words)
-        remark = pages.remark_on(reported, call.left_out, is_whole=call.is_whole, at_ms=at_ms)
+        remark = _remark(reported, call, at_ms)
         return pages.call_boxes(reported, remark)
 
     async def _past_boxes(self, conversation_id: str, problem: "_UnansweredError") -> dict[str, Mapping[str, str]]:
@@ -388,6 +391,8 @@ class ConsoleSite:
         }
         asked["since"] = asked["since"] or "24h"
         remark, has_more = "", False
+        if asked["text"] and not self._settings.words:  # a search would tell what was said
+            asked["text"], remark = "", "Words are hidden: console.words is false. They are not searched."
         found: Sequence[Mapping[str, object]] = ()
         try:
             found, has_more = await asyncio.to_thread(past.find, **asked)
@@ -402,7 +407,7 @@ class ConsoleSite:
         query = _query(request, api.MomentQuery)
         async with self._open(conversation_id) as call:
             reported = call.reported(query.at_ms, words=self._settings.words)
-            remark = pages.remark_on(reported, call.left_out, is_whole=call.is_whole, at_ms=query.at_ms)
+            remark = _remark(reported, call, query.at_ms)
         answer = _html(page_of([reported], [remark], self._version))
         answer.headers["content-disposition"] = "attachment; filename=call.html"
         return answer
@@ -418,7 +423,9 @@ class ConsoleSite:
 
     def _require_past(self) -> PastCalls:
         if self._past is None:
-            raise _UnansweredError(HTTPStatus.NOT_FOUND, "No history is kept: set history.folder or history.clickhouse_url.")
+            raise _UnansweredError(
+                HTTPStatus.NOT_FOUND, "No history is kept: set history.folder or history.clickhouse_url."
+            )
         return self._past
 
     @asynccontextmanager
@@ -429,18 +436,30 @@ class ConsoleSite:
             _UnansweredError: There is no such call, no room for it, or no broker.
         """
         annotations = await self._said_of(conversation_id)
+        place = self._fleet.place(conversation_id)
+        began_ms = None if place is not None else await self._began_ms(conversation_id)
         try:
-            async with self._watched.watch(conversation_id, self._fleet.place(conversation_id)) as call:
+            async with self._watched.watch(conversation_id, place, began_ms) as call:
                 call.annotations = annotations
                 yield call
         except UnknownCallError as error:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "The topics have no score of a call with this id.") from error
         except TooManyWatchedError as error:
-            raise _UnansweredError(
-                HTTPStatus.SERVICE_UNAVAILABLE, "As many calls are watched as console.max_watched allows."
-            ) from error
+            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        except ConsoleEndsError as error:
+            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, "The console ends; ask again.") from error
         except (KafkaUnreachableError, TopicsUnfitError) as error:
             raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, f"Kafka cannot be read: {error}") from error
+
+    async def _began_ms(self, conversation_id: str) -> int | None:
+        """When a call began of which history knows; then its place on the topics need not be searched."""
+        if self._past is None:
+            return None
+        try:
+            records = await asyncio.to_thread(self._past.records_of, conversation_id)
+        except OperatorError:  # no folder yet
+            return None
+        return min((record.caused_at_ms for record in records), default=None)
 
     async def _said_of(self, conversation_id: str) -> Sequence[Annotation]:
         """What people say of a call, as far as there is a history.
@@ -545,9 +564,7 @@ class ConsoleSite:
 
     # The API.
 
-    def _api(
-        self, answer: Callable[[Request], Awaitable[BaseModel | dict[str, Any]]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _api(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
             if self._access.user_of(request) is None:
                 return _problem(_UnansweredError(HTTPStatus.UNAUTHORIZED, _NEEDS_TOKEN), request)
@@ -584,8 +601,20 @@ class ConsoleSite:
                 is_closed=call.closed is not None, records_not_used=call.left_out, context=context,
             )  # fmt: skip
 
+    def _unless_of_id(self, end: str, answer: Answer) -> Answer:
+        """The answer about a part of a call; where the end of the address is encoded (`%2Fscores`), it is the end of an id."""
+
+        async def answered(request: Request) -> BaseModel | dict[str, Any]:
+            if not request.scope["raw_path"].endswith(end.encode()):
+                request.path_params["id"] += end
+                return await self._api_call(request)
+            return await answer(request)
+
+        return answered
+
     async def _api_scores(self, request: Request) -> api.CallScores:
         query, conversation_id = _query(request, api.MomentQuery), _id(request)
+        self._note(self._access.user_of(request) or "", conversation_id)
         async with self._open(conversation_id) as call:
             records = [record.model_dump(mode="json") for record in call.newest(query.at_ms)]
         return api.CallScores(conversation_id=conversation_id, at_ms=query.at_ms, records=records)
@@ -737,6 +766,11 @@ def _id(request: Request) -> str:
     if not conversation_id:
         raise _UnansweredError(HTTPStatus.NOT_FOUND, "There is no id in the address.")
     return conversation_id
+
+
+def _remark(reported: ReportedCall, call: WatchedCall, at_ms: int | None) -> str:
+    since_ms = None if at_ms is None else max(0, at_ms - (call.first_ms or 0))
+    return pages.remark_on(reported, call.left_out, is_whole=call.is_whole, since_ms=since_ms)
 
 
 def _local(request: Request) -> str:

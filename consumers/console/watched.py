@@ -3,6 +3,7 @@
 Pure. The engine is a function of the events, so the call at an earlier moment is the fold of the events that the broker had by then.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -19,7 +20,7 @@ from schemas.closed_sets import InputSource, PipelineType, Speaker
 from schemas.metric_context import MetricContext
 from schemas.quarantine import UndecodableRecord
 from schemas.scores.live_view import newest_scores
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact, TurnValues
 from schemas.transcript import TranscriptTurn
 from schemas.units import MS_PER_SECOND
 
@@ -146,18 +147,42 @@ def past_call(
     redactor: Redactor,
     transcript: Sequence[TranscriptTurn] | None,
 ) -> ReportedCall:
-    """A call whose events are gone, from its scores and its transcript: without sound, and each turn begins with the user."""
+    """A call whose events are gone, from its scores and its transcript: without sound."""
     times_ms = [record.event_time_ms for record in scores if record.event_time_ms is not None]
     start_ms, end_ms = min(times_ms, default=0), max(times_ms, default=0)
+    newest = list(newest_scores(scores).values())
+    said = [entry for entry in transcript or () if entry.message]
     items: dict[int, list[Said]] = {}
-    turn = 0
-    for entry in transcript or ():
-        is_user = entry.role == "user"
-        turn += is_user
-        if entry.message:
-            speaker = Speaker.USER if is_user else Speaker.ASSISTANT
-            at_ms = start_ms + entry.time_in_call_secs * MS_PER_SECOND
-            items.setdefault(turn, []).append(Said(speaker, entry.message, at_ms))
-    turns = tuple(TurnHeard(number, tuple(said)) for number, said in items.items())
+    for entry, turn in zip(
+        said, _turns_of(said, [each for each in newest if isinstance(each, TurnValues)]), strict=True
+    ):
+        speaker = Speaker.USER if entry.role == "user" else Speaker.ASSISTANT
+        at_ms = start_ms + entry.time_in_call_secs * MS_PER_SECOND
+        items.setdefault(turn, []).append(Said(speaker, entry.message or "", at_ms))
+    turns = tuple(TurnHeard(number, tuple(items[number])) for number in sorted(items))
     heard = HeardCall(start_ms, end_ms, (), (), turns)
-    return ReportedCall(conversation_id, heard, list(newest_scores(scores).values()), ANCHOR, redactor, scores)
+    return ReportedCall(conversation_id, heard, newest, ANCHOR, redactor, scores)
+
+
+def _turns_of(said: Sequence[TranscriptTurn], rows: Iterable[TurnValues]) -> list[int]:
+    """The turn of each text of a transcript, which has no numbers.
+
+    A side has one text for each turn in which its words are known, and the rows say which turns these are. The record of an
+    ElevenLabs agent can have several: there a turn begins where the user speaks after the agent.
+    """
+    talks = [(row.turn or 0, row.talk) for row in rows if row.talk is not None]
+    sides = {
+        "user": sorted(turn for turn, talk in talks if talk.user.words is not None),
+        "agent": sorted(turn for turn, talk in talks if talk.assistant.words is not None),
+    }
+    texts = Counter[str](entry.role for entry in said)
+    known = {role: iter(turns) for role, turns in sides.items() if len(turns) == texts[role]}
+    turns, turn, is_users = [], 0, False
+    for entry in said:
+        if entry.role in known:
+            turn = next(known[entry.role])
+        elif entry.role == "user" and not is_users:
+            turn += 1
+        is_users = entry.role == "user"
+        turns.append(turn)
+    return turns

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import CloseCall, Count, Effect
+from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood
 from consumers.engine.goals.progress import ChosenGoals, JudgedScores
 from consumers.engine.goals.text_judges import Ratings
 from consumers.engine.limits import Limits
@@ -45,9 +45,10 @@ from schemas.events.audit import (
     CallStarted,
     UserTextUpdated,
 )
-from schemas.events.codec import UnrecognizedEvent
+from schemas.events.codec import NAMELESS_TOOL, UnrecognizedEvent, misread_of
 from schemas.events.elevenlabs import AgentEvent, AgentFailed
 from schemas.events.pipecat import (
+    CallNote,
     EventsDropped,
     FunctionCallRecord,
     LlmResponse,
@@ -360,6 +361,8 @@ class Call:
         records += self._judged.final_records(cause)
         records += self._measures.final_records(self.live, context, cause, self._judged)
         out += self._measures.closing_counts()
+        if self.live.nameless_tools:
+            out.append(NotUnderstood(InputSource.PIPECAT, self.conversation_id, NAMELESS_TOOL))
         ended_reason = None if self.ended_reason is None else self.redactor.redact(self.ended_reason)[:MAX_NAME_CHARS]
         closed = self._revisions.make(
             ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), cause, reason=reason,
@@ -441,6 +444,8 @@ class Call:
         moment = MOMENT_BY_KIND.get(event.data.kind)
         if moment is not None:
             self.live.moment(moment, event.data.timestamp, event.data.started_at)
+        elif event.data.cause is not None:
+            self._measures.notes.interrupted(event.data.cause, event.data.timestamp)
 
     def _on_message(self, event: MessageRecord, time_ms: int, _out: list[Effect]) -> None:
         text = event.data.content
@@ -448,12 +453,17 @@ class Call:
             self.live.message(time_ms, text, event.data, is_user=event.type == "user_message")
             self.kept_bytes += len(text)
 
-    def _on_function_call(self, event: FunctionCallRecord, time_ms: int, _out: list[Effect]) -> None:
+    def _on_function_call(self, event: FunctionCallRecord, time_ms: int, out: list[Effect]) -> None:
+        if event.data.tool_call_id is None and (misread := misread_of(event)) is not None:
+            out.append(NotUnderstood(InputSource.PIPECAT, self.conversation_id, misread))
         self.live.function_call(event.data, time_ms)
         self._measures.stages.observe(InputSource.PIPECAT, event, time_ms)
 
     def _on_measurement(self, event: ObserverRecord | PipecatMetric, time_ms: int, _out: list[Effect]) -> None:
         self._measures.stages.observe(InputSource.PIPECAT, event, time_ms)
+
+    def _on_note(self, event: CallNote, time_ms: int, _out: list[Effect]) -> None:
+        self._measures.notes.told(event, time_ms)
 
     def _on_dropped(self, event: EventsDropped, _time_ms: int, out: list[Effect]) -> None:
         dropped = event.dropped()
@@ -533,7 +543,7 @@ class Call:
             environment=event.environment or known.environment,
             pipeline_type=self.history.pipeline_type,
         )
-        self.live.set_labels(labels, event.version, self.end.last_ms, out)
+        self.live.set_labels(labels, event.version, event.traceparent, self.end.last_ms, out)
         self._judged.started(event, labels.agent, self.live, self.end.last_ms, out)
 
     def _on_call_ended(self, event: CallEnded, time_ms: int, _out: list[Effect]) -> None:
@@ -578,6 +588,7 @@ _HANDLERS: Final[dict[type, EventHandler]] = {
     ObserverRecord: Call._on_measurement,
     PipecatMetric: Call._on_measurement,
     EventsDropped: Call._on_dropped,
+    CallNote: Call._on_note,
     ProcessorFailed: Call._on_processor_failed,
     **dict.fromkeys(AGENT_EVENTS, Call._on_agent_event),
 }

@@ -1,6 +1,6 @@
 """Settings of the engine: every bound with its default, its unit and its reason, and the rules of judging goals."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
@@ -9,9 +9,29 @@ from schemas.goals.goal_set import JudgeOptions
 from schemas.judging import MAX_RETRY_WAVES, MAX_TRIALS, check_template, odd
 from schemas.topics import TopicNeeds
 
+MILLION: Final = 1_000_000
+SECONDS_IN_MINUTE: Final = 60
+
+
+class Price(BaseModel):
+    """What a model costs, in one currency for all of them. An amount without a price makes the cost of its call unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    input: float | None = Field(None, ge=0, description="A million tokens of prompts.")
+    cached: float | None = Field(
+        None, ge=0, description="A million tokens from a cache; without it they cost as `input`."
+    )
+    cache_write: float | None = Field(
+        None, ge=0, description="A million tokens into a cache; without it they cost as `input`."
+    )
+    output: float | None = Field(None, ge=0, description="A million tokens of answers.")
+    characters: float | None = Field(None, ge=0, description="A million characters that are spoken.")
+    audio_minute: float | None = Field(None, ge=0, description="A minute of sound that is transcribed.")
+
 
 class Limits(BaseModel):
-    """Bounds of one partition's evaluation."""
+    """Bounds of one partition's evaluation, and the prices of the agents' models."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -94,6 +114,12 @@ class Limits(BaseModel):
         30_000,
         gt=0,
         description="How often the values of a long call are published while it runs, at most, in ms: at a turn that it leaves.",
+    )
+    prices: dict[str, Price] = Field(
+        default_factory=dict,
+        examples=['{"gpt-4o": {"input": 2.5, "cached": 1.25, "output": 10}, "sonic-2": {"characters": 50}}'],
+        description="Prices of the agents' models by name, from which calls have their cost: of a million tokens or characters, or of a "
+        "minute of sound.",
     )
 
 

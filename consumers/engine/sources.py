@@ -30,7 +30,6 @@ from schemas.events.elevenlabs import (
     UserTranscript,
 )
 from schemas.events.pipecat import (
-    CallNote,
     EventsDropped,
     IgnoredLine,
     MessageRecord,
@@ -72,7 +71,7 @@ AUDIO_KINDS: Final = {
 UNKNOWN: Final = frozenset({UnrecognizedEvent, AgentEvent})
 """Events of types that this version does not know."""
 
-UNREAD: Final = frozenset({CallNote, IgnoredLine, ToolLine, CarriedAgentEvent})
+UNREAD: Final = frozenset({IgnoredLine, ToolLine, CarriedAgentEvent})
 """Known events without a handler: only their time counts. Every other known type has one."""
 
 STEERING: Final = frozenset({CallStarted, CallEnded, UserTextUpdated, JudgeVerdict, ConversationRecord})

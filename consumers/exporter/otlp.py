@@ -15,6 +15,7 @@ from schemas.evaluation_event import EVENT_NAME
 from schemas.scores.live_view import Subject, is_withdrawn
 from schemas.scores.records import (
     AnyScoreRecord,
+    CallStartedFact,
     CallValues,
     ClosedFact,
     NotApplicable,
@@ -39,16 +40,17 @@ MAX_CALLS: Final = 10_000
 """Running calls whose scores are kept; beyond them the call that has been quiet for longest is forgotten and counted."""
 MAX_RECORDS_PER_CALL: Final = 2_000
 """Scores kept of one call: a call of 500 turns has some 1,100. Further ones are left out and counted."""
-_KEPT: Final = (TurnValues, CallValues, ProgressScore, SubgoalScore)
+_KEPT: Final = (CallStartedFact, TurnValues, CallValues, ProgressScore, SubgoalScore)
 
 Attributes = Mapping[str, str | int | float]
 
 
 class Evaluation(NamedTuple):
-    """One event: when the score was made, in epoch milliseconds, and its attributes."""
+    """One event: when the score was made, in epoch milliseconds, its attributes, and the `traceparent` of its call."""
 
     time_ms: int
     attributes: Attributes
+    parent: str | None = None
 
 
 class FinalScores:
@@ -68,7 +70,13 @@ class FinalScores:
         call = record.conversation_id
         if isinstance(record, ClosedFact):
             kept = self._calls.pop(call, {})
-            return [event for each in kept.values() if not is_withdrawn(each) for event in _evaluations(each)]
+            parents = [each.traceparent for each in kept.values() if isinstance(each, CallStartedFact)]
+            return [
+                event._replace(parent=parents[0] if parents else None)
+                for each in kept.values()
+                if not is_withdrawn(each)
+                for event in _evaluations(each)
+            ]
         if not isinstance(record, _KEPT):
             return []
         scores = self._calls.setdefault(call, {})
@@ -259,6 +267,7 @@ def _exporter(settings: OtlpSettings, code_version: str) -> tuple["OTLPLogExport
         from opentelemetry.sdk._logs import ReadableLogRecord
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+        from opentelemetry.trace import TraceFlags
     except ImportError as error:
         raise OtlpUnavailableError(
             f"OTLP is switched on (otlp.endpoint) and its packages are not installed ({error.name}). Nothing was started. "
@@ -275,8 +284,13 @@ def _exporter(settings: OtlpSettings, code_version: str) -> tuple["OTLPLogExport
             event_name=EVENT_NAME,
             attributes=dict(event.attributes),
         )
-        if (trace_id := names.trace_id_of(event.attributes.get(names.CONVERSATION_ID))) is not None:
-            made.trace_id = trace_id
+        if event.parent is not None:
+            _, trace_id, span_id, flags = event.parent.split("-")
+            made.trace_id, made.span_id, made.trace_flags = (
+                int(trace_id, 16),
+                int(span_id, 16),
+                TraceFlags(int(flags, 16)),
+            )
         return ReadableLogRecord(made, resource, scope)
 
     return OTLPLogExporter(endpoint=settings.endpoint, timeout=settings.timeout_seconds), encoded

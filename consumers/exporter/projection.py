@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple, assert_never
 
 from schemas.closed_sets import CALL_JUDGES, GOAL_REASONS, LATENCY_REASONS, TURN_JUDGES, Speaker, UnscoredReason
 from schemas.metrics.catalogue import metric_named
+from schemas.metrics.exporter import USED_AMOUNTS
 from schemas.scores.live_view import CallGoals
 from schemas.scores.records import (
     STAGE_PREFIX,
@@ -491,6 +492,26 @@ def _turn(record: TurnValues, who: Who) -> Iterator[Sample]:
                 )
 
 
+def _told(record: CallValues, who: Who) -> Iterator[Sample]:
+    """What the models of the agent used and cost, and the notes of its framework."""
+    for use in record.uses or ():
+        for amount in USED_AMOUNTS:
+            if count := getattr(use, amount):
+                yield Counted("callgauge_agent_usage_total", (*who, amount), count)
+    match record.cost:
+        case Scored(value=cost):
+            yield Counted("callgauge_agent_cost_total", who, cost)
+        case Unscored():
+            yield Counted("callgauge_calls_without_cost_total", who)
+    for note in record.notes or ():
+        if note.what == "handoff":
+            yield Counted("callgauge_handoffs_total", who)
+        elif note.what == "false_interruption":
+            yield Counted("callgauge_false_interruptions_total", who)
+        elif note.cause is not None:
+            yield Counted("callgauge_interruption_causes_total", (*who, note.cause))
+
+
 def _call(record: CallValues, who: Who) -> Iterator[Sample]:
     """Adds the values of a whole call at its end. A value that is not known adds nothing, or counts as unknown."""
     if record.speech is not None:
@@ -514,6 +535,7 @@ def _call(record: CallValues, who: Who) -> Iterator[Sample]:
             yield Counted("callgauge_stage_disagreements_total", (*who, stage), agreement.disputed)
     if record.tool_correctness is not None:
         yield from _final("tool_correctness", record.tool_correctness, "callgauge_tool_correctness_ratio", who)
+    yield from _told(record, who)
     for kind in CALL_JUDGES:
         if (rating := getattr(record, kind)) is not None:
             yield from _final(kind.value, rating.result, "callgauge_text_rating_ratio", (*who, kind.value))

@@ -226,7 +226,8 @@ class _Day:
     def packed(self, value: bytes) -> bytes:
         """Packs a value. Records repeat their fields and each other, so with examples of them they become a sixth as long."""
         packing = self._packing.copy()
-        return packing.compress(value) + packing.flush()
+        packed: bytes = packing.compress(value) + packing.flush()
+        return packed
 
     def unpacked(self, value: bytes) -> bytes:
         """Returns what was packed."""

@@ -5,6 +5,7 @@ included, because the cause of a refused connection is often only there. In JSON
 """
 
 import logging
+import re
 import sys
 from collections.abc import Callable
 from io import StringIO
@@ -21,6 +22,39 @@ _MAX_KEY_CHARS: Final = 200
 """Characters kept of a record's key, which may be any text, so that the line stays short."""
 _FREED_CONNECTION: Final = "Unclosed AIOKafkaConnection"
 """How a line of asyncio begins that nobody can act on: aiokafka forgets the connection of a cancelled start. Freeing it closes it."""
+
+MOST_OF_A_KIND: Final = 10
+KIND_SECONDS: Final = 60.0
+"""Lines of one kind that a library may write in so many seconds: each client of aiokafka repeats itself 80 times a second while a
+broker is away, and hours of that fill a disk."""
+_MAX_KINDS: Final = 1_000
+_DIGITS: Final = re.compile(r"\d+")
+
+
+class _FewOfAKind(logging.Filter):
+    """Leaves out what a library repeats; the next line of its kind after that says how often.
+
+    Lines are of a kind that differ in values and numbers alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == "asyncio" and record.getMessage().startswith(_FREED_CONNECTION):
+            return False
+        kind = (record.name, _DIGITS.sub("#", str(record.msg)[:200]))
+        began, count = self._kinds.get(kind, (record.created, 0))
+        if 0 <= record.created - began < KIND_SECONDS:
+            self._kinds[kind] = (began, count + 1)
+            return count < MOST_OF_A_KIND
+        if len(self._kinds) >= _MAX_KINDS:
+            self._kinds.clear()
+        self._kinds[kind] = (record.created, 1)
+        if (left_out := count - MOST_OF_A_KIND) > 0:
+            record.msg = f"{record.msg} ({left_out} more such lines were left out)"
+        return True
 
 
 def about_record(record: Any) -> dict[str, Any]:
@@ -90,7 +124,7 @@ def configure_logging(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
-    handler.addFilter(lambda record: record.name != "asyncio" or not record.getMessage().startswith(_FREED_CONNECTION))
+    handler.addFilter(_FewOfAKind())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(logging.WARNING, _LEVELS[level]))

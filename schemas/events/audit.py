@@ -92,6 +92,7 @@ AuditEvent = Annotated[
 
 MAX_TOOLS: Final = 256
 """Most tools of one agent. EVA's agents have some fifteen."""
+TRACEPARENT: Final = "^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 MAX_RESPONSE_LATENCIES: Final = 10_000
 """Most latencies of one call. A call of an hour has some hundreds of turns."""
 
@@ -117,6 +118,8 @@ class CallStarted(WireModel):
     `role`, `instructions` (the system prompt) and `current_date_time` are what the agent was told. With its tools, judges of
     faithfulness read them, without personal data.
 
+    `traceparent` is the span of the call, in the words of W3C's trace context: evaluation events of the call are part of it.
+
     `is_told_later` says that events come long after what they tell, as spans do: then no silence is called dead air while the call runs.
     """
 
@@ -134,6 +137,7 @@ class CallStarted(WireModel):
     instructions: Annotated[str, StringConstraints(max_length=MAX_INSTRUCTIONS_CHARS)] | None = None
     current_date_time: Name | None = None
     is_told_later: bool | None = None
+    traceparent: Annotated[str, StringConstraints(pattern=TRACEPARENT)] | None = None
 
 
 class CallEnded(WireModel):

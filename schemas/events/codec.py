@@ -13,7 +13,7 @@ from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.audit import AuditEvent, CallEnded, CallStarted, UserTextUpdated
 from schemas.events.elevenlabs import AgentEvent, ConversationRecord, TypedAgentEvent
 from schemas.events.envelope import AGENT_RECORD_TYPE, HEADERS, Envelope
-from schemas.events.pipecat import FUNCTION_CALL_KINDS, SPEECH_KINDS, PipecatEvent
+from schemas.events.pipecat import FUNCTION_CALL_KINDS, SPEECH_KINDS, FunctionCallRecord, PipecatEvent
 from schemas.events.simulator import (
     TYPES_BY_STREAM,
     AudioEvent,
@@ -82,6 +82,18 @@ class Misread(NamedTuple):
     what_to_do: str
 
 
+NAMELESS_TOOL: Final = Misread(
+    MisreadReason.TOOL_WITHOUT_NAME,
+    "a tool of which no event has `function_name`",
+    "It is in no score. Send `function_name` with one of its events, for example when it begins to run.",
+)
+_TOOL_WITHOUT_ID: Final = Misread(
+    MisreadReason.TOOL_WITHOUT_ID,
+    "a function_call_event without `tool_call_id`",
+    "It does nothing: nothing says which use of a tool it is of. Send the same id with all events of one use.",
+)
+
+
 def misread_of(event: Any) -> Misread | None:
     """Names the part of an event that is not understood; None if all of it is."""
     kind, extra = type(event), event.__pydantic_extra__
@@ -89,6 +101,8 @@ def misread_of(event: Any) -> Misread | None:
         return _unrecognized(event, extra or {})
     if kind is AgentEvent:
         return _unknown_type(event.type)
+    if kind is FunctionCallRecord and event.data.tool_call_id is None:
+        return _TOOL_WITHOUT_ID
     if extra and LEFT_OUT in extra:
         names = ", ".join(extra[LEFT_OUT])
         return Misread(
@@ -107,7 +121,7 @@ def is_of_unknown_kind(error: ValidationError) -> bool:
 
 
 def without_unread(adapter: TypeAdapter[Any], value: bytes, error: ValidationError, *, is_tagged: bool) -> Any:
-    """The event without its wrong fields, if no rule reads them; None otherwise.
+    """The event without its wrong fields, if no rule reads them and it needs none of them; None otherwise.
 
     Args:
         adapter: Decodes the event.
@@ -120,12 +134,15 @@ def without_unread(adapter: TypeAdapter[Any], value: bytes, error: ValidationErr
     if not all(place and place[-1] in UNREAD_FIELDS for place in places):
         return None
     document = from_json(value)  # it is an object: otherwise no place has a name
-    for *path, name in places:
-        owner = document
-        for part in path:
-            owner = owner[part]
-        owner.pop(name, None)
-    event = adapter.validate_json(json.dumps(document))
+    try:
+        for *path, name in places:
+            owner = document
+            for part in path:
+                owner = owner[int(part) if isinstance(owner, list) else part]
+            owner.pop(name, None)
+        event = adapter.validate_json(json.dumps(document))
+    except (ValidationError, LookupError):  # it needs the field, or the place has a part that is not in the document
+        return None
     extra = event.__pydantic_extra__
     if extra is not None:
         extra[LEFT_OUT] = sorted(place[-1] for place in places)

@@ -118,8 +118,8 @@ class IgnoredLine(PipecatLine):
 
 
 class CallNote(PipecatLine):
-    """What a framework tells of a call and no score reads yet: another agent has taken over (`old_agent`, `new_agent`), or what looked
-    like an interruption was none (`resumed`). It is kept in the topic.
+    """What a framework tells of a call: another agent has taken over (`old_agent`, `new_agent`), or what looked like an interruption
+    was none (`resumed`). It becomes a note in the record of the call.
     """
 
     type: Literal["agent_handoff", "false_interruption"]
@@ -151,7 +151,7 @@ class SpeechMoment(WireModel):
 
     `user_speech_*` is what the voice activity detector hears, `user_turn_*` the turn strategy's ruling. Of an end, `started_at`
     is the start of the same stretch: with it, a start that was lost is known. `cause` of an interruption is `user_speech`,
-    `user_turn` or `program`, where the framework tells it; no score reads it yet.
+    `user_turn` or `program`, where the framework tells it: it becomes a note in the record of the call.
     """
 
     kind: Literal[

@@ -10,6 +10,7 @@ from schemas.closed_sets import (
     Anchor,
     CloseReason,
     InputSource,
+    InterruptionCause,
     JudgeKind,
     PipelineType,
     Speaker,
@@ -69,6 +70,12 @@ _OTLP_OUTCOME = Label(
     "whether the endpoint took the event, and if not, why",
     ("sent", "queue_full", "failed", "unsent_at_stop", "not_kept"),
 )
+USED_AMOUNTS: Final = (
+    "input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "characters", "audio_seconds"
+)  # fmt: skip
+"""Kinds of amounts that a model uses, by their names in `ServiceUse`."""
+_AMOUNT = Label("kind", "what was used", USED_AMOUNTS)
+_CAUSE = Label("cause", "why the answer was cut off", words_of(InterruptionCause))
 _SUBGOAL_STATE = Label("state", "whether the subgoal is reached by now", ("reached", "open"))
 _TEXT_METRICS = words_of(JudgeKind, without=JudgeKind.SUBGOAL)
 _TEXT_METRIC = Label("name", "EVA's metric", _TEXT_METRICS)
@@ -183,6 +190,25 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EXPORTER.counter("callgauge_calls_with_agent_errors_total", "calls", *_WHO)(
         "Calls in which the agent reported an error, counted at the first; `callgauge_agent_errors_total` counts the errors."
+    ),
+    _EXPORTER.counter("callgauge_agent_usage_total", "values", *_WHOSE, _AMOUNT)(
+        "What the models of the agents used, as their frameworks or providers count it, added when a call closes."
+    ),
+    _EXPORTER.counter("callgauge_agent_cost_total", "money", *_WHOSE)(
+        "What the models of the agents cost, by the prices in `limits.prices`, otherwise by ElevenLabs' record, added when a call closes."
+    ),
+    _EXPORTER.counter("callgauge_calls_without_cost_total", "calls", *_WHOSE)(
+        "Calls whose cost is not known because a model, or a kind of amount that it used, has no price. Their cost is not in the sum."
+    ),
+    _EXPORTER.counter("callgauge_handoffs_total", "handoffs", *_WHOSE)(
+        "Times that another agent took a call over, as the agent's framework tells it, added when the call closes."
+    ),
+    _EXPORTER.counter("callgauge_false_interruptions_total", "interruptions", *_WHOSE)(
+        "What looked like an interruption to the agent's framework and was none, added when the call closes."
+    ),
+    _EXPORTER.counter("callgauge_interruption_causes_total", "interruptions", *_WHOSE, _CAUSE)(
+        "Answers that were cut off, by the cause that the agent's framework tells, added when the call closes. Frameworks that tell none "
+        "are not in it; `callgauge_interruptions_total` counts what was heard."
     ),
     _EXPORTER.counter("callgauge_tool_calls_total", "tool calls", *_WHOSE, _TOOL, _TOOL_OUTCOME)(
         "Tool calls by how they ended, each counted once, at its answer or, unanswered, at the end of the call."

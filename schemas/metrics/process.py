@@ -143,7 +143,7 @@ HISTORY_METRICS: Final[tuple[Metric, ...]] = (
 
 # The metrics of the console role: its pages, and what they cost.
 
-_REFUSED = Label("reason", "why a person or a program got no answer", ("pages", "watched", "token"))
+_REFUSED = Label("reason", "why a person or a program got no answer", ("pages", "watched", "searches", "token"))
 
 CONSOLE_METRICS: Final[tuple[Metric, ...]] = (
     _CONSOLE.gauge("callgauge_console_pages_open", "pages")(
@@ -153,7 +153,7 @@ CONSOLE_METRICS: Final[tuple[Metric, ...]] = (
         "Calls whose events are read because a page shows them."
     ),
     _CONSOLE.counter("callgauge_console_refused_total", "requests", _REFUSED)(
-        "Requests that were refused: too many pages are open, too many calls are watched, or the token was wrong."
+        "Requests that were refused: too many pages are open, too many calls are watched or looked for, or the token was wrong."
     ),
 )
 """In the order in which they are listed."""

@@ -102,6 +102,20 @@ def service_kind(processor: str) -> ServiceKind | None:
     return next((kind for kind in ServiceKind if kind in processor), None)
 
 
+def provider_of(processor: str) -> str:
+    """Returns the provider in the name of a processor; empty if it has none.
+
+    Example:
+        >>> provider_of("OpenAILLMService#0"), provider_of("LLM openai"), provider_of("LLMService#0")
+        ('OpenAI', 'openai', '')
+    """
+    for kind in ServiceKind:
+        before, found, after = processor.partition("#")[0].partition(kind)
+        if found:
+            return before or after.removeprefix("Service").strip()
+    return ""
+
+
 class Several(StrEnum):
     """How several measurements of a stage in one turn become one, in the order in which they began. A union is the time in which
     any of them ran: the caller waits once for tools that run beside each other.
@@ -172,8 +186,13 @@ BUSY_TIMES: Final = frozenset({"ProcessingMetricsData"})
 TOKEN_METRICS: Final = frozenset({"LLMUsageMetricsData", "LLMTokenUsageMetricsData"})
 """Classes with a count of tokens. The second is EVA's name, for frameworks other than pipecat."""
 
-OTHER_METRICS: Final = frozenset({"TTFAMetricsData", "TTFATMetricsData", "STTUsageMetricsData", "TTSUsageMetricsData"})
-"""Classes without a stage. The first two contain a time to first byte that is also reported by itself."""
+AMOUNT_METRICS: Final[Mapping[str, ServiceKind]] = MappingProxyType(
+    {"STTUsageMetricsData": ServiceKind.STT, "TTSUsageMetricsData": ServiceKind.TTS}
+)
+"""Classes with seconds of sound, or with characters."""
+
+OTHER_METRICS: Final = frozenset({"TTFAMetricsData", "TTFATMetricsData"})
+"""Classes that contain a time to first byte which is also reported by itself."""
 
 LATENCY_METRIC: Final = "LatencyMetric"
 """EVA's class for frameworks other than pipecat; its field `stage` names the stage."""

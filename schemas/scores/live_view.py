@@ -1,7 +1,6 @@
 """A call as its records of `scores` show it, the newest of each."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from schemas.closed_sets import Anchor, ToolOutcome, UnscoredReason
@@ -369,10 +368,24 @@ class CallFold:
         return self._view
 
     def _viewed(self) -> CallView:
-        there = {subject: each for subject, each in sorted(self._newest.items()) if not each.is_withdrawn}
-        counts = Counter(subject.name for subject in there)
-        shown = [each.shown for each in there.values()]
-        latency = next((each for each in reversed(shown) if isinstance(each, MeasuredLatency)), None)
+        there = [each for each in sorted(self._newest.items()) if not each[1].is_withdrawn]
+        names = [subject.name for subject, _ in there]
+        latency: MeasuredLatency | None = None
+        stages: list[SlowestStage] = []
+        silences: list[_Silence] = []
+        uses: list[_ToolUse] = []
+        for _, each in there:  # one pass: a page of thousands of calls asks for a thousand views a second
+            match each.shown:
+                case None:
+                    pass
+                case MeasuredLatency():
+                    latency = each.shown
+                case SlowestStage():
+                    stages.append(each.shown)
+                case _Silence():
+                    silences.append(each.shown)
+                case _ToolUse():
+                    uses.append(each.shown)
         judged = self._goals.newest
         is_stalled = self._is_stalled()
         is_over = self._is_over or self.closed is not None
@@ -381,23 +394,20 @@ class CallFold:
             labels=self._labels,
             first_seen_ms=self.first_seen_ms,
             changed_ms=self.changed_ms,
-            turn=max((subject.turn for subject in there), default=None),
+            turn=there[-1][0].turn if there else None,
             latency=latency,
-            user_interruptions=counts["interruption_by_user"],
-            assistant_interruptions=counts["interruption_by_assistant"],
-            dead_airs=counts["dead_air"],
-            tool_calls=counts["tool_call"],
+            user_interruptions=names.count("interruption_by_user"),
+            assistant_interruptions=names.count("interruption_by_assistant"),
+            dead_airs=names.count("dead_air"),
+            tool_calls=names.count("tool_call"),
             goals=None if judged is None else GoalsReached(judged.reached, judged.missing, self._goals.subgoals),
             is_stalled=is_stalled,
             closed=self.closed,
-            wait=None if is_over else _wait(there),
-            slowest_stage=next(
-                (each for each in shown if isinstance(each, SlowestStage) and latency and each.turn == latency.turn),
-                None,
-            ),
-            interrupted_turns=tuple(subject.turn for subject in there if subject.name in _INTERRUPTIONS),
-            dead_air_turns=tuple(each.turn for each in shown if isinstance(each, _Silence)),
-            failing_tools=_failing(each for each in shown if isinstance(each, _ToolUse)),
+            wait=None if is_over or not silences else _wait(there, silences),
+            slowest_stage=next((each for each in stages if latency and each.turn == latency.turn), None),
+            interrupted_turns=tuple(subject.turn for subject, _ in there if subject.name in _INTERRUPTIONS),
+            dead_air_turns=tuple(each.turn for each in silences),
+            failing_tools=_failing(uses),
             stalled_since=self._stalled_since if is_stalled else None,
             errors=None
             if self._errors is None
@@ -444,25 +454,15 @@ def _shown(record: AnyScoreRecord, turn: int) -> MeasuredLatency | SlowestStage 
     return None
 
 
-def _wait(there: Mapping[_TurnSubject, _Newest]) -> Wait | None:
+def _wait(there: Sequence[tuple[_TurnSubject, _Newest]], silences: Iterable[_Silence]) -> Wait | None:
     """The wait that goes on: dead air of the newest turn, of which no answer is known since."""
-    newest_turn = max((subject.turn for subject in there), default=0)
-    answered_ms = max(
-        (
-            each.caused_at_ms
-            for subject, each in there.items()
-            if subject.turn == newest_turn and isinstance(each.shown, MeasuredLatency)
-        ),
-        default=-1,
+    newest_turn = max(0, there[-1][0].turn)
+    answers = (
+        each for subject, each in there if subject.turn == newest_turn and isinstance(each.shown, MeasuredLatency)
     )
-    silences = [
-        each.shown
-        for each in there.values()
-        if isinstance(each.shown, _Silence) and each.shown.turn == newest_turn and each.shown.known_ms > answered_ms
-    ]
-    if not silences:
-        return None
-    return Wait(newest_turn, min(each.since_ms for each in silences), len(silences))
+    answered_ms = max((each.caused_at_ms for each in answers), default=-1)
+    found = [each.since_ms for each in silences if each.turn == newest_turn and each.known_ms > answered_ms]
+    return Wait(newest_turn, min(found), len(found)) if found else None
 
 
 def _failing(uses: Iterable[_ToolUse]) -> tuple[tuple[str, int], ...]:

@@ -7,7 +7,15 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, computed_field
 from pydantic_core import from_json
 
-from schemas.closed_sets import Anchor, CloseReason, PipelineType, Speaker, ToolOutcome, UnscoredReason
+from schemas.closed_sets import (
+    Anchor,
+    CloseReason,
+    InterruptionCause,
+    PipelineType,
+    Speaker,
+    ToolOutcome,
+    UnscoredReason,
+)
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import TrialAnswer
 from schemas.scores.latency_stages import ServiceKind, Stage, StageSource
@@ -503,6 +511,77 @@ class FinalLatencies(ScoreModel):
     overlapped: int
 
 
+class ServiceUse(ScoreModel):
+    """What one model of the agent used in a call, and what it cost.
+
+    Attributes:
+        kind: The kind of service.
+        provider: Name of the provider; None if no source has it.
+        model: Name of the model; None if no source has it.
+        input_tokens: Tokens that went into the model and neither came from a cache nor went into one.
+        cached_tokens: Tokens that came from a cache.
+        cache_write_tokens: Tokens that went into a cache.
+        output_tokens: Tokens of its answers.
+        characters: Characters that were spoken.
+        audio_seconds: Seconds of sound that were transcribed.
+        cost: By the price table, otherwise by the record of an ElevenLabs agent in USD; None without a price.
+    """
+
+    kind: ServiceKind
+    provider: str | None = None
+    model: str | None = None
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    characters: int = 0
+    audio_seconds: float = 0.0
+    cost: float | None = None
+
+
+class CallNote(ScoreModel):
+    """Something that the agent's framework tells of a call, and that no sound shows.
+
+    Attributes:
+        what: An interruption with its cause, what looked like one and was none, or that another agent took over.
+        at_ms: When, on the call's own clock.
+        turn: The turn in which it was; None before the first.
+        cause: Why the answer was cut off.
+        is_resumed: Whether the agent went on speaking after what was no interruption.
+        from_agent: The agent before the handoff; None if it is not told.
+        to_agent: The agent after it.
+    """
+
+    what: Literal["interruption", "false_interruption", "handoff"]
+    at_ms: int
+    turn: int | None = None
+    cause: InterruptionCause | None = None
+    is_resumed: bool | None = None
+    from_agent: str | None = None
+    to_agent: str | None = None
+
+    @property
+    def in_words(self) -> str:
+        """What happened, after the number of the turn."""
+        match self.what:
+            case "handoff":
+                return f"{self.from_agent or 'an agent'} handed the call to {self.to_agent or 'another one'}"
+            case "false_interruption":
+                went_on = {None: "", True: ": the agent went on", False: ": the agent did not go on"}[self.is_resumed]
+                return f"what looked like an interruption was none{went_on}"
+            case _:
+                cause = InterruptionCause.UNKNOWN if self.cause is None else self.cause
+                return f"the answer was cut off: {_CAUSES[cause]}"
+
+
+_CAUSES: Final = {
+    InterruptionCause.USER_SPEECH: "the user began to speak",
+    InterruptionCause.USER_TURN: "the user's turn was over",
+    InterruptionCause.PROGRAM: "the agent's own code did it",
+    InterruptionCause.UNKNOWN: "for an unknown cause",
+}
+
+
 class CallValues(CallRecord):
     """All measured values of a whole call, published at the close, and in long calls also while they run.
 
@@ -528,6 +607,9 @@ class CallValues(CallRecord):
             `unscored_turns`.
         unscored_turns: By value, the number of turns in which it is unknown, by reason; at the close.
         unscored_subgoals: Number of subgoals that could not be judged, by reason; at the close.
+        uses: What the models of the agent used, by kind and model; at the close. Left out if no source tells it.
+        cost: Sum of their costs, or why it is not known; at the close, where there are uses.
+        notes: What the agent's framework tells beside its events, in the order of time, at most 100; at the close. Left out without any.
     """
 
     kind: Literal["score"] = "score"
@@ -548,6 +630,9 @@ class CallValues(CallRecord):
     latencies: dict[Anchor, FinalLatencies] = Field(default_factory=dict)
     unscored_turns: dict[TurnValueName, dict[UnscoredReason, int]] = Field(default_factory=dict)
     unscored_subgoals: dict[UnscoredReason, int] = Field(default_factory=dict)
+    uses: tuple[ServiceUse, ...] | None = Field(None, exclude_if=is_none)
+    cost: Result | None = Field(None, exclude_if=is_none)
+    notes: tuple[CallNote, ...] | None = Field(None, exclude_if=is_none)
 
 
 TURN_VALUE_NAMES: Final[tuple[TurnValueName, ...]] = get_args(TurnValueName)
@@ -565,6 +650,7 @@ __all__ = [
     "Anchor",
     "AnyScoreRecord",
     "CallLabels",
+    "CallNote",
     "CallRecord",
     "CallStartedFact",
     "CallValues",
@@ -583,6 +669,7 @@ __all__ = [
     "ScoreModel",
     "ScoreRecord",
     "Scored",
+    "ServiceUse",
     "SideDisagreement",
     "SideSpeech",
     "SideTalk",
@@ -624,11 +711,14 @@ class VoiceToVoiceLatency(CallRecord):
 
 
 class CallStartedFact(CallRecord):
-    """The first record of a call. A revision has new labels of the call, or the agent's version, if the call says it."""
+    """The first record of a call. A revision has new labels of the call, the agent's version, or the span that the call is in
+    (`traceparent`), if the call says them.
+    """
 
     kind: Literal["fact"] = "fact"
     name: Literal["call_started"] = "call_started"
     version: str | None = Field(None, exclude_if=is_none)
+    traceparent: str | None = Field(None, exclude_if=is_none)
 
 
 class InterruptionFact(CallRecord):

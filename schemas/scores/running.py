@@ -38,6 +38,7 @@ class CallTable:
         self.calls_dropped = 0
         self._max_calls = max_calls
         self._calls: dict[str, CallFold] = {}
+        self._shown: dict[str, ShownCall] = {}
 
     def fold(self, record: AnyScoreRecord) -> None:
         """Takes in one record."""
@@ -60,6 +61,21 @@ class CallTable:
         }
         views = [call.view() for call in self._calls.values()]
         return sorted(views, key=lambda view: (view.first_seen_ms, view.conversation_id))
+
+    def shown(self, now_ms: int, known_ms: int) -> list["ShownCall"]:
+        """The same with their troubles. Those of a call without new records are kept, unless time alone changes them.
+
+        Args:
+            now_ms: The present, in epoch ms.
+            known_ms: The time up to which waits are counted.
+        """
+        before, self._shown = self._shown, {}
+        for view in self.rows(now_ms):
+            kept = before.get(view.conversation_id)
+            if kept is None or kept.view is not view or view.wait is not None or view.errors is not None:
+                kept = ShownCall(view, troubles_of(view, known_ms))
+            self._shown[view.conversation_id] = kept
+        return list(self._shown.values())
 
     @property
     def calls_running(self) -> int:
@@ -209,7 +225,10 @@ class RunningCalls:
 
     def chosen(self, wanted: WantedCalls) -> ShownCalls:
         """The calls that are asked for, in their order."""
-        everything = [call for call in self.calls if wanted.include(call.view.labels) and wanted.mention(call)]
+        everything = self.calls
+        if wanted.agents or wanted.tenants or wanted.environments:
+            everything = [call for call in everything if wanted.include(call.view.labels)]
+        everything = [call for call in everything if wanted.mention(call)]
         everything.sort(key=_ORDERS[wanted.sort])
         return ShownCalls(
             calls=[call for call in everything if call.is_bad] if wanted.only_bad else everything,
@@ -231,7 +250,7 @@ def running_now(table: CallTable, newest_ms: int | None, now_ms: int) -> Running
     """
     age, is_stale = age_of_data(newest_ms, now_ms, table.calls_running)
     known_ms = newest_ms if is_stale and newest_ms is not None else now_ms
-    return RunningCalls([ShownCall(view, troubles_of(view, known_ms)) for view in table.rows(now_ms)], age, is_stale)
+    return RunningCalls(table.shown(now_ms, known_ms), age, is_stale)
 
 
 # One running call for programs: what `top --json` and the API of the console give.

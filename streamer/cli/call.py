@@ -69,9 +69,7 @@ def call(
         callgauge call 9f2c41 --label false-alarm --note "the caller was on hold"
         callgauge call sample-call-3fa9c1-1 --since 7d --bootstrap kafka:9092
     """
-    import getpass
-
-    from streamer.history.people import annotation, publish
+    from streamer.history.people import annotation, publish, this_user
     from streamer.one_call import call_document, follow_call, print_call, the_call
     from streamer.settings.listing import settings_from
     from streamer.time_bounds import moment_given
@@ -93,7 +91,7 @@ def call(
         if says_something:
             reported = found.reported()
             said = annotation(
-                by or getpass.getuser(), label or unlabel, note, reported.labels, found.redactor,
+                by or this_user(), label or unlabel, note, reported.labels, found.redactor,
                 withdraws=unlabel is not None,
             )  # fmt: skip
             asyncio.run(publish(settings.kafka, [(reported.conversation_id, said)]))

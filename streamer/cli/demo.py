@@ -31,8 +31,8 @@ def demo(
     each; below it is what happens in them. The first calls are a minute old. One agent is in trouble on purpose. If the
     port of /metrics is taken, the next free one is used. Ctrl-C ends it.
 
-    Nothing is stored. Nothing leaves the machine unless a key for the judge is set (OPENAI_API_KEY): then a model judges
-    one more subgoal of each call.
+    Nothing stays: past calls are in a temporary folder until it ends. Nothing leaves the machine unless a key for the
+    judge is set (OPENAI_API_KEY): then a model judges one more subgoal of each call.
 
     Examples:
         callgauge demo

@@ -177,8 +177,9 @@ def _write_rows(
     parquet: Path | None,
     processes: int | None,
 ) -> None:
+    from consumers.history.rows import CALL_COLUMNS
     from streamer.offline.call_work import places_of, reading, score_each, total_of
-    from streamer.tables import CALL_COLUMNS, TURN_COLUMNS, table
+    from streamer.tables import TURN_COLUMNS, table
 
     columns = TURN_COLUMNS if rows is Rows.TURNS else CALL_COLUMNS
     with (

@@ -1,5 +1,6 @@
 """Labels and notes of people, and deletion on request, as commands write them to the topic `annotations`."""
 
+import getpass
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,20 @@ class AnnotationError(OperatorError):
     """A label or a note cannot be written as it is given."""
 
     exit_code = 2
+
+
+def this_user() -> str:
+    """The name of the user of this machine.
+
+    Raises:
+        AnnotationError: It has none, as in a container with a user of its own.
+    """
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise AnnotationError(
+            "The user of this machine has no name: say with --by who you are. Nothing was written."
+        ) from None
 
 
 def annotation(

@@ -2,11 +2,12 @@
 
 Records of the newest releases have the time of each entry in milliseconds. Others have whole seconds: then the events are
 in the right order and no latency is estimated from them. ElevenLabs' own measurements come with the record, which is the
-last event.
+last event. A record may come as spans in place of entries (`otlp_traces`): then the entries are made from them.
 """
 
+import ast
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
@@ -15,10 +16,11 @@ from schemas.events.elevenlabs import ConversationRecord, RecordedToolCall, Reco
 from schemas.units import MS_PER_SECOND
 from schemas.wire import without_infinity
 from streamer.recordings.files import shown
+from streamer.recordings.spans import Span, spans_in_json
 
 Event = dict[str, Any]
 _ROLES: Final = ("user", "agent")
-RECORD_WEBHOOKS: Final = frozenset({"post_call_transcription", "unredacted_transcript"})
+RECORD_WEBHOOKS: Final = frozenset({"post_call_transcription", "post_call_transcription_otel", "unredacted_transcript"})
 """Types of webhooks whose `data` is the record of a conversation."""
 
 
@@ -56,6 +58,7 @@ def record_in(document: object) -> dict[str, Any] | None:
         record = document
     else:
         return None
+    record = without_spans(record)[0]
     entries = record.get("transcript")
     if not entries:
         return {**record, "transcript": []} if _names_conversation(record) else None
@@ -102,6 +105,96 @@ def agent_call(record: Mapping[str, Any]) -> AgentCall:
         (*played, {**record, "timestamp": end_ms}),
         tuple(left_out),
     )
+
+
+# The record as spans: `elevenlabs.conversation`, and in it a span of each entry and of each tool, with attributes in ElevenLabs'
+# names. They have no more than a record's entries have, but ids, and a rule for their names is all that is needed to read them.
+
+_CONVERSATION: Final = "elevenlabs.conversation"
+_TOOL: Final = "elevenlabs.tool."
+_METRIC: Final = "elevenlabs.metric."
+_IN_MS: Final = "_ms"
+_USAGE: Final = "elevenlabs.llm_usage."
+_MAX_USAGE_CHARS: Final = 2_048
+
+
+def without_spans(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The record without `otlp_traces`, with entries made from them where it has no others, and the span of the call as a field.
+
+    Raises:
+        UnreadableSpansError: They are no spans.
+    """
+    record = dict(record)
+    traces = record.pop("otlp_traces", None)
+    spans = [] if not traces else [span for span in spans_in_json(traces) if span is not None]
+    root = next((span for span in spans if span.name == _CONVERSATION), None)
+    if root is None:
+        return record, {}
+    if not record.get("transcript"):
+        record["transcript"] = _entries(root, spans)
+        length_s = (root.end_ms - root.start_ms) / MS_PER_SECOND
+        told = {"start_time_unix_secs": root.start_ms / MS_PER_SECOND, "call_duration_secs": length_s,
+                "termination_reason": root.first("elevenlabs.termination_reason")}  # fmt: skip
+        record["metadata"] = {**told, **(record.get("metadata") or {})}
+        record.setdefault("status", "done")
+    return record, root.as_parent(root.span_id)
+
+
+def _entries(root: Span, spans: Sequence[Span]) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for span in sorted(spans, key=lambda each: (each.start_ms, each.first("elevenlabs.turn.index") or 0)):
+        user, agent = span.first("elevenlabs.user.text"), span.first("elevenlabs.agent.text")
+        if span.name.startswith(_TOOL):
+            entry = found.setdefault(span.parent_id, _entry(root, span, "agent", None))
+            call, result = _tool(span)
+            entry["tool_calls"] = [*entry.get("tool_calls", ()), call]
+            entry["tool_results"] = [*entry.get("tool_results", ()), result]
+        elif user is not None or agent is not None:
+            role, words = ("agent", agent) if user is None else ("user", user)
+            found[span.span_id] = {**found.get(span.span_id, {}), **_entry(root, span, role, words)}
+    return list(found.values())
+
+
+def _entry(root: Span, span: Span, role: str, words: object) -> dict[str, Any]:
+    metrics: dict[str, Any] = {}
+    usage: dict[str, dict[str, Any]] = {}
+    for name, value in span.attributes.items():
+        if name.startswith(_METRIC) and name.endswith(_IN_MS) and isinstance(value, int | float):
+            metrics[name[len(_METRIC) : -len(_IN_MS)]] = {"elapsed_time": value / MS_PER_SECOND}
+        elif name.startswith(_USAGE):
+            model, _, kind = name.removeprefix(_USAGE).rpartition(".")
+            usage.setdefault(model, {})[kind] = _amounts(value)
+    return {
+        "role": role,
+        "message": words,
+        "time_in_call_secs": max(0.0, (span.start_ms - root.start_ms) / MS_PER_SECOND),
+        "conversation_turn_metrics": {"metrics": metrics} if metrics else None,
+        "llm_usage": {"model_usage": usage} if usage else None,
+    }
+
+
+def _amounts(value: object) -> object:
+    """Tokens and their price, which ElevenLabs writes as Python does: `{'tokens': 12, 'price': 0.1}`."""
+    try:
+        return ast.literal_eval(value[:_MAX_USAGE_CHARS]) if isinstance(value, str) else value
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _tool(span: Span) -> tuple[dict[str, Any], dict[str, Any]]:
+    named = {
+        "request_id": span.first("elevenlabs.tool.request_id", "elevenlabs.tool.call_id") or span.span_id,
+        "tool_name": span.first("elevenlabs.tool.name") or span.name.removeprefix(_TOOL),
+    }
+    arguments = span.first("elevenlabs.tool.parameters", "elevenlabs.tool.arguments")
+    latency_ms = span.first("elevenlabs.tool.latency_ms")
+    took_ms = latency_ms if isinstance(latency_ms, int | float) else span.end_ms - span.start_ms
+    result = {
+        "result_value": span.first("elevenlabs.tool.result"),
+        "is_error": span.has_failed,
+        "tool_latency_secs": max(0.0, took_ms / MS_PER_SECOND),
+    }
+    return {**named, "params_as_json": arguments if isinstance(arguments, str) else None}, {**named, **result}
 
 
 class _Events:

@@ -44,6 +44,7 @@ from streamer.recordings.files import (
     with_metrics,
     without_trial,
 )
+from streamer.recordings.spans import UnreadableSpansError
 from streamer.terminal import say
 
 # Reads recorded calls, one at a time: EVA record directories, files of events or of whole calls, ElevenLabs' records.
@@ -267,7 +268,10 @@ def _read_agent_record(path: Path, document: object) -> RecordedCall:
             seen="what `callgauge call --json` prints, which has no events",
             remedy="`callgauge report --from-topics ID` makes the page of a call that the topics have.",
         )
-    record = record_in(document)
+    try:
+        record = record_in(document)
+    except UnreadableSpansError as error:
+        raise shape_error(f"{path}: otlp_traces", "an export request of traces in JSON", str(error)) from error
     if record is None:
         raise RecordingError(
             what="this is no record of a conversation with an ElevenLabs agent",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from confluent_kafka import KafkaException, Producer
@@ -22,6 +23,7 @@ from rich.live import Live
 from rich.text import Text
 
 from consumers.engine.redaction.redactor import Redactor
+from consumers.history.settings import HistorySettings
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
@@ -199,11 +201,12 @@ class Demo:
                 f"A key is set, so the judge is on: {judge.model} at {judge.base_url} judges a subgoal of each call."
             )
         self._take_a_free_port()
-        with embedded_broker([topic.name for topic in TOPICS]) as bootstrap:
+        with _own_history() as history, embedded_broker([topic.name for topic in TOPICS]) as bootstrap:
+            self._settings = self._settings.model_copy(update={"history": history})
             kafka = KafkaSettings(bootstrap_servers=bootstrap, is_embedded=True)
             began_ms = wall_clock_ms()
             calls = await self._write_the_past(kafka, began_ms)
-            service = Service(self._settings, kafka, ("evaluator", "exporter", "judge", "console"))
+            service = Service(self._settings, kafka, ("evaluator", "exporter", "judge", "history", "console"))
             await first_of(service.run(asyncio.Event()), self._show(service, kafka, calls, seconds))
 
     def _say(self, text: str) -> None:
@@ -341,6 +344,13 @@ def _is_free(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+@contextmanager
+def _own_history() -> Iterator[HistorySettings]:
+    """A history for the past calls of the page. It is gone with the demo, whose calls are no one's."""
+    with TemporaryDirectory(prefix="callgauge-demo-", ignore_cleanup_errors=True) as folder:
+        yield HistorySettings(folder=Path(folder))
 
 
 def _with_goals(settings: Settings) -> Settings:

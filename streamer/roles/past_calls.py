@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from consumers.history.opening import opened
-from consumers.history.search import MAX_ROWS, MAX_TEXT_CHARS, Condition, Question
+from consumers.history.search import MAX_ROWS, MAX_TEXT_CHARS, Condition, Question, QuestionError
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import wall_clock_ms
 from schemas.annotations import Annotation
 from schemas.scores.records import AnyScoreRecord
 from schemas.units import DAY_MS
-from streamer.time_bounds import moment_given
+from streamer.time_bounds import moment_ms
 
 MOST_ROWS = 100
 """Past calls of one page."""
@@ -28,11 +28,14 @@ class StoredCalls:
         Raises:
             OperatorError: A part of the question cannot be understood, or there is no folder.
         """
+        now_ms = wall_clock_ms()
+        try:
+            since_ms = moment_ms(since[:MAX_TEXT_CHARS], now_ms)
+        except (ValueError, OverflowError) as error:
+            raise QuestionError(f"{error}. Nothing was searched.") from error
         conditions = [Condition("agent", "=", agent[:MAX_TEXT_CHARS])] if agent else []
         conditions += [Condition.parse(where)] if where else []
-        question = Question(
-            moment_given(since), wall_clock_ms() + 1, conditions, text[:MAX_TEXT_CHARS].split(), most=MOST_ROWS + 1
-        )
+        question = Question(since_ms, now_ms + 1, conditions, text[:MAX_TEXT_CHARS].split(), most=MOST_ROWS + 1)
         with opened(self._settings) as store:
             rows = store.find(question)
         return rows[:MOST_ROWS], len(rows) > MOST_ROWS

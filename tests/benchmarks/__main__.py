@@ -13,7 +13,7 @@ from platform import machine
 from typing import Final
 
 from consumers.runtime.process import tune_collection
-from tests.benchmarks.console_load import measure_console
+from tests.benchmarks.console_load import measure_console, measure_console_process
 from tests.benchmarks.engine_cost import measure_engine, measure_memory, measure_recomputing, measure_scaling
 from tests.benchmarks.evaluator_cost import measure_backlog, measure_start
 from tests.benchmarks.figures import Figures, interpreter, say
@@ -38,6 +38,7 @@ ON_KAFKA: Final[dict[str, Callable[[Figures, str, Path], None]]] = {
     "partitions": measure_many_partitions,
     "ingest": measure_ingest,
     "observer": measure_observer,
+    "pages": measure_console_process,
 }
 ON_ITS_OWN: Final[dict[str, Callable[[Figures, Path], None]]] = {"runs": measure_runs, "recovery": measure_recovery}
 """Each has a folder of its own, and the last one a broker that it may break."""

@@ -1,40 +1,43 @@
-"""What the console costs: 5,000 running calls, 300 pages of them, 100 pages of calls that go on, and the end with all open.
-
-The site serves over real sockets to readers in another process; its calls are in memory, so that its own work is measured
-and not Kafka's.
-"""
+"""What the console costs: 5,000 running calls, 300 pages of them, 100 pages of calls that go on, and the end with all open."""
 
 import asyncio
 import multiprocessing
+import re
+import signal
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
 from multiprocessing.process import BaseProcess
-from typing import Final
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final
+from zlib import crc32
 
-import structlog
+import httpx2 as httpx
+from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
 from consumers.console.fleet import Fleet
 from consumers.console.pages import now_boxes
-from consumers.console.service import ConsoleRole
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import ConsoleSite
-from consumers.console.watched import WatchedCall
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import NO_LIMITS
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.http import HttpListener
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.scores.records import AnyScoreRecord
 from schemas.scores.running import EVERY_CALL, WantedCalls
+from tests.benchmarks.evaluator_cost import PARTITIONS, create_topics, environment, folded_of
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.traffic import interleaved, simulated_events
-from tests.support.calls.watched_calls import Input, scores_of
+from tests.chaos.load.load import LoadProcess
+from tests.integration.metrics_page import answer_of, total
+from tests.integration.processes import Process, started, wait_for
+from tests.support.calls.watched_calls import scores_of
 from tests.support.fakes.watched import HeldCalls
 
 CALLS: Final = 5_000
@@ -44,73 +47,165 @@ KINDS: Final = 30
 """Different calls that are simulated; the others are copies under other names."""
 CHANGES_PER_SECOND: Final = 1_000
 """Score records of one second: each call has one every five."""
-SECONDS: Final = 30.0
+SECONDS: Final = 60.0
+WARM_SECONDS: Final = 15.0
+"""Until the calls of the load have begun."""
 STEP_SECONDS: Final = 0.1
 REPEATS: Final = 5
 
 
 def measure_console(figures: Figures) -> None:
-    """Measures all of it."""
+    """Measures what it computes."""
     say()
-    say(f"The console: {CALLS:,} running calls, {PAGES} pages of them, {WATCHED} pages of calls")
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))  # without who opened which call
-    asyncio.run(_measure(figures))
-
-
-async def _measure(figures: Figures) -> None:
-    fleet, changes = _running_calls()
+    say(f"The console: {CALLS:,} running calls")
+    fleet = Fleet()
+    for record in _running_calls()[0]:
+        fleet.fold(record, 0, 0)
     _measure_list(figures, fleet)
-    async with _serving(fleet, {}) as (site, listener):
-        figures.add(
-            "console_first_byte_ms",
-            1_000 * await _first_byte_seconds(listener),
-            "first byte of the page of running calls",
-            "ms",
-            goal=500,
-        )
-        with _readers(listener, ["/live/now"] * PAGES):
-            await _until(lambda: len(site.streams) == PAGES)
-            share = await _share(_change(fleet, changes))
+
+
+def measure_console_process(figures: Figures, bootstrap: str, folder: Path) -> None:
+    """Measures a console as a process of its own on a real Kafka, and what an evaluator costs with and without one."""
+    say()
+    say(
+        f"A console as a process: {CALLS:,} running calls, {PAGES} pages of them; {WATCHED} pages of calls; processor time of the kernel"
+    )
+    _measure_pages(figures, environment(bootstrap, "pages."), folder)
+    _measure_watched(figures, environment(bootstrap, "watched."), folder)
+
+
+def _measure_pages(figures: Figures, variables: dict[str, str], folder: Path) -> None:
+    create_topics(variables["CALLGAUGE_BOOTSTRAP"], variables["CALLGAUGE_TOPIC_PREFIX"])
+    records, changes = _running_calls()
+    feed = Feed(variables)
+    for record in records:
+        feed.put(record)
+    feed.flush()
+    with _console(folder, variables) as (process, address):
+        with feed.running(changes):
             figures.add(
-                "console_now_core_share", 100 * share, f"{PAGES} pages of running calls, of a core", "%", goal=10
-            )
-            began = time.perf_counter()
-            site.streams.close()
-            await listener.stop()
-            figures.add(
-                "console_stop_seconds", time.perf_counter() - began, f"end with {PAGES} streams open", "s", goal=2
-            )
-    calls = {f"call-{number}": WatchedCall(f"call-{number}", NO_LIMITS, Redactor()) for number in range(WATCHED)}
-    async with _serving(Fleet(), calls) as (site, listener):
-        feed = _feed(calls)
-        await anext(feed)
-        with _readers(listener, [f"/live/calls/{name}" for name in calls]):
-            await _until(lambda: len(site.streams) == WATCHED)
-            figures.add(
-                "console_watched_core_share",
-                100 * await _share(feed),
-                f"{WATCHED} watched calls, of a core",
+                "console_reading_core_share",
+                _share(process),
+                f"{CHANGES_PER_SECOND:,} records/s are read, nobody looks, of a core",
                 "%",
-                goal=50,
+            )
+            figures.add(
+                "console_first_byte_ms",
+                1_000 * _first_byte_seconds(address),
+                "first byte of the page of running calls, wall clock",
+                "ms",
+                goal=500,
+            )
+            with _readers(address, ["/live/now"] * PAGES):
+                wait_for("the pages", lambda: total(process.metrics(), "callgauge_console_pages_open") == PAGES, 60)
+                figures.add(
+                    "console_now_core_share", _share(process), f"{PAGES} pages of running calls too", "%", goal=10
+                )
+                code, seconds = process.signalled(signal.SIGTERM)
+        assert code == 0, process.text
+        figures.add("console_stop_seconds", seconds, f"end with {PAGES} streams open, wall clock", "s", goal=2)
+
+
+def _measure_watched(figures: Figures, variables: dict[str, str], folder: Path) -> None:
+    bootstrap, prefix = variables["CALLGAUGE_BOOTSTRAP"], variables["CALLGAUGE_TOPIC_PREFIX"]
+    create_topics(bootstrap, prefix)
+    with started(folder / "evaluator.log", "run", "--roles", "evaluator", **variables) as evaluator:
+        page_of_evaluator = evaluator.metrics(60)
+        load = LoadProcess(
+            bootstrap, prefix, partitions=PARTITIONS, lines=2 * WATCHED, ramp_seconds=5, seed=7, poison=()
+        )
+        with ExitStack() as running_load:
+            running_load.callback(load.stop)
+            wait_for("events of the load", lambda: folded_of(page_of_evaluator)[0] > 0, 60)
+            time.sleep(WARM_SECONDS)
+
+            def event_us() -> float:
+                began, spent = folded_of(page_of_evaluator)[0], evaluator.processor_seconds
+                time.sleep(SECONDS)
+                return 1e6 * (evaluator.processor_seconds - spent) / (folded_of(page_of_evaluator)[0] - began)
+
+            alone_us = event_us()
+            with _console(folder, variables) as (process, address):
+                running = [
+                    each["conversation_id"] for each in _asked(f"{address}/api/v1/calls?limit=1000&sort=began")["calls"]
+                ]
+                names = [name for name in running[::-1] if not name.startswith("probe")][:WATCHED]
+                with _readers(address, [f"/live/calls/{name}" for name in names]):
+                    wait_for(
+                        "the calls",
+                        lambda: total(process.metrics(), "callgauge_console_calls_watched") == len(names),
+                        60,
+                    )
+                    figures.add(
+                        "console_watched_core_share",
+                        _share(process),
+                        f"{len(names)} watched calls, of a core",
+                        "%",
+                        goal=50,
+                    )
+                    beside_us = event_us()
+            figures.add("evaluator_alone_us", alone_us, "an event costs the evaluator, without a console", "us")
+            figures.add(
+                "evaluator_beside_console_ratio", beside_us / alone_us, "with one, times as much", "x", goal=1.02
             )
 
 
-def _running_calls() -> tuple[Fleet, deque[AnyScoreRecord]]:
-    """Calls two thirds on their way, and further records of them, to be taken again and again."""
+class Feed:
+    """Writes score records."""
+
+    def __init__(self, variables: dict[str, str]) -> None:
+        self._producer = Producer(
+            {"bootstrap.servers": variables["CALLGAUGE_BOOTSTRAP"], "linger.ms": 5, "log_level": 0}
+        )
+        self._topic = f"{variables['CALLGAUGE_TOPIC_PREFIX']}scores"
+
+    def put(self, record: AnyScoreRecord) -> None:
+        key = record.conversation_id.encode()
+        self._producer.produce(self._topic, record.model_dump_json().encode(), key, partition=crc32(key) % PARTITIONS)
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        assert self._producer.flush(60) == 0
+
+    @contextmanager
+    def running(self, changes: deque[AnyScoreRecord]) -> Iterator[None]:
+        """Writes changes all the time, each call's in turn."""
+        ended = Event()
+
+        def write() -> None:
+            for revision in count(1_000):
+                for _ in range(int(CHANGES_PER_SECOND * STEP_SECONDS)):
+                    record = changes.popleft()
+                    changes.append(record)
+                    self.put(record.model_copy(update={"caused_at_ms": wall_clock_ms(), "revision": revision}))
+                if ended.wait(STEP_SECONDS):
+                    return
+
+        writing = Thread(target=write)
+        writing.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            writing.join()
+
+
+def _running_calls() -> tuple[list[AnyScoreRecord], deque[AnyScoreRecord]]:
+    """The records of calls two thirds on their way, and further ones, to be taken again and again."""
     kinds = []
     for seed in range(KINDS):
         arrivals = [each for each in _arrivals(seed) if isinstance(each, Arrival)]
         scores = scores_of(arrivals[: len(arrivals) * 2 // 3])
         kinds.append([record for record in scores if record.name not in {"closed", "call"}])
-    fleet, changes, now_ms = Fleet(), deque[AnyScoreRecord](), wall_clock_ms()
+    all_records, changes, now_ms = list[AnyScoreRecord](), deque[AnyScoreRecord](), wall_clock_ms()
     for number in range(CALLS):
         records = kinds[number % KINDS]
         name, late_ms = f"conversation-{number:05}", now_ms - records[-1].caused_at_ms - number % 5_000
         for record in records:
             moved = record.model_copy(update={"conversation_id": name, "caused_at_ms": record.caused_at_ms + late_ms})
-            fleet.fold(moved, 0, 0)
+            all_records.append(moved)
         changes.append(moved)
-    return fleet, changes
+    return all_records, changes
 
 
 def _arrivals(seed: int) -> Iterable[object]:
@@ -140,86 +235,42 @@ def _instruments() -> Instruments:
     return Instruments(CollectorRegistry(), ["console"])
 
 
-@asynccontextmanager
-async def _serving(fleet: Fleet, calls: dict[str, WatchedCall]) -> AsyncIterator[tuple[ConsoleSite, HttpListener]]:
-    instruments = _instruments()
-    settings = ConsoleSettings(port=0)
-    role = ConsoleRole.__new__(ConsoleRole)  # its ticks and its bounds alone: nothing is read
-    role._settings, role._instruments, role._fleet = settings, instruments, fleet
-    role._site = ConsoleSite(settings, fleet, HeldCalls(calls), None, Redactor(), instruments, "1")
-    listener = role._at(0)
-    await listener.start()
-    ticking = asyncio.create_task(role._tick())
-    try:
-        yield role._site, listener
-    finally:
-        ticking.cancel()
-        role._site.streams.close()
-        await listener.stop()
+@contextmanager
+def _console(folder: Path, variables: dict[str, str]) -> Iterator[tuple[Process, str]]:
+    with started(
+        folder / "console.log", "run", "--roles", "console", CALLGAUGE_CONSOLE__PORT="0", **variables
+    ) as process:
+        found = wait_for("the console", lambda: re.search(r"console_listens.*?address=(\S+)/", process.text), 60)
+        ready = process.metrics(60).replace("/metrics", "/readyz")
+        wait_for("scores that are read", lambda: answer_of(ready).status_code == 200, 120)
+        yield process, found[1]
 
 
-async def _first_byte_seconds(listener: HttpListener) -> float:
-    """The longest of some, one after the other."""
-    host, _, port = listener.address.removeprefix("http://").partition(":")
-    longest = 0.0
+def _first_byte_seconds(address: str) -> float:
+    """The shortest of some, one after the other: other work on the machine only adds to it."""
+    shortest = float("inf")
     for _ in range(REPEATS):
         began = time.perf_counter()
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(f"GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
-        await reader.read(1)
-        longest = max(longest, time.perf_counter() - began)
-        writer.close()
-    return longest
+        with httpx.stream("GET", f"{address}/", timeout=60) as answer:
+            next(answer.iter_raw())
+        shortest = min(shortest, time.perf_counter() - began)
+    return shortest
 
 
-async def _share(work: AsyncIterator[None]) -> float:
-    """Processor time of this process while it serves and this work is done, as a share of a core."""
-    began, spent = time.perf_counter(), time.process_time()
-    while time.perf_counter() - began < SECONDS:
-        await anext(work)
-        await asyncio.sleep(STEP_SECONDS)
-    return (time.process_time() - spent) / (time.perf_counter() - began)
+def _asked(url: str) -> Any:
+    return httpx.get(url, timeout=60).raise_for_status().json()
 
 
-async def _change(fleet: Fleet, changes: deque[AnyScoreRecord]) -> AsyncIterator[None]:
-    for revision in count(1_000):
-        for _ in range(int(CHANGES_PER_SECOND * STEP_SECONDS)):
-            record = changes.popleft()
-            changes.append(record)
-            moved = record.model_copy(update={"caused_at_ms": wall_clock_ms(), "revision": revision})
-            fleet.fold(moved, 0, 0)
-        yield
-
-
-async def _feed(calls: dict[str, WatchedCall]) -> AsyncIterator[None]:
-    """Gives the calls their events in real time, each begun at another moment before."""
-    queues: dict[str, deque[Input]] = {}
-    began_ms = wall_clock_ms()
-    for number, name in enumerate(calls):
-        traffic = interleaved([simulated_events(number % KINDS)])
-        first_ms = traffic[0][1].timestamp
-        late_ms = began_ms - first_ms - 1_000 * (number % 60)
-        for _, record in traffic:
-            record.timestamp += late_ms
-            record.key = name.encode()
-        queues[name] = deque(traffic)
-    while True:
-        now_ms = wall_clock_ms()
-        for name, queue in queues.items():
-            while queue and queue[0][1].timestamp <= now_ms:
-                calls[name].take_event(*queue.popleft())
-        yield
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # nothing tells of it
-            await asyncio.sleep(STEP_SECONDS)  # nothing tells of it
+def _share(process: Process) -> float:
+    """Processor time of the process, as a share of a core in percent."""
+    began, spent = time.perf_counter(), process.processor_seconds
+    time.sleep(SECONDS)
+    return 100 * (process.processor_seconds - spent) / (time.perf_counter() - began)
 
 
 @contextmanager
-def _readers(listener: HttpListener, paths: list[str]) -> Iterator[BaseProcess]:
-    host, _, port = listener.address.removeprefix("http://").partition(":")
+def _readers(address: str, paths: list[str]) -> Iterator[BaseProcess]:
+    host, _, port = address.removeprefix("http://").partition(":")
     process = multiprocessing.get_context("spawn").Process(target=_read, args=(host, int(port), paths), daemon=True)
     process.start()
     try:

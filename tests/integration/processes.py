@@ -67,6 +67,11 @@ class Process:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
+    def resident_bytes(self) -> int:
+        """Memory that it holds now."""
+        return int(Path(f"/proc/{self._popen.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    @property
     def waited_seconds(self) -> float:
         """How long its main thread was ready to run and had no processor, as the kernel counts it."""
         return int(Path(f"/proc/{self._popen.pid}/schedstat").read_text().split()[1]) / 1e9

@@ -31,6 +31,7 @@ BROKER: Final = "make kafka PORT=9092"
 NEED_A_BROKER: Final = (
     "docs/console.md",
     "docs/history.md",
+    "docs/on-call.md",
     "docs/sources/http.md",
     "docs/sources/elevenlabs.md",
     "docs/sources/kafka.md",
@@ -42,6 +43,9 @@ NEED_A_BROKER: Final = (
 """Pages whose reader has one; README starts its own."""
 HAVE_READ: Final = {"docs/questions.md": "docs/events.md"}
 """The page whose files the reader of a page has saved already."""
+
+RUN_ALREADY: Final = ("docs/on-call.md",)
+"""Pages whose reader has topics and `callgauge run`."""
 
 RUN_UNTIL_STOPPED: Final = {
     "make demo": "curl -sf localhost:8080/metrics | grep -q ^callgauge_turn_response_latency_seconds_count",
@@ -64,7 +68,6 @@ NOT_RUN: Final = {
     "docs/sources/livekit.md: from callgauge_livekit import attach": "needs an agent: tests/integration/test_livekit_observer.py",
     "README.md: from pipecat_callgauge import CallgaugeObserver": "needs a bot: tests/integration/test_pipecat_readme.py",
     "docs/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'": "names a place of the reader's; tests/integration/test_otlp.py has the rest",
-    "docs/sources/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'": "names a place of the reader's; the tests have the packages",
     "docs/python.md: from openai import OpenAI": "needs a key: tests/unit/streamer/test_notebook.py asks other judges",
     "docs/sources/agent-inspect.md: callgauge score traces.jsonl --format agent-inspect --judge ":
         "needs a judge with a key: tests/unit/streamer/agent_inspect",
@@ -189,6 +192,9 @@ def test_the_blocks_of_a_page_run_as_they_are(page: str, tmp_path: Path) -> None
         reader = Reader(tmp_path, network, ended)
         if page in NEED_A_BROKER:
             reader.run(BROKER)
+        if page in RUN_ALREADY:
+            for command in ("callgauge topics create", "callgauge run"):
+                reader.run(command)
         saved = [block for block in blocks_of(HAVE_READ.get(page, page)) if block.saved_as]
         for block in [*saved, *_pasted(page)]:
             reader.paste(block)

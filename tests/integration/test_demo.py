@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.integration.metrics_page import total
+from tests.integration.metrics_page import page, total
 from tests.integration.processes import COMMAND, started, wait_for
 from tests.support.patience import patient
 
@@ -24,6 +24,17 @@ def test_a_call_is_seen_within_ten_seconds_and_ctrl_c_ends_it_at_once(tmp_path: 
         assert seconds < patient(AT_ONCE_SECONDS)
         assert exit_code in {0, 130}
         assert "Traceback" not in demo.text
+
+
+def test_calls_that_are_over_are_on_the_page_of_past_ones_and_gone_with_the_demo(tmp_path: Path) -> None:
+    environment = {"TMPDIR": str(tmp_path), "CALLGAUGE_CONSOLE__PORT": "0", "CALLGAUGE_JUDGE__ENABLED": "false"}
+    with started(tmp_path / "demo.log", "demo", "--http-port", "0", "--calls", "12", **environment) as demo:
+        found = wait_for("its page", lambda: re.search(r"See the calls: (\S+)", demo.text), 30)
+        past = f"{found[1]}past"
+        wait_for("a past call", lambda: 'href="./calls/' in page(past, "text/html"), 120)
+        assert list(tmp_path.glob("callgauge-demo-*/*"))
+        demo.signalled(signal.SIGINT)
+    assert list(tmp_path.glob("callgauge-demo-*")) == []
 
 
 def test_goals_move_within_a_minute(tmp_path: Path) -> None:

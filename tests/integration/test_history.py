@@ -131,7 +131,7 @@ async def test_a_call_is_labelled_and_forgotten_for_good(
     history = environment | {"CALLGAUGE_HISTORY__FOLDER": str(folder)}
     with started(tmp_path / "history.log", "run", "--roles", "history", **history) as role:
         role.metrics(SECONDS)
-        wait_for("both calls", lambda: found(folder) == ["kept-call", "bad-call"], SECONDS)
+        wait_for("both calls", lambda: found(folder) == ["bad-call", "kept-call"], SECONDS)
         (row,) = json.loads(find(folder, "--label", "false-alarm"))
         (said,) = row["annotations"]
         assert (row["conversation_id"], said["by"], said["note"]) == ("bad-call", "anna", "she gave [EMAIL]")

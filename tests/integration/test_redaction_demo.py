@@ -5,14 +5,18 @@ pages, logs, output of commands, and the prompts that the model got.
 """
 
 import asyncio
+import contextlib
 import json
+import re
 import signal
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
+import httpx2 as httpx
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -277,9 +281,15 @@ class Demo:
                 name: running.enter_context(
                     started(self.folder / f"{name}.log", "run", "--roles", name, **{**self.environment, **more})
                 )
-                for name, more in (("evaluator", {}), ("exporter", {}), ("judge", {"CALLGAUGE_LOG_FORMAT": "json"}))
+                for name, more in (
+                    ("evaluator", {}),
+                    ("exporter", {}),
+                    ("judge", {"CALLGAUGE_LOG_FORMAT": "json"}),
+                    ("console", {"CALLGAUGE_CONSOLE__PORT": "0"}),
+                )
             }
             addresses = {name: self._address(process) for name, process in roles.items()}
+            console = ConsolePages(roles["console"])
             self._put()
             self._counted(addresses["evaluator"], "callgauge_quarantined_total", len(poison(0)))
             self._counted(addresses["exporter"], "callgauge_calls_ended_total", len(CALLS))
@@ -288,6 +298,7 @@ class Demo:
                 lambda: len(list(self._files.glob("*.json"))) == len(CALLS),
                 PATIENCE_SECONDS,
             )
+            self.found |= console.read()
             for name, address in addresses.items():
                 self.found[f"/metrics of the {name}"] = page(address, "application/openmetrics-text; version=1.0.0")
                 for metric in ("callgauge_redactions_total", "callgauge_judge_redactions_total"):
@@ -370,6 +381,45 @@ class Demo:
         self.found["page of the report"] = html.read_text()
 
 
+class ConsolePages:
+    """All that the console shows of the calls: its pages and its API, and its streams from before the first event on."""
+
+    def __init__(self, process: Process) -> None:
+        line = wait_for(
+            "the console", lambda: re.search(r"console_listens.*?address=(\S+)/", process.text), PATIENCE_SECONDS
+        )
+        self._address = line[1]
+        self._streamed: dict[str, list[str]] = {"/live/now": [], "/api/v1/stream": []}
+        self._following = [Thread(target=self._follow, args=(path,), daemon=True) for path in self._streamed]
+        for each in self._following:
+            each.start()
+        wait_for("the streams", lambda: all(self._streamed.values()), PATIENCE_SECONDS)
+
+    def read(self) -> dict[str, str]:
+        """By address what was answered, once each call is closed."""
+        wait_for(
+            "the end on the stream",
+            lambda: "".join(self._streamed["/api/v1/stream"]).count('"name":"closed"') >= 3,
+            PATIENCE_SECONDS,
+        )
+        paths = ["/", "/?text=cancel", "/calls/nobody", "/api/v1/calls", "/api/v1/fleet", "/api/v1/openapi.json"]
+        paths += [f"/{kind}/{name}" for name in CALLS for kind in ("calls", "parts/calls", "report", "api/v1/calls")]
+        paths += [f"/api/v1/calls/{name}/{part}" for name in CALLS for part in ("scores", "transcript")]
+        pages = {path: httpx.get(self._address + path, timeout=patient(PATIENCE_SECONDS)).text for path in paths}
+        for name in CALLS:
+            assert name in pages[f"/calls/{name}"]
+            assert "[CARD]" in pages[f"/api/v1/calls/{name}/transcript"] or "4539" in pages[f"/calls/{name}"]
+        return pages | {path: "".join(pieces) for path, pieces in self._streamed.items()}
+
+    def _follow(self, path: str) -> None:
+        with (
+            contextlib.suppress(httpx.HTTPError),  # the console ends it
+            httpx.stream("GET", self._address + path, timeout=patient(PATIENCE_SECONDS)) as answer,
+        ):
+            for piece in answer.iter_text():
+                self._streamed[path].append(piece)
+
+
 def told(*arguments: str, **environment: str) -> str:
     """The output of a command, on both streams, with any end.
 
@@ -400,7 +450,16 @@ def test_nothing_that_was_planted_is_in_anything_that_is_written_or_shown(run_de
     demo = run_demo(redacts=True)
     assert leaks(demo.found) == {}
     for tag in ("[CARD]", "[PHONE]", "[EMAIL]", "[IBAN]", "[BIRTH_DATE]", "[BOOKING_CODE]"):
-        for place in ("topic judge.requests", "topic transcripts", "prompts", "transcript", "page of the report"):
+        for place in (
+            "topic judge.requests",
+            "topic transcripts",
+            "prompts",
+            "transcript",
+            "page of the report",
+            f"/calls/{CALLS[0]}",
+            f"/api/v1/calls/{CALLS[1]}/transcript",
+            f"/report/{CALLS[0]}",
+        ):
             assert tag in demo.found[place], (tag, place)
     assert "[CARD]" in demo.found["topic judge.verdicts"]
     assert "[CARD]" in demo.found["topic quarantine"]

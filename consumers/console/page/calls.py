@@ -516,6 +516,11 @@ class ReportedCall:
         judged = {record.turn for record in self.of(ProgressScore)}
         return [row.turn for row in self.rows if row.turn is not None and row.turn >= 1 and row.turn not in judged]
 
+    def is_rated_later(self, row: TurnValues) -> bool:
+        """Whether a judge's ratings of a turn that are not there are still to come: judges are asked about a turn that was left."""
+        is_left = self.is_over or row is not self.rows[-1] or row.outcome is not None
+        return self.closed is None and is_left and (row.turn or 0) >= 0
+
     def shown(self, text: str, most: int = MOST_CHARS) -> str:
         """A text of the call as a person may see it."""
         return shortened(self._redactor.redact(text), most)

@@ -27,7 +27,15 @@ _KEPT: Final = "\n\t\xa0\xad\u200c\u200d\u2002\u2003\u2007\u2009\u202f\u3000"
 """Line breaks, the spaces of typography, and what joins or parts letters in the scripts of Persia and India."""
 _FILTERS: Final = (
     *(drawing.anchor_in_words, drawing.clock, drawing.counted, drawing.duration, drawing.in_words),
-    *(drawing.number, drawing.outcome, drawing.percent, drawing.seconds, drawing.seconds_if_known, drawing.title),
+    *(
+        drawing.number,
+        drawing.outcome,
+        drawing.percent,
+        drawing.seconds,
+        drawing.seconds_if_known,
+        drawing.time_of_day,
+        drawing.title,
+    ),
 )
 
 

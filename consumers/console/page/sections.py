@@ -50,6 +50,7 @@ from consumers.engine.turns.eva_text import (
 from consumers.engine.turns.timeline import PairedUse
 from schemas.closed_sets import FAILED_USES, TURN_JUDGES, Anchor, CloseReason, Speaker, ToolOutcome
 from schemas.goals.goal_set import GoalSet
+from schemas.metrics.exporter import USED_AMOUNTS
 from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 from schemas.scores.records import (
     AgentErrorsFact,
@@ -64,6 +65,7 @@ from schemas.scores.records import (
     ProgressScore,
     Result,
     Scored,
+    ServiceUse,
     StageLatency,
     StallFact,
     SubgoalScore,
@@ -374,9 +376,9 @@ def _score_cell(
     call: ReportedCall, row: TurnValues, name: str, part: ScorePart | None, names: Sequence[str]
 ) -> tuple[str | None, str, str | None]:
     """How a result looks in the table, its text, and why, with what it was before; a judge's rating that other turns have is
-    pending while the call is open.
+    pending once a judge is asked.
     """
-    if part is None and name in _RATINGS and not call.is_over:
+    if part is None and name in _RATINGS and call.is_rated_later(row):
         return "unscored", "Pending", "a judge is asked"
     kind, text, reason = _result_cell(call, part)
     was = None if part is None or part.result is None else call.earlier(row, lambda each: _part_text(each, name))
@@ -806,6 +808,38 @@ def speech(call: ReportedCall) -> Markup | None:
     )
 
 
+# What the agent's models used and cost, and what its framework notes.
+
+
+def told(call: ReportedCall) -> Markup | None:
+    """The uses and the notes; None without any."""
+    whole = call.whole
+    if whole is None or not (whole.uses or whole.notes):
+        return None
+    uses = [
+        (
+            use.kind,
+            call.shown(use.provider or "not known"),
+            call.shown(use.model or "not known"),
+            _used(use),
+            _cost(use.cost),
+        )
+        for use in whole.uses or ()
+    ]
+    notes = [(note.turn, call.shown(note.in_words)) for note in whole.notes or ()]
+    cost = _cost(whole.cost.value if isinstance(whole.cost, Scored) else None)
+    return render("told.html", call=call, uses=uses, notes=notes, cost=cost)
+
+
+def _used(use: ServiceUse) -> str:
+    amounts = ((name, getattr(use, name)) for name in USED_AMOUNTS)
+    return ", ".join(f"{amount:,.10g} {in_words(name)}" for name, amount in amounts if amount)
+
+
+def _cost(cost: float | None) -> str:
+    return "not known: no price" if cost is None else f"{cost:.6g}"
+
+
 # The timeline of a call: a lane for each speaker, overlaps, silences, tools, and links to the turns.
 #
 # Its width grows with the call, and it scrolls in a box of its own. Marks less than a pixel apart are drawn as one.
@@ -1006,6 +1040,8 @@ _MARKS: Final = {
     LIKELY_INTERRUPTION: "likely interrupted",
 }
 """EVA's marks in texts, and what is said beside the words instead."""
+_GUESSES: Final = frozenset({_MARKS[CUT_OFF_BY_USER], _MARKS[LIKELY_INTERRUPTION]})
+"""What need not be said of an answer that the user did interrupt."""
 
 
 class Entry(NamedTuple):
@@ -1115,13 +1151,26 @@ def _entries(heard: TurnHeard, at_items: Mapping[tuple[int, int], Sequence[str]]
             label, otherwise = "The user meant to say", heard.meant_by_user
         elif place == last.get(Speaker.ASSISTANT):
             label, otherwise = "The user heard", heard.heard_by_user
+        otherwise = None if otherwise is None else unmarked(otherwise)
         tags = dict.fromkeys(at_items.get((heard.turn, place), ()))
         words = item.text if isinstance(item, Said) else ""
         for mark, text in _MARKS.items():
             if mark in words:
                 words = words.replace(mark, "").strip()
-                tags[text] = None
+                if not (text in _GUESSES and _INTERRUPTIONS[Speaker.USER][0] in tags):
+                    tags[text] = None
         yield Entry(item, words, tuple(tags), label, otherwise)
+
+
+def unmarked(text: str) -> str:
+    """A text without EVA's marks, for people.
+
+    >>> unmarked("[user interrupts] Yes, but [likely cut off by user] no")
+    'Yes, but no'
+    """
+    for mark in _MARKS:
+        text = text.replace(mark, "")
+    return " ".join(text.split())
 
 
 # A call as one article: its figures, what stands out, and the sections.
@@ -1139,6 +1188,7 @@ SECTIONS: Final = {
     "Wait for the answer, by turn": latency,
     "Progress": progress,
     "Speech": speech,
+    "Models and notes": told,
     "Scores": scores,
     "Transcript": transcript,
 }

@@ -13,6 +13,7 @@ from consumers.engine.measures.eva import EvaScores, Metrics, metric_fields, met
 from consumers.engine.measures.eva_timing import NOT_ANSWERED, TurnValue
 from consumers.engine.measures.stages import STAGES, StageLatencies, StageReading
 from consumers.engine.measures.talk import MAX_RUNNING_WORK, Speech, Talk, speech_of, talk_of
+from consumers.engine.measures.told import Notes, Use, cost_of, uses_of
 from consumers.engine.measures.words import CallDifferences, TranscriptErrors, TurnDifferences
 from consumers.engine.records import (
     HASH_BITS,
@@ -25,6 +26,7 @@ from consumers.engine.records import (
     hash_of,
     result_of,
 )
+from consumers.engine.turns.bot import TokenUsage
 from consumers.engine.turns.heard import HeardSides, HeardTurn, HeardTurns
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from consumers.engine.turns.timeline import EVA_DIGITS, MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
@@ -343,6 +345,8 @@ class CallMeasured(NamedTuple):
         latencies: By anchor, the latencies of the turns that have one, in ms; at the close.
         unscored_turns: By value, the number of turns without it, by reason; at the close.
         is_over: Whether the call is over.
+        uses: What the agent's models used.
+        notes: The fields of the notes of its framework.
     """
 
     through_turn: int
@@ -355,6 +359,8 @@ class CallMeasured(NamedTuple):
     latencies: Mapping[Anchor, Sequence[float]]
     unscored_turns: Mapping[str, Mapping[UnscoredReason, int]]
     is_over: bool
+    uses: Sequence[Use] = ()
+    notes: Sequence[Mapping[str, Any]] = ()
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -370,6 +376,7 @@ class CallMeasured(NamedTuple):
             self.goals,
             tuple((anchor, tuple(latencies_ms)) for anchor, latencies_ms in sorted(self.latencies.items())),
             tuple((name, tuple(sorted(counts.items()))) for name, counts in sorted(self.unscored_turns.items())),
+            *((tuple(map(tuple, self.uses)), tuple(map(_plain, self.notes))) if self.uses or self.notes else ()),
         )
 
     def fields(self) -> Fields:
@@ -386,6 +393,10 @@ class CallMeasured(NamedTuple):
             "unscored_turns": self.unscored_turns,
         }
         fields |= {kind.value: rating_fields(*rated) for kind, rated in self.ratings.items()}
+        if self.uses:
+            fields |= {"uses": [use.fields() for use in self.uses], "cost": cost_of(self.uses)}
+        if self.notes:
+            fields["notes"] = self.notes
         if self.goals is not None:
             fields["tool_correctness"] = _result(self.goals.tool_correctness)
             fields["expected_tool_calls"] = tuple(map(_expected_tool, self.goals.expected_tool_calls)) or None
@@ -460,11 +471,14 @@ class Measures:
     Attributes:
         stages: Latencies of the stages of each answer.
         eva: EVA's metrics.
+        notes: What the agent's framework tells beside its events.
     """
 
     def __init__(self, revisions: Revisions, limits: Limits, ratings: Ratings) -> None:
         self.stages = StageLatencies(limits)
         self.eva = EvaScores(ratings)
+        self.notes = Notes()
+        self._prices = limits.prices
         self._revisions = revisions
         self._ratings = ratings
         self._transcripts = TranscriptErrors()
@@ -548,7 +562,8 @@ class Measures:
         records: list[TurnValues | CallValues | None] = [
             self._turns.withdraw(turn, cause) for turn in gone if turn is not None
         ]
-        for number, turn in heard.turns(turns).items():
+        there = heard.turns(turns)
+        for number, turn in there.items():
             may_differ = number in changed or number >= heard.current or turn.rests_on_open_sound
             records.append(self._turns.make(live, heard, number, cause, end_ms, is_final=True, may_differ=may_differ))
         counted = heard.numbers()
@@ -563,13 +578,16 @@ class Measures:
             self._turns.latencies,
             self._turns.unscored,
             is_over=True,
+            uses=uses_of(self.stages.used, self._recorded_uses(live, turns), self._prices),
+            notes=self.notes.fields(there.values()),
         )
         records.append(call_record(self._revisions, measured, cause, is_final=True))
         return [record for record in records if record is not None]
 
     def closing_counts(self) -> list[Count]:
         """Counts for the metrics, once every final value is there."""
-        return [*self.stages.drain_counts(), *self.eva.closing_counts()]
+        full = [Count("callgauge_limits_hit_total", ("notes",))] if self.notes.is_full else []
+        return [*self.stages.drain_counts(), *self.eva.closing_counts(), *full]
 
     def _measure(self, live: LiveCall, cause: Cause) -> list[TurnValues]:
         """The records of the changed turns that were left; other changed turns wait until they are left."""
@@ -630,6 +648,10 @@ class Measures:
         for record in records:
             live.announce(cause.broker_ms, out)
             out.append(PublishScore(record))
+
+    def _recorded_uses(self, live: LiveCall, turns: Iterable[int]) -> list[Mapping[str, TokenUsage]]:
+        record = live.record
+        return [] if record is None else [record.recorded(turn).usage for turn in turns]
 
     def _fold_recorded(self, live: LiveCall, turns: Iterable[int]) -> None:
         """Folds the values of an ElevenLabs agent's record for these turns; a turn that it lacks has none."""

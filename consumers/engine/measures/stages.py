@@ -19,6 +19,7 @@ from schemas.closed_sets import Anchor, InputSource
 from schemas.events.audit import AuditLlmCall
 from schemas.events.pipecat import FunctionCallRecord, ObserverRecord, PipecatMetric
 from schemas.scores.latency_stages import (
+    AMOUNT_METRICS,
     BUSY_TIMES,
     CONTRIBUTIONS,
     CONVAI_METRICS,
@@ -32,9 +33,11 @@ from schemas.scores.latency_stages import (
     PIPECAT_METRICS,
     SEVERAL,
     TOKEN_METRICS,
+    ServiceKind,
     Several,
     Stage,
     StageSource,
+    provider_of,
     service_kind,
 )
 from schemas.units import MS_PER_SECOND
@@ -70,12 +73,17 @@ class Measured(NamedTuple):
 
 
 class Used(NamedTuple):
-    """Tokens that a model used. All sources count the same ones, and those of the lowest `rank` win: 0, 1 or 2."""
+    """What a model used: tokens, or an `amount` of characters or of seconds of sound. All sources count the same, and those of the
+    lowest `rank` win: 0, 1 or 2.
+    """
 
     at_s: float
     rank: int
     model: str
     usage: TokenUsage
+    kind: ServiceKind = ServiceKind.LLM
+    provider: str = ""
+    amount: float = 0.0
 
 
 class Findings:
@@ -109,13 +117,22 @@ class Findings:
         begun_s = end_s - seconds if begin_s is None else begin_s
         self.measured.append(Measured(begun_s, stage, source, float(seconds), rank, _text(model)))
 
-    def used_tokens(self, key: str, at_s: float, rank: int, model: Any, counts: Any) -> None:
+    def used_tokens(self, key: str, at_s: float, rank: int, model: Any, counts: Any, provider: str = "") -> None:
         """Adds counts of tokens under `key`."""
         usage = _token_usage(counts)
         if usage is None:
             self.unknown.append(key)
         elif any(usage):
-            self.used.append(Used(at_s, rank, _text(model), usage))
+            self.used.append(Used(at_s, rank, _text(model), usage, ServiceKind.LLM, provider))
+
+    def used_amount(
+        self, key: str, at_s: float, rank: int, model: Any, kind: ServiceKind, amount: Any, provider: str
+    ) -> None:
+        """Adds characters that were spoken, or seconds of sound that were transcribed."""
+        if not _is_number(amount) or not 0 <= amount <= MAX_TOKENS:
+            self.unknown.append(key)
+        elif amount:
+            self.used.append(Used(at_s, rank, _text(model), _NO_TOKENS, kind, provider, float(amount)))
 
 
 def findings_of(event: Any, time_ms: int) -> Findings | None:
@@ -149,7 +166,10 @@ def _metric(event: PipecatMetric, at_s: float, findings: Findings) -> None:
         key = f"{kind} {event.stage}"
         findings.took(key, stage, StageSource.PIPECAT, event.value, end_s=at_s, model=event.model)
     elif kind in TOKEN_METRICS:
-        findings.used_tokens(kind, at_s, 1, event.model, event.value)
+        findings.used_tokens(kind, at_s, 1, event.model, event.value, provider_of(event.processor or ""))
+    elif (counted := AMOUNT_METRICS.get(kind)) is not None:
+        amount = event.value.get("audio_seconds") if isinstance(event.value, Mapping) else event.value
+        findings.used_amount(kind, at_s, 1, event.model, counted, amount, provider_of(event.processor or ""))
 
 
 # Records of pipecat's observers.
@@ -168,9 +188,16 @@ def _service_latency(data: Any, at_s: float, findings: Findings) -> None:
 
 
 def _service_usage(data: Any, at_s: float, findings: Findings) -> None:
-    if isinstance(data, Mapping) and data.get("kind") == "llm":
-        at_s = _moment(data.get("timestamp"), at_s)
-        findings.used_tokens("service_usage llm", at_s, 0, data.get("model"), data)
+    kind = _KIND_OF_USAGE.get(_text(data.get("kind"))) if isinstance(data, Mapping) else None
+    if kind is None:
+        return
+    at_s, model = _moment(data.get("timestamp"), at_s), data.get("model")
+    provider = _text(data.get("provider")) or provider_of(_text(data.get("processor")))
+    if kind is ServiceKind.LLM:
+        findings.used_tokens("service_usage llm", at_s, 0, model, data, provider)
+    else:
+        name = "characters" if kind is ServiceKind.TTS else "audio_seconds"
+        findings.used_amount(f"service_usage {name}", at_s, 0, model, kind, data.get(name), provider)
 
 
 def _whole(stage: Stage, data: Any, at_s: float, findings: Findings) -> None:
@@ -252,6 +279,8 @@ def _llm_call(event: AuditLlmCall, at_s: float, findings: Findings) -> None:
         findings.used_tokens("llm_call usage", at_s, 2, event.model, event.usage)
 
 
+_KIND_OF_USAGE: Mapping[str, ServiceKind] = {kind.value.lower(): kind for kind in ServiceKind}
+_NO_TOKENS = TokenUsage()
 _READERS: Mapping[type, Callable[[Any, float, Findings], None]] = {
     PipecatMetric: _metric,
     AuditLlmCall: _llm_call,
@@ -708,11 +737,16 @@ class StageLatencies:
         recorded = None if record is None else record.recorded(number).usage
         return TurnMetrics(seconds, recorded or self._usage(number))
 
+    @property
+    def used(self) -> Sequence[Used]:
+        """What the models used, in the order of time, by all sources."""
+        return self._used
+
     def _usage(self, turn: int) -> Mapping[str, TokenUsage]:
         """Tokens by model. Several sources may count the same ones: the best of them wins."""
         from_s, until_s = self._windows.window(turn)
         first, last = (bisect_left(self._used, at_s, key=attrgetter("at_s")) for at_s in (from_s, until_s))
-        used = self._used[first:last]
+        used = [each for each in self._used[first:last] if each.kind is ServiceKind.LLM]
         best = min((each.rank for each in used), default=0)
         usage: dict[str, TokenUsage] = {}
         for each in used:

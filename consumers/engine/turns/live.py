@@ -265,15 +265,23 @@ class FunctionCalls:
     def __init__(self) -> None:
         self._tools = ReportedTools(InputSource.PIPECAT)
         self._heard: set[tuple[str, bool]] = set()
+        self._names: dict[str, str] = {}
+        self._nameless: dict[str, list[tuple[FunctionCall, int]]] = {}
         self._gave_way_at: BrokerMoment | None = None
+
+    @property
+    def nameless(self) -> int:
+        """Tools of which no event has the name; they are in no score."""
+        return len(self._nameless)
 
     def fold(
         self, call: FunctionCall, logged_ms: int, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
     ) -> None:
-        """Folds one event of a function call. `bot` is None where a simulated caller hears the call."""
-        call_id, name = call.tool_call_id, call.function_name
-        is_over = call.is_over
-        if call_id is None or name is None or not (is_over or call.is_in_progress):
+        """Folds one event of a function call. One event of several needs to have the name. `bot` is None where a simulated caller hears
+        the call.
+        """
+        call_id, is_over = call.tool_call_id, call.is_over
+        if call_id is None or not (is_over or call.is_in_progress):
             return
         at_ms = logged_ms if call.timestamp is None else int(call.timestamp * MS_PER_SECOND)
         if (call_id, is_over) not in self._heard:
@@ -281,7 +289,16 @@ class FunctionCalls:
             dead_air.note(SilenceKind.FUNCTION_SETTLED if is_over else SilenceKind.FUNCTION_CALLED, at_ms, at)
         if bot is None or self._gave_way_at is not None:
             return
-        if not is_over:
+        if call.function_name is None and call_id not in self._names:
+            self._nameless.setdefault(call_id, []).append((call, at_ms))
+            return
+        name = self._names.setdefault(call_id, call.function_name or "")
+        for earlier, earlier_ms in self._nameless.pop(call_id, ()):
+            self._use(bot, earlier, call_id, name, earlier_ms)
+        self._use(bot, call, call_id, name, at_ms)
+
+    def _use(self, bot: BotHistory, call: FunctionCall, call_id: str, name: str, at_ms: int) -> None:
+        if not call.is_over:
             self._tools.called(bot, call_id, name, at_ms, call.arguments)
         elif call.in_progress_at is not None:
             self._tools.called(bot, call_id, name, int(call.in_progress_at * MS_PER_SECOND), None)
@@ -299,6 +316,7 @@ class FunctionCalls:
         """
         if self._gave_way_at is None and bot is not None:
             self._tools.withdraw(bot)
+            self._nameless.clear()
         if self._gave_way_at is None or at < self._gave_way_at:
             self._gave_way_at = at
             dead_air.note(SilenceKind.FUNCTIONS_GAVE_WAY, 0, at)
@@ -407,6 +425,7 @@ class LiveCall:
         self._watermarks: dict[InputSource, int] = {}
         self.low_ms, self.settle_at_ms, self._has_announced = -inf, inf, False
         self._version: str | None = None
+        self._traceparent: str | None = None
         self._found: list[DeadAir] = []
         self._labels = LabelHistory()
         self.records = AgentRecords()
@@ -570,6 +589,11 @@ class LiveCall:
         """Folds pipecat's report of a tool's progress."""
         self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self.bot)
 
+    @property
+    def nameless_tools(self) -> int:
+        """Tools of which no event of pipecat has the name."""
+        return self._function_calls.nameless
+
     def agent_failed(self, time_ms: int, component: ServiceKind | None, out: list[Effect]) -> None:
         """Folds an error that the agent reports."""
         record = self.errors.fold(time_ms, component, Cause(time_ms, self.broker_ms))
@@ -618,10 +642,13 @@ class LiveCall:
         self._found += self.dead_air.reached(now_ms)
         self._declare_dead_air(out)
 
-    def set_labels(self, labels: CallLabels, version: str | None, broker_ms: int, out: list[Effect]) -> None:
-        """Sets the labels of the call, and the agent's version unless it is None; a change is published at once."""
-        if version is not None and version != self._version:
-            self._version = version
+    def set_labels(
+        self, labels: CallLabels, version: str | None, traceparent: str | None, broker_ms: int, out: list[Effect]
+    ) -> None:
+        """Sets the labels of the call, and the agent's version and the call's span unless they are None; a change is published at once."""
+        more = version or self._version, traceparent or self._traceparent
+        if more != (self._version, self._traceparent):
+            self._version, self._traceparent = more
             self._has_announced = False
         if labels != self._revisions.labels:
             self._revisions.labels = labels
@@ -635,10 +662,12 @@ class LiveCall:
             return
         self._has_announced = True
         subject = ("call_started", None, 0)
-        labels, version = self._revisions.labels.model_dump_json(), self._version
-        inputs = (labels,) if version is None else (labels, version)
+        labels, version, traceparent = self._revisions.labels.model_dump_json(), self._version, self._traceparent
+        inputs = tuple(known for known in (labels, version, traceparent) if known is not None)
         cause = Cause(None, broker_ms)
-        record = self._revisions.make(CallStartedFact, subject, TurnStatus.OPEN, inputs, cause, version=version)
+        record = self._revisions.make(
+            CallStartedFact, subject, TurnStatus.OPEN, inputs, cause, version=version, traceparent=traceparent
+        )
         if record is not None:
             out.append(PublishScore(record))
 

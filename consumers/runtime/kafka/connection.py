@@ -19,7 +19,7 @@ from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 from pydantic import BaseModel, ConfigDict, Field
 
 from consumers.runtime.kafka.batches import read_tolerantly
-from consumers.runtime.kafka.security import SecuritySettings
+from consumers.runtime.kafka.security import Mistake, SecuritySettings
 from consumers.runtime.kafka.token_file import TokenError
 from consumers.runtime.process import OperatorError, pause_unless
 from schemas.topics import MAX_BATCH_BYTES, MAX_TRANSACTION_MS
@@ -641,12 +641,13 @@ CONFIRM_SECONDS: Final = 2.0
 
 
 class LoginWatch:
-    """Finds out whether Kafka refuses new connections of this process."""
+    """Finds out whether Kafka refuses new connections of this process, and takes certificates that were written meanwhile."""
 
     def __init__(self, kafka: KafkaSettings, instruments: Instruments) -> None:
         self._kafka = kafka
         self._instruments = instruments
         self._refusal = ""
+        self._mistakes: Sequence[Mistake] = ()
 
     def problems(self) -> Sequence[str]:
         """Reasons why Kafka refuses new connections, for `/readyz`; none while it accepts them or does not answer."""
@@ -658,9 +659,20 @@ class LoginWatch:
             return
         while not stop.is_set():
             await pause_unless(stop, TRIAL_SECONDS)
+            self._read_certificates()
             if await self._is_refused() and not self._refusal:
                 await pause_unless(stop, CONFIRM_SECONDS)
                 await self._is_refused(confirms=True)
+
+    def _read_certificates(self) -> None:
+        before, self._mistakes = self._mistakes, self._kafka.security.read_certificates_anew()
+        if self._mistakes and self._mistakes != before:
+            log.error(
+                "certificates_not_usable",
+                problem="; ".join(f"security.{each.field}: {each.text}" for each in self._mistakes),
+                what_happens_now=f"Those from before are used. The files are read again every {TRIAL_SECONDS:.0f} s.",
+                what_to_do="Write certificate, key and CA that belong together.",
+            )
 
     async def _is_refused(self, *, confirms: bool = False) -> bool:
         try:
@@ -681,8 +693,8 @@ class LoginWatch:
             problem=f"The broker at {address} {refused.seen}.",
             what_happens_now="Connections that are open go on; once one is lost, what needs it waits. It is tried again every "
             f"{TRIAL_SECONDS:.0f} s.",
-            what_to_do=f"{refused.remedy} Passwords, keys and certificates are read at the start: restart callgauge when one "
-            "of its own has changed.",
+            what_to_do=f"{refused.remedy} A password is read at the start: restart callgauge when its own has "
+            "changed. Certificates and keys are read again before each try.",
         )
 
     def _let_in(self) -> None:

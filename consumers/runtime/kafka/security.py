@@ -1,7 +1,7 @@
 """TLS and logins of Kafka."""
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
@@ -134,6 +134,29 @@ class SecuritySettings(BaseModel):
             login = logins[self.mechanism]
             return {"security": login(self.username, self._password.get_secret_value(), **tls)}
         return {"security": BaseSecurity(**tls)}
+
+    def read_certificates_anew(self) -> Sequence[Mistake]:
+        """Lets new connections use the certificates and the key that the files have now. A CA that is no more in its file stays known.
+
+        Returns:
+            Why they cannot be used; then those from before stay.
+        """
+        if self._tls is None:
+            return ()
+        tried = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # a file that is half written would spoil the one in use
+        mistakes = tuple(self._load_files(tried))
+        if not mistakes:
+            mistakes = tuple(self._load_files(self._tls))
+        return mistakes
+
+    def _load_files(self, tls: ssl.SSLContext) -> Iterator[Mistake]:
+        if self.ca_file is not None:
+            try:
+                tls.load_verify_locations(self.ca_file)
+            except OSError as error:
+                yield Mistake("ca_file", _unreadable(error))
+        if self.cert_file is not None and self.key_file is not None:
+            yield from self._settle_certificate(tls, self.cert_file, self.key_file)
 
     def _settle_login(self) -> Iterator[Mistake]:
         has_login = self.protocol.startswith("SASL_")

@@ -22,8 +22,9 @@ from schemas.closed_sets import WebhookKind, WebhookOutcome
 from schemas.events.elevenlabs import RecordEntry
 from schemas.units import to_seconds
 from schemas.wire import MAX_INSTRUCTIONS_CHARS
-from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call
+from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call, without_spans
 from streamer.recordings.files import shown
+from streamer.recordings.spans import UnreadableSpansError
 from streamer.sources.http.receiving import Bodies, Body, Sender, Senders, UnreadBodyError, key_of, value_of
 from streamer.sources.replay import AGENT_RECORD, agent_event_name, compact_json
 from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
@@ -79,11 +80,15 @@ def records_of_delivery(content: bytes, sender: Sender, oldest_ms: float = 0) ->
     data = document.get("data", document)
     if not isinstance(data, Mapping):
         return _unread("", content, f"data: expected the record of a conversation, saw {shown(data)}")
-    record, conversation_id = _dated(data, document), data.get("conversation_id")
+    conversation_id = data.get("conversation_id")
     if not isinstance(conversation_id, str) or key_of(conversation_id) is None:
         return _unread("", content, f"data.conversation_id: expected the id of the call, saw {shown(conversation_id)}")
     try:
+        whole, span = without_spans(data)
+        record = _dated(whole, document)
         call = agent_call(record)
+    except UnreadableSpansError as error:
+        return _unread(conversation_id, content, f"data.otlp_traces: expected an export request of traces, saw {error}")
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         where, seen = ".".join(map(str, fault["loc"])), shown(fault["input"], str(fault["loc"][-1]))
@@ -98,6 +103,7 @@ def records_of_delivery(content: bytes, sender: Sender, oldest_ms: float = 0) ->
         "agent": call.agent,
         "tenant": sender.tenant or None,
         "instructions": _instructions_in(record),
+        **span,
     }
     records = [_control(conversation_id, started)]
     records += _agent_records(conversation_id, tuple({**event, "is_from_record": True} for event in call.events[:-1]))
@@ -183,9 +189,10 @@ def _record_of(conversation_id: str, value: bytes, time_ms: int | None = None) -
 
 
 def _control(conversation_id: str, event: Mapping[str, Any]) -> OutgoingRecord:
+    """An event about the call, on the topic of its others: so the labels come before what counts under them."""
     name, value = str(event["type"]), compact_json({key: value for key, value in event.items() if value is not None})
     return outgoing(
-        "audit",
+        "elevenlabs",
         conversation_id,
         value,
         name=name,

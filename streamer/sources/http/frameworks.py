@@ -240,13 +240,11 @@ def _realtime(kind: str, event: Mapping[str, Any], time_ms: float) -> Iterator[E
             yield tool_event(
                 "in_progress", time_ms, event.get("call_id"), function_name=event.get("name"), arguments=arguments
             )
-        case "conversation.item.create":  # the sender's own event with the answer of a tool, whose name the sender adds
+        case "conversation.item.create":  # the sender's own event with the answer of a tool; its call has the name
             item = _mapping(event.get("item"))
             if item.get("type") == "function_call_output":
                 result = parsed(item.get("output"))
-                yield tool_event(
-                    "completed", time_ms, item.get("call_id"), function_name=event.get("name"), result=result
-                )
+                yield tool_event("completed", time_ms, item.get("call_id"), result=result)
         case "error":
             yield {
                 "type": "error",

@@ -6,6 +6,7 @@ import binascii
 import re
 import time
 import uuid
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -451,10 +452,14 @@ class Batches:
 
 
 def _stream(event: dict[str, Any], attributes: Mapping[str, str]) -> Stream | None:
-    """The stream that the event names, or its CloudEvents type, or its own type."""
+    """The stream that the event names, or its CloudEvents type, or its own type. Start and end of a call go to the topic of what any
+    framework sends: in one topic the labels come before the events that count under them.
+    """
     named = event.pop("stream", None)
     if named is not None:
         return next((stream for stream in STREAMS if stream == named), None)
+    if event.get("type") in ("call_started", "call_ended"):
+        return "pipecat"
     return stream_of_type(attributes.get("type", "")) or stream_of(event)
 
 
@@ -519,18 +524,24 @@ class EventsRoute:
         if (wait_seconds := sender.wait_seconds()) > 0:
             text = f"More than {sender.settings.events_per_second} events a second on average; nothing was accepted."
             return self._refused(sender.tenant, IngestOutcome.LIMITED, 429, text, _retry(wait_seconds))
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
-            text = "Expected a body without Content-Encoding; nothing was accepted."
+        encoding = request.headers.get("content-encoding", "identity").lower()
+        if encoding not in ("identity", "gzip"):
+            text = f"Expected a body in gzip or without Content-Encoding, saw {encoding[:MAX_SHOWN_CHARS]!r}; nothing was accepted."
             return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 415, text)
+        unzips_to = MAX_BODY_BYTES if encoding == "gzip" else None
         try:
-            async with self._bodies.read(request, lambda _: MAX_BODY_BYTES) as body:
+            async with self._bodies.read(request, lambda _: MAX_BODY_BYTES, unzips_to=unzips_to) as body:
                 if body.is_whole:
                     return await self._taken(request, body.content, sender)
+        except zlib.error as error:
+            text = f"Expected a body in gzip, as its Content-Encoding says: {error}. Nothing was accepted."
+            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, text)
         except UnreadBodyError as error:
             text, headers = _UNREAD[error.reason]
             return self._refused(sender.tenant, IngestOutcome(error.reason), error.status, text, headers)
         sender.take(_cost(body.total_bytes))
-        text = f"Expected a body of at most {MAX_BODY_BYTES} bytes, saw {body.total_bytes}: send smaller batches."
+        saw = "more when unpacked" if unzips_to else str(body.total_bytes)
+        text = f"Expected a body of at most {MAX_BODY_BYTES} bytes, saw {saw}: send smaller batches."
         return self._refused(sender.tenant, IngestOutcome.TOO_LARGE, 413, text)
 
     async def _taken(self, request: Request, body: bytes, sender: Sender) -> Response:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ MAX_PENDING_BYTES: Final = 67_108_864
 MAX_DRAINED_BYTES: Final = 134_217_728
 """Bytes of one body that are read and dropped. A client that is cut while it still sends sees no answer; an hour of recorded
 sound in base64 has 80 MB."""
+_GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 class UnreadBodyError(Exception):
@@ -59,7 +61,12 @@ class Bodies:
 
     @asynccontextmanager
     async def read(
-        self, request: Request, most_bytes: Callable[[bytearray], int], on_piece: Callable[[bytes], None] | None = None
+        self,
+        request: Request,
+        most_bytes: Callable[[bytearray], int],
+        on_piece: Callable[[bytes], None] | None = None,
+        *,
+        unzips_to: int | None = None,
     ) -> AsyncIterator[Body]:
         """Reads a body to its end, and gives its room back afterwards. Of one that is too large, the beginning is kept.
 
@@ -67,17 +74,24 @@ class Bodies:
             request: The request.
             most_bytes: Returns how many bytes are kept, from the beginning of the body as far as it is known.
             on_piece: Called with each piece, in order, also with those that are dropped.
+            unzips_to: Most bytes that a body in gzip becomes: what is beyond them is dropped without becoming anything. None for
+                a body that is not compressed.
 
         Raises:
             UnreadBodyError: It was not read to its end.
+            zlib.error: It is not gzip, or ends too early.
         """
         kept, total_bytes = bytearray(), 0
+        unzipped = None if unzips_to is None else zlib.decompressobj(_GZIP)
         try:
             try:
                 async with asyncio.timeout(BODY_SECONDS):
                     async for piece in request.stream():
                         if on_piece is not None:
                             on_piece(piece)
+                        if unzipped is not None and unzips_to is not None:
+                            room = unzips_to + 1 - total_bytes
+                            piece = unzipped.decompress(piece, room) if room > 0 else b""
                         if total_bytes == (before := len(kept)):  # nothing was dropped so far
                             kept += piece
                         total_bytes += len(piece)
@@ -91,6 +105,8 @@ class Bodies:
                 raise UnreadBodyError("too_slow") from None
             except ClientDisconnect:
                 raise UnreadBodyError("gone") from None
+            if unzipped is not None and unzips_to is not None and total_bytes <= unzips_to and not unzipped.eof:
+                raise zlib.error("it ends too early")
             yield Body(bytes(kept), total_bytes)
         finally:
             self.pending_bytes -= len(kept)

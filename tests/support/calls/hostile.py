@@ -35,8 +35,9 @@ _VALUES: Final[tuple[Any, ...]] = (
 )  # fmt: skip
 _VERDICT: Final[Json] = {
     "type": "judge_verdict", "timestamp": _AT_MS, "request_id": "r1", "conversation_id": "c1", "kind": "subgoal", "turn": 1,
-    "goal_set": {"id": "g", "hash": "h"}, "subgoal_id": "s1", "input_hash": "h", "prompt_version": "1", "cost": 0.1,
-    "result": {"kind": "scored", "value": 1.0}, "votes": {"complete": 3}, "answers": [{"outcome": "answered", "text": "C"}],
+    "goal_set": {"id": "g", "digest": "h"}, "subgoal_id": "s1", "input_hash": "h", "prompt_version": "1", "cost": 0.1,
+    "result": {"outcome": "judged", "is_completed": True}, "votes": {"complete": 3},
+    "answers": [{"trial": 1, "outcome": "answered", "grade": True}],
     "confidence": 1.0, "model": "m", "tokens": {"prompt": 10, "cached": 0, "answer": 5}, "requests": 3, "latency_ms": 900,
 }  # fmt: skip
 _TOOLS: Final[Json] = {
@@ -124,7 +125,7 @@ class Hostile:
                     (None, b"", b"k" * 5_000, b"\xff\xfe", b"\x00", b"good\xe2\x80\x8b-0", b"Good-0", b"\x1b[2J\n")
                 )
             elif odd < 0.06:
-                key, value = f"{GOOD}-{rng.randrange(4)}".encode(), value[: rng.randrange(len(value))].rstrip(b"}")
+                key, value = f"{GOOD}-{rng.randrange(4)}".encode(), value[: rng.randrange(len(value) + 1)].rstrip(b"}")
             yield HostileRecord(source, key, None if odd > 0.995 else value, self._record_headers())
 
     def bodies(self, count: int) -> Iterator[HostileBody]:

@@ -16,19 +16,24 @@ class HeldCalls(WatchedCalls):
         calls: By id.
         pages: Pages that are open.
         left: Set once a page was closed.
+        began_ms: When the call that was opened last is said to have begun.
     """
 
     def __init__(self, calls: Mapping[str, WatchedCall], most: int = 1_000) -> None:
         self.calls = dict(calls)
         self.pages = 0
         self.left = asyncio.Event()
+        self.began_ms: int | None = None
         self._most_pages = most
 
     @asynccontextmanager
-    async def watch(self, conversation_id: str, place: Place | None) -> AsyncIterator[WatchedCall]:
+    async def watch(
+        self, conversation_id: str, place: Place | None, began_ms: int | None = None
+    ) -> AsyncIterator[WatchedCall]:
         """The call, as the one of Kafka has it."""
+        self.began_ms = began_ms
         if self.pages >= self._most_pages:
-            raise TooManyWatchedError
+            raise TooManyWatchedError("too many")
         if conversation_id not in self.calls:
             raise UnknownCallError
         self.pages += 1

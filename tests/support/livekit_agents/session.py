@@ -17,9 +17,13 @@ from typing import Any, Final
 
 from callgauge_livekit import Attached, attach
 from livekit import rtc
-from livekit.agents import Agent, AgentSession, APIStatusError, function_tool, llm, stt, tts, vad
+from livekit.agents import Agent, AgentSession, APIStatusError, function_tool, llm, stt, telemetry, tts, vad
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS
 from livekit.agents.voice import io
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 RATE: Final = 16_000
 PIECE: Final = RATE // 50
@@ -356,6 +360,7 @@ async def main() -> None:
     parser.add_argument("--sink", action="store_true", help="print the events, in the place of sending them")
     parser.add_argument("--url", help="send the calls over HTTP whose name begins with `http`")
     parser.add_argument("--token")
+    parser.add_argument("--traces", help="send the spans of the calls there, with headers as the environment says")
     parser.add_argument("--attach", help="the line of code that attaches the observer to `session`")
     given = parser.parse_args()
     events: dict[str, list[Any]] = {call: [] for call in given.calls}
@@ -371,7 +376,12 @@ async def main() -> None:
         over_http = {"url": given.url, "token": given.token} if call.startswith("http") else {}
         return attach(session, conversation_id=call, agent="livekit", **over_http)
 
+    provider = TracerProvider(resource=Resource({"service.name": "livekit"}))
+    if given.traces:
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(given.traces)))
+        telemetry.set_tracer_provider(provider)
     figures = await asyncio.gather(*(play(call, given.turns, attached, pause_s=given.pause) for call in given.calls))
+    provider.shutdown()  # it sends what is left
     print(json.dumps({"calls": dict(zip(given.calls, figures, strict=True)), "events": events}))
 
 

@@ -10,6 +10,11 @@ import sys
 from pathlib import Path
 
 from loguru import logger
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from pipecat_callgauge import CallgaugeObserver
 
 from tests.support.pipecat_bots.bot import Bot
@@ -18,13 +23,20 @@ from tests.support.pipecat_bots.calls import CALLS
 AGENT = "museum-desk"
 
 
-async def _play(names: list[str], folder: Path | None) -> dict[str, object]:
+async def _play(names: list[str], folder: Path | None, traces: str | None) -> dict[str, object]:
     bots = []
+    provider = None if traces is None else TracerProvider(resource=Resource({"service.name": AGENT}))
+    if provider is not None:
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(traces)))
+        trace.set_tracer_provider(provider)
     for name in names:
         file = None if folder is None else (folder / f"{name}.jsonl").open("w")
         sink = None if file is None else (lambda event, file=file: print(json.dumps(event), file=file))
-        bots.append(Bot(name, CALLS[name], CallgaugeObserver(conversation_id=name, agent=AGENT, sink=sink)))
+        observer = CallgaugeObserver(conversation_id=name, agent=AGENT, sink=sink)
+        bots.append(Bot(name, CALLS[name], observer, is_traced=provider is not None))
     await asyncio.gather(*[bot.run() for bot in bots])
+    if provider is not None:
+        provider.shutdown()  # it sends what is left
     return {
         bot.name: {
             "latencies_ms": [1000 * each for each in bot.latencies_s],
@@ -40,10 +52,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.support.pipecat_bots", description=__doc__)
     parser.add_argument("calls", nargs="*", choices=[[], *CALLS], help="names of calls")
     parser.add_argument("--folder", type=Path, help="write the events of each call into a file here")
+    parser.add_argument("--traces", help="send the spans of the calls there, with headers as the environment says")
     arguments = parser.parse_args()
     logger.remove()
     logger.add(sys.stderr, level="ERROR")
-    print(json.dumps(asyncio.run(_play(arguments.calls or list(CALLS), arguments.folder))))
+    print(json.dumps(asyncio.run(_play(arguments.calls or list(CALLS), arguments.folder, arguments.traces))))
 
 
 if __name__ == "__main__":

@@ -76,7 +76,9 @@ class Microphone(FrameProcessor):
 class Bot:
     """One call. `said` are the times at which the caller begins and ends to speak, `latencies_s` pipecat's measurements."""
 
-    def __init__(self, name: str, call: Call, observer: CallgaugeObserver, *beside: BaseObserver) -> None:
+    def __init__(
+        self, name: str, call: Call, observer: CallgaugeObserver, *beside: BaseObserver, is_traced: bool = False
+    ) -> None:
         self.name = name
         self.said: list[tuple[str, float]] = []
         self.latencies_s: list[float] = []
@@ -101,7 +103,7 @@ class Bot:
         self.worker = PipelineWorker(
             Pipeline(processors), params=PipelineParams(enable_metrics=True, enable_usage_metrics=True),
             observers=[pipecats, *beside, *([] if call.attaches_late else [observer])], cancel_on_idle_timeout=False,
-            enable_rtvi=False, conversation_id=name,
+            enable_rtvi=False, conversation_id=name, enable_tracing=is_traced,
         )  # fmt: skip
         self._ready = asyncio.Event()
         self.worker.add_event_handler("on_pipeline_started", lambda *_: self._ready.set())

@@ -17,6 +17,7 @@ from pipecat.frames.frames import (
     TTSAudioRawFrame,
 )
 from pipecat.metrics.metrics import LLMTokenUsage
+from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.llm_service import LLMService
 from pipecat.services.settings import LLMSettings, STTSettings, TTSSettings
@@ -25,6 +26,7 @@ from pipecat.services.tts_service import TTSService
 from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.transports.base_transport import TransportParams
 from pipecat.utils.time import time_now_iso8601
+from pipecat.utils.tracing.service_decorators import traced_llm, traced_stt, traced_tts
 
 RATE = 16_000
 WORD_SECONDS = 0.2
@@ -55,6 +57,7 @@ class EarSTTService(STTService):
     def can_generate_metrics(self) -> bool:
         return True
 
+    @traced_stt
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame | None, None]:
         yield None
 
@@ -86,11 +89,12 @@ class MindLLMService(LLMService):
         await super().process_frame(frame, direction)
         if isinstance(frame, LLMContextFrame):
             self.asked += 1
-            await self._answer(frame, self._plan.pop(0) if self._plan else Answer(0.2, "That is all."))
+            await self._answer(frame.context, self._plan.pop(0) if self._plan else Answer(0.2, "That is all."))
         else:
             await self.push_frame(frame, direction)
 
-    async def _answer(self, frame: LLMContextFrame, answer: Answer) -> None:
+    @traced_llm
+    async def _answer(self, context: LLMContext, answer: Answer) -> None:
         try:
             await self.push_frame(LLMFullResponseStartFrame())
             await self.start_processing_metrics()
@@ -103,7 +107,7 @@ class MindLLMService(LLMService):
             if answer.tools:
                 await asyncio.sleep(0.05)
                 calls = [
-                    FunctionCallFromLLM(function_name=name, tool_call_id=number, arguments=given, context=frame.context)
+                    FunctionCallFromLLM(function_name=name, tool_call_id=number, arguments=given, context=context)
                     for name, number, given in answer.tools
                 ]
                 await self.run_function_calls(calls)
@@ -129,6 +133,7 @@ class MouthTTSService(TTSService):
     def can_generate_metrics(self) -> bool:
         return True
 
+    @traced_tts
     async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
         await self.start_ttfb_metrics()
         await self.start_tts_usage_metrics(text)

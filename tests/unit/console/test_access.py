@@ -24,7 +24,7 @@ def asked(headers: Mapping[str, str] | None = None) -> Request:
 
 
 def cookie_of(door: Access) -> str:
-    answer = door.let_in(TOKEN, "./")
+    answer = door.let_in(TOKEN, "./", is_https=False)
     assert answer is not None
     return answer.headers["set-cookie"].partition(";")[0].partition("=")[2]
 
@@ -43,17 +43,18 @@ def test_the_token_opens_by_header() -> None:
 
 def test_the_form_gives_a_cookie_that_scripts_and_other_sites_cannot_use() -> None:
     door = access(token=TOKEN)
-    answer = door.let_in(TOKEN, "./calls/a")
+    answer = door.let_in(TOKEN, "./calls/a", is_https=False)
     assert answer is not None
     assert answer.status_code == 303
     assert answer.headers["location"] == "./calls/a"
     flags = answer.headers["set-cookie"].lower()
     assert "httponly" in flags
     assert "samesite=strict" in flags
+    assert "secure" not in flags, "a browser would not send it back without https"
     assert TOKEN not in answer.headers["set-cookie"]
     assert door.user_of(with_cookie(cookie_of(door))) == "token"
     for wrong in ("", "no", TOKEN + " ", "\udcff".encode("utf-8", "surrogatepass").decode("latin-1")):
-        assert door.let_in(wrong, "./") is None
+        assert door.let_in(wrong, "./", is_https=False) is None
 
 
 def test_a_cookie_ends_after_a_working_day_and_with_its_token() -> None:
@@ -88,7 +89,7 @@ def test_a_proxy_names_the_person() -> None:
     assert door.user_of(asked({"x-forwarded-user": ""})) is None
     assert door.user_of(asked()) is None
     assert not door.has_form
-    assert door.let_in("", "./") is None
+    assert door.let_in("", "./", is_https=False) is None
 
 
 def test_without_a_proxy_a_users_header_says_nothing() -> None:

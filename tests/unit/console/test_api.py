@@ -10,7 +10,7 @@ from starlette.routing import Mount, Route
 
 from consumers.console import api
 from consumers.console.fleet import Fleet
-from consumers.console.service import alerts_in, ports_of
+from consumers.console.service import alerts_in, near_alerts_in, ports_of
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import ConsoleSite
 from consumers.engine.redaction.redactor import Redactor
@@ -77,7 +77,7 @@ def test_alerts_are_ordered_by_severity_and_age() -> None:
         {"labels": {"alertname": "Info", "severity": "nonsense", "agent": "desk", "tenant": ""}, "startsAt": "2026-11-24T08:00:00Z"},
         {"labels": {"alertname": "Old", "severity": "critical"}, "startsAt": "2026-11-24T09:00:00Z", "annotations": {"summary": "s"}},
     ]  # fmt: skip
-    firing = alerts_in(json.dumps(given).encode()).firing
+    firing = alerts_in(json.dumps(given).encode())
     assert [(each.name, each.severity, each.who, each.summary) for each in firing] == [
         ("Old", "critical", "", "s"), ("New", "critical", "", ""), ("Info", "info", "desk", ""),
     ]  # fmt: skip
@@ -88,7 +88,7 @@ FAR = ("0001-01-01T00:00:00", "9999-12-31T23:59:59.999999", "0001-01-01T00:00:00
 
 @pytest.mark.parametrize("at", ["", "soon", *FAR, "\u0661", "1" * 5_000])
 def test_a_wrong_time_of_an_alert_is_no_error(at: str) -> None:
-    (alert,) = alerts_in(json.dumps([{"startsAt": at}]).encode()).firing
+    (alert,) = alerts_in(json.dumps([{"startsAt": at}]).encode())
     assert isinstance(alert.since_ms, int)
 
 
@@ -103,6 +103,28 @@ def test_a_wrong_time_of_an_alert_is_no_error(at: str) -> None:
 def test_what_is_no_answer_about_alerts_is_refused(body: bytes) -> None:
     with pytest.raises(ValidationError):
         alerts_in(body)
+    with pytest.raises(ValidationError):
+        near_alerts_in(b'{"data":{"groups":[{"rules":[{"alerts":' + body + b"}]}]}}")
+
+
+@pytest.mark.parametrize("duration", ["-1", "1e400", "NaN", '"x"', "1e99"])
+def test_a_wrong_duration_of_a_rule_is_refused(duration: str) -> None:
+    with pytest.raises(ValidationError):
+        near_alerts_in(b'{"data":{"groups":[{"rules":[{"duration":%s,"alerts":[]}]}]}}' % duration.encode())
+
+
+def test_a_rule_that_holds_for_a_while_is_about_to_fire() -> None:
+    def alert(name: str, state: str) -> dict[str, Any]:
+        return {"labels": {"alertname": name}, "state": state, "activeAt": "2026-11-24T10:00:00Z", "value": "0.6"}
+
+    rule = {
+        "name": "a",
+        "duration": 120,
+        "alerts": [alert("A", "firing"), alert("B", "pending"), alert("C", "inactive")],
+    }
+    (near,) = near_alerts_in(json.dumps({"data": {"groups": [{"rules": [rule, {}]}, {}]}}).encode())
+    assert near.name == "B"
+    assert near.fires_ms == near.since_ms + 120_000
 
 
 def test_a_port_that_was_set_is_the_only_one_tried() -> None:

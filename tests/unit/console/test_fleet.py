@@ -21,7 +21,7 @@ def test_a_call_begins_at_its_first_record() -> None:
     fleet = Fleet()
     fleet.fold(begun("a", offsets={"audit.events": 3}), 2, 7)
     fleet.fold(begun("a", revision=2, offsets={"audit.events": 9}), 2, 8)
-    assert fleet.place("a") == Place(2, 7, {"audit.events": 3})
+    assert fleet.place("a") == Place(2, 7)
     assert fleet.place("b") is None
 
 

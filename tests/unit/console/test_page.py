@@ -19,17 +19,20 @@ from consumers.console.page import sections as report_transcript
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.sections import section
 from consumers.console.page.whole import index
-from schemas.closed_sets import Anchor, UnscoredReason
+from schemas.closed_sets import Anchor, InterruptionCause, UnscoredReason
 from schemas.goals.goal_set import GoalSet
+from schemas.scores.latency_stages import ServiceKind
 from schemas.scores.records import (
     AnyScoreRecord,
     CallLabels,
+    CallNote,
     CallValues,
     DeadAirFact,
     EvaMetricScore,
     FinalLatencies,
     ProgressScore,
     Scored,
+    ServiceUse,
     TextRating,
     TurnValues,
     Unscored,
@@ -305,6 +308,29 @@ def test_what_a_judge_could_not_judge_stands_beside_its_rating() -> None:
         in text
     )
     assert text.count("instructions are not known") == 1  # and no second time among the details
+
+
+def test_what_the_models_used_and_the_framework_notes_is_told() -> None:
+    call = reported(recorded(turns=1))
+    uses = (
+        ServiceUse(kind=ServiceKind.LLM, provider="OpenAI", model="gpt-4o", input_tokens=200_000, cost=0.5),
+        ServiceUse(kind=ServiceKind.STT, audio_seconds=12.5),
+    )
+    notes = (
+        CallNote(what="interruption", at_ms=T0_MS, turn=1, cause=InterruptionCause.PROGRAM),
+        CallNote(what="false_interruption", at_ms=T0_MS, turn=1, is_resumed=True),
+        CallNote(what="handoff", at_ms=T0_MS, from_agent="desk"),
+    )
+    cost = Unscored(reason=UnscoredReason.NO_PRICE)
+    records = with_changed(call, CallValues, uses=uses, notes=notes, cost=cost)
+    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
+    assert (
+        "Models and notes Service Provider Model Used Cost LLM OpenAI gpt-4o 200,000 input tokens 0.5 "
+        "STT not known not known 12.5 audio seconds not known: no price Cost of the call not known: no price "
+        "Turn 1 : the answer was cut off: the agent's own code did it "
+        "Turn 1 : what looked like an interruption was none: the agent went on desk handed the call to another one"
+    ) in text
+    assert "Models and notes" not in words(section(call, has_index=False))
 
 
 def test_progress_and_subgoals() -> None:

@@ -71,10 +71,15 @@ class NoPast:
         return [Annotation(by="anna", at_ms=0, label="false-alarm", note="<b> jane@example.com")]
 
 
-def whole_call() -> WatchedCall:
+def whole_call(late_ms: int = 0) -> WatchedCall:
+    """A call; the broker has each of its records so much later."""
     call = next(wire_calls(conformance("calls.jsonl.gz")))
     arrivals = arrivals_of(call, in_time_order(call))
-    return watched("a/b <c>", inputs_of(arrivals), scores_of(arrivals))
+    inputs = inputs_of(arrivals)
+    for _, record in inputs:
+        record.timestamp += late_ms
+    scores = [each.model_copy(update={"caused_at_ms": each.caused_at_ms + late_ms}) for each in scores_of(arrivals)]
+    return watched("a/b <c>", inputs, scores)
 
 
 class Serving:
@@ -214,6 +219,11 @@ async def test_the_form_leads_where_a_person_wanted_to_go_and_nowhere_else(monke
             assert (answer.status_code, answer.headers["location"]) == (303, expected)
         assert (await client.get("/")).status_code == 200, "the cookie is kept"
         client.cookies.clear()
+        for scheme, is_secure in (("https, http", True), ("http", False)):
+            headers = {"x-forwarded-proto": scheme}
+            answer = await client.post("/login", data={"token": TOKEN}, headers=headers)
+            assert ("secure" in answer.headers["set-cookie"].lower()) is is_secure
+        client.cookies.clear()
         with capture_logs() as logs:
             assert (await client.post("/login", data={"token": "no"})).status_code == 401
         assert [each["event"] for each in logs] == ["wrong_token"]
@@ -235,9 +245,40 @@ async def test_a_proxys_user_is_in_the_log_with_the_call_that_he_opened() -> Non
         with capture_logs() as logs:
             for _ in range(3):
                 await made.get(f"/calls/{CALL}", headers={"x-user": "ada"})
-            await made.get(f"{api.PREFIX}/calls/{CALL}", headers={"x-user": "bob"})
+            for user, end in (("bob", ""), ("eve", "/scores"), ("joe", "/transcript")):
+                await made.get(f"{api.PREFIX}/calls/{CALL}{end}", headers={"x-user": user})
         opened = [(each["user"], each["conversation_id"]) for each in logs if each["event"] == "call_opened"]
-        assert opened == [("ada", "a/b <c>"), ("bob", "a/b <c>")]
+        assert opened == [(user, "a/b <c>") for user in ("ada", "bob", "eve", "joe")]
+
+
+async def test_an_id_may_end_like_an_address() -> None:
+    async with serving() as made:
+        for end in ("scores", "transcript"):
+            made.calls.calls[f"a/{end}"] = made.call
+            answer = (await made.get(f"{api.PREFIX}/calls/a%2F{end}")).json()
+            assert (answer["conversation_id"], "is_closed" in answer) == (f"a/{end}", True)
+            answer = (await made.get(f"{api.PREFIX}/calls/a%2F{end}/{end}")).json()
+            assert (answer["conversation_id"], "is_closed" in answer) == (f"a/{end}", False)
+
+
+async def test_a_moment_is_counted_by_one_clock() -> None:
+    """That of the broker, an hour before that of the events."""
+    async with serving() as made:
+        made.calls.calls["late"] = call = whole_call(late_ms=3_600_000)
+        assert call.first_ms is not None
+        for path in ("parts/calls", "report"):
+            answer = await made.get(f"/{path}/late?at_ms={call.first_ms + 5_000}")
+            assert "As it was known 5 s after its first event." in answer.text
+
+
+async def test_history_says_when_a_call_began_whose_place_is_not_known() -> None:
+    scores = whole_call().scores
+    async with serving(past=NoPast("a/b <c>", scores)) as made:
+        await made.get(f"/calls/{CALL}")
+        assert made.calls.began_ms == min(record.caused_at_ms for record in scores)
+        made.fleet.fold(started(conversation_id="a/b <c>"), 0, 0)
+        await made.get(f"/calls/{CALL}")
+        assert made.calls.began_ms is None
 
 
 async def test_what_people_say_is_on_the_page_and_a_forgotten_call_is_gone() -> None:
@@ -372,7 +413,10 @@ async def test_records_are_streamed_and_resumed() -> None:
 
 
 async def test_words_are_hidden_where_the_setting_says_so() -> None:
-    async with serving(words=False) as made:
+    async with serving(words=False, past=NoPast("p", ())) as made:
+        searched = (await made.get("/past?text=creditcard")).text
+        assert "Words are hidden" in searched
+        assert "creditcard" not in searched
         said = {entry.message for entry in made.call.transcript() if entry.message and len(entry.message) > 12}
         assert said
         detail = await made.get(f"{api.PREFIX}/calls/{CALL}")
@@ -381,6 +425,7 @@ async def test_words_are_hidden_where_the_setting_says_so() -> None:
         for path in (
             f"/calls/{CALL}",
             f"/parts/calls/{CALL}",
+            f"/report/{CALL}",
             f"{api.PREFIX}/calls/{CALL}",
             f"{api.PREFIX}/calls/{CALL}/scores",
         ):

@@ -11,15 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.console import watched as module
+from consumers.console.page.calls import Said
 from consumers.console.watched import past_call
 from consumers.engine.admission import Arrival
-from consumers.engine.evaluator import NO_LIMITS
+from consumers.engine.evaluator import NO_LIMITS, folded
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.turns.heard import Purpose, answers_of
 from schemas.closed_sets import InputSource, PipelineType
 from schemas.quarantine import UndecodableRecord
 from schemas.scores.live_view import is_withdrawn
 from schemas.scores.records import AnyScoreRecord
+from schemas.transcript import TranscriptTurn
 from tests.support.calls.watched_calls import Input, inputs_of, scores_of, watched
 from tests.support.calls.wire_calls import arrivals_of, in_random_order, in_time_order, wire_calls
 from tests.support.conformance_data import conformance, needs_conformance
@@ -32,10 +35,10 @@ pytestmark = needs_conformance("calls.jsonl.gz")
 
 
 @functools.cache
-def calls(name: str) -> list[tuple[dict[str, Any], list[Arrival]]]:
+def calls(name: str, most: int = CALLS) -> list[tuple[dict[str, Any], list[Arrival]]]:
     return [
         (call, arrivals_of(call, in_time_order(call)))
-        for call in islice(wire_calls(conformance(name)), CALLS)
+        for call in islice(wire_calls(conformance(name)), most)
         if call["pipeline_type"] == PipelineType.CASCADE.value
     ]
 
@@ -149,13 +152,32 @@ def test_without_words_nothing_that_was_said_is_reported() -> None:
     assert whole.reported(words=False).heard.turns == ()
 
 
-def test_a_past_call_has_its_words_in_turns() -> None:
-    call, arrivals = calls("calls.jsonl.gz")[0]
-    whole = watched(str(call["id"]), inputs_of(arrivals), scores("calls.jsonl.gz", 0))
-    past = past_call(str(call["id"]), whole.scores, Redactor(), whole.transcript())
-    assert len(past.heard.turns) >= 1
-    assert past_call(str(call["id"]), whole.scores, Redactor(), None).heard.turns == ()
-    assert past.closed == whole.closed
+def test_the_words_of_a_past_call_are_in_their_turns() -> None:
+    """Its transcript has no numbers of turns: a greeting that the user answers at once, or a turn without words, shifts a count."""
+    for call, arrivals in calls("calls.jsonl.gz", 120):
+        published = scores_of(arrivals)
+        whole = watched(str(call["id"]), inputs_of(arrivals), published)
+        past = past_call(str(call["id"]), published, Redactor(), whole.transcript())
+        shown = {(turn.turn, said.text) for turn in past.heard.turns for said in turn.items if isinstance(said, Said)}
+        heard = folded(arrivals, PipelineType.CASCADE, None).live.heard()
+        turns = heard.turns(sorted(heard.numbers()))
+        answers = answers_of(turns)
+        texts = {
+            (number, text)
+            for number, turn in turns.items()
+            for text in (turn.user.said(Purpose.SPOKEN), answers[number])
+        }
+        assert shown == {(number, Redactor().redact(text)) for number, text in texts if text}
+        assert past.closed == whole.closed
+    assert past_call("c", published, Redactor(), None).heard.turns == ()
+
+
+def test_a_turn_of_an_agents_record_begins_where_the_user_speaks_after_the_agent() -> None:
+    """It has several texts of one side in a turn, so the rows of the turns cannot say which is whose."""
+    said = [("agent", "hi"), ("user", "a"), ("user", "b"), ("agent", "c"), ("agent", "d"), ("user", "e")]
+    entries = [TranscriptTurn(role=role, message=text, time_in_call_secs=1) for role, text in said]
+    turns = past_call("c", (), Redactor(), entries).heard.turns
+    assert [(turn.turn, len(turn.items)) for turn in turns] == [(0, 1), (1, 4), (2, 1)]
 
 
 def test_in_random_order_is_another_order() -> None:

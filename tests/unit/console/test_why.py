@@ -16,6 +16,7 @@ from schemas.scores.records import (
     ProgressScore,
     Result,
     Scored,
+    TextRating,
     TurnOutcome,
     TurnStatus,
     TurnValues,
@@ -161,11 +162,36 @@ def test_an_interruption_stands_at_the_answer(
 
 def test_eva_s_marks_are_said_beside_the_words() -> None:
     turn = TurnHeard(
-        1, (Said(USER, f"{USER_INTERRUPTS} no", None), Said(ASSISTANT, f"One moment {CUT_OFF_BY_USER}", None))
+        1,
+        (Said(USER, f"{USER_INTERRUPTS} no", None), Said(ASSISTANT, f"One moment {CUT_OFF_BY_USER}", None)),
+        heard_by_user=f"One {CUT_OFF_BY_USER} mum",
     )
     text = words(section(of(closed(), turns=(turn,)), has_index=False))
     assert "User no interrupted the assistant Assistant One moment likely cut off by the user" in text
+    assert "The user heard One mum" in text
     assert "[" not in text
+
+
+def test_of_an_answer_that_was_interrupted_no_guess_is_said() -> None:
+    cut = Said(ASSISTANT, f"One moment {CUT_OFF_BY_USER}", None)
+    turns = (TurnHeard(1, (SAID, cut)), TurnHeard(2, (SAID,)))
+    text = words(section(of(interrupted(2, USER), closed(), turns=turns), has_index=False))
+    assert "Assistant One moment interrupted by the user" in text
+    assert "likely" not in text
+
+
+def test_a_rating_is_pending_once_a_judge_is_asked() -> None:
+    """That is when the call has left the turn, or is over."""
+    rated = row(turn=1, conciseness=TextRating(result=Scored(value=1), through_turn=1), outcome=TurnOutcome.ANSWERED)
+
+    def pending(*records: AnyScoreRecord) -> int:
+        return words(section(of(rated, *records), has_index=False)).count("Pending a judge is asked")
+
+    assert pending(row(turn=2)) == 0
+    assert pending(row(turn=2, outcome=TurnOutcome.ANSWERED)) == 1
+    assert pending(row(turn=-1, outcome=TurnOutcome.ANSWERED), row(turn=2), row(turn=3)) == 1
+    assert pending(row(turn=2), call_record(is_over=True)) == 1
+    assert pending(row(turn=2, outcome=TurnOutcome.ANSWERED), closed()) == 0
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,19 @@ def test_the_key_wins_over_an_id_in_the_body() -> None:
     assert admitted.conversation_id == "call-7"
 
 
+@pytest.mark.parametrize("field", ["conversation_id", "type", "model"])
+@pytest.mark.parametrize("value", [7, ["x"], {"a": 1}, None])
+def test_a_verdict_of_wrong_fields_is_an_arrival_or_refused(field: str, value: object) -> None:
+    """Its conversation id is read by no rule, and it needs one: such a record ended each evaluator of its partition."""
+    verdict = {
+        "type": "judge_verdict", "timestamp": NOW_MS, "request_id": "r", "conversation_id": "c", "kind": "subgoal", "turn": 1,
+        "input_hash": "h", "prompt_version": "1", "result": {"outcome": "judged", "is_completed": True},
+    }  # fmt: skip
+    record = Record(topic="judge.verdicts", value=json.dumps({**verdict, field: value}).encode())
+    admitted = admit(InputSource.JUDGE, record, LIMITS)
+    assert isinstance(admitted, QuarantineRecord if field == "conversation_id" else (Arrival, QuarantineRecord))
+
+
 @pytest.mark.parametrize("named", ["com.example.user", "user"])
 def test_a_cloudevent_in_structured_mode_is_the_event_inside_with_its_attributes(named: str) -> None:
     attributes = {"specversion": "1.0", "id": "e-1", "source": "bot", "type": named, "sequence": "7"}

@@ -20,7 +20,7 @@ from consumers.exporter.otlp import (
 )
 from consumers.exporter.settings import OtlpSettings
 from schemas.closed_sets import UnscoredReason
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, NotApplicable, TurnValues, Unscored
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact, NotApplicable, TurnValues, Unscored
 from streamer.offline import scoring
 from streamer.recordings.files import RecordedCall
 from streamer.settings.all_settings import Settings
@@ -112,7 +112,7 @@ def test_an_unknown_score_has_its_reason_and_no_value() -> None:
 def test_calls_and_their_scores_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     records = scored()
     everything = len(events_of(records))
-    monkeypatch.setattr(evaluations, "MAX_RECORDS_PER_CALL", 2)
+    monkeypatch.setattr(evaluations, "MAX_RECORDS_PER_CALL", 3)
     scores = FinalScores()
     events = [event for record in records for event in scores.take(record)]
     assert 0 < len(events) < everything
@@ -123,10 +123,11 @@ def test_calls_and_their_scores_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert scores.left_out > 0
 
 
-@pytest.mark.parametrize("call", ["trace-" + "0a" * 16, "call-1", "trace-" + "0A" * 16])
-def test_the_body_is_what_opentelemetry_reads(call: str) -> None:
+@pytest.mark.parametrize("parent", [f"00-{'0a' * 16}-{'0b' * 8}-01", None])
+def test_the_body_is_what_opentelemetry_reads(parent: str | None) -> None:
     counted: Counter[str] = Counter()
-    events = events_of([record.model_copy(update={"conversation_id": call}) for record in scored()])
+    named = {"traceparent": parent}
+    events = events_of([r.model_copy(update=named) if isinstance(r, CallStartedFact) else r for r in scored()])
     with collecting() as collector:
         sending = EvaluationSender(
             OtlpSettings(endpoint=collector.url), "1.2", lambda outcome, number: counted.update({outcome: number})
@@ -145,8 +146,8 @@ def test_the_body_is_what_opentelemetry_reads(call: str) -> None:
             ]
             found += [record for scope in resource.scope_logs for record in scope.log_records]
     assert {record.event_name for record in found} == {"gen_ai.evaluation.result"}
-    # The events of a call that spans told are of their trace.
-    assert {record.trace_id.hex() for record in found} == {"0a" * 16 if "0a" in call else ""}
+    spans = {(record.trace_id.hex(), record.span_id.hex(), record.flags) for record in found}
+    assert spans == {("0a" * 16, "0b" * 8, 1) if parent else ("", "", 0)}, "they are part of the call's span"
     read = [{a.key: getattr(a.value, a.value.WhichOneof("value") or "") for a in record.attributes} for record in found]
     assert read == [dict(event.attributes) for event in events]
     assert [record.time_unix_nano for record in found] == [event.time_ms * 1_000_000 for event in events]

@@ -25,6 +25,7 @@ from schemas.closed_sets import (
     LATENCY_REASONS,
     Anchor,
     CloseReason,
+    InterruptionCause,
     PipelineType,
     Speaker,
     ToolOutcome,
@@ -34,13 +35,14 @@ from schemas.closed_sets import (
 from schemas.goals.checks import Judge, ToolCalled
 from schemas.goals.goal_set import GoalSet, Subgoal
 from schemas.metrics.catalogue import METRICS, metric_named
-from schemas.scores.latency_stages import Stage, StageSource
+from schemas.scores.latency_stages import ServiceKind, Stage, StageSource
 from schemas.scores.records import (
     SCORE_RECORD,
     TURN_VALUE_NAMES,
     WITHDRAWN,
     AgentErrorsFact,
     AnyScoreRecord,
+    CallNote,
     CallStartedFact,
     CallValues,
     ClosedFact,
@@ -54,6 +56,7 @@ from schemas.scores.records import (
     ProgressScore,
     Result,
     Scored,
+    ServiceUse,
     SideDisagreement,
     SideSpeech,
     SpeechScore,
@@ -77,6 +80,15 @@ NOW_MS = CAUSED_AT_MS + 250
 WHO = ("ava", "acme", "live")
 ALWAYS = 2  # samples of every record: that it was read, and how old its cause is
 
+USES = (
+    ServiceUse(kind=ServiceKind.LLM, model="m", input_tokens=80, output_tokens=9, cost=0.5),
+    ServiceUse(kind=ServiceKind.TTS, characters=40),
+)
+NOTES = (
+    CallNote(what="handoff", at_ms=1),
+    CallNote(what="false_interruption", at_ms=2),
+    CallNote(what="interruption", at_ms=3, cause=InterruptionCause.PROGRAM),
+)
 AnyRecord: dict[str, Any] = {
     "conversation_id": "c-1",
     "revision": 1,
@@ -416,6 +428,20 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
         [],
     ),
     ("a call of which nothing is known", call(), []),
+    ("what an agent used and told", call(uses=USES, notes=NOTES, cost=Unscored(reason=UnscoredReason.NO_PRICE)), [
+        Counted("callgauge_agent_usage_total", (*WHO, "input_tokens"), 80),
+        Counted("callgauge_agent_usage_total", (*WHO, "output_tokens"), 9),
+        Counted("callgauge_agent_usage_total", (*WHO, "characters"), 40),
+        Counted("callgauge_calls_without_cost_total", WHO),
+        Counted("callgauge_handoffs_total", WHO),
+        Counted("callgauge_false_interruptions_total", WHO),
+        Counted("callgauge_interruption_causes_total", (*WHO, "program")),
+    ]),
+    ("what an agent cost", call(uses=USES[:1], cost=Scored(value=0.5)), [
+        Counted("callgauge_agent_usage_total", (*WHO, "input_tokens"), 80),
+        Counted("callgauge_agent_usage_total", (*WHO, "output_tokens"), 9),
+        Counted("callgauge_agent_cost_total", WHO, 0.5),
+    ]),
     ("a call closes", closed(CloseReason.IDLE), [
         Counted("callgauge_calls_ended_total", (*WHO, "idle")), Observed("callgauge_call_turns", WHO, 3)
     ]),
@@ -592,7 +618,7 @@ def test_what_the_contract_says_of_goals_is_what_labels_say() -> None:
 
 
 def test_every_reason_is_one_of_something_that_is_counted() -> None:
-    """The omitted reasons belong to values that no metric splits by reason: areas, tool correctness, and EVA's metrics."""
+    """The omitted reasons belong to values that no metric splits by reason: areas, tool correctness, costs, and EVA's metrics."""
     assert set(UnscoredReason) - LATENCY_REASONS - GOAL_REASONS == {
         UnscoredReason.ONE_TURN_HAS_NO_AREA,
         UnscoredReason.NO_TOOL_CALL_DUE,
@@ -600,6 +626,7 @@ def test_every_reason_is_one_of_something_that_is_counted() -> None:
         UnscoredReason.ASSISTANT_STILL_SPEAKING,
         UnscoredReason.END_REASON_UNKNOWN,
         UnscoredReason.FINAL_STATE_UNKNOWN,
+        UnscoredReason.NO_PRICE,
     }
     assert {UnscoredReason(reason.value) for reason in UnjudgedReason} <= GOAL_REASONS
 

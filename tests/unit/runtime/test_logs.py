@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import structlog
 
-from consumers.runtime.logs import about_record, configure_logging, is_json
+from consumers.runtime.logs import KIND_SECONDS, MOST_OF_A_KIND, about_record, configure_logging, is_json
 from consumers.runtime.settings import LogFormat
 
 
@@ -48,6 +48,30 @@ def test_a_connection_of_a_cancelled_start_is_no_line() -> None:
     logging.getLogger("asyncio").error("Task exception was never retrieved")
     lines = [json.loads(line)["message"] for line in output.getvalue().splitlines()]
     assert lines == ["Unclosed AIOKafkaConnection", "Task exception was never retrieved"]
+
+
+def test_what_a_library_repeats_is_left_out_and_counted() -> None:
+    output = io.StringIO()
+    configure_logging("json", stream=output)
+    (handler,) = logging.getLogger().handlers
+
+    def written(at_seconds: float, text: str = "Unable to connect to node %s") -> list[str]:
+        output.truncate(output.seek(0))
+        for node in range(100):
+            record = logging.LogRecord("aiokafka", logging.ERROR, "", 0, text, (node,), None)
+            record.created = at_seconds
+            handler.handle(record)
+        return [json.loads(line)["message"] for line in output.getvalue().splitlines()]
+
+    assert written(1_000) == [f"Unable to connect to node {node}" for node in range(MOST_OF_A_KIND)]
+    assert written(1_000 + KIND_SECONDS / 2) == []
+    assert len(written(1_001, "Another %s")) == MOST_OF_A_KIND
+    later = written(1_000 + KIND_SECONDS)
+    assert later[:2] == [
+        "Unable to connect to node 0 (190 more such lines were left out)",
+        "Unable to connect to node 1",
+    ]
+    assert len(later) == MOST_OF_A_KIND
 
 
 class Record(NamedTuple):

@@ -15,6 +15,7 @@ from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.events.pipecat import PipecatMetric
 from schemas.scores.latency_stages import (
+    AMOUNT_METRICS,
     CONTRIBUTIONS,
     CONVAI_METRICS,
     CONVAI_NAMES,
@@ -82,7 +83,7 @@ def classes_of(path: Path) -> set[str]:
 def test_every_class_of_pipecat_s_metrics_is_in_a_table() -> None:
     module = PACKAGE / "metrics" / "metrics.py"
     classes = {name for name in classes_of(module) if name.endswith("MetricsData")} - {"MetricsData"}
-    known = {*PIPECAT_METRICS, *TOKEN_METRICS, *OTHER_METRICS}
+    known = {*PIPECAT_METRICS, *TOKEN_METRICS, *AMOUNT_METRICS, *OTHER_METRICS}
     assert known - {"LLMTokenUsageMetricsData"} == classes  # that one is EVA's own name
     carried = PipecatMetric.model_json_schema()["properties"]["type"]["enum"]
     assert set(carried) == known | {LATENCY_METRIC}
@@ -211,7 +212,8 @@ def test_tokens_are_counted_apart_from_the_cache() -> None:
         (used,) = findings(event).used
         assert (used.usage, used.model, used.at_s) == (expected, "claude", AT_S)
     stt = services.ServiceUsageRecord(kind="stt", processor="DeepgramSTTService#0", timestamp=AT_S, audio_seconds=2)
-    assert findings(as_observed("service_usage", stt)).used == []
+    (heard,) = findings(as_observed("service_usage", stt)).used
+    assert (heard.kind, heard.provider, heard.amount, any(heard.usage)) == ("STT", "Deepgram", 2.0, False)
 
 
 class Source:

@@ -9,7 +9,7 @@ from schemas.scores.records import AnyScoreRecord, CallLabels
 from schemas.scores.running import WantedCalls
 from streamer.live_calls import MOST_HEALTHY_ROWS, WatchedCalls, calls_document, live_screen, plain_table
 from streamer.terminal import Screen
-from tests.unit.streamer.roles.test_demo_view import NOW_MS, dead_air, latency, started
+from tests.unit.streamer.roles.test_demo_view import NOW_MS, closed, dead_air, latency, started
 
 PLACE = "topic scores at kafka:9092"
 
@@ -63,7 +63,10 @@ def test_the_calls_that_are_asked_for_come_in_their_order(wanted: dict[str, Any]
 
 
 def test_totals_and_news_are_of_the_calls_that_are_asked_for() -> None:
-    bobs = watched(*MIXED, agents={"bob"})
+    over = closed(conversation_id="fifth", labels=CallLabels(agent="ava"))
+    bobs = watched(*MIXED, over, agents={"bob"})
+    assert ", 0 over, " in lines_of(plain_table(bobs, PLACE, NOW_MS), 200)[0]
+    assert ", 1 over, " in lines_of(plain_table(watched(*MIXED, over), PLACE, NOW_MS), 200)[0]
     assert bobs.totals.text().startswith("answers 1 ")
     assert bobs.news.newest(9) == []
 

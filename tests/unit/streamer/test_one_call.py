@@ -57,6 +57,7 @@ def test_a_call_that_is_still_on_is_shown_as_far_as_it_has_come(scoring: Recorde
     assert lines[1].endswith("not over")
     assert lines[-1] == "The call is not over. Its transcript is written when it closes."
     assert "Words so far:" in lines
+    assert not [line for line in lines if "[user interrupts]" in line or "likely" in line], "EVA's marks"
     kinds = {DeadAirFact: "dead air", InterruptionFact: "interrupt"}
     for kind, words in kinds.items():
         assert any(words in line for line in lines) is any(isinstance(record, kind) for record in half)

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from consumers.history.rows import Column
 from consumers.history.sqlite import SqliteHistory
+from schemas.scores.records import CallRecord, TurnValues
 from streamer.live_calls import print_rows
 from streamer.notebook import score
 from streamer.tables import MAX_WAITING_ROWS, TABLES, TURN_COLUMNS, csv_text, print_table, turn_rows
@@ -55,7 +56,8 @@ def test_history_gives_the_rows_that_scoring_gives(callgauge: Command, tmp_path:
         past = ("history", "find", "--folder", folder, "--since", "2026-01-01", "--rows", rows)
         scored = callgauge("score", "sample", "--csv", "--rows", rows).out
         assert len(scored.splitlines()) > 1
-        assert callgauge(*past, "--csv").out == scored
+        more = {"calls": {"labels": ""}, "turns": {}}[rows]
+        assert read(callgauge(*past, "--csv").out) == [row | more for row in read(scored)]
         assert callgauge(*past, "--parquet", tmp_path / rows).code == 0
         assert parquet.read_table(tmp_path / rows).num_rows == len(read(scored))
 
@@ -86,6 +88,13 @@ def test_columns_have_names_of_their_own_and_one_kind_wherever_they_are(name: st
     assert len({column.name for column in columns}) == len(columns)
     others = {column.name: column.kind for table in TABLES.values() for column in table}
     assert {column.name: column.kind for column in columns}.items() <= others.items()
+
+
+def test_each_value_of_a_turn_has_a_column() -> None:
+    values = TurnValues.model_fields.keys() - CallRecord.model_fields.keys()
+    no_columns = {"kind", "name", "first_known", "is_withdrawn"}
+    in_parts = {"stages", "talk", "estimate_error"}
+    assert values - no_columns - in_parts <= {column.name for column in TURN_COLUMNS}
 
 
 def test_parquet_has_the_kinds_of_the_columns_and_unknown_is_null(tmp_path: Path) -> None:

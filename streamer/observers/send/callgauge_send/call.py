@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -135,7 +136,7 @@ class Call:
             return
         self._has_begun = True
         labels = {name: name_of(value) for name, value in self._labels.items() if value}
-        self.emit(Rank.CALL, "call_started", **labels, **more)
+        self.emit(Rank.CALL, "call_started", **{**labels, **_span_of_now(), **more})
 
     def send(self, kind: str, **fields: Any) -> None:
         """Sends an event with the time of now. It neither waits nor raises; without room an event is dropped and counted, and so is
@@ -210,6 +211,15 @@ def _way(url: str | None, token: str, topic: str, options: Mapping[str, Any], lo
     from callgauge_send.to_kafka import ToKafka
 
     return ToKafka(topic, options, log)
+
+
+def _span_of_now() -> dict[str, str]:
+    """The span of OpenTelemetry in which the call begins, as `traceparent`; empty without one, or without OpenTelemetry."""
+    tracing = sys.modules.get("opentelemetry.trace")
+    span = None if tracing is None else tracing.get_current_span().get_span_context()
+    if span is None or not span.is_valid:
+        return {}
+    return {"traceparent": f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"}
 
 
 def _checked_id(given: str) -> str:

@@ -191,7 +191,9 @@ LIMITS = Limits(dead_air_ms=3_000, delivery_allowance_ms=500)
 ASKED, RUNS, DONE = "started", "in_progress", "completed"
 
 
-def _report(feed: Feed, moment: str, at_ms: int, *, call_id: str = "one", tool: str = "rebook", **fields: Any) -> None:
+def _report(
+    feed: Feed, moment: str, at_ms: int, *, call_id: str = "one", tool: str | None = "rebook", **fields: Any
+) -> None:
     times = {name: (T0_MS + fields.pop(name)) / 1000 for name in ("in_progress_at",) if name in fields}
     happened = {"timestamp": (T0_MS + at_ms) / 1000}
     data = {
@@ -348,12 +350,34 @@ def test_a_call_that_was_never_settled_is_no_tool_that_runs_once_the_log_has_one
     assert [fact.silent_since_ms - T0_MS for fact in feed.records("dead_air")] == [2_800]
 
 
-def test_a_report_without_a_name_or_an_id_is_no_tool(feed: Feed) -> None:
-    feed.send("pipecat", {"type": "function_call_event", "data": {"kind": "function_call_in_progress"}}, 2_100)
+def test_a_report_without_an_id_is_no_tool_and_is_reported(feed: Feed) -> None:
+    data = {"kind": "function_call_in_progress", "function_name": "rebook"}
+    feed.send("pipecat", {"type": "function_call_event", "data": data}, 2_100)
+    assert [each.misread.reason for each in feed.latest if isinstance(each, NotUnderstood)] == ["tool_without_id"]
     feed.advance(6_000)
     assert len(feed.records("dead_air")) == 1
     _end(feed)
     assert _tools(feed) == []
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_one_report_of_a_tool_has_its_name_and_the_others_need_none(order: tuple[int, ...], feed: Feed) -> None:
+    nameless: dict[str, Any] = {"tool": None}
+    reports = [(ASKED, 2_100, nameless), (RUNS, 2_110, {}), (DONE, 2_910, {**nameless, "result": {}})]
+    for place in order:
+        moment, at_ms, fields = reports[place]
+        _report(feed, moment, at_ms, **fields)
+    _end(feed)
+    assert _tools(feed) == [(1, 0, "rebook", ToolOutcome.SUCCESS, 800)]
+    assert [each for each in feed.effects if isinstance(each, NotUnderstood)] == []
+
+
+def test_a_tool_that_nothing_names_is_reported_at_the_end(feed: Feed) -> None:
+    _report(feed, DONE, 2_910, tool=None, result={})
+    _end(feed)
+    assert _tools(feed) == []
+    told = [each.misread for each in feed.effects if isinstance(each, NotUnderstood)]
+    assert [(each.reason, "function_name" in each.what) for each in told] == [("tool_without_name", True)]
 
 
 HELLO = ("agent", "Hello, how can I help you?", False)

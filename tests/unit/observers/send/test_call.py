@@ -10,6 +10,7 @@ from callgauge_send.call import RANKS
 from callgauge_send.events import Rank
 from callgauge_send.to_http import ToHttp
 from callgauge_send.to_kafka import ToKafka
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from schemas.events.pipecat import PipecatEvent
 from tests.unit.observers.nobody import stop
@@ -24,6 +25,16 @@ def test_the_labels_go_first_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [event["type"] for event in events] == ["call_started", "speech_event", "speech_event"]
     assert (events[0]["agent"], events[0]["environment"]) == ("desk", "test")
     assert events[2]["timestamp"] == 5
+
+
+def test_the_call_names_the_span_in_which_it_begins() -> None:
+    events: list[dict[str, Any]] = []
+    span = SpanContext(0xA1, 0xB2, is_remote=False, trace_flags=TraceFlags(1))
+    with use_span(NonRecordingSpan(span)):
+        Call(sink=events.append).begin()
+    Call(sink=events.append).begin()
+    assert events[0]["traceparent"] == f"00-{0xA1:032x}-{0xB2:016x}-01"
+    assert "traceparent" not in events[1]
 
 
 async def test_the_end_says_how_many_events_are_left(nobody: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +340,45 @@ async def test_a_refusal_is_told_each_time_and_taken_back(monkeypatch: pytest.Mo
     )
     assert "restart callgauge" in made.lines[0]["what_to_do"]
     assert "7d1f-secret" not in str(made.lines)
+
+
+async def test_certificates_that_were_written_meanwhile_are_used_for_new_connections(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_certificates(tmp_path)
+    names = {"ca_file": "ca.pem", "cert_file": "client.pem", "key_file": "client.key"}
+    files = {name: tmp_path / file for name, file in names.items()}
+    security = SecuritySettings.model_validate({"protocol": "SSL", **files})
+    before = shown_to_a_broker(security, tmp_path)
+    files["key_file"].write_bytes((tmp_path / "other-client.key").read_bytes())
+    made = Watching(monkeypatch, [None, None, None], security)
+    assert await made.follow() == ["certificates_not_usable"], "once for the same fault"
+    assert "security.key_file: it is not the key of the certificate" in made.lines[0]["problem"]
+    assert shown_to_a_broker(security, tmp_path) == before
+    write_certificates(tmp_path)
+    made = Watching(monkeypatch, [None], security)
+    assert await made.follow() == []
+    assert shown_to_a_broker(security, tmp_path) not in (before, None)
+
+
+def shown_to_a_broker(security: SecuritySettings, folder: Path) -> bytes | None:
+    """The certificate that a client shows to a broker which asks for one and has the certificates of now."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.verify_mode = ssl.CERT_OPTIONAL
+    server.load_verify_locations(folder / "ca.pem")
+    server.load_cert_chain(folder / "broker.pem")
+    ways = [ssl.MemoryBIO(), ssl.MemoryBIO()]
+    client = security.client_options()["ssl_context"]
+    ends = [
+        client.wrap_bio(ways[0], ways[1], server_hostname="127.0.0.1"),
+        server.wrap_bio(ways[1], ways[0], server_side=True),
+    ]
+    for _ in range(4):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    shown: bytes | None = ends[1].getpeercert(binary_form=True)
+    return shown
 
 
 async def test_a_certificate_that_has_expired_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

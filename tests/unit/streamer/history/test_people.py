@@ -17,7 +17,7 @@ from schemas.scores.records import CallLabels
 from streamer.history import people
 from streamer.history.agreement import Agreement, agreement
 from streamer.history.importing import Importing
-from streamer.history.people import AnnotationError, Forgetting, annotation, forget_in
+from streamer.history.people import AnnotationError, Forgetting, annotation, forget_in, this_user
 from tests.unit.history.test_annotations import of_tenant, said
 from tests.unit.history.test_store import NOON_MS, TRANSCRIPT, batch, call
 from tests.unit.streamer.command_line import command
@@ -104,6 +104,27 @@ def test_a_note_is_redacted_and_what_does_not_fit_is_refused() -> None:
     for by, label, note in (("", "bad", None), ("a", "Bad", None), ("a", "b" * 41, None), ("a", None, "x" * 2_001)):
         with pytest.raises(AnnotationError, match="Nothing was written"):
             annotation(by, label, note, CallLabels(), Redactor())
+
+
+def test_without_a_name_a_person_has_to_say_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(_: int) -> None:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(AnnotationError, match="--by"):
+        this_user()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--label", "a", "--json"], ["--note", "a", "--follow"], ["--label", "a", "--unlabel", "b"], ["--by", "anna"]],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, capsys, "call")("any-call", *options).code == 2
 
 
 def test_calls_are_forgotten_in_a_folder_that_nobody_writes(

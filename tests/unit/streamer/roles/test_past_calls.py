@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from consumers.history.search import QuestionError
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import SqliteHistory
 from streamer.roles.past_calls import StoredCalls
@@ -19,6 +22,9 @@ def test_the_page_of_past_calls_finds_them_in_the_folder(tmp_path: Path) -> None
     assert past.find("2000-01-01", "care", "", "") == ([], False)
     assert len(past.records_of("c")) == len(call("c"))
     assert past.transcript_of("c") == TRANSCRIPT
+    for since in ("yesterday", "9" * 5_000, "9999-12-31T23:59:59-23:59x"):
+        with pytest.raises(QuestionError, match=r"is no moment"):
+            past.find(since, "", "", "")
     assert past.annotations_of("c") == ()
     writer = SqliteHistory(tmp_path, writes=True)
     writer.forget(["c"])

@@ -75,7 +75,7 @@ def call_of_openai(**setting: Any) -> tuple[Json, ...]:
                  transcript="My badge is lost.", usage={"type": "duration", "seconds": 1.0}),
         realtime("response.function_call_arguments.done", 3_700, call_id="call_1", item_id="item_2", name="find", arguments='{"n": 1}',
                  response_id="resp_1", output_index=0),
-        {"type": "conversation.item.create", "conversation_id": "c", "timestamp": NOW_MS + 3_900, "name": "find", "item": output},
+        {"type": "conversation.item.create", "conversation_id": "c", "timestamp": NOW_MS + 3_900, "item": output},
         realtime("output_audio_buffer.started", 4_000, response_id="resp_1"),
         realtime("response.output_audio_transcript.delta", 4_100, item_id="item_3", delta="Which", **of_response),
         realtime("response.output_audio_transcript.done", 4_200, item_id="item_3", transcript="Which one?", **of_response),

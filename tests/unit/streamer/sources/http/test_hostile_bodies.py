@@ -1,8 +1,10 @@
 """`POST /events` and any JSON of any shape: an answer with the line, a turn for others in between, and a charge for its sender."""
 
+import itertools
 import json
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
+from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import InputSource
 from schemas.events.examples import EXAMPLES
 from schemas.events.simulator import STREAMS
@@ -20,7 +23,9 @@ from schemas.topics import TOPIC_BY_SOURCE
 from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http import posted as events
 from streamer.sources.http.posted import MAX_EVENT_PARTS, MAX_EVENTS, UnreadableBodyError, posted_events
+from tests.support.calls.hostile import GOOD, Hostile
 from tests.support.patience import patient
+from tests.support.webhooks import SECRET
 from tests.unit.streamer.sources.http.receiver import Receiver
 from tests.unit.streamer.sources.http.test_posted import NOW_MS, read, started
 
@@ -85,6 +90,47 @@ class _AsKafkaHasIt:
     def __init__(self, record: Any, offset: int) -> None:
         self.topic, self.partition, self.offset = TOPIC_BY_SOURCE[InputSource(record.source)], 0, offset
         self.timestamp, self.key, self.value, self.headers = NOW_MS, record.key, record.value, record.headers
+
+
+@pytest.mark.parametrize("bodies", [1_500, pytest.param(100_000, marks=pytest.mark.long, id="long")])
+async def test_bodies_of_a_hostile_tenant_break_nothing_and_reach_no_call_of_another_one(bodies: int) -> None:
+    """On every route, with the events of good calls between them; what is accepted is folded, as from Kafka."""
+    hostile_settings = {"token": "hostile", "elevenlabs_secret": SECRET, "events_per_second": 1_000_000}
+    tenants = {"good": {"token": "good", "events_per_second": 1_000_000}, "hostile": hostile_settings}
+    receiver = Receiver(IngestSettings(), {name: SenderSettings.model_validate(each) for name, each in tenants.items()})
+    call = [{**started(), "type": "tts_text", "data": {"frame": str(number)}} for number in range(50)]
+    evaluator, offset = PartitionEvaluator(Limits(), "test", writes_transcripts=True), 0
+    statuses: Counter[int] = Counter()
+    values: dict[bytes, list[bytes]] = {b"alone": [], **{f"{GOOD}-{number}".encode(): [] for number in range(4)}}
+
+    async def say(name: str, event: dict[str, Any]) -> None:
+        assert (await receiver.events([{**event, "conversation_id": name}], "good")).status_code == 202
+
+    async def of_good_calls(number: int) -> None:
+        for name in values:
+            await say(name.decode(), call[number])
+
+    hostile = Hostile(7, wall_clock_ms).bodies(bodies)
+    for number in range(len(call)):
+        await of_good_calls(number)
+        for each in itertools.islice(hostile, bodies // len(call)):
+            headers = {name.replace("-", "_"): value for name, value in each.headers.items()}
+            answer = await receiver.post(each.path, each.body, authorization="Bearer hostile", **headers)
+            statuses[answer.status_code] += 1
+        for record in receiver.writer.records:
+            offset += 1
+            values.get(record.key, []).append(record.value)
+            arrival = admit(InputSource(record.source), _AsKafkaHasIt(record, offset), Limits())
+            if isinstance(arrival, Arrival):
+                evaluator.receive(arrival)
+        receiver.writer.records.clear()
+        evaluator.advance(wall_clock_ms())
+    evaluator.advance(10**15)
+    assert evaluator.open_calls == ()
+    assert sum(statuses.values()) == bodies
+    assert set(statuses) == {200, 202, 207, 400, 401, 422}
+    assert all(said == values[b"alone"] for said in values.values())
+    assert len(values[b"alone"]) == len(call)
 
 
 any_json = st.recursive(

@@ -1,6 +1,7 @@
 """Spans of LiveKit's agents and of pipecat's bots, in both encodings, are calls with the turns that they tell."""
 
 import base64
+import gzip
 import json
 import time
 import tracemalloc
@@ -20,9 +21,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from opentelemetry.trace import Status, StatusCode
 
 from schemas.closed_sets import Anchor
-from schemas.scores.records import ToolUseFact, TurnOutcome, TurnValues
-from streamer.sources.http.posted import UnreadableBodyError
-from streamer.sources.http.traces import PROTOBUF, posted_spans
+from schemas.scores.records import CallStartedFact, ToolUseFact, TurnOutcome, TurnValues
+from streamer.recordings.spans import PROTOBUF
+from streamer.sources.http.posted import MAX_BODY_BYTES, UnreadableBodyError
+from streamer.sources.http.traces import posted_spans
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
 from tests.support.fakes.engine_feed import Feed, plain, records_of
 from tests.support.patience import patient
@@ -133,6 +135,9 @@ async def test_spans_of_livekit_are_a_call_with_latency_words_stages_and_tool(
     said = [event["data"]["content"] for _, event in receiver.written if event["type"].endswith("_message")]
     assert said == ["My badge is lost.", "Which one?"]
     assert [each for each in records if each.name == "dead_air"] == []
+    spans = {each.name: each.span_id.hex() for each in request.resource_spans[0].scope_spans[0].spans}
+    begun = [each.traceparent for each in records if isinstance(each, CallStartedFact)]
+    assert begun == [f"00-{trace_id}-{spans[name]}-01" for name in ("root", "agent_session")]
     (closed,) = (each for each in records if each.name == "closed")
     assert (closed.began_at_ms - NOW_MS, closed.ended_at_ms - NOW_MS) == (1_000, 10_000)
 
@@ -174,12 +179,28 @@ async def test_a_request_that_is_sent_again_has_the_same_ids(receiver: Receiver)
 
 async def test_spans_of_pipecat_are_words_and_stages_and_a_failure_is_an_error(receiver: Receiver) -> None:
     await sent(receiver, exported(OF_PIPECAT, fails="llm"), "protobuf")
-    kinds = [event["type"] for _, event in receiver.written]
+    kinds = [event.get("type", event.get("message_type")) for _, event in receiver.written]
     assert kinds == [
-        "call_started", "user_message", "TTFBMetricsData", "TTFBMetricsData", "error", "tts_text", "TTFBMetricsData", "user_bot_latency",
+        "call_started", "user", "TTFBMetricsData", "TTFBMetricsData", "error", "tts_text", "TTFBMetricsData", "user_bot_latency",
         "call_started", "call_ended",
     ]  # fmt: skip
     assert [each.errors for each in scored(receiver) if each.name == "agent_errors"] == [1]
+
+
+async def test_a_compressed_body_is_taken_within_the_same_bound(receiver: Receiver) -> None:
+    body = exported(OF_LIVEKIT).SerializeToString()
+    headers = {"content_type": PROTOBUF, "content_encoding": "gzip", **HEADERS}
+    whole = await receiver.post("/v1/traces", body, content_type=PROTOBUF, **HEADERS)
+    zipped = await receiver.post("/v1/traces", gzip.compress(body), **headers)
+    assert (zipped.status_code, zipped.json()) == (202, whole.json())
+    bomb = await receiver.post("/v1/traces", gzip.compress(bytes(MAX_BODY_BYTES + 1)), **headers)
+    assert (bomb.status_code, "more when unpacked" in bomb.text) == (413, True)
+    for wrong in (body, gzip.compress(body)[:-9]):
+        answer = await receiver.post("/v1/traces", wrong, **headers)
+        assert (answer.status_code, "Expected a body in gzip" in answer.text) == (400, True)
+    other = await receiver.post("/v1/traces", body, **{**headers, "content_encoding": "br"})
+    assert (other.status_code, "'br'" in other.text) == (415, True)
+    assert receiver.bodies.pending_bytes == 0
 
 
 @pytest.mark.parametrize("encoding", ["protobuf", "json"])
