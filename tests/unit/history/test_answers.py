@@ -22,7 +22,7 @@ from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord
 from streamer.history.comparison import Period, compared
 from streamer.notebook import score
-from tests.support.clickhouse.running import ClickHouse, running_clickhouse
+from tests.support.clickhouse.running import TABLES, ClickHouse, running_clickhouse
 from tests.support.conformance_data import conformance
 from tests.unit.history.test_store import (
     DAY_MS,
@@ -248,6 +248,17 @@ def test_forgotten_calls_are_not_found(keep: Keep) -> None:
     assert store.labelled("bad") == []
     assert store.annotations_of(["a"]) == {}
     assert found(store, words=["rebooking"]) == ["c"]
+
+
+@pytest.mark.long
+def test_forgotten_calls_are_deleted_from_clickhouse(server: ClickHouse) -> None:
+    people = FromPeople([(name, said("anna", 1, "bad")) for name in "ab"], ["a"])
+    in_clickhouse(server, [*three(), Batch([], [], {}, people)]).close()
+    server.run_file(TABLES.with_name("forget.sql"))
+    for table in ("score", "call", "transcript", "annotation"):
+        counted = f"SELECT countIf(conversation_id = 'a'), countIf(conversation_id = 'b') FROM {table} FORMAT TSV"  # noqa: S608
+        gone, kept = map(int, server.run(counted).split())
+        assert (gone, kept > 0) == (0, True), table
 
 
 # Both at once.
