@@ -301,7 +301,7 @@ def test_every_question_has_the_same_answer(server: ClickHouse, tmp_path: Path) 
         fitting = ("=", "!=", "~") if column.kind == "text" else COMPARISONS[:-1]
         comparison = fitting[place % len(fitting)]  # all of them for some column
         questions.append(EVER._replace(order_by=column.name, most=7))
-        questions.append(EVER._replace(conditions=[Condition(column.name, comparison, value)]))  # type: ignore[arg-type]
+        questions.append(EVER._replace(conditions=[Condition(column.name, comparison, value)]))
     texts = ("flight", "Your booking", "you're", "I'd", "ü", "$5", "two", "a.m.", "email@example")
     questions += [EVER._replace(words=text.split(), most=100) for text in texts]
     questions.append(EVER._replace(since_ms=NOON_MS + 5_000, until_ms=NOON_MS + DAY_MS + 20_000))
