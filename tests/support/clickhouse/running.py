@@ -43,7 +43,7 @@ class ClickHouse:
     def run_file(self, file: Path, replaced: Mapping[str, str] | None = None) -> None:
         """Runs each statement of a file. Recorded calls are of any time, so nothing is too old.
 
-        chDB makes tables that read Kafka, and says that it reads them only when it is asked.
+        chDB makes tables that read Kafka, and says that it does not read them by itself.
         """
         text = file.read_text(encoding="utf-8").replace("INTERVAL 30 DAY", "INTERVAL 36500 DAY")
         for old, new in (replaced or {}).items():

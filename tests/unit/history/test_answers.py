@@ -261,6 +261,15 @@ def test_forgotten_calls_are_deleted_from_clickhouse(server: ClickHouse) -> None
         assert (gone, kept > 0) == (0, True), table
 
 
+@pytest.mark.long
+def test_the_tables_that_read_kafka_are_made(server: ClickHouse) -> None:
+    server.run_file(TABLES.with_name("kafka.sql"))
+    for topic in ("score", "transcript", "annotation"):
+        assert f"FROM default.{topic}_topic" in server.query_of(f"{topic}_from_topic")
+        for kind, name in (("VIEW", "from_topic"), ("TABLE", "topic")):
+            server.run(f"DROP {kind} {topic}_{name}")
+
+
 # Both at once.
 
 
