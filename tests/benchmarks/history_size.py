@@ -202,7 +202,7 @@ def _copy_day(folder: Path, written: int, day: int) -> None:
     later_ms = (day - written) * DAY_MS
     connection = sqlite3.connect(new)
     connection.execute(
-        f"UPDATE call SET conversation_id = substr(conversation_id, {day + 1}) || substr(conversation_id, 1, {day}), "  # noqa: S608
+        f"UPDATE call SET conversation_id = '{day:02x}' || substr(conversation_id, 3), "  # noqa: S608
         f"started_ms = started_ms + {later_ms}, changed_ms = changed_ms + {later_ms}"
     )
     connection.commit()

@@ -195,7 +195,7 @@ def test_a_new_transcript_replaces_the_words_of_the_old_one(keep: Keep) -> None:
 
 
 def test_an_id_is_only_an_id(keep: Keep) -> None:
-    ids = ["'; DROP TABLE call; --", "a\nb\t\\n", "100%", "\x00", "é", "../../etc", "x" * 10_000]
+    ids = ["'; DROP TABLE call; --", "a\nb\t\\n", "100%", "\x00", "é", "../../etc", "a\x85b\u2028c", "x" * 10_000]
     log = [record for each in ids for record in call(each)]
     store = keep([Batch(valued(log), [(each, NOON_MS, TRANSCRIPT) for each in ids], {SCORES: 1})])
     assert set(found(store)) == set(ids)
@@ -261,7 +261,7 @@ def recorded_log() -> list[Batch]:
     transcripts = []
     for number, each in enumerate(scored):
         labels = each.records[0].labels.model_copy(update={"agent": f"agent-{number % 4}"})
-        start_ms = NOON_MS + number * 1_000 + number % 2 * DAY_MS
+        start_ms = NOON_MS + number * 1_000 + number // 4 % 2 * DAY_MS
         for place, record in enumerate(each.records):
             changed = {"conversation_id": f"call-{number}", "caused_at_ms": start_ms + place * 500, "labels": labels}
             record = record.model_copy(update=changed)
