@@ -29,6 +29,7 @@ from tests.integration.score_log import records_on, written_scores
 from tests.integration.test_bad_input import final_scores
 from tests.integration.test_ingest import listening
 from tests.support.calls.hostile import GOOD, Hostile
+from tests.support.patience import patient
 from tests.support.webhooks import SECRET
 
 pytestmark = pytest.mark.service(
@@ -227,7 +228,7 @@ async def test_nothing_hostile_breaks_anything_or_changes_a_good_call(
 async def good_calls_are_unchanged(environment: dict[str, str], calls: Mapping[int, Call], process: Process) -> None:
     assert process.is_running
     names = {f"{kind}-{number}" for kind in ("alone", GOOD) for number in calls}
-    end = time.monotonic() + 60
+    end = time.monotonic() + patient(60)
     while True:
         scores = await written_scores(environment)
         closings = Counter(each.conversation_id for each in scores if isinstance(each, ClosedFact))
