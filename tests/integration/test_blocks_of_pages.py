@@ -75,7 +75,7 @@ NOT_RUN: Final = {
         "needs ElevenLabs: tests/integration/test_monitor.py",
     "docs/history.md: import pandas as pd": "needs calls of some days: tests/unit/streamer/test_notebook.py",
     'docs/history.md: CALLGAUGE_HISTORY__CLICKHOUSE_URL="http://clickhouse:8123/?d': "needs ClickHouse: tests/unit/history/test_answers.py",
-    'docs/history.md: clickhouse-client --query "CREATE DATABASE callgauge"': "needs ClickHouse: tests/unit/history/test_answers.py makes the tables",
+    'docs/history.md: clickhouse-client --query "CREATE DATABASE callgauge"': "needs ClickHouse: tests/unit/history/test_answers.py",
     "docs/history.md: callgauge history import output/my-run --folder history --go": "needs a run of EVA: tests/unit/streamer/history",
     "docs/sources/eva.md: callgauge topics create                     # once": "needs a run of EVA: tests/integration/test_tail.py",
     "docs/sources/eva.md: callgauge score output/my-run > scores.jsonl": "needs a run of EVA: tests/conformance",
