@@ -254,9 +254,9 @@ class CallReader:
             ranges = await ranges_since(self._consumer, tps, first_ms)
             said = []
             for key in keys:
-                of_key = CallRecords(self._consumer, key)
-                await of_key.read(ranges)
-                said += [record for _, record in of_key]
+                found_of_key = CallRecords(self._consumer, key)
+                await found_of_key.read(ranges)
+                said += [record for _, record in found_of_key]
         except TopicsUnfitError:  # nobody can have said anything
             return
         except (KafkaRefusedError, TopicAuthorizationFailedError):

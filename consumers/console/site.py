@@ -451,6 +451,16 @@ class ConsoleSite:
         except (KafkaUnreachableError, TopicsUnfitError) as error:
             raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, f"Kafka cannot be read: {error}") from error
 
+    async def _began_ms(self, conversation_id: str) -> int | None:
+        """When a call began of which history knows; then its place on the topics need not be searched."""
+        if self._past is None:
+            return None
+        try:
+            records = await asyncio.to_thread(self._past.records_of, conversation_id)
+        except OperatorError:  # no folder yet
+            return None
+        return min((record.caused_at_ms for record in records), default=None)
+
     async def _said_of(self, conversation_id: str) -> Sequence[Annotation]:
         """What people say of a call, as far as there is a history.
 
@@ -466,13 +476,6 @@ class ConsoleSite:
         if annotations is None:
             raise _UnansweredError(HTTPStatus.GONE, "This call was deleted on request.")
         return annotations
-
-    async def _began_ms(self, conversation_id: str) -> int | None:
-        """When a call began of which history knows; then its place on the topics need not be searched."""
-        if self._past is None:
-            return None
-        records = await asyncio.to_thread(self._past.records_of, conversation_id)
-        return min((record.caused_at_ms for record in records), default=None)
 
     def _note(self, user: str, conversation_id: str) -> None:
         """Logs who opened which call, once a minute each."""

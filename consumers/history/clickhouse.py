@@ -169,8 +169,9 @@ class ClickHouseHistory:
             self._failures(),
             self._client.stream(
                 "POST",
-                self.place,
-                params={f"param_{name}": _escaped(value) for name, value in values.items()},
+                httpx2.URL(self.place).copy_merge_params(
+                    {f"param_{name}": _escaped(each) for name, each in values.items()}
+                ),
                 content=f"{sql} FORMAT JSONCompactEachRow".encode(),
             ) as answer,
         ):
@@ -181,8 +182,12 @@ class ClickHouseHistory:
                     "whether history.clickhouse_url names the database with the tables of deploy/clickhouse/tables.sql, and the user may "
                     "read them."
                 )
-            for line in answer.iter_lines():
-                yield json.loads(line)
+            rest = b""
+            for part in answer.iter_bytes():
+                *lines, rest = (rest + part).split(b"\n")  # other characters that end a line are a part of texts
+                yield from map(json.loads, lines)
+            if rest:
+                yield json.loads(rest)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

@@ -539,7 +539,7 @@ class ServiceUse(ScoreModel):
     cost: float | None = None
 
 
-class CallNote(ScoreModel):
+class FrameworkNote(ScoreModel):
     """Something that the agent's framework tells of a call, and that no sound shows.
 
     Attributes:
@@ -632,7 +632,7 @@ class CallValues(CallRecord):
     unscored_subgoals: dict[UnscoredReason, int] = Field(default_factory=dict)
     uses: tuple[ServiceUse, ...] | None = Field(None, exclude_if=is_none)
     cost: Result | None = Field(None, exclude_if=is_none)
-    notes: tuple[CallNote, ...] | None = Field(None, exclude_if=is_none)
+    notes: tuple[FrameworkNote, ...] | None = Field(None, exclude_if=is_none)
 
 
 TURN_VALUE_NAMES: Final[tuple[TurnValueName, ...]] = get_args(TurnValueName)
@@ -650,7 +650,6 @@ __all__ = [
     "Anchor",
     "AnyScoreRecord",
     "CallLabels",
-    "CallNote",
     "CallRecord",
     "CallStartedFact",
     "CallValues",
@@ -661,6 +660,7 @@ __all__ = [
     "EvaMetricScore",
     "ExpectedToolCallScore",
     "FinalLatencies",
+    "FrameworkNote",
     "GoalsFact",
     "InterruptionFact",
     "NotApplicable",

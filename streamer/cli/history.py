@@ -302,7 +302,7 @@ def forget(
 
     from consumers.console.page.drawing import counted
     from consumers.runtime.process import wall_clock_ms
-    from streamer.history.people import Forgetting, forget_in, publish, require_consent
+    from streamer.history.people import Forgetting, calls_in, forget_in, publish, require_consent
     from streamer.settings.listing import settings_from
     from streamer.terminal import quiet_libraries, say
 
@@ -310,7 +310,10 @@ def forget(
     what.require_fitting()
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     there = _folder(folder, settings) if folder or without_topics else settings.history.folder
+    if there is not None and not there.is_dir() and not without_topics:  # it is on another machine
+        there = None
     require_consent(what.in_words, is_agreed=yes)
+    deleted = 0 if there is None else calls_in(there, what)  # a role that is told may be quicker than a look afterwards
     if not without_topics:
         with quiet_libraries():
             asyncio.run(publish(settings.kafka, what.records()))
@@ -318,7 +321,7 @@ def forget(
     if there is None:
         say("There is no folder of history here: the role that has one deletes them when it reads that.")
         return
-    deleted = forget_in(there, what, waits=not without_topics)
+    forget_in(there, what, waits=not without_topics)
     say(f"{counted(deleted, 'call')} deleted from {there}.")
     for aside in sorted(there.glob("*.broken-*")):
         say(f"{aside} was set aside as damaged and may still have them: delete it.")

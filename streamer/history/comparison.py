@@ -170,7 +170,7 @@ def compared(
 
 
 def _change(measure: str, was: _Lot, now: _Lot, draws: int) -> Change:
-    lots = [was.values[measure], now.values[measure]]
+    lots = [sorted(lot.values[measure]) for lot in (was, now)]  # a store may give them in any order
     before, after = (sum(lot) / len(lot) if lot else None for lot in lots)
     low = high = None
     if min(map(len, lots)) > 1:

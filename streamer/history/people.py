@@ -162,8 +162,21 @@ class Forgetting(NamedTuple):
         return [ForgottenTenant(kind="forgotten_tenant", at_ms=self.at_ms, tenant=self.tenant)]
 
 
-def forget_in(folder: Path, what: Forgetting, *, waits: bool) -> int:
-    """Deletes calls in a folder of history, or waits until the role that writes it has done so; returns how many there were.
+def calls_in(folder: Path, what: Forgetting) -> int:
+    """How many of these calls a folder has.
+
+    Raises:
+        HistoryFolderError: The folder cannot be read.
+    """
+    store = SqliteHistory(folder)
+    try:
+        return sum(1 for _ in what.calls_in(store))
+    finally:
+        store.close()
+
+
+def forget_in(folder: Path, what: Forgetting, *, waits: bool) -> None:
+    """Deletes calls in a folder of history, or waits until the role that writes it has done so.
 
     Args:
         folder: The folder.
@@ -179,27 +192,17 @@ def forget_in(folder: Path, what: Forgetting, *, waits: bool) -> int:
     except FolderInUseError:
         if not waits:
             raise
-        return _deleted_by_the_role(folder, what)
+        _wait_for_the_role(folder, what)
+        return
     try:
-        there = sum(1 for _ in what.calls_in(store))
         what.delete_in(store)
     finally:
         store.close()
-    return there
 
 
-def _deleted_by_the_role(folder: Path, what: Forgetting) -> int:
-    first: int | None = None
+def _wait_for_the_role(folder: Path, what: Forgetting) -> None:
     until = time.monotonic() + WAIT_SECONDS
-    while True:
-        store = SqliteHistory(folder)
-        try:
-            there = sum(1 for _ in what.calls_in(store))
-        finally:
-            store.close()
-        first = there if first is None else first
-        if not there:
-            return first
+    while there := calls_in(folder, what):
         if time.monotonic() > until:
             raise OperatorError(
                 f"History: the process that writes {folder} has not deleted {there} calls after {WAIT_SECONDS:.0f} s. The topic says that "

@@ -65,7 +65,7 @@ def outgoing(
         sequence: Number of the event within its source.
         is_agent_event: Whether it is of a real ElevenLabs agent, which shares a topic with the simulated caller.
     """
-    kind = "call" if source == "audit" and name in CONTROL_EVENTS else _CE_SOURCE_NAMES[source]
+    kind = "call" if name in CONTROL_EVENTS else _CE_SOURCE_NAMES[source]
     headers = envelope_headers(
         event_id=event_id,
         source=ce_source,

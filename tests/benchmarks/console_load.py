@@ -116,6 +116,7 @@ def _measure_watched(figures: Figures, variables: dict[str, str], folder: Path) 
         )
         with ExitStack() as running_load:
             running_load.callback(load.stop)
+            wait_for("events of the load", lambda: folded_of(page_of_evaluator)[0] > 0, 60)
             time.sleep(WARM_SECONDS)
 
             def event_us() -> float:

@@ -202,7 +202,7 @@ def _copy_day(folder: Path, written: int, day: int) -> None:
     later_ms = (day - written) * DAY_MS
     connection = sqlite3.connect(new)
     connection.execute(
-        f"UPDATE call SET conversation_id = substr(conversation_id, {day + 1}) || substr(conversation_id, 1, {day}), "  # noqa: S608
+        f"UPDATE call SET conversation_id = '{day:02x}' || substr(conversation_id, 3), "  # noqa: S608
         f"started_ms = started_ms + {later_ms}, changed_ms = changed_ms + {later_ms}"
     )
     connection.commit()
@@ -295,40 +295,46 @@ def _found(folder: Path, number: int) -> None:
     assert all(answers(folder, lambda store: store.call_records(id_of(number))))
 
 
-def reads(folder: Path, seed: int, calls: int, until: float) -> list[float]:
-    """Asks for calls, and now and then for an agent's worst of a day, until the time is over; returns how long each answer took."""
+def reads(folder: Path, seed: int, calls: int, ready: Any, stop: Any, answered: Any) -> None:
+    """Asks for calls, four in a second, until it is told to stop; then gives how long each answer took."""
     random = Random(seed)  # noqa: S311  # no secret
     store = SqliteHistory(folder)
     waits: list[float] = []
-    while time.time() < until or len(waits) < 2:
+    store.call_records(id_of(0))  # opens the files
+    ready.release()
+    while not stop.wait(random.expovariate(4)):
         number = random.randrange(written(calls))
         waits.append(took_ms(lambda number=number: store.call_records(id_of(number))))  # type: ignore[misc]
-        time.sleep(random.expovariate(4))
     store.close()
-    return waits
+    answered.put(waits)
 
 
 def measure_readers(figures: Figures, folder: Path, calls: int, recorded: Sequence[Recorded]) -> None:
     """Writes into the newest day while readers ask."""
     more = batches(recorded, range(calls, 2 * calls), (FIRST_DAY + DAYS - 1) * DAY_MS)
     store = SqliteHistory(folder, writes=True, retention_days=3_660)
-    until = time.time() + READING_SECONDS + 10  # they have to start
-    with multiprocessing.get_context("spawn").Pool(READERS) as pool:
-        asked = [pool.apply_async(reads, (folder, seed, calls, until)) for seed in range(READERS)]
-        records = 0
-        while time.time() < until:
-            batch = next(more)
-            store.write(batch)
-            records += len(batch.scores)
-            time.sleep(0.5)  # as the role polls
-        waits = sorted(wait for each in asked for wait in each.get()[1:])  # the first opens the files
+    context = multiprocessing.get_context("spawn")
+    ready, stop, answered = context.Semaphore(0), context.Event(), context.Queue()
+    readers = [
+        context.Process(target=reads, args=(folder, seed, calls, ready, stop, answered)) for seed in range(READERS)
+    ]
+    for reader in readers:
+        reader.start()
+    for _ in readers:
+        ready.acquire()
+    records, until = 0, time.monotonic() + READING_SECONDS
+    while time.monotonic() < until:
+        batch = next(more)
+        store.write(batch)
+        records += len(batch.scores)
+        time.sleep(0.5)  # as the role polls
+    stop.set()
+    waits = sorted(wait for _ in readers for wait in answered.get())
+    for reader in readers:
+        reader.join()
     store.close()
-    figures.add(
-        "history_readers_p50_ms",
-        median(waits),
-        f"{READERS} readers while it is written, {len(waits)} answers, p50",
-        "ms",
-    )
+    what = f"{READERS} readers while it is written, {len(waits)} answers, p50"
+    figures.add("history_readers_p50_ms", median(waits), what, "ms")
     figures.add(
         "history_readers_worst_ms", waits[-1], f"the slowest of them ({records:,} records written)", "ms", goal=200
     )

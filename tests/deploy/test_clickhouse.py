@@ -1,4 +1,4 @@
-"""The files for ClickHouse fit each other; tests/unit/history/test_answers.py and tests/integration/test_clickhouse.py run them."""
+"""The files for ClickHouse fit each other; tests/unit/history/test_answers.py runs those in SQL."""
 
 import json
 import re

@@ -68,7 +68,6 @@ NOT_RUN: Final = {
     "docs/sources/livekit.md: from callgauge_livekit import attach": "needs an agent: tests/integration/test_livekit_observer.py",
     "README.md: from pipecat_callgauge import CallgaugeObserver": "needs a bot: tests/integration/test_pipecat_readme.py",
     "docs/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'": "names a place of the reader's; tests/integration/test_otlp.py has the rest",
-    "docs/sources/otlp.md: pip install 'PATH_OF_THE_CHECKOUT[otlp]'": "names a place of the reader's; the tests have the packages",
     "docs/python.md: from openai import OpenAI": "needs a key: tests/unit/streamer/test_notebook.py asks other judges",
     "docs/sources/agent-inspect.md: callgauge score traces.jsonl --format agent-inspect --judge ":
         "needs a judge with a key: tests/unit/streamer/agent_inspect",
@@ -76,7 +75,7 @@ NOT_RUN: Final = {
         "needs ElevenLabs: tests/integration/test_monitor.py",
     "docs/history.md: import pandas as pd": "needs calls of some days: tests/unit/streamer/test_notebook.py",
     'docs/history.md: CALLGAUGE_HISTORY__CLICKHOUSE_URL="http://clickhouse:8123/?d': "needs ClickHouse: tests/unit/history/test_answers.py",
-    'docs/history.md: clickhouse-client --query "CREATE DATABASE callgauge"': "needs ClickHouse: tests/integration/test_clickhouse.py",
+    'docs/history.md: clickhouse-client --query "CREATE DATABASE callgauge"': "needs ClickHouse: tests/unit/history/test_answers.py makes the tables",
     "docs/history.md: callgauge history import output/my-run --folder history --go": "needs a run of EVA: tests/unit/streamer/history",
     "docs/sources/eva.md: callgauge topics create                     # once": "needs a run of EVA: tests/integration/test_tail.py",
     "docs/sources/eva.md: callgauge score output/my-run > scores.jsonl": "needs a run of EVA: tests/conformance",

@@ -122,7 +122,7 @@ async def test_posted_events_become_a_measured_call_and_what_cannot_be_read_is_q
     ]
     assert isinstance(turn.voice_to_voice_ms, Scored)
     assert turn.voice_to_voice_ms.value == pytest.approx(900)
-    assert total(service.metrics, "callgauge_ingest_events_total", source="pipecat") == 4
+    assert total(service.metrics, "callgauge_ingest_events_total", source="pipecat") == 6
 
     unreadable = b'{"type": "post_call_transcription", "data": {"conversation_id": "conv_9", "transcript": 5}}'
     assert service.webhook(unreadable).text == "quarantined\n"

@@ -132,5 +132,11 @@ async def test_a_bot_of_thirty_lines_on_kafka_has_every_latency_and_its_mistakes
             )
             assert time.monotonic() - begin <= patient(1)
             assert line in process.text[logged:]
-    listed = ran("quarantine", "list", **environment)
-    assert all(reason in listed for reason in ("empty_key", "time_out_of_bounds", "invalid_event"))
+        wait_for(  # the log and the counter come before the transaction is over
+            "each reason in the quarantine",
+            lambda: (
+                {"empty_key", "time_out_of_bounds", "invalid_event"}
+                <= {*ran("quarantine", "list", **environment).split()}
+            ),
+            20,
+        )

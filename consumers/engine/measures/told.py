@@ -126,7 +126,7 @@ MAX_NOTES: Final = 100
 
 
 class Note(NamedTuple):
-    """A note: when, what, and its particulars by their names in `CallNote`."""
+    """A note: when, what, and its particulars by their names in `FrameworkNote`."""
 
     at_ms: int
     what: str
@@ -159,7 +159,7 @@ class Notes:
         self._add(Note(int(at_s * MS_PER_SECOND), "interruption", (("cause", known),)))
 
     def fields(self, turns: Iterable[HeardTurn]) -> list[dict[str, Any]]:
-        """The fields of each `CallNote`; the turns of the call say in which one it was."""
+        """The fields of each `FrameworkNote`; the turns of the call say in which one it was."""
         begun: list[tuple[float, float]] = sorted(
             (turn.begin_s * MS_PER_SECOND, turn.number) for turn in turns if turn.begin_s is not None
         )

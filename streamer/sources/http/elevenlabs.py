@@ -189,9 +189,10 @@ def _record_of(conversation_id: str, value: bytes, time_ms: int | None = None) -
 
 
 def _control(conversation_id: str, event: Mapping[str, Any]) -> OutgoingRecord:
+    """An event about the call, on the topic of its others: so the labels come before what counts under them."""
     name, value = str(event["type"]), compact_json({key: value for key, value in event.items() if value is not None})
     return outgoing(
-        "audit",
+        "elevenlabs",
         conversation_id,
         value,
         name=name,

@@ -452,10 +452,14 @@ class Batches:
 
 
 def _stream(event: dict[str, Any], attributes: Mapping[str, str]) -> Stream | None:
-    """The stream that the event names, or its CloudEvents type, or its own type."""
+    """The stream that the event names, or its CloudEvents type, or its own type. Start and end of a call go to the topic of what any
+    framework sends: in one topic the labels come before the events that count under them.
+    """
     named = event.pop("stream", None)
     if named is not None:
         return next((stream for stream in STREAMS if stream == named), None)
+    if event.get("type") in ("call_started", "call_ended"):
+        return "pipecat"
     return stream_of_type(attributes.get("type", "")) or stream_of(event)
 
 

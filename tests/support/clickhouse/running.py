@@ -21,6 +21,8 @@ VERSION: Final = "4.4.0"
 ENGINE: Final = "chdb-core==26.9.0"
 """ClickHouse 26.9. Its wheel is too large for `make test`: 180 MB, 560 MB when it is installed."""
 
+_NOT_BY_ITSELF: Final = "Shutdown was called"
+
 
 class ClickHouse:
     """A server, whose only database has all tables: with parameters, chDB asks the default one."""
@@ -39,18 +41,22 @@ class ClickHouse:
             self.run(f"TRUNCATE TABLE {''.join(name)}")
 
     def run_file(self, file: Path, replaced: Mapping[str, str] | None = None) -> None:
-        """Runs each statement of a file. Recorded calls are of any time, so nothing is too old."""
+        """Runs each statement of a file. Recorded calls are of any time, so nothing is too old.
+
+        chDB makes tables that read Kafka, and says that it does not read them by itself.
+        """
         text = file.read_text(encoding="utf-8").replace("INTERVAL 30 DAY", "INTERVAL 36500 DAY")
         for old, new in (replaced or {}).items():
             text = text.replace(old, new)
         for statement in text.split(";\n"):
             if any(line and not line.startswith("--") for line in statement.splitlines()):
-                self.run(statement)
+                self.run(statement, allowed=_NOT_BY_ITSELF)
 
-    def run(self, sql: str) -> str:
-        """Runs a statement; returns what it answers."""
+    def run(self, sql: str, allowed: str | None = None) -> str:
+        """Runs a statement; returns what it answers, or the error that is allowed."""
         answer = httpx.post(self.address, content=sql.encode(), timeout=patient(60))
-        assert answer.status_code == 200, f"{sql[:500]}\n{answer.text}"
+        is_allowed = allowed is not None and allowed in answer.text
+        assert answer.status_code == 200 or is_allowed, f"{sql[:500]}\n{answer.text}"
         return answer.text
 
     def write(self, batch: Batch) -> None:
@@ -63,10 +69,11 @@ class ClickHouse:
         notes += [(each.tenant, each.model_dump_json()) for each in people.tenants]
         notes += [(name, None) for name in people.forgotten]
         self.insert("annotation_in", ({"conversation_id": name, "value": value} for name, value in notes))
-        computing = self.run(
-            "SELECT as_select FROM system.tables WHERE database = currentDatabase() AND name = 'call_from_score' FORMAT TSVRaw",
-        )
-        self.run(f"INSERT INTO call {computing}")
+        self.run(f"INSERT INTO call {self.query_of('call_from_score')}")
+
+    def query_of(self, view: str) -> str:
+        """What a view inserts into its table."""
+        return self.run(f"SELECT as_select FROM system.tables WHERE name = '{view}' FORMAT TSVRaw")  # noqa: S608
 
     def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Inserts rows, if there are any."""

@@ -25,11 +25,11 @@ from schemas.scores.latency_stages import ServiceKind
 from schemas.scores.records import (
     AnyScoreRecord,
     CallLabels,
-    CallNote,
     CallValues,
     DeadAirFact,
     EvaMetricScore,
     FinalLatencies,
+    FrameworkNote,
     ProgressScore,
     Scored,
     ServiceUse,
@@ -317,9 +317,9 @@ def test_what_the_models_used_and_the_framework_notes_is_told() -> None:
         ServiceUse(kind=ServiceKind.STT, audio_seconds=12.5),
     )
     notes = (
-        CallNote(what="interruption", at_ms=T0_MS, turn=1, cause=InterruptionCause.PROGRAM),
-        CallNote(what="false_interruption", at_ms=T0_MS, turn=1, is_resumed=True),
-        CallNote(what="handoff", at_ms=T0_MS, from_agent="desk"),
+        FrameworkNote(what="interruption", at_ms=T0_MS, turn=1, cause=InterruptionCause.PROGRAM),
+        FrameworkNote(what="false_interruption", at_ms=T0_MS, turn=1, is_resumed=True),
+        FrameworkNote(what="handoff", at_ms=T0_MS, from_agent="desk"),
     )
     cost = Unscored(reason=UnscoredReason.NO_PRICE)
     records = with_changed(call, CallValues, uses=uses, notes=notes, cost=cost)

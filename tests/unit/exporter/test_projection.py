@@ -42,7 +42,6 @@ from schemas.scores.records import (
     WITHDRAWN,
     AgentErrorsFact,
     AnyScoreRecord,
-    CallNote,
     CallStartedFact,
     CallValues,
     ClosedFact,
@@ -50,6 +49,7 @@ from schemas.scores.records import (
     EstimateError,
     EvaMetricScore,
     FinalLatencies,
+    FrameworkNote,
     GoalsFact,
     InterruptionFact,
     NotApplicable,
@@ -85,9 +85,9 @@ USES = (
     ServiceUse(kind=ServiceKind.TTS, characters=40),
 )
 NOTES = (
-    CallNote(what="handoff", at_ms=1),
-    CallNote(what="false_interruption", at_ms=2),
-    CallNote(what="interruption", at_ms=3, cause=InterruptionCause.PROGRAM),
+    FrameworkNote(what="handoff", at_ms=1),
+    FrameworkNote(what="false_interruption", at_ms=2),
+    FrameworkNote(what="interruption", at_ms=3, cause=InterruptionCause.PROGRAM),
 )
 AnyRecord: dict[str, Any] = {
     "conversation_id": "c-1",

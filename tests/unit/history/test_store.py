@@ -245,6 +245,7 @@ def test_the_file_of_an_earlier_version_lacks_a_column_until_it_is_written_again
     store.close()
     (file,) = store.folder.glob("calls-*.sqlite")
     earlier = sqlite3.connect(file)
+    earlier.execute("DROP INDEX call_by_wait")
     earlier.execute("ALTER TABLE call DROP COLUMN longest_wait_ms")
     earlier.close()
     reader = SqliteHistory(store.folder)

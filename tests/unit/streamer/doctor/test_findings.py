@@ -74,7 +74,7 @@ def test_transactions_must_be_allowed_to_take_as_long_as_ours() -> None:
 
 def test_all_topics_in_one_line_when_they_fit() -> None:
     (finding,) = topic_findings(cluster(), KAFKA)
-    assert (finding.verdict, "all 10 are there; 4 partitions" in finding.seen) == (Verdict.OK, True)
+    assert (finding.verdict, f"all {len(TOPICS)} are there; 4 partitions" in finding.seen) == (Verdict.OK, True)
 
 
 def test_missing_topics_and_other_counts_are_wrong() -> None:

@@ -17,7 +17,7 @@ from schemas.scores.records import CallLabels
 from streamer.history import people
 from streamer.history.agreement import Agreement, agreement
 from streamer.history.importing import Importing
-from streamer.history.people import AnnotationError, Forgetting, annotation, forget_in, this_user
+from streamer.history.people import AnnotationError, Forgetting, annotation, calls_in, forget_in, this_user
 from tests.unit.history.test_annotations import of_tenant, said
 from tests.unit.history.test_store import NOON_MS, TRANSCRIPT, batch, call
 from tests.unit.streamer.command_line import command
@@ -161,4 +161,5 @@ def test_a_role_that_writes_the_folder_is_waited_for(store: SqliteHistory, monke
     deletes: Sequence[str] = ["a"]
     monkeypatch.setattr(people, "WAIT_SECONDS", 60.0)
     monkeypatch.setattr(people.time, "sleep", lambda _: store.forget(deletes))  # type: ignore[attr-defined]
-    assert forget_in(store.folder, what, waits=True) == 1
+    forget_in(store.folder, what, waits=True)
+    assert [calls_in(store.folder, each) for each in (what, Forgetting(("b",), None, NOON_MS))] == [0, 1]

@@ -205,6 +205,7 @@ async def test_a_call_that_comes_as_spans_names_its_span(receiver: Receiver) -> 
     body = delivery("post_call_transcription_otel", data, now)
     answer = await receiver.post("/webhooks/elevenlabs", body, elevenlabs_signature=signature_header(body, now))
     assert answer.text.strip() == "accepted"
+    assert {source for source, _ in receiver.written} == {"elevenlabs"}, "in one topic the labels come first"
     started, *events = [event for _, event in receiver.written]
     assert (started["agent"], started["traceparent"]) == ("agent_7", f"00-{TRACE}-{ROOT}-01")
     assert [each["message"] for each in events[-1]["transcript"]] == ["Welcome.", "A badge"]
