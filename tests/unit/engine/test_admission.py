@@ -67,6 +67,11 @@ def test_a_verdict_of_wrong_fields_is_an_arrival_or_refused(field: str, value: o
     record = Record(topic="judge.verdicts", value=json.dumps({**verdict, field: value}).encode())
     admitted = admit(InputSource.JUDGE, record, LIMITS)
     assert isinstance(admitted, QuarantineRecord if field == "conversation_id" else (Arrival, QuarantineRecord))
+    late = admit(
+        InputSource.JUDGE, replace(record, value=json.dumps({**verdict, "timestamp": 10**4_000}).encode()), LIMITS
+    )
+    assert isinstance(late, QuarantineRecord)
+    assert len(late.message()) < 1_000
 
 
 @pytest.mark.parametrize("named", ["com.example.user", "user"])
