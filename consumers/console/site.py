@@ -78,6 +78,7 @@ SECURITY: Final = (
 )  # fmt: skip
 
 Query = TypeVar("Query", bound=BaseModel)
+_Made = TypeVar("_Made")
 Answer = Callable[[Request], Awaitable[BaseModel | dict[str, Any]]]
 log = structlog.get_logger()
 
@@ -115,7 +116,7 @@ class _Ring:
         self._has_news = asyncio.Event()
 
     def put(self, value: bytes, now_ms: int) -> None:
-        self._records.append((now_ms, value))
+        self._records.append((now_ms, b" ".join(value.splitlines())))  # a line break would end the field of the stream
         self.next += 1
         while self._records and self._records[0][0] < now_ms - RING_MS:
             self._records.popleft()
@@ -198,6 +199,7 @@ class ConsoleSite:
         self._lists: dict[WantedCalls, tuple[Channel, list[int]]] = {}
         self._drawn: dict[str, _Opened] = {}
         self._boot = secrets.token_hex(4)
+        self._one_looks_back = asyncio.Lock()
         self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
         instruments.read_gauge("callgauge_console_pages_open", lambda: {(): float(len(self.streams))})
 
@@ -357,7 +359,7 @@ class ConsoleSite:
         self._note(user, conversation_id)
         query = _query(request, api.MomentQuery)
         async with self._open(conversation_id) as call:
-            boxes = self._call_boxes(call, query.at_ms)
+            boxes = await self._looking_back(query.at_ms, lambda: self._call_boxes(call, query.at_ms))
         parts = {part: markup for box in boxes.values() for part, markup in box.items()}
         return JSONResponse(
             {"parts": parts, "order": {box: list(each) for box, each in boxes.items()}}, headers=_NO_STORE
@@ -406,11 +408,23 @@ class ConsoleSite:
         self._note(user, conversation_id)
         query = _query(request, api.MomentQuery)
         async with self._open(conversation_id) as call:
-            reported = call.reported(query.at_ms, words=self._settings.words)
-            remark = _remark(reported, call, query.at_ms)
-        answer = _html(page_of([reported], [remark], self._version))
+            page = await self._looking_back(query.at_ms, lambda: self._report_of(call, query.at_ms))
+        answer = _html(page)
         answer.headers["content-disposition"] = "attachment; filename=call.html"
         return answer
+
+    def _report_of(self, call: WatchedCall, at_ms: int | None) -> str:
+        reported = call.reported(at_ms, words=self._settings.words)
+        return page_of([reported], [_remark(reported, call, at_ms)], self._version)
+
+    async def _looking_back(self, at_ms: int | None, work: Callable[[], _Made]) -> _Made:
+        """Does work that needs a call as it was at a moment: all of its events are folded again, in another thread, so that a long call
+        holds nobody up, and one at a time.
+        """
+        if at_ms is None:
+            return work()
+        async with self._one_looks_back:
+            return await asyncio.to_thread(work)
 
     async def _comparison(self, request: Request, _user: str) -> Response:
         """Two past calls side by side, or one beside the median of its agent's calls of a day."""
@@ -491,6 +505,7 @@ class ConsoleSite:
 
     async def _live_now(self, request: Request, receive: Receive, send: Send) -> None:
         wanted = _query(request, api.CallsQuery, _without_since(request)).wanted()
+        self._require_room()
         with self._listed(wanted) as channel:
             await self._stream(request, receive, send, channel)
 
@@ -513,6 +528,7 @@ class ConsoleSite:
     async def _live_call(self, request: Request, receive: Receive, send: Send) -> None:
         conversation_id = _id(request)
         _query(request, api.NoQuery, _without_since(request))
+        self._require_room()
         self._note(self._access.user_of(request) or "", conversation_id)
         async with self._open(conversation_id) as call:
             opened = self._drawn.get(conversation_id)
@@ -539,7 +555,9 @@ class ConsoleSite:
             version, began = call.version, time.perf_counter()
             span = {"first_ms": call.first_ms, "last_ms": call.last_ms}
             try:
-                channel.update(self._call_boxes(call, None), **span)
+                reported = call.reported(words=self._settings.words)
+                remark = _remark(reported, call, None)
+                channel.update(await asyncio.to_thread(pages.call_boxes, reported, remark), **span)
             except Exception:  # drawing must not end the page of a call that goes on: the next record may repair it
                 log.exception("call_not_drawn", role="console", conversation_id=call.conversation_id)
             took_seconds = time.perf_counter() - began
@@ -595,7 +613,10 @@ class ConsoleSite:
         query, conversation_id = _query(request, api.MomentQuery), _id(request)
         self._note(self._access.user_of(request) or "", conversation_id)
         async with self._open(conversation_id) as call:
-            context = self._redactor.redact_value(call.context(query.at_ms).to_dict()) if self._settings.words else None
+            context = None
+            if self._settings.words:
+                found = await self._looking_back(query.at_ms, lambda: call.context(query.at_ms))
+                context = self._redactor.redact_value(found.to_dict())
             return api.CallDetail(
                 conversation_id=conversation_id, at_ms=query.at_ms, first_ms=call.first_ms, last_ms=call.last_ms,
                 is_closed=call.closed is not None, records_not_used=call.left_out, context=context,
@@ -625,7 +646,7 @@ class ConsoleSite:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "Words are hidden: console.words is false.")
         self._note(self._access.user_of(request) or "", conversation_id)
         async with self._open(conversation_id) as call:
-            turns = call.transcript(query.at_ms)
+            turns = await self._looking_back(query.at_ms, lambda: call.transcript(query.at_ms))
         return api.CallTranscriptAnswer(conversation_id=conversation_id, at_ms=query.at_ms, transcript=turns)
 
     def require_reader(self, request: Request) -> None:

@@ -127,11 +127,11 @@ class WatchedCall:
     def _folded(self, at_ms: int | None) -> tuple[Call, list[Arrival]]:
         if at_ms is None:
             return self._call, self._arrivals
-        known = [each for each in self._arrivals if each.broker_time_ms <= at_ms]
+        known = [each for each in list(self._arrivals) if each.broker_time_ms <= at_ms]  # they may grow meanwhile
         return folded(known, PipelineType.CASCADE, None, self._limits), known
 
     def _known(self, at_ms: int | None) -> Iterable[AnyScoreRecord]:
-        return (record for record in self._scores if at_ms is None or record.caused_at_ms <= at_ms)
+        return (record for record in list(self._scores) if at_ms is None or record.caused_at_ms <= at_ms)
 
     def _times_ms(self) -> Iterable[int]:
         yield from (each.broker_time_ms for each in self._arrivals)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -483,3 +484,29 @@ async def _read_to_the_end(client: httpx.AsyncClient) -> None:
     async with client.stream("GET", "/live/now") as stream:
         async for _ in stream.aiter_bytes():
             pass
+
+
+async def test_a_look_back_at_a_long_call_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    folding, goes_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slowly(*_: Any) -> Any:
+        loop.call_soon_threadsafe(folding.set)
+        assert goes_on.wait(patient(SECONDS)), "no other page was answered"
+        raise OperatorError("it was slow")
+
+    async with serving() as made:
+        monkeypatch.setattr(WatchedCall, "_folded", slowly)
+        async with made.client() as client:
+            looks = asyncio.create_task(client.get(f"/parts/calls/{CALL}?at_ms=1"))
+            await asyncio.wait_for(folding.wait(), patient(SECONDS))
+            assert (await client.get("/")).status_code == 200
+            goes_on.set()
+            await looks
+
+
+async def test_a_record_with_line_breaks_is_one_event_of_the_stream() -> None:
+    ring = site._Ring()
+    ring.put(b'{"a":\n\r\nevent: gap\n1}', 0)
+    events = ring.events(f"{ring.name}.0")
+    assert (await anext(events)).split(b"\ndata: ")[1] == b'{"a":  event: gap 1}\n\n'
