@@ -29,8 +29,8 @@ hypothesis.settings.register_profile("same", _PATIENT, max_examples=30, derandom
 hypothesis.settings.register_profile("laws", _PATIENT, max_examples=int(os.environ.get("EXAMPLES", "1000")))
 hypothesis.settings.load_profile("same")
 
-# LiveKit is in environments of its own, so here the doctest search could not import what plays it.
-collect_ignore = ["support/livekit_agents"]
+# LiveKit and chDB are in environments of their own, so here the doctest search could not import what uses them.
+collect_ignore = ["support/livekit_agents", "support/clickhouse/server.py"]
 
 _KEEP_IT = (
     "Keep each failure: put the failing test case above the law as @example(...), so that every run tries it first. "

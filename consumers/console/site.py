@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 
 import structlog
 from pydantic import BaseModel, ValidationError
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -104,6 +105,15 @@ class PastCalls(Protocol):
 
     def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
         """What people say of it; None for a call that was deleted on request."""
+
+
+class _AnyPath(PathConvertor):
+    """A rest of an address with every character: an id may have line breaks, and Starlette's own pattern ends there."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("path", _AnyPath())
 
 
 class _Ring:

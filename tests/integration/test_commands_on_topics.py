@@ -106,7 +106,7 @@ async def test_a_call_is_found_and_shown(
     assert "--since 7d" in missing.err
     write(environment, ("unheard-of", b"{}"), topic="pipecat.events")
     unscored = await called("unheard-of")
-    assert (unscored.code, "but 1 events of it came" in unscored.err) == (1, True)
+    assert (unscored.code, "but 1 event of it came" in unscored.err) == (1, True)
     assert "quarantine list" in unscored.err
     few = await called("all")
     assert (few.code, "needs 4 characters or more" in few.err) == (1, True)

@@ -10,7 +10,7 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.measures.eva_timing import NOT_ANSWERED
-from schemas.closed_sets import UnscoredReason
+from schemas.closed_sets import TURN_JUDGES, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.records import (
     STAGE_PREFIX,
@@ -198,7 +198,7 @@ def assert_counted(records: Iterable[AnyScoreRecord]) -> None:
 
 def counted_values(record: TurnValues) -> set[str]:
     """The values of a turn that histograms take, by the names of `first_known`."""
-    scores = {"turn_taking": record.turn_taking, "conciseness": record.conciseness, "speakability": record.speakability}
+    scores = {name: getattr(record, name) for name in ("turn_taking", *TURN_JUDGES)}
     is_known = {name: score is not None and isinstance(score.result, Scored) for name, score in scores.items()}
     is_known["estimate_error_ms"] = record.estimate_error is not None
     assert is_known.keys() == {*TURN_VALUE_NAMES} - {"voice_to_voice_latency_ms"}, "each value is looked for here"

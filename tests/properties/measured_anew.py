@@ -26,13 +26,13 @@ from consumers.engine.turns.eva import Pieces, joined
 from consumers.engine.turns.heard import HeardTurn, view_of_bot_turn, view_of_eva_turn
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.timeline import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
-from schemas.closed_sets import Anchor, PipelineType
+from schemas.closed_sets import TURN_JUDGES, Anchor, PipelineType
 from schemas.metric_context import MetricContext
 from schemas.scores.records import CallRecord, NotApplicable, Result, TurnValues, Unscored
 from tests.properties.evaluation import LIMITS, holds
 from tests.support.fakes.engine_feed import Json, records_of
 
-RATINGS = {"conciseness", "speakability"}
+RATINGS = {kind.value for kind in TURN_JUDGES}
 PARTS = (
     {*TurnValues.model_fields} - {*CallRecord.model_fields} - {"kind", "name", "first_known", "is_withdrawn"} - RATINGS
 )
