@@ -1041,7 +1041,7 @@ _MARKS: Final = {
 }
 """EVA's marks in texts, and what is said beside the words instead."""
 _GUESSES: Final = frozenset({_MARKS[CUT_OFF_BY_USER], _MARKS[LIKELY_INTERRUPTION]})
-"""What need not be said of an answer that the user did interrupt."""
+"""Marks that are left out of an answer that the user did interrupt: they only guess at it."""
 
 
 class Entry(NamedTuple):

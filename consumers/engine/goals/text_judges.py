@@ -305,7 +305,7 @@ class TextJudges:
             self._brief = (self._brief or AgentBrief()).model_copy(update=redacted)
 
     def set_instruction(self, instruction: str | None) -> None:
-        """Sets what the caller was told to do, as the goal set of the call has it."""
+        """Sets the caller's instruction, as the goal set of the call has it."""
         if instruction is not None and instruction.strip():
             self._instruction = self._revisions.redactor.beginning(instruction, MAX_INSTRUCTIONS_CHARS)
 
@@ -433,7 +433,7 @@ class TextJudges:
                 return None
 
     def _shown(self, about: _About) -> Iterable[tuple[TranscriptItem, ...]]:
-        """What the judge reads of each turn."""
+        """Yields the items of each turn that the judge reads."""
         kind, last = about
         redactor = self._revisions.redactor
         if kind is JudgeKind.KEY_ENTITIES:
