@@ -29,7 +29,8 @@ ROOT: Final = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from consumers.runtime.logs import configure_logging  # noqa: E402 - found by the line above
-from streamer.roles.demo import REFRESH_SECONDS, Demo  # noqa: E402
+from streamer.live_calls import REFRESH_SECONDS  # noqa: E402
+from streamer.roles.demo import Demo  # noqa: E402
 from streamer.settings.all_settings import Settings  # noqa: E402
 from tests.browser.conftest import chromium  # noqa: E402
 from tests.integration.processes import ran_here  # noqa: E402

@@ -144,30 +144,6 @@ class _Column(NamedTuple):
     wide_chars: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """The line above the table.
-
-    Attributes:
-        page_url: Address of the page of calls.
-        calls_running: Calls seen to start that have not closed.
-        calls_ended: Calls that closed.
-        events_per_second: Events put on the topics, over the last seconds.
-    """
-
-    page_url: str
-    calls_running: int
-    calls_ended: int
-    events_per_second: float
-
-    def text(self) -> str:
-        """The headline as one line of text."""
-        return (
-            f"{self.calls_running} calls running, {self.calls_ended} over, {self.events_per_second:.0f} events/s, "
-            f"see them: {self.page_url}"
-        )
-
-
 def screen(
     headline: str,
     calls: Sequence[ShownCall],
