@@ -33,8 +33,7 @@ from consumers.history.annotations import MAX_OF_A_CALL
 from consumers.history.opening import opened
 from consumers.history.search import MAX_ROWS, Condition, Question
 from consumers.runtime.kafka.batches import OnlyBatchesWith
-from consumers.runtime.kafka.connection import KafkaRefusedError, TopicsUnfitError, partition_counts
-from consumers.runtime.kafka.polling import murmur2_place
+from consumers.runtime.kafka.connection import KafkaRefusedError, TopicsUnfitError, murmur2_place, partition_counts
 from consumers.runtime.kafka.ranges import records_between
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from schemas.annotations import ANNOTATION, Annotation

@@ -23,8 +23,13 @@ from consumers.console.watched import MAX_EVENTS, WatchedCall
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.batches import OnlyBatchesWith
-from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
-from consumers.runtime.kafka.polling import murmur2_place
+from consumers.runtime.kafka.connection import (
+    KafkaSettings,
+    KafkaUnreachableError,
+    TopicsUnfitError,
+    murmur2_place,
+    partition_counts,
+)
 from consumers.runtime.kafka.ranges import Ranges, records_between
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
