@@ -11,12 +11,12 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from consumers.runtime.kafka.ranges import STALL_SECONDS
+from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker
 from consumers.runtime.process import first_of, wall_clock_ms
 from schemas.scores.records import SCORE_RECORD
 from schemas.scores.running import EVERY_CALL, CallTable, ListedCall, ShownCalls, WantedCalls, running_now
 from schemas.topics import SCORES_TOPIC
-from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS, onlooker
+from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS
 from streamer.roles.demo_view import MOST_NEWS, PLAIN_LINES, News, Totals, screen
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals

@@ -27,10 +27,12 @@ class CallTable:
     """The calls that run, and those that ended lately.
 
     Attributes:
+        calls_ended: Calls seen to close, since the table was made.
         calls_dropped: Calls that made room for others while they still ran.
     """
 
     def __init__(self, max_calls: int = MAX_CALLS) -> None:
+        self.calls_ended = 0
         self.calls_dropped = 0
         self._max_calls = max_calls
         self._calls: dict[str, CallFold] = {}
@@ -39,11 +41,13 @@ class CallTable:
     def fold(self, record: AnyScoreRecord) -> None:
         """Takes in one record."""
         call = self._calls.get(record.conversation_id)
+        was_open = call is None or call.closed is None
         if call is None:
             self._make_room()
             call = self._calls[record.conversation_id] = CallFold(record)
         else:
             call.fold(record)
+        self.calls_ended += was_open and call.closed is not None
 
     def rows(self, now_ms: int) -> list[CallView]:
         """Returns the calls in the order in which they began, without those that closed over `SHOWN_AFTER_END_MS` ago."""

@@ -202,7 +202,7 @@ def test_a_call_that_is_over_stays_for_a_moment() -> None:
     for record in (started("a"), started("b", caused_at_ms=NOW_MS + 1), closed("a"), closed("a")):
         table.fold(record)
     assert [(row.conversation_id, row.closed is None) for row in table.rows(NOW_MS)] == [("a", False), ("b", True)]
-    assert table.calls_running == 1
+    assert (table.calls_running, table.calls_ended) == (1, 1)
     assert [row.conversation_id for row in table.rows(NOW_MS + SHOWN_AFTER_END_MS)] == ["a", "b"]
     assert [row.conversation_id for row in table.rows(NOW_MS + SHOWN_AFTER_END_MS + 1)] == ["b"]
 
