@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
@@ -20,7 +20,7 @@ from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS
 from streamer.roles.demo_view import MOST_NEWS, PLAIN_LINES, News, Totals, screen
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
-from streamer.terminal import FILE_COLUMNS, output_console, print_document
+from streamer.terminal import FILE_COLUMNS, Screen, output_console, print_document
 
 # Reads `scores` as it grows, for a table of the running calls. It uses no consumer group, so it disturbs no other
 # reader.
@@ -199,7 +199,7 @@ async def print_once(watched: WatchedCalls, place: str) -> None:
     output_console().print(plain_table(watched, place, wall_clock_ms()))
 
 
-async def show_live(watched: WatchedCalls, place: str, console: Console | None = None) -> None:
+async def show_live(watched: WatchedCalls, place: str, console: Screen | None = None) -> None:
     """Shows the calls until cancelled, on standard output or a console: a screen on a terminal, otherwise a table every few seconds."""
     await watched.caught_up.wait()
     console = console or output_console()

@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from confluent_kafka import KafkaException, Producer
-from rich.console import Console
 from rich.text import Text
 
 from consumers.engine.redaction.redactor import Redactor
@@ -33,6 +32,7 @@ from streamer.sources.publisher import EventPublisher, PlayProgress, play
 from streamer.sources.replay import PlayedCall, WireEvent
 from streamer.sources.simulator.profile import HEALTHY, LLM_SLOW_MS, Incident, with_incidents
 from streamer.sources.simulator.traffic import simulated_traffic
+from streamer.terminal import Screen
 
 # A head start of the demo: the past of calls that are under way, written before any role reads, so that the first
 # screen is full.
@@ -155,7 +155,7 @@ CE_SOURCE: Final = "callgauge.demo"
 class Demo:
     """One showing, from the broker to the table."""
 
-    def __init__(self, settings: Settings, console: Console, *, concurrent_calls: int, seed: int) -> None:
+    def __init__(self, settings: Settings, console: Screen, *, concurrent_calls: int, seed: int) -> None:
         """The broker of the settings is not used; the seed decides the calls."""
         self._settings = _with_goals(settings)
         self._console = console
@@ -287,7 +287,7 @@ def _with_goals(settings: Settings) -> Settings:
 # The work of the command `demo`: runs it until a signal.
 
 
-async def run_demo(settings: Settings, console: Console, seconds: float | None, calls: int, seed: int) -> None:
+async def run_demo(settings: Settings, console: Screen, seconds: float | None, calls: int, seed: int) -> None:
     """Runs the demo for some seconds; None means until a signal."""
     configure_logging(settings.log_format, "warning", redact=Redactor(settings.redaction).redact)
     with stop_on_signals() as stop:
