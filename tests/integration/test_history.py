@@ -82,9 +82,9 @@ async def assert_is_that_of_the_topics(environment: dict[str, str], folder: Path
             newest[score.conversation_id, score.name, score.turn, score.index] = score
     transcripts = {record.key.decode(): record.value for record in await records_on(environment, "transcripts")}
     store = SqliteHistory(folder)
-    kept = [record for conversation_id in transcripts for record in store.records_of(conversation_id)]
+    kept = [record for conversation_id in transcripts for record in store.call_records(conversation_id)[0]]
     assert in_order(kept) == in_order(newest.values())
-    assert {each: store.transcript_of(each) for each in transcripts} == transcripts
+    assert {each: store.call_records(each)[1] for each in transcripts} == transcripts
     store.close()
 
 
