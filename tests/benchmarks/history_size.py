@@ -1,8 +1,8 @@
 """History with a million calls: how fast it is written, how large it is, and how long a person waits for an answer.
 
 The calls are recorded ones, each with an id, a time, an agent, hashes and waits of its own, because these are what does not pack well.
-`python -m tests.benchmarks.history_size FOLDER` takes a quarter of an hour and 13 GB; `--calls 20000` a minute or two. A day that is
-there is not written again.
+`python -m tests.benchmarks.history_size FOLDER` takes a quarter of an hour and 13 GB; `--calls 50000` some minutes, and fewer have no call
+with the rare word. A day that is there is not written again.
 """
 
 import argparse
