@@ -93,8 +93,8 @@ HEALTHY: Final = Profile(
         "user_silence": 0.02,
     },
     endings=(97, 1, 1, 1),
-    heard_ms=(280, 380),
-    model_ms=(250, 400),
+    heard_ms=(240, 340),
+    model_ms=(290, 440),
     again_ms=(100, 200),
     after_tool_ms=(100, 220),
     tool_ms=(40, 160),
@@ -102,9 +102,9 @@ HEALTHY: Final = Profile(
     late=0.02,
     repeated=0.02,
 )
-"""An agent that meets the objectives of `deploy/slo.yaml`: 95 % of turns within 1.5 s, dead air in less than 1 %. It answers after
-0.66 s at the earliest, because EVA's simulated caller notices its own silence after 0.6 s, and until then an answer looks like an
-interruption.
+"""An agent that meets the objectives of `deploy/slo.yaml`: 95 % of turns within 1.5 s, each stage within its own, dead air in less than
+1 %. It answers after 0.66 s at the earliest, because EVA's simulated caller notices its own silence after 0.6 s, and until then an answer
+looks like an interruption.
 """
 
 PROFILES: Final[Mapping[ProfileName, Profile]] = {"healthy": HEALTHY, "awkward": AWKWARD}
