@@ -14,10 +14,12 @@ from consumers.console.page.drawing import clock, counted, day_and_time, in_word
 from consumers.console.page.rendering import ICON, render
 from consumers.console.page.sections import parts_of_page
 from consumers.console.watched import ANCHOR
+from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
 from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
 from schemas.units import MS_PER_SECOND, to_seconds
+from schemas.wire import MAX_NAME_CHARS
 
 MOST_ROWS: Final = 200
 """Calls on a page; the others are counted. Nobody reads more, and a browser draws so many in a few milliseconds."""
@@ -47,12 +49,14 @@ class Site(NamedTuple):
         version: Of callgauge.
         stamp: Changes with the styles and scripts, so that a browser asks for new ones.
         has_past: Whether there is a history to search.
+        has_login: Whether a person came in by a form, and may log out.
     """
 
     root: str
     version: str
     stamp: str
     has_past: bool
+    has_login: bool = False
 
     def call_href(self, conversation_id: str) -> str:
         """Address of the page of a call."""
@@ -323,7 +327,12 @@ def call_boxes(call: ReportedCall, remark: str) -> dict[str, Mapping[str, str]]:
 
 
 def call_page(
-    site: Site, conversation_id: str, boxes: Mapping[str, Mapping[str, str]], *, span_ms: tuple[int, int] | None
+    site: Site,
+    conversation_id: str,
+    boxes: Mapping[str, Mapping[str, str]],
+    *,
+    span_ms: tuple[int, int] | None,
+    author: str | None,
 ) -> str:
     """The whole page of a call.
 
@@ -332,18 +341,24 @@ def call_page(
         conversation_id: The call.
         boxes: Its parts.
         span_ms: Broker times of its first and its last record, for looking back; None if its events are not known.
+        author: Who may say something of it; empty for somebody who has to give a name, None for nobody.
     """
     filled = {box: Markup("".join(parts.values())) for box, parts in boxes.items()}  # noqa: S704  # made by templates
     place = quote(conversation_id, safe="")
     report = None if span_ms is None else f"{site.root}report/{place}"
     content = render(
-        "live_call.html", about=filled["about"], anchor=ANCHOR, article=filled[ANCHOR], span_ms=span_ms, report=report
-    )
+        "live_call.html", about=filled["about"], anchor=ANCHOR, article=filled[ANCHOR], span_ms=span_ms, report=report,
+        author=author, label=_LABEL, most_label=MAX_LABEL_CHARS, most_note=MAX_NOTE_CHARS, most_name=MAX_NAME_CHARS,
+    )  # fmt: skip
     live = {} if span_ms is None else {
         "stream": f"{site.root}live/calls/{place}",
         "parts": f"{site.root}parts/calls/{place}",
     }  # fmt: skip
     return page(site, f"Call {conversation_id}", content, **live)
+
+
+_LABEL: Final = LABEL_PATTERN.strip("^$").replace("_-", r"_\-")
+"""The pattern as browsers want it: of a whole value, with an escape before a dash among characters."""
 
 
 def remark_on(call: ReportedCall, left_out: int, *, is_whole: bool, since_ms: int | None) -> str:

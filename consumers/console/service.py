@@ -1,6 +1,7 @@
 """The console role: reads `scores`, and serves pages and an API of the calls that run, of one call, and of past ones.
 
-It joins no consumer group and writes nothing, so any number of consoles may run, and none disturbs an evaluator.
+It joins no consumer group and writes nothing but what people say of calls, so any number of consoles may run, and none disturbs an
+evaluator.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from consumers.console.fleet import Fleet
 from consumers.console.pages import Alert
 from consumers.console.reading import WatchedCalls
 from consumers.console.settings import ConsoleSettings
-from consumers.console.site import ConsoleSite, PastCalls
+from consumers.console.site import Annotate, ConsoleSite, PastCalls
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import AddressInUseError, ConnectionBounds, HttpLimit, HttpListener
@@ -120,6 +121,7 @@ class ConsoleRole:
         redactor: Redactor,
         instruments: Instruments,
         *,
+        annotate: Annotate | None = None,
         past: PastCalls | None = None,
         version: str = "unknown",
     ) -> None:
@@ -131,6 +133,7 @@ class ConsoleRole:
             limits: Those of the evaluator, so that a watched call is folded as there.
             redactor: Redacts the words of calls.
             instruments: Gets the metrics of the role.
+            annotate: Writes what people say of calls; None where they cannot.
             past: Calls that are over; None without a history.
             version: Of callgauge.
 
@@ -142,7 +145,7 @@ class ConsoleRole:
         self._settings = settings
         self._fleet = Fleet()
         self._watched = WatchedCalls(kafka, limits, redactor, settings.max_watched, instruments)
-        self._site = ConsoleSite(settings, self._fleet, self._watched, past, redactor, instruments, version)
+        self._site = ConsoleSite(settings, self._fleet, self._watched, annotate, past, redactor, instruments, version)
         self._instruments = instruments
         self._listener = self._at(settings.port)
         self._next: dict[TopicPartition, int] = {}

@@ -1,6 +1,7 @@
 """The routes of the console: pages, their streams, and the API."""
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 import time
@@ -8,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qs
@@ -22,7 +24,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from consumers.console import api, pages
-from consumers.console.access import MAX_FORM_BYTES, Access, came_by_https
+from consumers.console.access import COOKIE, MAX_FORM_BYTES, Access, came_by_https, is_from_our_page
 from consumers.console.channels import Channel
 from consumers.console.fleet import Fleet
 from consumers.console.page.calls import ReportedCall
@@ -37,8 +39,8 @@ from consumers.runtime.http import challenge
 from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from schemas.annotations import Annotation
-from schemas.scores.records import AnyScoreRecord
+from schemas.annotations import MAX_ANNOTATION_BYTES, Annotation
+from schemas.scores.records import AnyScoreRecord, CallLabels
 from schemas.scores.running import RunningCalls, WantedCalls
 from schemas.transcript import TRANSCRIPT
 
@@ -58,6 +60,8 @@ RING_MS: Final = 120_000
 """How long score records wait for a reader of the API's stream who comes again."""
 MAX_RING: Final = 50_000
 """Most of them: two minutes of 400 records a second."""
+MAX_SAID: Final = 1_000
+"""Labels and notes of this process that are kept until history has them; the oldest make room."""
 MAX_BURST: Final = 500
 """Score records of one write to a reader of the API's stream."""
 
@@ -73,7 +77,7 @@ SECURITY: Final = (
     ("content-security-policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
      "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types callgauge"),
     ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
+    ("referrer-policy", "same-origin"),
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
 )  # fmt: skip
@@ -105,6 +109,27 @@ class PastCalls(Protocol):
 
     def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
         """What people say of it; None for a call that was deleted on request."""
+
+
+class Annotate(Protocol):
+    """Writes what a person says of a call, or takes back, to the topic `annotations`."""
+
+    async def __call__(
+        self,
+        conversation_id: str,
+        by: str,
+        label: str | None,
+        note: str | None,
+        labels: CallLabels,
+        /,
+        *,
+        withdraws: bool,
+    ) -> Annotation:
+        """Returns what was written, once the broker has it.
+
+        Raises:
+            OperatorError: It does not fit, a right is missing, or no broker answers.
+        """
 
 
 class _AnyPath(PathConvertor):
@@ -188,6 +213,7 @@ class ConsoleSite:
         settings: ConsoleSettings,
         fleet: Fleet,
         watched: WatchedCalls,
+        annotate: Annotate | None,
         past: PastCalls | None,
         redactor: Redactor,
         instruments: Instruments,
@@ -198,6 +224,7 @@ class ConsoleSite:
         self._settings = settings
         self._fleet = fleet
         self._watched = watched
+        self._annotate = annotate
         self._past = past
         self._redactor = redactor
         self._instruments = instruments
@@ -210,7 +237,9 @@ class ConsoleSite:
         self._drawn: dict[str, _Opened] = {}
         self._boot = secrets.token_hex(4)
         self._one_looks_back = asyncio.Lock()
-        self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._one_writes = asyncio.Lock()
+        self._said: OrderedDict[tuple[str, str, str | None], Annotation] = OrderedDict()
+        self._logged: OrderedDict[tuple[str, ...], float] = OrderedDict()
         instruments.read_gauge("callgauge_console_pages_open", lambda: {(): float(len(self.streams))})
 
     def routes(self) -> list[BaseRoute]:
@@ -220,10 +249,12 @@ class ConsoleSite:
             Route("/", self._page(self._now_page)),
             Route("/calls", _to_now),
             Route("/calls/{id:path}", self._page(self._call_page)),
+            Route("/calls/{id:path}", self._page(self._say), methods=["POST"]),
             Route("/report/{id:path}", self._page(self._report)),
             Route("/past", self._page(self._past_page)),
             Route("/compare", self._page(self._comparison)),
             Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._logout, methods=["POST"]),
             Route("/static/{name}", self._static),
             Route("/live/now", _Asgi(self._live_now)),
             Route("/live/calls/{id:path}", _Asgi(self._live_call)),
@@ -274,7 +305,7 @@ class ConsoleSite:
         return pages.now_boxes(self._site("./"), self._now, wanted, self._fleet, self.alerts)
 
     def _site(self, root: str) -> pages.Site:
-        return pages.Site(root, self._version, _STAMP, self._past is not None)
+        return pages.Site(root, self._version, _STAMP, self._past is not None, self._access.has_form)
 
     # Pages.
 
@@ -306,7 +337,7 @@ class ConsoleSite:
 
     def _login_page(self, root: str, to: str, remark: str, status: int) -> Response:
         content = render("login.html", remark=remark, to=to, root=root)
-        return _html(pages.page(self._site(root), "Log in", content), status)
+        return _html(pages.page(self._site(root)._replace(has_login=False), "Log in", content), status)
 
     def _problem_page(self, request: Request, problem: "_UnansweredError") -> Response:
         content = render("problem.html", title=problem.status.phrase, detail=problem.detail)
@@ -317,19 +348,9 @@ class ConsoleSite:
     async def _login(self, request: Request) -> Response:
         if request.method != "POST" or not self._access.has_form:
             return RedirectResponse("./", status_code=303)
-        body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MAX_FORM_BYTES:
-                raise HTTPException(413, "The form is too large.")
-        try:
-            fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
-        except ValueError:
-            raise HTTPException(400, "The form has too many fields.") from None
-        to = next(iter(fields.get("to", ())), "./")
-        to = to if to.startswith("./") else "./"
-        token = next(iter(fields.get("token", ())), "")
-        answer = self._access.let_in(token, to, is_https=came_by_https(request))
+        fields = await _form(request, MAX_FORM_BYTES)
+        to = to if (to := fields.get("to", "")).startswith("./") else "./"
+        answer = self._access.let_in(fields.get("token", ""), to, is_https=came_by_https(request))
         if answer is not None:
             log.info("logged_in", role="console", address=_address(request))
             return answer
@@ -337,6 +358,11 @@ class ConsoleSite:
         self._instruments.inc("callgauge_console_refused_total", ("token",))
         log.warning("wrong_token", role="console", address=_address(request))
         return self._login_page("./", to, "This is not the token.", HTTPStatus.UNAUTHORIZED)
+
+    async def _logout(self, _: Request) -> Response:
+        answer = RedirectResponse("./", status_code=303)
+        answer.delete_cookie(COOKIE)
+        return answer
 
     async def _static(self, request: Request) -> Response:
         kind, content = _ASSETS.get(request.path_params["name"], ("", b""))
@@ -354,15 +380,60 @@ class ConsoleSite:
     async def _call_page(self, request: Request, user: str) -> Response:
         conversation_id = _id(request)
         self._note(user, conversation_id)
-        site = self._site(self._root(request))
+        site, author = self._site(self._root(request)), self._author_of(request)
         try:
             async with self._open(conversation_id) as call:
                 boxes = self._call_boxes(call, None)
                 span = None if call.first_ms is None or call.last_ms is None else (call.first_ms, call.last_ms)
-                return _html(pages.call_page(site, conversation_id, boxes, span_ms=span))
+                return _html(pages.call_page(site, conversation_id, boxes, span_ms=span, author=author))
         except _UnansweredError as problem:
-            boxes = await self._past_boxes(conversation_id, problem)
-            return _html(pages.call_page(site, conversation_id, boxes, span_ms=None))
+            past = await self._past_call(conversation_id, problem)
+            remark = "From history: the topics have this call no longer, so its sound is not shown."
+            boxes = pages.call_boxes(past, remark)
+            return _html(pages.call_page(site, conversation_id, boxes, span_ms=None, author=author))
+
+    def _author_of(self, request: Request, given: str = "") -> str | None:
+        """Who may say something of a call; None for nobody: notes are words, so they are hidden where words are."""
+        return self._access.author_of(request, given) if self._annotate is not None and self._settings.words else None
+
+    async def _say(self, request: Request, user: str) -> Response:
+        """Writes what a person says of a call, and leads back to its page."""
+        conversation_id = _id(request)
+        if not is_from_our_page(request):
+            raise _UnansweredError(
+                HTTPStatus.FORBIDDEN,
+                "Nothing was written: the form was on no page of this console. A proxy in front must pass Host, or X-Forwarded-Host.",
+            )
+        fields = await _form(request, MAX_ANNOTATION_BYTES)
+        by = self._author_of(request, fields.get("by", ""))
+        if by is None or self._annotate is None:
+            raise _UnansweredError(
+                HTTPStatus.FORBIDDEN, "Nothing was written: strangers may read here, or console.words is false."
+            )
+        try:
+            async with self._open(conversation_id) as call:
+                labels = call.reported().labels
+        except _UnansweredError as problem:
+            labels = (await self._past_call(conversation_id, problem)).labels
+        label, note = fields.get("label", "").strip() or None, fields.get("note", "").replace("\r\n", "\n").strip()
+        try:
+            async with self._one_writes:
+                said = await self._annotate(
+                    conversation_id, by, label, note or None, labels, withdraws="take_back" in fields
+                )
+        except (KafkaUnreachableError, TopicsUnfitError) as error:
+            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, f"Nothing was written: {error}") from error
+        except OperatorError as error:
+            raise _UnansweredError(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        self._said[conversation_id, said.by, said.label] = said
+        if len(self._said) > MAX_SAID:
+            self._said.popitem(last=False)
+        log.info(
+            "call_annotated", role="console", user=user, by=said.by, label=said.label, is_withdrawn=said.is_withdrawn,
+            conversation_id=conversation_id,
+        )  # fmt: skip
+        place = request.scope["raw_path"].rpartition(b"/")[2].decode("ascii", "replace")
+        return RedirectResponse(f"./{place}#call-people", status_code=303)
 
     async def _call_parts(self, request: Request, user: str) -> Response:
         conversation_id = _id(request)
@@ -380,8 +451,8 @@ class ConsoleSite:
         remark = _remark(reported, call, at_ms)
         return pages.call_boxes(reported, remark)
 
-    async def _past_boxes(self, conversation_id: str, problem: "_UnansweredError") -> dict[str, Mapping[str, str]]:
-        """The page of a call that the topics do not have; raises the problem again if history has none either."""
+    async def _past_call(self, conversation_id: str, problem: "_UnansweredError") -> ReportedCall:
+        """A call that the topics do not have; raises the problem again if history has none either."""
         past = self._past
         if past is None or problem.status is not HTTPStatus.NOT_FOUND:
             raise problem
@@ -390,12 +461,11 @@ class ConsoleSite:
             raise problem
         value = await asyncio.to_thread(past.transcript_of, conversation_id) if self._settings.words else None
         transcript = None if value is None else TRANSCRIPT.validate_json(value)
-        remark = "From history: the topics have this call no longer, so its sound is not shown."
         call = past_call(conversation_id, scores, self._redactor, transcript)
         call.annotations = await self._said_of(conversation_id) if self._settings.words else ()
-        return pages.call_boxes(call, remark)
+        return call
 
-    async def _past_page(self, request: Request, _user: str) -> Response:
+    async def _past_page(self, request: Request, user: str) -> Response:
         past, site = self._require_past(), self._site("./")
         asked = {
             name: request.query_params.get(name, "")[: api.MAX_QUERY_CHARS]
@@ -405,6 +475,9 @@ class ConsoleSite:
         remark, has_more = "", False
         if asked["text"] and not self._settings.words:  # a search would tell what was said
             asked["text"], remark = "", "Words are hidden: console.words is false. They are not searched."
+        self._note_once(
+            "calls_searched", user=user, **{name: self._redactor.redact(text) for name, text in asked.items()}
+        )
         found: Sequence[Mapping[str, object]] = ()
         try:
             found, has_more = await asyncio.to_thread(past.find, **asked)
@@ -436,10 +509,12 @@ class ConsoleSite:
         async with self._one_looks_back:
             return await asyncio.to_thread(work)
 
-    async def _comparison(self, request: Request, _user: str) -> Response:
+    async def _comparison(self, request: Request, user: str) -> Response:
         """Two past calls side by side, or one beside the median of its agent's calls of a day."""
         past = self._require_past()
-        ids = request.query_params.getlist("id")[:2]
+        ids = [each[: api.MAX_ID_CHARS] for each in request.query_params.getlist("id")[:2]]
+        for conversation_id in ids:
+            self._note(user, conversation_id)
         columns = await asyncio.to_thread(past.compared, ids)
         if not columns:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "History has no call with these ids.")
@@ -464,7 +539,8 @@ class ConsoleSite:
         began_ms = None if place is not None else await self._began_ms(conversation_id)
         try:
             async with self._watched.watch(conversation_id, place, began_ms) as call:
-                call.annotations = annotations
+                if call.annotations != annotations:
+                    call.annotations, call.version = annotations, call.version + 1  # open pages show them
                 yield call
         except UnknownCallError as error:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "The topics have no score of a call with this id.") from error
@@ -486,28 +562,32 @@ class ConsoleSite:
         return min((record.caused_at_ms for record in records), default=None)
 
     async def _said_of(self, conversation_id: str) -> Sequence[Annotation]:
-        """What people say of a call, as far as there is a history.
+        """What people say of a call, as far as there is a history, and what they said here.
 
         Raises:
             _UnansweredError: It was deleted on request.
         """
-        if self._past is None:
-            return ()
-        try:
-            annotations = await asyncio.to_thread(self._past.annotations_of, conversation_id)
-        except OperatorError:  # no folder yet
-            return ()
-        if annotations is None:
+        stored: Sequence[Annotation] | None = ()
+        if self._past is not None:
+            with contextlib.suppress(OperatorError):  # no folder yet
+                stored = await asyncio.to_thread(self._past.annotations_of, conversation_id)
+        if stored is None:
             raise _UnansweredError(HTTPStatus.GONE, "This call was deleted on request.")
-        return annotations
+        said = [each for (name, _, _), each in self._said.items() if name == conversation_id]
+        newest = {(each.by, each.label): each for each in sorted((*stored, *said), key=attrgetter("at_ms"))}
+        return tuple(each for each in newest.values() if not each.is_withdrawn)
 
     def _note(self, user: str, conversation_id: str) -> None:
-        """Logs who opened which call, once a minute each."""
-        who, now = (user, conversation_id), time.monotonic()
-        if now - self._logged.get(who, -60.0) >= 60.0:
-            log.info("call_opened", role="console", user=user, conversation_id=conversation_id)
-            self._logged[who] = now
-            self._logged.move_to_end(who)
+        """Logs who opened which call."""
+        self._note_once("call_opened", user=user, conversation_id=conversation_id)
+
+    def _note_once(self, event: str, **what: str) -> None:
+        """Logs who looked at what, once a minute each."""
+        key, now = (event, *what.values()), time.monotonic()
+        if now - self._logged.get(key, -60.0) >= 60.0:
+            log.info(event, role="console", **what)
+            self._logged[key] = now
+            self._logged.move_to_end(key)
             if len(self._logged) > 1_000:
                 self._logged.popitem(last=False)
 
@@ -761,6 +841,24 @@ def _problem(problem: _UnansweredError, request: Request) -> Response:
     if problem.status is HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = challenge(request.headers.get("authorization", "").encode("latin-1"))
     return Response(made.model_dump_json(), problem.status, headers, media_type="application/problem+json")
+
+
+async def _form(request: Request, most_bytes: int) -> dict[str, str]:
+    """The fields of a form, the first value of each.
+
+    Raises:
+        HTTPException: It is too large, or has too many fields.
+    """
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > most_bytes:
+            raise HTTPException(413, "The form is too large.")
+    try:
+        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+    except ValueError:
+        raise HTTPException(400, "The form has too many fields.") from None
+    return {name: values[0] for name, values in fields.items()}
 
 
 def _html(text: str, status: int = 200) -> Response:

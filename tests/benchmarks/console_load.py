@@ -215,7 +215,7 @@ def _arrivals(seed: int) -> Iterable[object]:
 def _measure_list(figures: Figures, fleet: Fleet) -> None:
     now_ms = wall_clock_ms()
     now = fleet.now(now_ms)
-    site = ConsoleSite(ConsoleSettings(), fleet, HeldCalls({}), None, Redactor(), _instruments(), "1")
+    site = ConsoleSite(ConsoleSettings(), fleet, HeldCalls({}), None, None, Redactor(), _instruments(), "1")
     tick_ms = 1_000 * min(_spent(lambda: fleet.now(now_ms)) for _ in range(REPEATS))
     figures.add("console_fold_ms", tick_ms, f"state of {CALLS:,} calls", "ms", goal=100)
     for name, wanted in (("every", EVERY_CALL), ("filtered", WantedCalls(text="0123"))):
