@@ -28,7 +28,7 @@ from consumers.runtime.http import AddressInUseError, ConnectionBounds, HttpLimi
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.process import finish_unless, tune_collection, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from schemas.scores.records import SCORE_RECORD
+from schemas.scores.live_view import SHOWN_RECORD
 from schemas.topics import SCORES_TOPIC
 from schemas.units import MINUTE_MS, MS_PER_SECOND
 
@@ -290,7 +290,7 @@ class ConsoleRole:
         if not isinstance(record.value, bytes):  # a mark of an evaluator, or a record that the client cannot decode
             return
         try:
-            score = SCORE_RECORD.validate_json(record.value)
+            score = SHOWN_RECORD.validate_json(record.value)
         except ValidationError:
             self._fleet.unreadable += 1
             return

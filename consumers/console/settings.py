@@ -28,7 +28,7 @@ class ConsoleSettings(SecretSettings):
     token: HeaderSecret | None = Field(
         None,
         examples=["..."],
-        description=f"token that a person or a program needs to read calls, of {MIN_TOKEN_CHARS} characters or more; without it everybody may",
+        description=f"token that readers of calls need, {MIN_TOKEN_CHARS} characters or more; without one everybody may read",
     )
     user_header: str | None = Field(
         None,
