@@ -1,5 +1,6 @@
 """5,000 running calls in a real browser, on a real broker, while a thousand of their scores come each second."""
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -16,17 +17,16 @@ from tests.support.patience import patient
 
 bootstrap = integration.bootstrap
 
-ROWS = 200
+ROWS = 100
 PAINT_MS = 1_000
 TASK_MS = 50
+BUSY = 2
+"""A processor that others use too does half as much in the same time."""
 FILTER_MS = 100
 REPEATS = 5
 GROWTH = 1.1
-LONG_TASKS = """
-window.longTasks = [];
-new PerformanceObserver(list => longTasks.push(...list.getEntries().map(each => each.duration)))
-  .observe({type: "longtask", buffered: true});
-"""
+TRACED_SECONDS = 10
+"""A trace has some megabytes each second."""
 FILTERED_MS = """async ([text, rows]) => {
   const began = performance.now(), field = document.getElementById("text");
   field.value = text;
@@ -55,29 +55,42 @@ def address(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_thousands_of_calls_are_shown_at_once_and_for_long(address: str, browser: Browser, seconds: int) -> None:
     page = browser.new_page(viewport={"width": DESKTOP, "height": HEIGHT}, reduced_motion="reduce")
     page.set_default_timeout(patient(30) * 1_000)
-    page.add_init_script(LONG_TASKS)
+    browser.start_tracing(page=page, categories=["disabled-by-default-devtools.timeline"])
     page.goto(f"{address}/")
     page.wait_for_function(f"document.querySelectorAll('#calls > tr').length === {ROWS}")
     page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
     paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     assert f"{CALLS:,}" in page.locator("#counts").inner_text()
     filter_ms = [page.evaluate(FILTERED_MS, each) for each in [["-00123", 1], ["", ROWS]] * REPEATS]
+    page.wait_for_timeout(TRACED_SECONDS * 1_000)
+    longest_ms = longest_task_ms(browser.stop_tracing())
     before = heap_bytes(page)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         page.wait_for_timeout(1_000)
-    after, longest_ms = heap_bytes(page), max(page.evaluate("longTasks"), default=0.0)
+    after = heap_bytes(page)
     rows = page.locator("#calls > tr").count()
     page.close()
     print(
-        f"first paint {paint_ms:.0f} ms; filter {min(filter_ms):.0f} to {max(filter_ms):.0f} ms; longest task {longest_ms:.0f} ms; "
-        f"heap {before / 1e6:.2f} MB, {after / 1e6:.2f} MB after {seconds} s; load of the machine {os.getloadavg()[0]:.1f}"
+        f"first paint {paint_ms:.0f} ms; filter {min(filter_ms):.0f} to {max(filter_ms):.0f} ms; longest task {longest_ms:.0f} ms of a "
+        f"processor; heap {before / 1e6:.2f} MB, then {after / 1e6:.2f} MB; load of the machine {os.getloadavg()[0]:.1f}"
     )
     assert rows == ROWS
     assert paint_ms < patient(PAINT_MS)
     assert min(filter_ms) < patient(FILTER_MS)
-    assert longest_ms < patient(TASK_MS)
+    assert longest_ms < min(patient(TASK_MS), BUSY * TASK_MS)
     assert after < GROWTH * before
+
+
+def longest_task_ms(trace: bytes) -> float:
+    """Processor time of the longest task of the page's main thread: other work on the machine makes it no longer."""
+    events = json.loads(trace)["traceEvents"]
+    pages = {
+        each["tid"] for each in events if each["name"] == "thread_name" and each["args"]["name"] == "CrRendererMain"
+    }
+    tasks = [each["tdur"] for each in events if each["name"] == "RunTask" and each["tid"] in pages and "tdur" in each]
+    assert len(tasks) > REPEATS
+    return float(max(tasks)) / 1_000
 
 
 def heap_bytes(page: Page) -> float:
