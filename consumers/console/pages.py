@@ -109,7 +109,7 @@ def now_boxes(
     return {
         "head": {"counts": _head(fleet, shown)},
         "alerts": {"firing": _alerts(alerts)},
-        "lines": {each["id"]: render("now_lines.html", line=each) for each in _lines(fleet)},
+        "lines": {each["id"]: render("now_lines.html", line=each) for each in _lines(fleet, now)},
         "names": {"lists": _names(now)},
         "calls": {row.id: _row_markup(row) for row in (_row(site, call) for call in shown.calls[:MOST_ROWS])},
         "rest": {"more": _rest(shown)},
@@ -255,11 +255,12 @@ _WIDTH, _HEIGHT, _MARGIN = 300.0, 40.0, 3.0
 _MINUTES: Final = 5
 
 
-def _lines(fleet: Fleet) -> list[dict[str, Any]]:
+def _lines(fleet: Fleet, now: RunningCalls) -> list[dict[str, Any]]:
     steps = list(fleet.steps)
     recent = _MINUTES * 60 * MS_PER_SECOND // STEP_MS
     p50, p95 = fleet.latency_ms(50, recent), fleet.latency_ms(95, recent)
     newest = steps[-1] if steps else None
+    running, bad = sum(each.view.closed is None for each in now.calls), sum(each.is_bad for each in now.calls)
     return [
         _line(
             "line-latency", "Latency, p95", [each.percentile_ms(95) for each in steps],
@@ -268,7 +269,7 @@ def _lines(fleet: Fleet) -> list[dict[str, Any]]:
         ),
         _line(
             "line-calls", "Calls", [float(each.running) for each in steps],
-            str(newest.running) if newest else "0", f"{newest.bad} in trouble" if newest else "",
+            str(running), f"{bad} in trouble",
         ),
         _line(
             "line-progress", "Progress", [each.progress for each in steps],
@@ -438,7 +439,7 @@ def comparison_page(site: Site, columns: Sequence[tuple[str, Mapping[str, object
             change = f"{(first - second) / second:+.0%}"
         rows.append((head, cells, change))
     heads = [(site.call_href(name) if "conversation_id" in values else "", name) for name, values in columns]
-    return page(site, "Comparison", render("compare.html", heads=heads, rows=rows))
+    return page(site, "Comparison", render("compare.html", heads=heads, rows=rows, id_chars=ID_CHARS))
 
 
 _COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "progress"})

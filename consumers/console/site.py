@@ -309,15 +309,14 @@ class ConsoleSite:
 
     # Pages.
 
-    def _page(self, answer: Callable[[Request, str], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def _page(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """A page for people who may read; others get the form, or a sentence."""
 
         async def answered(request: Request) -> Response:
-            user = self._access.user_of(request)
-            if user is None:
+            if self._access.user_of(request) is None:
                 return self._refusal(request)
             try:
-                return await answer(request, user)
+                return await answer(request)
             except _UnansweredError as problem:
                 return self._problem_page(request, problem)
 
@@ -370,19 +369,18 @@ class ConsoleSite:
             raise HTTPException(404, "There is no such file.")
         return Response(content, media_type=kind, headers={"cache-control": "public, max-age=31536000, immutable"})
 
-    async def _now_page(self, request: Request, _user: str) -> Response:
+    async def _now_page(self, request: Request) -> Response:
         fields = dict(request.query_params)
         is_wall = fields.pop("wall", "") not in {"", "0"}
         wanted = _query(request, api.CallsQuery, fields).wanted()
         self._present()
         return _html(pages.now_page(self._site("./"), self._now_boxes(wanted), wanted, wall=is_wall))
 
-    async def _call_page(self, request: Request, user: str) -> Response:
+    async def _call_page(self, request: Request) -> Response:
         conversation_id = _id(request)
-        self._note(user, conversation_id)
         site, author = self._site(self._root(request)), self._author_of(request)
         try:
-            async with self._open(conversation_id) as call:
+            async with self._open(request) as call:
                 boxes = self._call_boxes(call, None)
                 span = None if call.first_ms is None or call.last_ms is None else (call.first_ms, call.last_ms)
                 return _html(pages.call_page(site, conversation_id, boxes, span_ms=span, author=author))
@@ -396,7 +394,7 @@ class ConsoleSite:
         """Who may say something of a call; None for nobody: notes are words, so they are hidden where words are."""
         return self._access.author_of(request, given) if self._annotate is not None and self._settings.words else None
 
-    async def _say(self, request: Request, user: str) -> Response:
+    async def _say(self, request: Request) -> Response:
         """Writes what a person says of a call, and leads back to its page."""
         conversation_id = _id(request)
         if not is_from_our_page(request):
@@ -411,7 +409,7 @@ class ConsoleSite:
                 HTTPStatus.FORBIDDEN, "Nothing was written: strangers may read here, or console.words is false."
             )
         try:
-            async with self._open(conversation_id) as call:
+            async with self._open(request) as call:
                 labels = call.reported().labels
         except _UnansweredError as problem:
             labels = (await self._past_call(conversation_id, problem)).labels
@@ -429,17 +427,15 @@ class ConsoleSite:
         if len(self._said) > MAX_SAID:
             self._said.popitem(last=False)
         log.info(
-            "call_annotated", role="console", user=user, by=said.by, label=said.label, is_withdrawn=said.is_withdrawn,
-            conversation_id=conversation_id,
+            "call_annotated", role="console", user=self._access.user_of(request), by=said.by, label=said.label,
+            is_withdrawn=said.is_withdrawn, conversation_id=conversation_id,
         )  # fmt: skip
         place = request.scope["raw_path"].rpartition(b"/")[2].decode("ascii", "replace")
         return RedirectResponse(f"./{place}#call-people", status_code=303)
 
-    async def _call_parts(self, request: Request, user: str) -> Response:
-        conversation_id = _id(request)
-        self._note(user, conversation_id)
+    async def _call_parts(self, request: Request) -> Response:
         query = _query(request, api.MomentQuery)
-        async with self._open(conversation_id) as call:
+        async with self._open(request) as call:
             boxes = await self._looking_back(query.at_ms, lambda: self._call_boxes(call, query.at_ms))
         parts = {part: markup for box in boxes.values() for part, markup in box.items()}
         return JSONResponse(
@@ -465,7 +461,7 @@ class ConsoleSite:
         call.annotations = await self._said_of(conversation_id) if self._settings.words else ()
         return call
 
-    async def _past_page(self, request: Request, user: str) -> Response:
+    async def _past_page(self, request: Request) -> Response:
         past, site = self._require_past(), self._site("./")
         asked = {
             name: request.query_params.get(name, "")[: api.MAX_QUERY_CHARS]
@@ -475,9 +471,7 @@ class ConsoleSite:
         remark, has_more = "", False
         if asked["text"] and not self._settings.words:  # a search would tell what was said
             asked["text"], remark = "", "Words are hidden: console.words is false. They are not searched."
-        self._note_once(
-            "calls_searched", user=user, **{name: self._redactor.redact(text) for name, text in asked.items()}
-        )
+        self._note(request, "calls_searched", **{name: self._redactor.redact(text) for name, text in asked.items()})
         found: Sequence[Mapping[str, object]] = ()
         try:
             found, has_more = await asyncio.to_thread(past.find, **asked)
@@ -485,12 +479,10 @@ class ConsoleSite:
             remark = str(error)
         return _html(pages.past_page(site, asked, found, remark, has_more=has_more))
 
-    async def _report(self, request: Request, user: str) -> Response:
+    async def _report(self, request: Request) -> Response:
         """The page of a call as one file to keep, which needs no console."""
-        conversation_id = _id(request)
-        self._note(user, conversation_id)
         query = _query(request, api.MomentQuery)
-        async with self._open(conversation_id) as call:
+        async with self._open(request) as call:
             page = await self._looking_back(query.at_ms, lambda: self._report_of(call, query.at_ms))
         answer = _html(page)
         answer.headers["content-disposition"] = "attachment; filename=call.html"
@@ -509,12 +501,12 @@ class ConsoleSite:
         async with self._one_looks_back:
             return await asyncio.to_thread(work)
 
-    async def _comparison(self, request: Request, user: str) -> Response:
+    async def _comparison(self, request: Request) -> Response:
         """Two past calls side by side, or one beside the median of its agent's calls of a day."""
         past = self._require_past()
         ids = [each[: api.MAX_ID_CHARS] for each in request.query_params.getlist("id")[:2]]
         for conversation_id in ids:
-            self._note(user, conversation_id)
+            self._note(request, "call_opened", conversation_id=conversation_id)
         columns = await asyncio.to_thread(past.compared, ids)
         if not columns:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "History has no call with these ids.")
@@ -528,12 +520,14 @@ class ConsoleSite:
         return self._past
 
     @asynccontextmanager
-    async def _open(self, conversation_id: str) -> AsyncIterator[WatchedCall]:
-        """A call, read from the topics.
+    async def _open(self, request: Request) -> AsyncIterator[WatchedCall]:
+        """The call of a request, read from the topics; the log says who opened it.
 
         Raises:
             _UnansweredError: There is no such call, no room for it, or no broker.
         """
+        conversation_id = _id(request)
+        self._note(request, "call_opened", conversation_id=conversation_id)
         annotations = await self._said_of(conversation_id)
         place = self._fleet.place(conversation_id)
         began_ms = None if place is not None else await self._began_ms(conversation_id)
@@ -577,15 +571,12 @@ class ConsoleSite:
         newest = {(each.by, each.label): each for each in sorted((*stored, *said), key=attrgetter("at_ms"))}
         return tuple(each for each in newest.values() if not each.is_withdrawn)
 
-    def _note(self, user: str, conversation_id: str) -> None:
-        """Logs who opened which call."""
-        self._note_once("call_opened", user=user, conversation_id=conversation_id)
-
-    def _note_once(self, event: str, **what: str) -> None:
+    def _note(self, request: Request, event: str, **what: str) -> None:
         """Logs who looked at what, once a minute each."""
-        key, now = (event, *what.values()), time.monotonic()
+        user = self._access.user_of(request) or ""
+        key, now = (event, user, *what.values()), time.monotonic()
         if now - self._logged.get(key, -60.0) >= 60.0:
-            log.info(event, role="console", **what)
+            log.info(event, role="console", user=user, **what)
             self._logged[key] = now
             self._logged.move_to_end(key)
             if len(self._logged) > 1_000:
@@ -619,8 +610,7 @@ class ConsoleSite:
         conversation_id = _id(request)
         _query(request, api.NoQuery, _without_since(request))
         self._require_room()
-        self._note(self._access.user_of(request) or "", conversation_id)
-        async with self._open(conversation_id) as call:
+        async with self._open(request) as call:
             opened = self._drawn.get(conversation_id)
             if opened is None:
                 channel = Channel(f"{self._boot}-{secrets.token_hex(3)}")
@@ -701,8 +691,7 @@ class ConsoleSite:
 
     async def _api_call(self, request: Request) -> api.CallDetail:
         query, conversation_id = _query(request, api.MomentQuery), _id(request)
-        self._note(self._access.user_of(request) or "", conversation_id)
-        async with self._open(conversation_id) as call:
+        async with self._open(request) as call:
             context = None
             if self._settings.words:
                 found = await self._looking_back(query.at_ms, lambda: call.context(query.at_ms))
@@ -725,8 +714,7 @@ class ConsoleSite:
 
     async def _api_scores(self, request: Request) -> api.CallScores:
         query, conversation_id = _query(request, api.MomentQuery), _id(request)
-        self._note(self._access.user_of(request) or "", conversation_id)
-        async with self._open(conversation_id) as call:
+        async with self._open(request) as call:
             records = [record.model_dump(mode="json") for record in call.newest(query.at_ms)]
         return api.CallScores(conversation_id=conversation_id, at_ms=query.at_ms, records=records)
 
@@ -734,8 +722,7 @@ class ConsoleSite:
         query, conversation_id = _query(request, api.MomentQuery), _id(request)
         if not self._settings.words:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "Words are hidden: console.words is false.")
-        self._note(self._access.user_of(request) or "", conversation_id)
-        async with self._open(conversation_id) as call:
+        async with self._open(request) as call:
             turns = await self._looking_back(query.at_ms, lambda: call.transcript(query.at_ms))
         return api.CallTranscriptAnswer(conversation_id=conversation_id, at_ms=query.at_ms, transcript=turns)
 

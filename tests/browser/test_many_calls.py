@@ -51,7 +51,7 @@ def address(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield found
 
 
-@pytest.mark.parametrize("seconds", [20, pytest.param(600, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [20, pytest.param(480, marks=pytest.mark.long)])
 def test_thousands_of_calls_are_shown_at_once_and_for_long(address: str, browser: Browser, seconds: int) -> None:
     page = browser.new_page(viewport={"width": DESKTOP, "height": HEIGHT}, reduced_motion="reduce")
     page.set_default_timeout(patient(30) * 1_000)
