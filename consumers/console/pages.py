@@ -1,7 +1,7 @@
 """What the pages show, as markup: the calls that run now, and one call in depth. Pure: values and the present time in, text out."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -448,8 +448,4 @@ _COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "p
 
 def names_of(text: str) -> frozenset[str]:
     """The names of a filter, which are separated by commas."""
-    return frozenset(_parts(text))
-
-
-def _parts(text: str) -> Iterable[str]:
-    return (part for part in (each.strip() for each in text.split(",")) if part)
+    return frozenset(name for each in text.split(",") if (name := each.strip()))

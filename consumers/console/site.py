@@ -256,8 +256,8 @@ class ConsoleSite:
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/static/{name}", self._static),
-            Route("/live/now", _Asgi(self._live_now)),
-            Route("/live/calls/{id:path}", _Asgi(self._live_call)),
+            Route("/live/now", _Asgi(self._require_user, self._live_now)),
+            Route("/live/calls/{id:path}", _Asgi(self._require_user, self._live_call)),
             Route("/parts/calls/{id:path}", self._page(self._call_parts)),
             Route(f"{api.PREFIX}/openapi.json", self._api(self._api_description)),
             Route(f"{api.PREFIX}/calls", self._api(self._api_calls)),
@@ -266,10 +266,9 @@ class ConsoleSite:
                 for end, answer in call_paths.items()
             ),
             Route(f"{api.PREFIX}/fleet", self._api(self._api_fleet)),
-            Route(f"{api.PREFIX}/stream", _Asgi(self._live_records)),
+            Route(f"{api.PREFIX}/stream", _Asgi(self._require_user, self._live_records)),
         ]
-        handlers = {HTTPException: _http_problem}
-        return [Mount("/", app=_Secured(Router(routes, redirect_slashes=False), handlers[HTTPException]))]
+        return [Mount("/", app=_Secured(Router(routes, redirect_slashes=False)))]
 
     def take(self, value: bytes) -> None:
         """Takes in one record of `scores` for readers of the stream."""
@@ -339,9 +338,10 @@ class ConsoleSite:
         return _html(pages.page(self._site(root)._replace(has_login=False), "Log in", content), status)
 
     def _problem_page(self, request: Request, problem: "_UnansweredError") -> Response:
-        content = render("problem.html", title=problem.status.phrase, detail=problem.detail)
-        answer = _html(pages.page(self._site(self._root(request)), problem.status.phrase, content), problem.status)
-        answer.headers.update(problem.headers)
+        title = HTTPStatus(problem.status_code).phrase
+        content = render("problem.html", title=title, detail=problem.detail)
+        answer = _html(pages.page(self._site(self._root(request)), title, content), problem.status_code)
+        answer.headers.update(problem.headers or {})
         return answer
 
     async def _login(self, request: Request) -> Response:
@@ -443,14 +443,18 @@ class ConsoleSite:
         )
 
     def _call_boxes(self, call: WatchedCall, at_ms: int | None) -> dict[str, Mapping[str, str]]:
+        return pages.call_boxes(*self._shown(call, at_ms))
+
+    def _shown(self, call: WatchedCall, at_ms: int | None) -> tuple[ReportedCall, str]:
+        """The call as it was known at a moment, and what a reader should know of that."""
         reported = call.reported(at_ms, words=self._settings.words)
-        remark = _remark(reported, call, at_ms)
-        return pages.call_boxes(reported, remark)
+        since_ms = None if at_ms is None else max(0, at_ms - (call.first_ms or 0))
+        return reported, pages.remark_on(reported, call.left_out, is_whole=call.is_whole, since_ms=since_ms)
 
     async def _past_call(self, conversation_id: str, problem: "_UnansweredError") -> ReportedCall:
         """A call that the topics do not have; raises the problem again if history has none either."""
         past = self._past
-        if past is None or problem.status is not HTTPStatus.NOT_FOUND:
+        if past is None or problem.status_code != HTTPStatus.NOT_FOUND:
             raise problem
         scores = await asyncio.to_thread(past.records_of, conversation_id)
         if not scores:
@@ -489,8 +493,8 @@ class ConsoleSite:
         return answer
 
     def _report_of(self, call: WatchedCall, at_ms: int | None) -> str:
-        reported = call.reported(at_ms, words=self._settings.words)
-        return page_of([reported], [_remark(reported, call, at_ms)], self._version)
+        reported, remark = self._shown(call, at_ms)
+        return page_of([reported], [remark], self._version)
 
     async def _looking_back(self, at_ms: int | None, work: Callable[[], _Made]) -> _Made:
         """Does work that needs a call as it was at a moment: all of its events are folded again, in another thread, so that a long call
@@ -635,9 +639,7 @@ class ConsoleSite:
             version, began = call.version, time.perf_counter()
             span = {"first_ms": call.first_ms, "last_ms": call.last_ms}
             try:
-                reported = call.reported(words=self._settings.words)
-                remark = _remark(reported, call, None)
-                channel.update(await asyncio.to_thread(pages.call_boxes, reported, remark), **span)
+                channel.update(await asyncio.to_thread(pages.call_boxes, *self._shown(call, None)), **span)
             except Exception:  # drawing must not end the page of a call that goes on: the next record may repair it
                 log.exception("call_not_drawn", role="console", conversation_id=call.conversation_id)
             took_seconds = time.perf_counter() - began
@@ -664,12 +666,8 @@ class ConsoleSite:
 
     def _api(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
-            if self._access.user_of(request) is None:
-                return _problem(_UnansweredError(HTTPStatus.UNAUTHORIZED, _NEEDS_TOKEN), request)
-            try:
-                made = await answer(request)
-            except _UnansweredError as problem:
-                return _problem(problem, request)
+            self._require_user(request)
+            made = await answer(request)
             if isinstance(made, BaseModel):
                 return Response(made.model_dump_json(), media_type="application/json", headers=_NO_STORE)
             return JSONResponse(made, headers=_NO_STORE)
@@ -726,59 +724,44 @@ class ConsoleSite:
             turns = await self._looking_back(query.at_ms, lambda: call.transcript(query.at_ms))
         return api.CallTranscriptAnswer(conversation_id=conversation_id, at_ms=query.at_ms, transcript=turns)
 
-    def require_reader(self, request: Request) -> None:
-        """Lets a request for a stream pass.
-
-        Raises:
-            HTTPException: It is no GET.
-            _UnansweredError: It may not read.
-        """
-        if request.method != "GET":
-            raise HTTPException(405, "Only GET is answered.", {"allow": "GET"})
+    def _require_user(self, request: Request) -> None:
         if self._access.user_of(request) is None:
-            raise _UnansweredError(HTTPStatus.UNAUTHORIZED, _NEEDS_TOKEN)
+            raise _UnansweredError(HTTPStatus.UNAUTHORIZED, "Send `Authorization: Bearer` with the token.")
 
 
-_NEEDS_TOKEN: Final = "Send `Authorization: Bearer` with the token."  # noqa: S105  # a sentence
 _NO_STORE: Final = {"cache-control": "no-store"}
 
 
-class _UnansweredError(Exception):
-    """A request has no answer, for this reason."""
+class _UnansweredError(HTTPException):
+    """A request has no answer, for this reason; people get a page that says so."""
 
     def __init__(self, status: HTTPStatus, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers that belong to the status."""
-        return {"retry-after": str(RETRY_SECONDS)} if self.status is HTTPStatus.SERVICE_UNAVAILABLE else {}
+        is_later = status is HTTPStatus.SERVICE_UNAVAILABLE
+        super().__init__(status, detail, {"retry-after": str(RETRY_SECONDS)} if is_later else None)
 
 
 class _Asgi:
     """A stream as an ASGI application; only who may read gets it."""
 
-    def __init__(self, answer: Callable[[Request, Receive, Send], Awaitable[None]]) -> None:
+    def __init__(
+        self, require_user: Callable[[Request], None], answer: Callable[[Request, Receive, Send], Awaitable[None]]
+    ) -> None:
+        self._require_user = require_user
         self._answer = answer
-        self._site: ConsoleSite = answer.__self__  # type: ignore[attr-defined]  # a method of the site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        try:
-            self._site.require_reader(request)
-            await self._answer(request, receive, send)
-        except _UnansweredError as problem:
-            await _problem(problem, request)(scope, receive, send)
+        if request.method != "GET":
+            raise HTTPException(405, "Only GET is answered.", {"allow": "GET"})
+        self._require_user(request)
+        await self._answer(request, receive, send)
 
 
 class _Secured:
     """Gives every answer the headers that keep foreign text from running, and answers what has no route."""
 
-    def __init__(self, app: ASGIApp, on_error: Callable[[Request, HTTPException], Response]) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_begun = False
@@ -793,12 +776,13 @@ class _Secured:
                 ]
             await send(message)
 
+        scope["starlette.exception_handlers"] = {}, {}  # Starlette's own would answer in plain text
         try:
             await self._app(scope, receive, sent)
         except HTTPException as error:
             if has_begun:
                 raise
-            await self._on_error(Request(scope, receive), error)(scope, receive, sent)
+            await _problem(Request(scope, receive), error)(scope, receive, send)
 
 
 async def _to_now(request: Request) -> Response:
@@ -807,27 +791,20 @@ async def _to_now(request: Request) -> Response:
     return RedirectResponse(f"./{f'?{query}' if query else ''}", status_code=307)
 
 
-def _http_problem(request: Request, error: HTTPException) -> Response:
-    status = HTTPStatus(error.status_code)
-    answer = _problem(
-        _UnansweredError(status, error.detail if error.detail != status.phrase else _DETAILS.get(status, "")), request
-    )
-    answer.headers.update(error.headers or {})
-    return answer
-
-
 _DETAILS: Final = {
     HTTPStatus.NOT_FOUND: "There is nothing at this address.",
     HTTPStatus.METHOD_NOT_ALLOWED: "Only GET is answered.",
 }
 
 
-def _problem(problem: _UnansweredError, request: Request) -> Response:
-    made = api.Problem(title=problem.status.phrase, status=problem.status, detail=problem.detail)
-    headers = {**problem.headers, **_NO_STORE}
-    if problem.status is HTTPStatus.UNAUTHORIZED:
+def _problem(request: Request, error: HTTPException) -> Response:
+    status = HTTPStatus(error.status_code)
+    detail = _DETAILS.get(status, "") if error.detail == status.phrase else error.detail
+    made = api.Problem(title=status.phrase, status=status, detail=detail)
+    headers = {**(error.headers or {}), **_NO_STORE}
+    if status is HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = challenge(request.headers.get("authorization", "").encode("latin-1"))
-    return Response(made.model_dump_json(), problem.status, headers, media_type="application/problem+json")
+    return Response(made.model_dump_json(), status, headers, media_type="application/problem+json")
 
 
 async def _form(request: Request, most_bytes: int) -> dict[str, str]:
@@ -882,11 +859,6 @@ def _id(request: Request) -> str:
     if not conversation_id:
         raise _UnansweredError(HTTPStatus.NOT_FOUND, "There is no id in the address.")
     return conversation_id
-
-
-def _remark(reported: ReportedCall, call: WatchedCall, at_ms: int | None) -> str:
-    since_ms = None if at_ms is None else max(0, at_ms - (call.first_ms or 0))
-    return pages.remark_on(reported, call.left_out, is_whole=call.is_whole, since_ms=since_ms)
 
 
 def _local(request: Request) -> str:

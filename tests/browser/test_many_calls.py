@@ -25,8 +25,9 @@ BUSY = 2
 FILTER_MS = 100
 REPEATS = 5
 GROWTH = 1.1
-TRACED_SECONDS = 10
+TRACED_SECONDS = 5
 """A trace has some megabytes each second."""
+TRACED = ["disabled-by-default-devtools.timeline"]
 FILTERED_MS = """async ([text, rows]) => {
   const began = performance.now(), field = document.getElementById("text");
   field.value = text;
@@ -55,15 +56,20 @@ def address(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_thousands_of_calls_are_shown_at_once_and_for_long(address: str, browser: Browser, seconds: int) -> None:
     page = browser.new_page(viewport={"width": DESKTOP, "height": HEIGHT}, reduced_motion="reduce")
     page.set_default_timeout(patient(30) * 1_000)
-    browser.start_tracing(page=page, categories=["disabled-by-default-devtools.timeline"])
+    browser.start_tracing(page=page, categories=TRACED)
     page.goto(f"{address}/")
+    page.wait_for_timeout(
+        TRACED_SECONDS * 1_000
+    )  # without a question to the page: a first one runs scripts of Playwright there
+    opening_ms = longest_task_ms(browser.stop_tracing())
     page.wait_for_function(f"document.querySelectorAll('#calls > tr').length === {ROWS}")
     page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
     paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     assert f"{CALLS:,}" in page.locator("#counts").inner_text()
+    browser.start_tracing(page=page, categories=TRACED)
     filter_ms = [page.evaluate(FILTERED_MS, each) for each in [["-00123", 1], ["", ROWS]] * REPEATS]
     page.wait_for_timeout(TRACED_SECONDS * 1_000)
-    longest_ms = longest_task_ms(browser.stop_tracing())
+    longest_ms = max(opening_ms, longest_task_ms(browser.stop_tracing()))
     before = heap_bytes(page)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
