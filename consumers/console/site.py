@@ -239,7 +239,7 @@ class ConsoleSite:
         self._one_looks_back = asyncio.Lock()
         self._one_writes = asyncio.Lock()
         self._said: OrderedDict[tuple[str, str, str | None], Annotation] = OrderedDict()
-        self._logged: OrderedDict[tuple[str, ...], float] = OrderedDict()
+        self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
         instruments.read_gauge("callgauge_console_pages_open", lambda: {(): float(len(self.streams))})
 
     def routes(self) -> list[BaseRoute]:
@@ -475,7 +475,8 @@ class ConsoleSite:
         remark, has_more = "", False
         if asked["text"] and not self._settings.words:  # a search would tell what was said
             asked["text"], remark = "", "Words are hidden: console.words is false. They are not searched."
-        self._note(request, "calls_searched", **{name: self._redactor.redact(text) for name, text in asked.items()})
+        sought = {name: self._redactor.redact(value) for name, value in asked.items()}
+        log.info("calls_searched", role="console", user=self._access.user_of(request), **sought)
         found: Sequence[Mapping[str, object]] = ()
         try:
             found, has_more = await asyncio.to_thread(past.find, **asked)
@@ -510,7 +511,7 @@ class ConsoleSite:
         past = self._require_past()
         ids = [each[: api.MAX_ID_CHARS] for each in request.query_params.getlist("id")[:2]]
         for conversation_id in ids:
-            self._note(request, "call_opened", conversation_id=conversation_id)
+            self._note(request, conversation_id)
         columns = await asyncio.to_thread(past.compared, ids)
         if not columns:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "History has no call with these ids.")
@@ -531,7 +532,7 @@ class ConsoleSite:
             _UnansweredError: There is no such call, no room for it, or no broker.
         """
         conversation_id = _id(request)
-        self._note(request, "call_opened", conversation_id=conversation_id)
+        self._note(request, conversation_id)
         annotations = await self._said_of(conversation_id)
         place = self._fleet.place(conversation_id)
         began_ms = None if place is not None else await self._began_ms(conversation_id)
@@ -575,12 +576,11 @@ class ConsoleSite:
         newest = {(each.by, each.label): each for each in sorted((*stored, *said), key=attrgetter("at_ms"))}
         return tuple(each for each in newest.values() if not each.is_withdrawn)
 
-    def _note(self, request: Request, event: str, **what: str) -> None:
-        """Logs who looked at what, once a minute each."""
-        user = self._access.user_of(request) or ""
-        key, now = (event, user, *what.values()), time.monotonic()
-        if now - self._logged.get(key, -60.0) >= 60.0:
-            log.info(event, role="console", user=user, **what)
+    def _note(self, request: Request, conversation_id: str) -> None:
+        """Logs who opened which call, once a minute each."""
+        user, now = self._access.user_of(request) or "", time.monotonic()
+        if now - self._logged.get(key := (user, conversation_id), -60.0) >= 60.0:
+            log.info("call_opened", role="console", user=user, conversation_id=conversation_id)
             self._logged[key] = now
             self._logged.move_to_end(key)
             if len(self._logged) > 1_000:
