@@ -145,6 +145,7 @@ def test_a_call_is_labelled_by_keyboard(seen: Opened, console: Console) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("#call-people")).to_contain_text(f"fp: {note}")
     expect(page.locator("#call-people")).to_contain_text("ada, ")
+    assert f"fp: {note}" in " ".join(ran("call", "hostile", **console.environment).split()), "the topic has it"
     page.get_by_text("Label this call").click()
     page.get_by_label("Label", exact=True).fill("fp")
     page.get_by_label("Your name").fill("ada")
