@@ -34,6 +34,8 @@ from schemas.units import MINUTE_MS, MS_PER_SECOND
 
 POLL_MS: Final = 100
 """How long one poll waits for score records."""
+POLL_BYTES: Final = 500_000
+"""Score records for which the broker waits no longer: answers with a few records each cost more than the records."""
 MAX_BATCH_RECORDS: Final = 500
 """Score records of one poll: some ten milliseconds, between which pages are answered."""
 TICK_SECONDS: Final = 0.5
@@ -228,7 +230,7 @@ class ConsoleRole:
         """Reads `scores` until it has more partitions, the broker is away, or `stop` is set."""
         consumer = self._kafka.consumer(
             "console", enable_auto_commit=False, auto_offset_reset="earliest", max_poll_records=MAX_BATCH_RECORDS,
-            fetch_max_wait_ms=POLL_MS,
+            fetch_max_wait_ms=POLL_MS, fetch_min_bytes=POLL_BYTES,
         )  # fmt: skip
         try:
             counts = await partition_counts(self._kafka, [SCORES_TOPIC])
