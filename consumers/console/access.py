@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Final
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -18,7 +19,7 @@ COOKIE: Final = "callgauge"
 SESSION_SECONDS: Final = 12 * 3_600
 """How long a person stays let in: a working day."""
 MAX_FORM_BYTES: Final = 4_096
-"""Most bytes of a form: it has a token."""
+"""Most bytes of the form with the token."""
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
@@ -60,6 +61,14 @@ class Access:
             return "token" if self._is_session(request.cookies.get(COOKIE, "")) else None
         return "anybody" if self.is_open and self._is_ours(request) else None
 
+    def author_of(self, request: Request, given: str = "") -> str | None:
+        """Who says something of a call: the user that the proxy names, otherwise the name that the person gives. None where nobody may,
+        because nothing keeps strangers out.
+        """
+        if self._user_header is not None and request.headers.get(self._user_header):
+            return self.user_of(request)
+        return None if self.is_open and not self._is_local else given.strip()
+
     def let_in(self, given: str, to: str, *, is_https: bool) -> Response | None:
         """The answer to the right token, with a cookie, which a browser that came by https never sends without; None for a wrong one."""
         if self._token is None or not is_token(given.encode(), self._token):
@@ -99,6 +108,14 @@ class Access:
         host = request.headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rsplit(":", 1)[0]
         return name in _LOOPBACK_NAMES or name == self._host.lower() or is_loopback(name)
+
+
+def is_from_our_page(request: Request) -> bool:
+    """Whether a form was on a page of ours: a browser names the origin of each form, and no page can change what it names."""
+    headers = request.headers
+    origin = urlsplit(headers.get("origin", "")).netloc
+    ours = {headers.get("host", ""), headers.get("x-forwarded-host", "")}
+    return headers.get("sec-fetch-site") == "same-origin" or (origin != "" and origin in ours)
 
 
 def came_by_https(request: Request) -> bool:

@@ -6,7 +6,8 @@ from itertools import chain
 from math import ceil
 from typing import Final, NamedTuple
 
-from schemas.scores.records import AnyScoreRecord, Scored, VoiceToVoiceLatency
+from schemas.scores.live_view import ShownRecord
+from schemas.scores.records import Scored, VoiceToVoiceLatency
 from schemas.scores.running import CallTable, RunningCalls, running_now
 
 MAX_CALLS: Final = 10_000
@@ -75,7 +76,7 @@ class Fleet:
         self._places: OrderedDict[str, Place] = OrderedDict()
         self._latencies_ms: list[float] = []
 
-    def fold(self, record: AnyScoreRecord, partition: int, offset: int) -> None:
+    def fold(self, record: ShownRecord, partition: int, offset: int) -> None:
         """Takes in one record of `scores` and its place."""
         self.newest_ms = max(self.newest_ms or 0, record.caused_at_ms)
         if record.conversation_id not in self._places:

@@ -1,7 +1,7 @@
 """What the pages show, as markup: the calls that run now, and one call in depth. Pure: values and the present time in, text out."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -14,13 +14,15 @@ from consumers.console.page.drawing import clock, counted, day_and_time, in_word
 from consumers.console.page.rendering import ICON, render
 from consumers.console.page.sections import parts_of_page
 from consumers.console.watched import ANCHOR
+from schemas.annotations import LABEL_PATTERN, MAX_LABEL_CHARS, MAX_NOTE_CHARS
 from schemas.closed_sets import SortKey
 from schemas.scores.running import RunningCalls, ShownCall, ShownCalls, WantedCalls
 from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
 from schemas.units import MS_PER_SECOND, to_seconds
+from schemas.wire import MAX_NAME_CHARS
 
-MOST_ROWS: Final = 200
-"""Calls on a page; the others are counted. Nobody reads more, and a browser draws so many in a few milliseconds."""
+MOST_ROWS: Final = 100
+"""Calls on a page; the others are counted. Nobody reads more, and a browser lays so many out in 30 ms even on a busy machine."""
 MOST_NAMES: Final = 200
 """Names of agents, tenants or environments that a filter offers."""
 MOST_ALERTS: Final = 20
@@ -47,12 +49,14 @@ class Site(NamedTuple):
         version: Of callgauge.
         stamp: Changes with the styles and scripts, so that a browser asks for new ones.
         has_past: Whether there is a history to search.
+        has_login: Whether a person came in by a form, and may log out.
     """
 
     root: str
     version: str
     stamp: str
     has_past: bool
+    has_login: bool = False
 
     def call_href(self, conversation_id: str) -> str:
         """Address of the page of a call."""
@@ -105,7 +109,7 @@ def now_boxes(
     return {
         "head": {"counts": _head(fleet, shown)},
         "alerts": {"firing": _alerts(alerts)},
-        "lines": {each["id"]: render("now_lines.html", line=each) for each in _lines(fleet)},
+        "lines": {each["id"]: render("now_lines.html", line=each) for each in _lines(fleet, now)},
         "names": {"lists": _names(now)},
         "calls": {row.id: _row_markup(row) for row in (_row(site, call) for call in shown.calls[:MOST_ROWS])},
         "rest": {"more": _rest(shown)},
@@ -251,11 +255,12 @@ _WIDTH, _HEIGHT, _MARGIN = 300.0, 40.0, 3.0
 _MINUTES: Final = 5
 
 
-def _lines(fleet: Fleet) -> list[dict[str, Any]]:
+def _lines(fleet: Fleet, now: RunningCalls) -> list[dict[str, Any]]:
     steps = list(fleet.steps)
     recent = _MINUTES * 60 * MS_PER_SECOND // STEP_MS
     p50, p95 = fleet.latency_ms(50, recent), fleet.latency_ms(95, recent)
     newest = steps[-1] if steps else None
+    running, bad = sum(each.view.closed is None for each in now.calls), sum(each.is_bad for each in now.calls)
     return [
         _line(
             "line-latency", "Latency, p95", [each.percentile_ms(95) for each in steps],
@@ -264,7 +269,7 @@ def _lines(fleet: Fleet) -> list[dict[str, Any]]:
         ),
         _line(
             "line-calls", "Calls", [float(each.running) for each in steps],
-            str(newest.running) if newest else "0", f"{newest.bad} in trouble" if newest else "",
+            str(running), f"{bad} in trouble",
         ),
         _line(
             "line-progress", "Progress", [each.progress for each in steps],
@@ -323,7 +328,12 @@ def call_boxes(call: ReportedCall, remark: str) -> dict[str, Mapping[str, str]]:
 
 
 def call_page(
-    site: Site, conversation_id: str, boxes: Mapping[str, Mapping[str, str]], *, span_ms: tuple[int, int] | None
+    site: Site,
+    conversation_id: str,
+    boxes: Mapping[str, Mapping[str, str]],
+    *,
+    span_ms: tuple[int, int] | None,
+    author: str | None,
 ) -> str:
     """The whole page of a call.
 
@@ -332,18 +342,24 @@ def call_page(
         conversation_id: The call.
         boxes: Its parts.
         span_ms: Broker times of its first and its last record, for looking back; None if its events are not known.
+        author: Who may say something of it; empty for somebody who has to give a name, None for nobody.
     """
     filled = {box: Markup("".join(parts.values())) for box, parts in boxes.items()}  # noqa: S704  # made by templates
     place = quote(conversation_id, safe="")
     report = None if span_ms is None else f"{site.root}report/{place}"
     content = render(
-        "live_call.html", about=filled["about"], anchor=ANCHOR, article=filled[ANCHOR], span_ms=span_ms, report=report
-    )
+        "live_call.html", about=filled["about"], anchor=ANCHOR, article=filled[ANCHOR], span_ms=span_ms, report=report,
+        author=author, label=_LABEL, most_label=MAX_LABEL_CHARS, most_note=MAX_NOTE_CHARS, most_name=MAX_NAME_CHARS,
+    )  # fmt: skip
     live = {} if span_ms is None else {
         "stream": f"{site.root}live/calls/{place}",
         "parts": f"{site.root}parts/calls/{place}",
     }  # fmt: skip
     return page(site, f"Call {conversation_id}", content, **live)
+
+
+_LABEL: Final = LABEL_PATTERN.strip("^$").replace("_-", r"_\-")
+"""The pattern as browsers want it: of a whole value, with an escape before a dash among characters."""
 
 
 def remark_on(call: ReportedCall, left_out: int, *, is_whole: bool, since_ms: int | None) -> str:
@@ -423,7 +439,7 @@ def comparison_page(site: Site, columns: Sequence[tuple[str, Mapping[str, object
             change = f"{(first - second) / second:+.0%}"
         rows.append((head, cells, change))
     heads = [(site.call_href(name) if "conversation_id" in values else "", name) for name, values in columns]
-    return page(site, "Comparison", render("compare.html", heads=heads, rows=rows))
+    return page(site, "Comparison", render("compare.html", heads=heads, rows=rows, id_chars=ID_CHARS))
 
 
 _COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "progress"})
@@ -432,8 +448,4 @@ _COMPARED: Final = frozenset({"turns", "p50_ms", "p95_ms", "longest_wait_ms", "p
 
 def names_of(text: str) -> frozenset[str]:
     """The names of a filter, which are separated by commas."""
-    return frozenset(_parts(text))
-
-
-def _parts(text: str) -> Iterable[str]:
-    return (part for part in (each.strip() for each in text.split(",")) if part)
+    return frozenset(name for each in text.split(",") if (name := each.strip()))

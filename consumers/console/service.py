@@ -1,6 +1,7 @@
 """The console role: reads `scores`, and serves pages and an API of the calls that run, of one call, and of past ones.
 
-It joins no consumer group and writes nothing, so any number of consoles may run, and none disturbs an evaluator.
+It joins no consumer group and writes nothing but what people say of calls, so any number of consoles may run, and none disturbs an
+evaluator.
 """
 
 import asyncio
@@ -20,19 +21,21 @@ from consumers.console.fleet import Fleet
 from consumers.console.pages import Alert
 from consumers.console.reading import WatchedCalls
 from consumers.console.settings import ConsoleSettings
-from consumers.console.site import ConsoleSite, PastCalls
+from consumers.console.site import Annotate, ConsoleSite, PastCalls
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import AddressInUseError, ConnectionBounds, HttpLimit, HttpListener
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.process import finish_unless, tune_collection, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from schemas.scores.records import SCORE_RECORD
+from schemas.scores.live_view import SHOWN_RECORD
 from schemas.topics import SCORES_TOPIC
 from schemas.units import MINUTE_MS, MS_PER_SECOND
 
 POLL_MS: Final = 100
 """How long one poll waits for score records."""
+POLL_BYTES: Final = 500_000
+"""Score records for which the broker waits no longer: answers with a few records each cost more than the records."""
 MAX_BATCH_RECORDS: Final = 500
 """Score records of one poll: some ten milliseconds, between which pages are answered."""
 TICK_SECONDS: Final = 0.5
@@ -120,6 +123,7 @@ class ConsoleRole:
         redactor: Redactor,
         instruments: Instruments,
         *,
+        annotate: Annotate | None = None,
         past: PastCalls | None = None,
         version: str = "unknown",
     ) -> None:
@@ -131,6 +135,7 @@ class ConsoleRole:
             limits: Those of the evaluator, so that a watched call is folded as there.
             redactor: Redacts the words of calls.
             instruments: Gets the metrics of the role.
+            annotate: Writes what people say of calls; None where they cannot.
             past: Calls that are over; None without a history.
             version: Of callgauge.
 
@@ -142,7 +147,7 @@ class ConsoleRole:
         self._settings = settings
         self._fleet = Fleet()
         self._watched = WatchedCalls(kafka, limits, redactor, settings.max_watched, instruments)
-        self._site = ConsoleSite(settings, self._fleet, self._watched, past, redactor, instruments, version)
+        self._site = ConsoleSite(settings, self._fleet, self._watched, annotate, past, redactor, instruments, version)
         self._instruments = instruments
         self._listener = self._at(settings.port)
         self._next: dict[TopicPartition, int] = {}
@@ -225,7 +230,7 @@ class ConsoleRole:
         """Reads `scores` until it has more partitions, the broker is away, or `stop` is set."""
         consumer = self._kafka.consumer(
             "console", enable_auto_commit=False, auto_offset_reset="earliest", max_poll_records=MAX_BATCH_RECORDS,
-            fetch_max_wait_ms=POLL_MS,
+            fetch_max_wait_ms=POLL_MS, fetch_min_bytes=POLL_BYTES,
         )  # fmt: skip
         try:
             counts = await partition_counts(self._kafka, [SCORES_TOPIC])
@@ -287,7 +292,7 @@ class ConsoleRole:
         if not isinstance(record.value, bytes):  # a mark of an evaluator, or a record that the client cannot decode
             return
         try:
-            score = SCORE_RECORD.validate_json(record.value)
+            score = SHOWN_RECORD.validate_json(record.value)
         except ValidationError:
             self._fleet.unreadable += 1
             return

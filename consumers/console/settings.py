@@ -1,8 +1,13 @@
 """Settings of the role `console`."""
 
-from pydantic import ConfigDict, Field
+from typing import Final
+
+from pydantic import ConfigDict, Field, SecretStr, field_validator
 
 from consumers.runtime.settings import HeaderSecret, HeaderSecretFile, SecretSettings
+
+MIN_TOKEN_CHARS: Final = 16
+"""Shortest token: at some thousand tries a second nobody guesses 16 random characters."""
 
 
 class ConsoleSettings(SecretSettings):
@@ -23,7 +28,7 @@ class ConsoleSettings(SecretSettings):
     token: HeaderSecret | None = Field(
         None,
         examples=["..."],
-        description="token that a person or a program needs to read calls; none means everybody may",
+        description=f"token that readers of calls need, {MIN_TOKEN_CHARS} characters or more; without one everybody may read",
     )
     user_header: str | None = Field(
         None,
@@ -65,3 +70,12 @@ class ConsoleSettings(SecretSettings):
         examples=["http://127.0.0.1:9090"],
         description="address of Prometheus, whose alerts that are about to fire the page shows; without it, none",
     )
+
+    @field_validator("token")
+    @classmethod
+    def _cannot_be_guessed(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and len(token.get_secret_value()) < MIN_TOKEN_CHARS:
+            raise ValueError(
+                f"the token has fewer than {MIN_TOKEN_CHARS} characters, so it could be guessed: take one from `openssl rand -hex 16`"
+            )
+        return token

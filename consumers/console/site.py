@@ -1,6 +1,7 @@
 """The routes of the console: pages, their streams, and the API."""
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
 import time
@@ -8,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qs
@@ -22,7 +24,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from consumers.console import api, pages
-from consumers.console.access import MAX_FORM_BYTES, Access, came_by_https
+from consumers.console.access import COOKIE, MAX_FORM_BYTES, Access, came_by_https, is_from_our_page
 from consumers.console.channels import Channel
 from consumers.console.fleet import Fleet
 from consumers.console.page.calls import ReportedCall
@@ -37,8 +39,8 @@ from consumers.runtime.http import challenge
 from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from schemas.annotations import Annotation
-from schemas.scores.records import AnyScoreRecord
+from schemas.annotations import MAX_ANNOTATION_BYTES, Annotation
+from schemas.scores.records import AnyScoreRecord, CallLabels
 from schemas.scores.running import RunningCalls, WantedCalls
 from schemas.transcript import TRANSCRIPT
 
@@ -58,6 +60,8 @@ RING_MS: Final = 120_000
 """How long score records wait for a reader of the API's stream who comes again."""
 MAX_RING: Final = 50_000
 """Most of them: two minutes of 400 records a second."""
+MAX_SAID: Final = 1_000
+"""Labels and notes of this process that are kept until history has them; the oldest make room."""
 MAX_BURST: Final = 500
 """Score records of one write to a reader of the API's stream."""
 
@@ -73,7 +77,7 @@ SECURITY: Final = (
     ("content-security-policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
      "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types callgauge"),
     ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
+    ("referrer-policy", "same-origin"),
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
 )  # fmt: skip
@@ -105,6 +109,27 @@ class PastCalls(Protocol):
 
     def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
         """What people say of it; None for a call that was deleted on request."""
+
+
+class Annotate(Protocol):
+    """Writes what a person says of a call, or takes back, to the topic `annotations`."""
+
+    async def __call__(
+        self,
+        conversation_id: str,
+        by: str,
+        label: str | None,
+        note: str | None,
+        labels: CallLabels,
+        /,
+        *,
+        withdraws: bool,
+    ) -> Annotation:
+        """Returns what was written, once the broker has it.
+
+        Raises:
+            OperatorError: It does not fit, a right is missing, or no broker answers.
+        """
 
 
 class _AnyPath(PathConvertor):
@@ -188,6 +213,7 @@ class ConsoleSite:
         settings: ConsoleSettings,
         fleet: Fleet,
         watched: WatchedCalls,
+        annotate: Annotate | None,
         past: PastCalls | None,
         redactor: Redactor,
         instruments: Instruments,
@@ -198,6 +224,7 @@ class ConsoleSite:
         self._settings = settings
         self._fleet = fleet
         self._watched = watched
+        self._annotate = annotate
         self._past = past
         self._redactor = redactor
         self._instruments = instruments
@@ -210,6 +237,8 @@ class ConsoleSite:
         self._drawn: dict[str, _Opened] = {}
         self._boot = secrets.token_hex(4)
         self._one_looks_back = asyncio.Lock()
+        self._one_writes = asyncio.Lock()
+        self._said: OrderedDict[tuple[str, str, str | None], Annotation] = OrderedDict()
         self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
         instruments.read_gauge("callgauge_console_pages_open", lambda: {(): float(len(self.streams))})
 
@@ -220,13 +249,15 @@ class ConsoleSite:
             Route("/", self._page(self._now_page)),
             Route("/calls", _to_now),
             Route("/calls/{id:path}", self._page(self._call_page)),
+            Route("/calls/{id:path}", self._page(self._say), methods=["POST"]),
             Route("/report/{id:path}", self._page(self._report)),
             Route("/past", self._page(self._past_page)),
             Route("/compare", self._page(self._comparison)),
             Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._logout, methods=["POST"]),
             Route("/static/{name}", self._static),
-            Route("/live/now", _Asgi(self._live_now)),
-            Route("/live/calls/{id:path}", _Asgi(self._live_call)),
+            Route("/live/now", _Asgi(self._require_user, self._live_now)),
+            Route("/live/calls/{id:path}", _Asgi(self._require_user, self._live_call)),
             Route("/parts/calls/{id:path}", self._page(self._call_parts)),
             Route(f"{api.PREFIX}/openapi.json", self._api(self._api_description)),
             Route(f"{api.PREFIX}/calls", self._api(self._api_calls)),
@@ -235,10 +266,9 @@ class ConsoleSite:
                 for end, answer in call_paths.items()
             ),
             Route(f"{api.PREFIX}/fleet", self._api(self._api_fleet)),
-            Route(f"{api.PREFIX}/stream", _Asgi(self._live_records)),
+            Route(f"{api.PREFIX}/stream", _Asgi(self._require_user, self._live_records)),
         ]
-        handlers = {HTTPException: _http_problem}
-        return [Mount("/", app=_Secured(Router(routes, redirect_slashes=False), handlers[HTTPException]))]
+        return [Mount("/", app=_Secured(Router(routes, redirect_slashes=False)))]
 
     def take(self, value: bytes) -> None:
         """Takes in one record of `scores` for readers of the stream."""
@@ -274,19 +304,18 @@ class ConsoleSite:
         return pages.now_boxes(self._site("./"), self._now, wanted, self._fleet, self.alerts)
 
     def _site(self, root: str) -> pages.Site:
-        return pages.Site(root, self._version, _STAMP, self._past is not None)
+        return pages.Site(root, self._version, _STAMP, self._past is not None, self._access.has_form)
 
     # Pages.
 
-    def _page(self, answer: Callable[[Request, str], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def _page(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """A page for people who may read; others get the form, or a sentence."""
 
         async def answered(request: Request) -> Response:
-            user = self._access.user_of(request)
-            if user is None:
+            if self._access.user_of(request) is None:
                 return self._refusal(request)
             try:
-                return await answer(request, user)
+                return await answer(request)
             except _UnansweredError as problem:
                 return self._problem_page(request, problem)
 
@@ -306,30 +335,21 @@ class ConsoleSite:
 
     def _login_page(self, root: str, to: str, remark: str, status: int) -> Response:
         content = render("login.html", remark=remark, to=to, root=root)
-        return _html(pages.page(self._site(root), "Log in", content), status)
+        return _html(pages.page(self._site(root)._replace(has_login=False), "Log in", content), status)
 
     def _problem_page(self, request: Request, problem: "_UnansweredError") -> Response:
-        content = render("problem.html", title=problem.status.phrase, detail=problem.detail)
-        answer = _html(pages.page(self._site(self._root(request)), problem.status.phrase, content), problem.status)
-        answer.headers.update(problem.headers)
+        title = HTTPStatus(problem.status_code).phrase
+        content = render("problem.html", title=title, detail=problem.detail)
+        answer = _html(pages.page(self._site(self._root(request)), title, content), problem.status_code)
+        answer.headers.update(problem.headers or {})
         return answer
 
     async def _login(self, request: Request) -> Response:
         if request.method != "POST" or not self._access.has_form:
             return RedirectResponse("./", status_code=303)
-        body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MAX_FORM_BYTES:
-                raise HTTPException(413, "The form is too large.")
-        try:
-            fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
-        except ValueError:
-            raise HTTPException(400, "The form has too many fields.") from None
-        to = next(iter(fields.get("to", ())), "./")
-        to = to if to.startswith("./") else "./"
-        token = next(iter(fields.get("token", ())), "")
-        answer = self._access.let_in(token, to, is_https=came_by_https(request))
+        fields = await _form(request, MAX_FORM_BYTES)
+        to = to if (to := fields.get("to", "")).startswith("./") else "./"
+        answer = self._access.let_in(fields.get("token", ""), to, is_https=came_by_https(request))
         if answer is not None:
             log.info("logged_in", role="console", address=_address(request))
             return answer
@@ -338,37 +358,84 @@ class ConsoleSite:
         log.warning("wrong_token", role="console", address=_address(request))
         return self._login_page("./", to, "This is not the token.", HTTPStatus.UNAUTHORIZED)
 
+    async def _logout(self, _: Request) -> Response:
+        answer = RedirectResponse("./", status_code=303)
+        answer.delete_cookie(COOKIE)
+        return answer
+
     async def _static(self, request: Request) -> Response:
         kind, content = _ASSETS.get(request.path_params["name"], ("", b""))
         if not kind:
             raise HTTPException(404, "There is no such file.")
         return Response(content, media_type=kind, headers={"cache-control": "public, max-age=31536000, immutable"})
 
-    async def _now_page(self, request: Request, _user: str) -> Response:
+    async def _now_page(self, request: Request) -> Response:
         fields = dict(request.query_params)
         is_wall = fields.pop("wall", "") not in {"", "0"}
         wanted = _query(request, api.CallsQuery, fields).wanted()
         self._present()
         return _html(pages.now_page(self._site("./"), self._now_boxes(wanted), wanted, wall=is_wall))
 
-    async def _call_page(self, request: Request, user: str) -> Response:
+    async def _call_page(self, request: Request) -> Response:
         conversation_id = _id(request)
-        self._note(user, conversation_id)
-        site = self._site(self._root(request))
+        site, author = self._site(self._root(request)), self._author_of(request)
         try:
-            async with self._open(conversation_id) as call:
+            async with self._open(request) as call:
                 boxes = self._call_boxes(call, None)
                 span = None if call.first_ms is None or call.last_ms is None else (call.first_ms, call.last_ms)
-                return _html(pages.call_page(site, conversation_id, boxes, span_ms=span))
+                return _html(pages.call_page(site, conversation_id, boxes, span_ms=span, author=author))
         except _UnansweredError as problem:
-            boxes = await self._past_boxes(conversation_id, problem)
-            return _html(pages.call_page(site, conversation_id, boxes, span_ms=None))
+            past = await self._past_call(conversation_id, problem)
+            remark = "From history: the topics have this call no longer, so its sound is not shown."
+            boxes = pages.call_boxes(past, remark)
+            return _html(pages.call_page(site, conversation_id, boxes, span_ms=None, author=author))
 
-    async def _call_parts(self, request: Request, user: str) -> Response:
+    def _author_of(self, request: Request, given: str = "") -> str | None:
+        """Who may say something of a call; None for nobody: notes are words, so they are hidden where words are."""
+        return self._access.author_of(request, given) if self._annotate is not None and self._settings.words else None
+
+    async def _say(self, request: Request) -> Response:
+        """Writes what a person says of a call, and leads back to its page."""
         conversation_id = _id(request)
-        self._note(user, conversation_id)
+        if not is_from_our_page(request):
+            raise _UnansweredError(
+                HTTPStatus.FORBIDDEN,
+                "Nothing was written: the form was on no page of this console. A proxy in front must pass Host, or X-Forwarded-Host.",
+            )
+        fields = await _form(request, MAX_ANNOTATION_BYTES)
+        by = self._author_of(request, fields.get("by", ""))
+        if by is None or self._annotate is None:
+            raise _UnansweredError(
+                HTTPStatus.FORBIDDEN, "Nothing was written: strangers may read here, or console.words is false."
+            )
+        try:
+            async with self._open(request) as call:
+                labels = call.reported().labels
+        except _UnansweredError as problem:
+            labels = (await self._past_call(conversation_id, problem)).labels
+        label, note = fields.get("label", "").strip() or None, fields.get("note", "").replace("\r\n", "\n").strip()
+        try:
+            async with self._one_writes:
+                said = await self._annotate(
+                    conversation_id, by, label, note or None, labels, withdraws="take_back" in fields
+                )
+        except (KafkaUnreachableError, TopicsUnfitError) as error:
+            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, f"Nothing was written: {error}") from error
+        except OperatorError as error:
+            raise _UnansweredError(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        self._said[conversation_id, said.by, said.label] = said
+        if len(self._said) > MAX_SAID:
+            self._said.popitem(last=False)
+        log.info(
+            "call_annotated", role="console", user=self._access.user_of(request), by=said.by, label=said.label,
+            is_withdrawn=said.is_withdrawn, conversation_id=conversation_id,
+        )  # fmt: skip
+        place = request.scope["raw_path"].rpartition(b"/")[2].decode("ascii", "replace")
+        return RedirectResponse(f"./{place}#call-people", status_code=303)
+
+    async def _call_parts(self, request: Request) -> Response:
         query = _query(request, api.MomentQuery)
-        async with self._open(conversation_id) as call:
+        async with self._open(request) as call:
             boxes = await self._looking_back(query.at_ms, lambda: self._call_boxes(call, query.at_ms))
         parts = {part: markup for box in boxes.values() for part, markup in box.items()}
         return JSONResponse(
@@ -376,26 +443,29 @@ class ConsoleSite:
         )
 
     def _call_boxes(self, call: WatchedCall, at_ms: int | None) -> dict[str, Mapping[str, str]]:
-        reported = call.reported(at_ms, words=self._settings.words)
-        remark = _remark(reported, call, at_ms)
-        return pages.call_boxes(reported, remark)
+        return pages.call_boxes(*self._shown(call, at_ms))
 
-    async def _past_boxes(self, conversation_id: str, problem: "_UnansweredError") -> dict[str, Mapping[str, str]]:
-        """The page of a call that the topics do not have; raises the problem again if history has none either."""
+    def _shown(self, call: WatchedCall, at_ms: int | None) -> tuple[ReportedCall, str]:
+        """The call as it was known at a moment, and what a reader should know of that."""
+        reported = call.reported(at_ms, words=self._settings.words)
+        since_ms = None if at_ms is None else max(0, at_ms - (call.first_ms or 0))
+        return reported, pages.remark_on(reported, call.left_out, is_whole=call.is_whole, since_ms=since_ms)
+
+    async def _past_call(self, conversation_id: str, problem: "_UnansweredError") -> ReportedCall:
+        """A call that the topics do not have; raises the problem again if history has none either."""
         past = self._past
-        if past is None or problem.status is not HTTPStatus.NOT_FOUND:
+        if past is None or problem.status_code != HTTPStatus.NOT_FOUND:
             raise problem
         scores = await asyncio.to_thread(past.records_of, conversation_id)
         if not scores:
             raise problem
         value = await asyncio.to_thread(past.transcript_of, conversation_id) if self._settings.words else None
         transcript = None if value is None else TRANSCRIPT.validate_json(value)
-        remark = "From history: the topics have this call no longer, so its sound is not shown."
         call = past_call(conversation_id, scores, self._redactor, transcript)
         call.annotations = await self._said_of(conversation_id) if self._settings.words else ()
-        return pages.call_boxes(call, remark)
+        return call
 
-    async def _past_page(self, request: Request, _user: str) -> Response:
+    async def _past_page(self, request: Request) -> Response:
         past, site = self._require_past(), self._site("./")
         asked = {
             name: request.query_params.get(name, "")[: api.MAX_QUERY_CHARS]
@@ -405,6 +475,8 @@ class ConsoleSite:
         remark, has_more = "", False
         if asked["text"] and not self._settings.words:  # a search would tell what was said
             asked["text"], remark = "", "Words are hidden: console.words is false. They are not searched."
+        sought = {name: self._redactor.redact(value) for name, value in asked.items()}
+        log.info("calls_searched", role="console", user=self._access.user_of(request), **sought)
         found: Sequence[Mapping[str, object]] = ()
         try:
             found, has_more = await asyncio.to_thread(past.find, **asked)
@@ -412,20 +484,18 @@ class ConsoleSite:
             remark = str(error)
         return _html(pages.past_page(site, asked, found, remark, has_more=has_more))
 
-    async def _report(self, request: Request, user: str) -> Response:
+    async def _report(self, request: Request) -> Response:
         """The page of a call as one file to keep, which needs no console."""
-        conversation_id = _id(request)
-        self._note(user, conversation_id)
         query = _query(request, api.MomentQuery)
-        async with self._open(conversation_id) as call:
+        async with self._open(request) as call:
             page = await self._looking_back(query.at_ms, lambda: self._report_of(call, query.at_ms))
         answer = _html(page)
         answer.headers["content-disposition"] = "attachment; filename=call.html"
         return answer
 
     def _report_of(self, call: WatchedCall, at_ms: int | None) -> str:
-        reported = call.reported(at_ms, words=self._settings.words)
-        return page_of([reported], [_remark(reported, call, at_ms)], self._version)
+        reported, remark = self._shown(call, at_ms)
+        return page_of([reported], [remark], self._version)
 
     async def _looking_back(self, at_ms: int | None, work: Callable[[], _Made]) -> _Made:
         """Does work that needs a call as it was at a moment: all of its events are folded again, in another thread, so that a long call
@@ -436,10 +506,12 @@ class ConsoleSite:
         async with self._one_looks_back:
             return await asyncio.to_thread(work)
 
-    async def _comparison(self, request: Request, _user: str) -> Response:
+    async def _comparison(self, request: Request) -> Response:
         """Two past calls side by side, or one beside the median of its agent's calls of a day."""
         past = self._require_past()
-        ids = request.query_params.getlist("id")[:2]
+        ids = [each[: api.MAX_ID_CHARS] for each in request.query_params.getlist("id")[:2]]
+        for conversation_id in ids:
+            self._note(request, conversation_id)
         columns = await asyncio.to_thread(past.compared, ids)
         if not columns:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "History has no call with these ids.")
@@ -453,18 +525,21 @@ class ConsoleSite:
         return self._past
 
     @asynccontextmanager
-    async def _open(self, conversation_id: str) -> AsyncIterator[WatchedCall]:
-        """A call, read from the topics.
+    async def _open(self, request: Request) -> AsyncIterator[WatchedCall]:
+        """The call of a request, read from the topics; the log says who opened it.
 
         Raises:
             _UnansweredError: There is no such call, no room for it, or no broker.
         """
+        conversation_id = _id(request)
+        self._note(request, conversation_id)
         annotations = await self._said_of(conversation_id)
         place = self._fleet.place(conversation_id)
         began_ms = None if place is not None else await self._began_ms(conversation_id)
         try:
             async with self._watched.watch(conversation_id, place, began_ms) as call:
-                call.annotations = annotations
+                if call.annotations != annotations:
+                    call.annotations, call.version = annotations, call.version + 1  # open pages show them
                 yield call
         except UnknownCallError as error:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "The topics have no score of a call with this id.") from error
@@ -486,28 +561,28 @@ class ConsoleSite:
         return min((record.caused_at_ms for record in records), default=None)
 
     async def _said_of(self, conversation_id: str) -> Sequence[Annotation]:
-        """What people say of a call, as far as there is a history.
+        """What people say of a call, as far as there is a history, and what they said here.
 
         Raises:
             _UnansweredError: It was deleted on request.
         """
-        if self._past is None:
-            return ()
-        try:
-            annotations = await asyncio.to_thread(self._past.annotations_of, conversation_id)
-        except OperatorError:  # no folder yet
-            return ()
-        if annotations is None:
+        stored: Sequence[Annotation] | None = ()
+        if self._past is not None:
+            with contextlib.suppress(OperatorError):  # no folder yet
+                stored = await asyncio.to_thread(self._past.annotations_of, conversation_id)
+        if stored is None:
             raise _UnansweredError(HTTPStatus.GONE, "This call was deleted on request.")
-        return annotations
+        said = [each for (name, _, _), each in self._said.items() if name == conversation_id]
+        newest = {(each.by, each.label): each for each in sorted((*stored, *said), key=attrgetter("at_ms"))}
+        return tuple(each for each in newest.values() if not each.is_withdrawn)
 
-    def _note(self, user: str, conversation_id: str) -> None:
+    def _note(self, request: Request, conversation_id: str) -> None:
         """Logs who opened which call, once a minute each."""
-        who, now = (user, conversation_id), time.monotonic()
-        if now - self._logged.get(who, -60.0) >= 60.0:
+        user, now = self._access.user_of(request) or "", time.monotonic()
+        if now - self._logged.get(key := (user, conversation_id), -60.0) >= 60.0:
             log.info("call_opened", role="console", user=user, conversation_id=conversation_id)
-            self._logged[who] = now
-            self._logged.move_to_end(who)
+            self._logged[key] = now
+            self._logged.move_to_end(key)
             if len(self._logged) > 1_000:
                 self._logged.popitem(last=False)
 
@@ -539,8 +614,7 @@ class ConsoleSite:
         conversation_id = _id(request)
         _query(request, api.NoQuery, _without_since(request))
         self._require_room()
-        self._note(self._access.user_of(request) or "", conversation_id)
-        async with self._open(conversation_id) as call:
+        async with self._open(request) as call:
             opened = self._drawn.get(conversation_id)
             if opened is None:
                 channel = Channel(f"{self._boot}-{secrets.token_hex(3)}")
@@ -565,9 +639,7 @@ class ConsoleSite:
             version, began = call.version, time.perf_counter()
             span = {"first_ms": call.first_ms, "last_ms": call.last_ms}
             try:
-                reported = call.reported(words=self._settings.words)
-                remark = _remark(reported, call, None)
-                channel.update(await asyncio.to_thread(pages.call_boxes, reported, remark), **span)
+                channel.update(await asyncio.to_thread(pages.call_boxes, *self._shown(call, None)), **span)
             except Exception:  # drawing must not end the page of a call that goes on: the next record may repair it
                 log.exception("call_not_drawn", role="console", conversation_id=call.conversation_id)
             took_seconds = time.perf_counter() - began
@@ -594,12 +666,8 @@ class ConsoleSite:
 
     def _api(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
-            if self._access.user_of(request) is None:
-                return _problem(_UnansweredError(HTTPStatus.UNAUTHORIZED, _NEEDS_TOKEN), request)
-            try:
-                made = await answer(request)
-            except _UnansweredError as problem:
-                return _problem(problem, request)
+            self._require_user(request)
+            made = await answer(request)
             if isinstance(made, BaseModel):
                 return Response(made.model_dump_json(), media_type="application/json", headers=_NO_STORE)
             return JSONResponse(made, headers=_NO_STORE)
@@ -621,8 +689,7 @@ class ConsoleSite:
 
     async def _api_call(self, request: Request) -> api.CallDetail:
         query, conversation_id = _query(request, api.MomentQuery), _id(request)
-        self._note(self._access.user_of(request) or "", conversation_id)
-        async with self._open(conversation_id) as call:
+        async with self._open(request) as call:
             context = None
             if self._settings.words:
                 found = await self._looking_back(query.at_ms, lambda: call.context(query.at_ms))
@@ -645,8 +712,7 @@ class ConsoleSite:
 
     async def _api_scores(self, request: Request) -> api.CallScores:
         query, conversation_id = _query(request, api.MomentQuery), _id(request)
-        self._note(self._access.user_of(request) or "", conversation_id)
-        async with self._open(conversation_id) as call:
+        async with self._open(request) as call:
             records = [record.model_dump(mode="json") for record in call.newest(query.at_ms)]
         return api.CallScores(conversation_id=conversation_id, at_ms=query.at_ms, records=records)
 
@@ -654,64 +720,48 @@ class ConsoleSite:
         query, conversation_id = _query(request, api.MomentQuery), _id(request)
         if not self._settings.words:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "Words are hidden: console.words is false.")
-        self._note(self._access.user_of(request) or "", conversation_id)
-        async with self._open(conversation_id) as call:
+        async with self._open(request) as call:
             turns = await self._looking_back(query.at_ms, lambda: call.transcript(query.at_ms))
         return api.CallTranscriptAnswer(conversation_id=conversation_id, at_ms=query.at_ms, transcript=turns)
 
-    def require_reader(self, request: Request) -> None:
-        """Lets a request for a stream pass.
-
-        Raises:
-            HTTPException: It is no GET.
-            _UnansweredError: It may not read.
-        """
-        if request.method != "GET":
-            raise HTTPException(405, "Only GET is answered.", {"allow": "GET"})
+    def _require_user(self, request: Request) -> None:
         if self._access.user_of(request) is None:
-            raise _UnansweredError(HTTPStatus.UNAUTHORIZED, _NEEDS_TOKEN)
+            raise _UnansweredError(HTTPStatus.UNAUTHORIZED, "Send `Authorization: Bearer` with the token.")
 
 
-_NEEDS_TOKEN: Final = "Send `Authorization: Bearer` with the token."  # noqa: S105  # a sentence
 _NO_STORE: Final = {"cache-control": "no-store"}
 
 
-class _UnansweredError(Exception):
-    """A request has no answer, for this reason."""
+class _UnansweredError(HTTPException):
+    """A request has no answer, for this reason; people get a page that says so."""
 
     def __init__(self, status: HTTPStatus, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers that belong to the status."""
-        return {"retry-after": str(RETRY_SECONDS)} if self.status is HTTPStatus.SERVICE_UNAVAILABLE else {}
+        is_later = status is HTTPStatus.SERVICE_UNAVAILABLE
+        super().__init__(status, detail, {"retry-after": str(RETRY_SECONDS)} if is_later else None)
 
 
 class _Asgi:
     """A stream as an ASGI application; only who may read gets it."""
 
-    def __init__(self, answer: Callable[[Request, Receive, Send], Awaitable[None]]) -> None:
+    def __init__(
+        self, require_user: Callable[[Request], None], answer: Callable[[Request, Receive, Send], Awaitable[None]]
+    ) -> None:
+        self._require_user = require_user
         self._answer = answer
-        self._site: ConsoleSite = answer.__self__  # type: ignore[attr-defined]  # a method of the site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        try:
-            self._site.require_reader(request)
-            await self._answer(request, receive, send)
-        except _UnansweredError as problem:
-            await _problem(problem, request)(scope, receive, send)
+        if request.method != "GET":
+            raise HTTPException(405, "Only GET is answered.", {"allow": "GET"})
+        self._require_user(request)
+        await self._answer(request, receive, send)
 
 
 class _Secured:
     """Gives every answer the headers that keep foreign text from running, and answers what has no route."""
 
-    def __init__(self, app: ASGIApp, on_error: Callable[[Request, HTTPException], Response]) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_begun = False
@@ -726,12 +776,13 @@ class _Secured:
                 ]
             await send(message)
 
+        scope["starlette.exception_handlers"] = {}, {}  # Starlette's own would answer in plain text
         try:
             await self._app(scope, receive, sent)
         except HTTPException as error:
             if has_begun:
                 raise
-            await self._on_error(Request(scope, receive), error)(scope, receive, sent)
+            await _problem(Request(scope, receive), error)(scope, receive, send)
 
 
 async def _to_now(request: Request) -> Response:
@@ -740,27 +791,38 @@ async def _to_now(request: Request) -> Response:
     return RedirectResponse(f"./{f'?{query}' if query else ''}", status_code=307)
 
 
-def _http_problem(request: Request, error: HTTPException) -> Response:
-    status = HTTPStatus(error.status_code)
-    answer = _problem(
-        _UnansweredError(status, error.detail if error.detail != status.phrase else _DETAILS.get(status, "")), request
-    )
-    answer.headers.update(error.headers or {})
-    return answer
-
-
 _DETAILS: Final = {
     HTTPStatus.NOT_FOUND: "There is nothing at this address.",
     HTTPStatus.METHOD_NOT_ALLOWED: "Only GET is answered.",
 }
 
 
-def _problem(problem: _UnansweredError, request: Request) -> Response:
-    made = api.Problem(title=problem.status.phrase, status=problem.status, detail=problem.detail)
-    headers = {**problem.headers, **_NO_STORE}
-    if problem.status is HTTPStatus.UNAUTHORIZED:
+def _problem(request: Request, error: HTTPException) -> Response:
+    status = HTTPStatus(error.status_code)
+    detail = _DETAILS.get(status, "") if error.detail == status.phrase else error.detail
+    made = api.Problem(title=status.phrase, status=status, detail=detail)
+    headers = {**(error.headers or {}), **_NO_STORE}
+    if status is HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = challenge(request.headers.get("authorization", "").encode("latin-1"))
-    return Response(made.model_dump_json(), problem.status, headers, media_type="application/problem+json")
+    return Response(made.model_dump_json(), status, headers, media_type="application/problem+json")
+
+
+async def _form(request: Request, most_bytes: int) -> dict[str, str]:
+    """The fields of a form, the first value of each.
+
+    Raises:
+        HTTPException: It is too large, or has too many fields.
+    """
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > most_bytes:
+            raise HTTPException(413, "The form is too large.")
+    try:
+        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+    except ValueError:
+        raise HTTPException(400, "The form has too many fields.") from None
+    return {name: values[0] for name, values in fields.items()}
 
 
 def _html(text: str, status: int = 200) -> Response:
@@ -797,11 +859,6 @@ def _id(request: Request) -> str:
     if not conversation_id:
         raise _UnansweredError(HTTPStatus.NOT_FOUND, "There is no id in the address.")
     return conversation_id
-
-
-def _remark(reported: ReportedCall, call: WatchedCall, at_ms: int | None) -> str:
-    since_ms = None if at_ms is None else max(0, at_ms - (call.first_ms or 0))
-    return pages.remark_on(reported, call.left_out, is_whole=call.is_whole, since_ms=since_ms)
 
 
 def _local(request: Request) -> str:

@@ -1,7 +1,9 @@
 """A call as its records of `scores` show it, the newest of each."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
+
+from pydantic import Field, TypeAdapter
 
 from schemas.closed_sets import Anchor, ToolOutcome, UnscoredReason
 from schemas.scores.latency_stages import ServiceKind, Stage
@@ -9,15 +11,19 @@ from schemas.scores.records import (
     AgentErrorsFact,
     AnyScoreRecord,
     CallLabels,
+    CallRecord,
     CallStartedFact,
     CallValues,
     ClosedFact,
     DeadAirFact,
     GoalsFact,
+    InterruptionFact,
     ProgressScore,
     Result,
     Scored,
+    StageLatency,
     StallFact,
+    SubgoalScore,
     ToolUseFact,
     TurnValues,
     Unscored,
@@ -28,6 +34,32 @@ from schemas.scores.records import (
 
 Subject = tuple[str, int | None, int]
 """Name, turn and index of a record. A higher revision of the same subject replaces a lower one."""
+
+
+class ShownTurn(CallRecord):
+    """The part of a `TurnValues` that the view shows: reading the rest takes five times as long."""
+
+    name: Literal["turn"]
+    stages: tuple[StageLatency, ...] = ()
+    is_withdrawn: bool = False
+
+
+class ShownCallValues(CallRecord):
+    """The part of a `CallValues` that the view shows."""
+
+    name: Literal["call"]
+    is_over: bool = False
+
+
+ShownRecord = AnyScoreRecord | ShownTurn | ShownCallValues
+SHOWN_RECORD: Final[TypeAdapter[ShownRecord]] = TypeAdapter(
+    Annotated[
+        VoiceToVoiceLatency | CallStartedFact | InterruptionFact | DeadAirFact | ToolUseFact | AgentErrorsFact | GoalsFact | SubgoalScore
+        | ProgressScore | StallFact | ShownTurn | ShownCallValues | ClosedFact,
+        Field(discriminator="name"),
+    ]
+)  # fmt: skip
+"""Reads one value of the `scores` topic as far as the view needs it."""
 
 
 def newest_scores(records: Iterable[AnyScoreRecord]) -> dict[Subject, AnyScoreRecord]:
@@ -44,7 +76,7 @@ def newest_scores(records: Iterable[AnyScoreRecord]) -> dict[Subject, AnyScoreRe
     return {subject: record for subject, record in newest.items() if not is_withdrawn(record)}
 
 
-def is_withdrawn(record: AnyScoreRecord) -> bool:
+def is_withdrawn(record: ShownRecord) -> bool:
     """Whether this revision withdraws the earlier ones without a new value.
 
     A latency is withdrawn whenever it has no value; the record of its turn has the reason.
@@ -127,7 +159,7 @@ class CallGoals(NamedTuple):
         """Share of the subgoals that are reached after the newest judged turn; None when that is not known."""
         return None if self.newest is None else self.newest.progress
 
-    def after(self, record: AnyScoreRecord) -> "CallGoals":
+    def after(self, record: ShownRecord) -> "CallGoals":
         """Returns the goals after one more record of the call.
 
         A reader that starts in the middle of a call learns of its goals at the next judged turn. When a turn is withdrawn, the
@@ -320,7 +352,7 @@ class CallFold:
         changed_ms: Latest broker time of a cause of its records.
     """
 
-    def __init__(self, first: AnyScoreRecord) -> None:
+    def __init__(self, first: ShownRecord) -> None:
         """Starts with one record of the call, whichever comes first."""
         self.closed: ClosedFact | None = None
         self.first_seen_ms = self.changed_ms = first.caused_at_ms
@@ -336,7 +368,7 @@ class CallFold:
         self._view: CallView | None = None
         self.fold(first)
 
-    def fold(self, record: AnyScoreRecord) -> None:
+    def fold(self, record: ShownRecord) -> None:
         """Takes in one record of this call, in any order and any number of times."""
         self._view = None
         self.first_seen_ms = min(self.first_seen_ms, record.caused_at_ms)
@@ -356,7 +388,7 @@ class CallFold:
             case AgentErrorsFact():
                 if self._errors is None or self._errors.revision <= record.revision:
                     self._errors = record
-            case CallValues():
+            case CallValues() | ShownCallValues():
                 self._is_over = self._is_over or record.is_over
             case _ if record.turn is not None:
                 self._fold_turn(record, record.turn)
@@ -416,7 +448,7 @@ class CallFold:
             version=None if self._started is None else self._started.version,
         )
 
-    def _fold_turn(self, record: AnyScoreRecord, turn: int) -> None:
+    def _fold_turn(self, record: ShownRecord, turn: int) -> None:
         subject = _TurnSubject(turn, record.name, record.index)
         last = self._newest.get(subject)
         if last is not None and last.revision > record.revision:
@@ -437,12 +469,12 @@ _INSIDE_STAGES: Final = frozenset({Stage.VOICE_TO_VOICE, Stage.FIRST_SPEECH, Sta
 """Stages that explain no wait: they are the wait itself, or go on after the answer has begun."""
 
 
-def _shown(record: AnyScoreRecord, turn: int) -> MeasuredLatency | SlowestStage | _Silence | _ToolUse | None:
+def _shown(record: ShownRecord, turn: int) -> MeasuredLatency | SlowestStage | _Silence | _ToolUse | None:
     """Returns the part of a turn's record that the view shows."""
     match record:
         case VoiceToVoiceLatency(result=Scored(value=latency_ms)):
             return MeasuredLatency(turn, latency_ms, record.anchor)
-        case TurnValues():
+        case TurnValues() | ShownTurn():
             stages = [each for each in record.stages if each.stage not in _INSIDE_STAGES]
             slowest = max(stages, key=lambda each: each.latency_ms, default=None)
             return None if slowest is None else SlowestStage(turn, slowest.stage, slowest.latency_ms)
@@ -476,7 +508,7 @@ def _failing(uses: Iterable[_ToolUse]) -> tuple[tuple[str, int], ...]:
     return tuple(failed.items())
 
 
-def _labels_rank(record: AnyScoreRecord) -> tuple[bool, int, tuple[str, ...]]:
+def _labels_rank(record: ShownRecord) -> tuple[bool, int, tuple[str, ...]]:
     """The higher, the newer the labels: `call_started` is published again when they change, other records only carry them."""
     is_start = isinstance(record, CallStartedFact)
     labels = record.labels

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, Self
 from pydantic import BaseModel
 
 from schemas.closed_sets import Anchor, CloseReason, PipelineType, SortKey
-from schemas.scores.live_view import CallFold, CallView
-from schemas.scores.records import AnyScoreRecord, CallLabels
+from schemas.scores.live_view import CallFold, CallView, ShownRecord
+from schemas.scores.records import CallLabels
 from schemas.scores.trouble import FRESH_MS, Trouble, TroubleKind, troubles_of
 from schemas.units import MS_PER_SECOND, to_seconds
 
@@ -38,7 +38,7 @@ class CallTable:
         self._calls: dict[str, CallFold] = {}
         self._shown: dict[str, ShownCall] = {}
 
-    def fold(self, record: AnyScoreRecord) -> None:
+    def fold(self, record: ShownRecord) -> None:
         """Takes in one record."""
         call = self._calls.get(record.conversation_id)
         was_open = call is None or call.closed is None

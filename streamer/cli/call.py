@@ -69,7 +69,7 @@ def call(
         callgauge call 9f2c41 --label false-alarm --note "the caller was on hold"
         callgauge call sample-call-3fa9c1-1 --since 7d --bootstrap kafka:9092
     """
-    from streamer.history.people import annotation, publish, this_user
+    from streamer.history.people import annotate, this_user
     from streamer.one_call import call_document, follow_call, print_call, the_call
     from streamer.settings.listing import settings_from
     from streamer.time_bounds import moment_given
@@ -90,11 +90,11 @@ def call(
         found = asyncio.run(the_call(settings, *asked))
         if says_something:
             reported = found.reported()
-            said = annotation(
-                by or this_user(), label or unlabel, note, reported.labels, found.redactor,
-                withdraws=unlabel is not None,
+            written = annotate(
+                settings.kafka, found.redactor, reported.conversation_id, by or this_user(), label or unlabel, note,
+                reported.labels, withdraws=unlabel is not None,
             )  # fmt: skip
-            asyncio.run(publish(settings.kafka, [(reported.conversation_id, said)]))
+            said = asyncio.run(written)
             what = "taken back" if said.is_withdrawn else said.words
             say(f"Call {reported.conversation_id}: {what}, by {said.by}.")
             return

@@ -71,6 +71,22 @@ def annotation(
         ) from None
 
 
+async def annotate(
+    kafka: KafkaSettings, redactor: Redactor, conversation_id: str, by: str, label: str | None, note: str | None, labels: CallLabels,
+    *, withdraws: bool,
+) -> Annotation:  # fmt: skip
+    """Writes what a person says of a call now to the topic, and returns it.
+
+    Raises:
+        AnnotationError: The label, the note or the name of the person does not fit.
+        KafkaUnreachableError: No broker answers, or a right is missing.
+        TopicsUnfitError: There is no such topic.
+    """
+    said = annotation(by, label, note, labels, redactor, withdraws=withdraws)
+    await publish(kafka, [(conversation_id, said)])
+    return said
+
+
 async def publish(kafka: KafkaSettings, said: Sequence[tuple[str, Annotation | ForgottenTenant | None]]) -> None:
     """Writes records to the topic, each with its key; None is a call that is to be forgotten. Returns when the broker has them.
 

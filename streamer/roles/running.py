@@ -372,10 +372,13 @@ def _maker(
             return partial(HistoryRole, kafka, settings.history, instruments, Redactor(settings.redaction))
         case "console":
             from consumers.console.service import ConsoleRole
+            from streamer.history.people import annotate
             from streamer.roles.past_calls import StoredCalls
 
+            redactor = Redactor(settings.redaction)
             return partial(
-                ConsoleRole, kafka, settings.console, settings.limits, Redactor(settings.redaction), instruments,
+                ConsoleRole, kafka, settings.console, settings.limits, redactor, instruments,
+                annotate=partial(annotate, kafka, redactor),
                 past=StoredCalls(settings.history) if settings.history.is_read else None, version=installed_version(),
             )  # fmt: skip
         case "monitor":

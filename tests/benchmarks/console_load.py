@@ -59,7 +59,7 @@ def measure_console(figures: Figures) -> None:
     say()
     say(f"The console: {CALLS:,} running calls")
     fleet = Fleet()
-    for record in _running_calls()[0]:
+    for record in running_calls()[0]:
         fleet.fold(record, 0, 0)
     _measure_list(figures, fleet)
 
@@ -76,12 +76,12 @@ def measure_console_process(figures: Figures, bootstrap: str, folder: Path) -> N
 
 def _measure_pages(figures: Figures, variables: dict[str, str], folder: Path) -> None:
     create_topics(variables["CALLGAUGE_BOOTSTRAP"], variables["CALLGAUGE_TOPIC_PREFIX"])
-    records, changes = _running_calls()
+    records, changes = running_calls()
     feed = Feed(variables)
     for record in records:
         feed.put(record)
     feed.flush()
-    with _console(folder, variables) as (process, address):
+    with console_process(folder, variables) as (process, address):
         with feed.running(changes):
             figures.add(
                 "console_reading_core_share",
@@ -125,7 +125,7 @@ def _measure_watched(figures: Figures, variables: dict[str, str], folder: Path) 
                 return 1e6 * (evaluator.processor_seconds - spent) / (folded_of(page_of_evaluator)[0] - began)
 
             alone_us = event_us()
-            with _console(folder, variables) as (process, address):
+            with console_process(folder, variables) as (process, address):
                 running = [
                     each["conversation_id"] for each in _asked(f"{address}/api/v1/calls?limit=1000&sort=began")["calls"]
                 ]
@@ -190,7 +190,7 @@ class Feed:
             writing.join()
 
 
-def _running_calls() -> tuple[list[AnyScoreRecord], deque[AnyScoreRecord]]:
+def running_calls() -> tuple[list[AnyScoreRecord], deque[AnyScoreRecord]]:
     """The records of calls two thirds on their way, and further ones, to be taken again and again."""
     kinds = []
     for seed in range(KINDS):
@@ -215,7 +215,7 @@ def _arrivals(seed: int) -> Iterable[object]:
 def _measure_list(figures: Figures, fleet: Fleet) -> None:
     now_ms = wall_clock_ms()
     now = fleet.now(now_ms)
-    site = ConsoleSite(ConsoleSettings(), fleet, HeldCalls({}), None, Redactor(), _instruments(), "1")
+    site = ConsoleSite(ConsoleSettings(), fleet, HeldCalls({}), None, None, Redactor(), _instruments(), "1")
     tick_ms = 1_000 * min(_spent(lambda: fleet.now(now_ms)) for _ in range(REPEATS))
     figures.add("console_fold_ms", tick_ms, f"state of {CALLS:,} calls", "ms", goal=100)
     for name, wanted in (("every", EVERY_CALL), ("filtered", WantedCalls(text="0123"))):
@@ -236,7 +236,7 @@ def _instruments() -> Instruments:
 
 
 @contextmanager
-def _console(folder: Path, variables: dict[str, str]) -> Iterator[tuple[Process, str]]:
+def console_process(folder: Path, variables: dict[str, str]) -> Iterator[tuple[Process, str]]:
     with started(
         folder / "console.log", "run", "--roles", "console", CALLGAUGE_CONSOLE__PORT="0", **variables
     ) as process:

@@ -133,6 +133,27 @@ def test_it_is_used_by_keyboard_alone(seen: Opened, console: Console) -> None:
     assert seen.complaints == []
 
 
+def test_a_call_is_labelled_by_keyboard(seen: Opened, console: Console) -> None:
+    page, note = seen.page, f"heard {HOSTILE} at {seen.width}"
+    page.goto(f"{console.address}calls/hostile")
+    page.get_by_text("Label this call").focus()
+    for key in ("Enter", "Tab", "f", "p", "Tab"):
+        page.keyboard.press(key)
+    page.keyboard.type(note)
+    page.keyboard.press("Tab")
+    page.keyboard.type("ada")
+    page.keyboard.press("Enter")
+    expect(page.locator("#call-people")).to_contain_text(f"fp: {note}")
+    expect(page.locator("#call-people")).to_contain_text("ada, ")
+    assert f"fp: {note}" in " ".join(ran("call", "hostile", **console.environment).split()), "the topic has it"
+    page.get_by_text("Label this call").click()
+    page.get_by_label("Label", exact=True).fill("fp")
+    page.get_by_label("Your name").fill("ada")
+    page.get_by_role("button", name="Take back").click()
+    expect(page.locator("#call-people")).to_have_count(0)
+    assert seen.complaints == []
+
+
 def test_what_a_call_says_stays_text(seen: Opened, console: Console) -> None:
     page = seen.page
     asked: list[str] = []

@@ -425,6 +425,7 @@ async def test_rules_of_prometheus_that_are_about_to_fire_are_on_the_page(
 
 
 async def test_pages_are_bounded_and_all_end_at_once(environment: dict[str, str], tmp_path: Path) -> None:
+    """All are of one host: the 65th is served as the first one, and the one beyond the bound is asked to wait."""
     with console(tmp_path, environment, max_pages=str(STREAMS)) as (process, address), ExitStack() as open_pages:
         paths = ("live/now", "live/now?text=a", f"{API}/stream")
         pages = [open_pages.enter_context(Follower(address, paths[number % 3])) for number in range(STREAMS)]

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from starlette.requests import Request
 
 from consumers.console.access import COOKIE, SESSION_SECONDS, Access, ConsoleOpenError, is_loopback
 from consumers.console.settings import ConsoleSettings
 
-TOKEN = "correct-horse"  # noqa: S105  # of a test
+TOKEN = "correct-horse-battery"  # noqa: S105  # of a test
 NOW_S = 1_790_000_000.0
 
 
@@ -80,6 +81,12 @@ def test_a_forged_cookie_opens_nothing() -> None:
 @given(st.text(st.characters(max_codepoint=255, exclude_characters=";,\r\n"), max_size=100))
 def test_no_cookie_is_an_error(value: str) -> None:
     assert access(token=TOKEN).user_of(with_cookie(value)) is None
+
+
+def test_a_token_that_could_be_guessed_is_refused() -> None:
+    with pytest.raises(ValidationError, match="fewer than 16 characters"):
+        access(token=TOKEN[:15])
+    assert access(token=TOKEN[:16]).has_form
 
 
 def test_a_proxy_names_the_person() -> None:

@@ -30,7 +30,7 @@ def paths_of(site: ConsoleSite) -> set[str]:
 
 def test_the_description_has_every_route_of_the_api() -> None:
     instruments = Instruments(CollectorRegistry(), ["console"])
-    site = ConsoleSite(ConsoleSettings(), Fleet(), HeldCalls({}), None, Redactor(), instruments, "1")
+    site = ConsoleSite(ConsoleSettings(), Fleet(), HeldCalls({}), None, None, Redactor(), instruments, "1")
     served = {path for path in paths_of(site) if path.startswith(api.PREFIX)}
     assert served - {f"{api.PREFIX}/openapi.json"} == set(api.openapi("1")["paths"])
 

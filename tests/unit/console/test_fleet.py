@@ -1,12 +1,17 @@
 """The fleet: where each call begins, and moving figures, both bounded."""
 
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from consumers.console import fleet as module
 from consumers.console.fleet import STEP_MS, STEPS, Fleet, Place, Step
-from schemas.scores.records import AnyScoreRecord
+from schemas.scores.live_view import SHOWN_RECORD, CallFold
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord
+from tests.support.calls.watched_calls import scores_of
+from tests.support.calls.wire_calls import arrivals_of, in_time_order, wire_calls
+from tests.support.conformance_data import conformance, needs_conformance
 from tests.unit.exporter.test_projection import CAUSED_AT_MS, latency
 from tests.unit.schemas.test_live_view import judged, started
 
@@ -91,3 +96,22 @@ def test_a_percentile_is_an_answer_that_was_given(percent: int, expected: float)
 def test_no_answer_has_no_percentile() -> None:
     assert Step(0).percentile_ms(95) is None
     assert Fleet().latency_ms(50) is None
+
+
+@needs_conformance("calls.jsonl.gz")
+def test_what_is_read_of_a_record_is_all_that_the_fold_needs() -> None:
+    kinds = set[str]()
+    for call in islice(wire_calls(conformance("calls.jsonl.gz")), 12):
+        scores = scores_of(arrivals_of(call, in_time_order(call)))
+        whole, shown = CallFold(scores[0]), CallFold(scores[0])
+        for record in scores[1:]:
+            whole.fold(record)
+            shown.fold(SHOWN_RECORD.validate_json(record.model_dump_json()))
+            assert shown.view() == whole.view()
+            kinds.add(record.name)
+    assert {"turn", "call", "dead_air", "tool_call", "closed"} <= kinds
+
+
+def test_every_kind_of_record_is_read() -> None:
+    read, written = (each.json_schema()["discriminator"]["mapping"].keys() for each in (SHOWN_RECORD, SCORE_RECORD))
+    assert read == written

@@ -24,7 +24,8 @@ from consumers.runtime.http import ConnectionBounds, HttpListener
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.annotations import Annotation
-from schemas.scores.records import AnyScoreRecord
+from schemas.scores.records import AnyScoreRecord, CallLabels
+from streamer.history.people import annotation
 from tests.support.calls.watched_calls import inputs_of, scores_of, watched
 from tests.support.calls.wire_calls import arrivals_of, in_time_order, wire_calls
 from tests.support.conformance_data import conformance, needs_conformance
@@ -32,7 +33,7 @@ from tests.support.fakes.watched import HeldCalls
 from tests.support.patience import patient
 from tests.unit.schemas.test_live_view import started
 
-TOKEN = "of-this-test"  # noqa: S105
+TOKEN = "of-this-test-alone"  # noqa: S105
 SECONDS = 20
 BOUND = 300_000
 """More bytes than the buffers of a connection hold."""
@@ -93,11 +94,17 @@ class Serving:
         self.call = whole_call()
         self.calls = HeldCalls({self.call.conversation_id: self.call}, most)
         given = ConsoleSettings.model_validate({"port": 0} | settings)
-        self.site = ConsoleSite(given, self.fleet, self.calls, past, Redactor(), instruments, "1.2.3")
+        self.site = ConsoleSite(given, self.fleet, self.calls, self.annotate, past, Redactor(), instruments, "1.2.3")
         bounds = ConnectionBounds(answer_seconds=patient(SECONDS), unread_seconds=0.2)
         self.listener = HttpListener(
             "127.0.0.1", 0, self.site.routes(), lambda _: None, bounds=bounds, without_it="Nothing"
         )
+
+    async def annotate(
+        self, _id: str, by: str, label: str | None, note: str | None, labels: CallLabels, *, withdraws: bool
+    ) -> Annotation:
+        """Writes as commands do, to no topic."""
+        return annotation(by, label, note, labels, Redactor(), withdraws=withdraws)
 
     async def turn(self) -> None:
         """Lets the server do what it has to."""
@@ -218,7 +225,10 @@ async def test_the_form_leads_where_a_person_wanted_to_go_and_nowhere_else(monke
         ):
             answer = await client.post("/login", data={"token": TOKEN, "to": to})
             assert (answer.status_code, answer.headers["location"]) == (303, expected)
-        assert (await client.get("/")).status_code == 200, "the cookie is kept"
+        assert "Log out" in (page := await client.get("/")).text
+        assert page.status_code == 200, "the cookie is kept"
+        assert (await client.post("/logout")).headers["location"] == "./"
+        assert (await client.get("/")).status_code == 401
         client.cookies.clear()
         for scheme, is_secure in (("https, http", True), ("http", False)):
             headers = {"x-forwarded-proto": scheme}
@@ -250,6 +260,15 @@ async def test_a_proxys_user_is_in_the_log_with_the_call_that_he_opened() -> Non
                 await made.get(f"{api.PREFIX}/calls/{CALL}{end}", headers={"x-user": user})
         opened = [(each["user"], each["conversation_id"]) for each in logs if each["event"] == "call_opened"]
         assert opened == [(user, "a/b <c>") for user in ("ada", "bob", "eve", "joe")]
+
+
+async def test_who_searched_and_compared_is_in_the_log_without_personal_data() -> None:
+    async with serving(user_header="X-User", past=NoPast("p", ())) as made:
+        with capture_logs() as logs:
+            await made.get("/past", params={"text": "bob@example.com"}, headers={"x-user": "ada"})
+            await made.get("/compare?id=p&id=q", headers={"x-user": "ada"})
+        told = [(each["event"], each["user"], each.get("text", each.get("conversation_id"))) for each in logs]
+        assert told == [("calls_searched", "ada", "[EMAIL]"), ("call_opened", "ada", "p"), ("call_opened", "ada", "q")]
 
 
 async def test_an_id_may_end_like_an_address() -> None:
@@ -291,6 +310,57 @@ async def test_what_people_say_is_on_the_page_and_a_forgotten_call_is_gone() -> 
             assert (answer.status_code, "deleted on request" in answer.text) == (410, True), path
     async with serving(past=NoPast("p", whole_call().scores), words=False) as made:
         assert "false-alarm" not in (await made.get(f"/calls/{CALL}")).text
+
+
+async def test_a_person_labels_a_call_and_takes_it_back() -> None:
+    """It is on the page and on open pages at once, and in the log with who wrote it; the note has no personal data."""
+    page = f"/calls/{CALL}"
+    async with serving(past=NoPast("p", whole_call().scores), user_header="X-User") as made:
+        ada = {"x-user": "ada", "origin": made.listener.address}
+        assert "with your name, ada" in (await made.get(page, headers=ada)).text
+        async with following(made, f"/live{page}", **ada) as events, made.client(headers=ada) as client:
+            await events.until('"parts"')
+            with capture_logs() as logs:
+                answer = await client.post(page, data={"label": "qa", "note": "call <i>bob@example.com", "by": "eve"})
+            assert (answer.status_code, answer.headers["location"]) == (303, f"./{CALL}#call-people")
+            (told,) = [each for each in logs if each["event"] == "call_annotated"]
+            assert (told["user"], told["by"], told["label"], told["conversation_id"]) == ("ada", "ada", "qa", "a/b <c>")
+            assert "qa: call &lt;i&gt;[EMAIL]" in (await client.get(page)).text
+            assert "qa: call &lt;i&gt;[EMAIL]" in parts_in(await events.until("qa: call"))["call-people"]
+            assert (await client.post("/calls/p", data={"note": "of the past"})).status_code == 303
+            assert "of the past" in (await client.get("/calls/p")).text
+            assert (await client.post(page, data={"label": "qa", "take_back": "1"})).status_code == 303
+            text = (await client.get(page)).text
+            assert ("false-alarm" in text, "qa: " in text) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "form", "headers", "status"),
+    [
+        ({}, {"label": "qa", "by": "ada"}, {}, 303),
+        ({}, {"label": "qa", "by": "ada"}, {"origin": "https://evil.example"}, 403),
+        ({}, {"label": "qa", "by": "ada"}, {"origin": "null"}, 403),
+        ({}, {"label": "qa", "by": "ada"}, {"origin": "null", "sec-fetch-site": "same-origin"}, 303),
+        ({}, {"label": "qa", "by": "ada"}, {"origin": "https://calls.example", "x-forwarded-host": "calls.example"}, 303),
+        ({}, {"label": "Two words", "by": "ada"}, {}, 422),
+        ({}, {"label": "qa"}, {}, 422),
+        ({}, {"by": "ada"}, {}, 422),
+        ({}, {"note": "x" * 40_000, "by": "ada"}, {}, 413),
+        ({"host": "0.0.0.0", "is_public": True}, {"label": "qa", "by": "ada"}, {}, 403),  # noqa: S104
+        ({"words": False}, {"label": "qa", "by": "ada"}, {}, 403),
+        ({"token": TOKEN}, {"label": "qa", "by": "ada"}, {}, 401),
+        ({"token": TOKEN}, {"label": "qa", "by": "ada"}, {"authorization": f"Bearer {TOKEN}"}, 303),
+    ],
+)  # fmt: skip
+async def test_who_may_label_and_what(
+    given: dict[str, Any], form: dict[str, str], headers: dict[str, str], status: int
+) -> None:
+    async with serving(**given) as made, made.client(headers={"origin": made.listener.address} | headers) as client:
+        answer = await client.post(f"/calls/{CALL}", data=form)
+        assert answer.status_code == status
+        if status != 401:
+            may_write = given.get("words", True) and "host" not in given
+            assert ('name="note"' in (await client.get(f"/calls/{CALL}")).text) is may_write
 
 
 async def test_an_unknown_call_is_not_found_anywhere() -> None:

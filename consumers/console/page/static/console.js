@@ -173,7 +173,7 @@
   };
   if (filter) {
     filter.addEventListener("submit", (event) => { event.preventDefault(); follow(); });
-    filter.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(follow, 150); });
+    filter.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(follow, 30); });
   }
 
   // Keys.
