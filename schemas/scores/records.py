@@ -362,7 +362,7 @@ class SideTalk(ScoreModel):
 
     Attributes:
         speech_ms: Time in which it was heard, in ms. Sounds that have not ended do not count yet.
-        words: Number of its words; None if its text is not known.
+        words: Number of its words; None if its text is not known. Of an answer that was cut off, those that were heard.
     """
 
     speech_ms: Result
@@ -370,10 +370,18 @@ class SideTalk(ScoreModel):
 
 
 class TurnTalk(ScoreModel):
-    """Speech time and words of both sides in a turn."""
+    """Speech time and words of both sides in a turn.
+
+    Attributes:
+        user: Of the caller.
+        assistant: Of the agent.
+        written_words: Number of words of the whole answer, as the agent wrote it, where the caller cut it off: the words of
+            `assistant` are those of it that were heard. None otherwise, and where no source has the whole answer.
+    """
 
     user: SideTalk
     assistant: SideTalk
+    written_words: int | None = None
 
 
 # The two records of `scores` that hold measured values: a row for each turn, and one for the whole call.
