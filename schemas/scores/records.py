@@ -532,7 +532,7 @@ class ServiceUse(ScoreModel):
         output_tokens: Tokens of its answers.
         characters: Characters that were spoken.
         audio_seconds: Seconds of sound that were transcribed.
-        cost: By the price table, otherwise by the record of an ElevenLabs agent in USD; None without a price.
+        cost: In US dollars, by the price table, otherwise by the record of an ElevenLabs agent; None without a price.
     """
 
     kind: ServiceKind
@@ -616,7 +616,7 @@ class CallValues(CallRecord):
         unscored_turns: By value, the number of turns in which it is unknown, by reason; at the close.
         unscored_subgoals: Number of subgoals that could not be judged, by reason; at the close.
         uses: What the models of the agent used, by kind and model; at the close. Left out if no source tells it.
-        cost: Sum of their costs, or why it is not known; at the close, where there are uses.
+        cost: Sum of their costs in US dollars, or why it is not known; at the close, where there are uses.
         notes: What the agent's framework tells beside its events, in the order of time, at most 100; at the close. Left out without any.
     """
 
