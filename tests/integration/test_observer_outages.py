@@ -187,7 +187,9 @@ async def test_ten_minutes_without_a_broker_lose_metrics_alone_and_say_so(cluste
 
 
 @pytest.mark.parametrize("outage", ["frozen", "killed"])
-async def test_a_livekit_session_loses_nothing_while_its_broker_is_frozen_or_killed(cluster: Cluster, outage: str) -> None:
+async def test_a_livekit_session_loses_nothing_while_its_broker_is_frozen_or_killed(
+    cluster: Cluster, outage: str
+) -> None:
     await make_topic(cluster, outage)
     turns = 20 if outage == "killed" else 8
     session = livekit_session(cluster, outage, "--turns", str(turns), "--pause", "1.5")
