@@ -99,11 +99,12 @@ def admit(
         return _undecodable(record)
     value: bytes | None = record.value
     key: bytes | None = record.key
-    if not key or len(key) > MAX_NAME_CHARS:
+    conversation_id = None if not key or len(key) > MAX_NAME_CHARS else _text_of(key)
+    if key is None or conversation_id is None:
         seen = "no key" if not key else f"a key of {len(key)} bytes"
         return _refused(
             record, RefusalReason.EMPTY_KEY, "the record has no usable key",
-            f"expected the conversation id of 1 to {MAX_NAME_CHARS} bytes, saw {seen}",
+            f"expected the conversation id of 1 to {MAX_NAME_CHARS} bytes in UTF-8, saw {seen}",
             "Set the Kafka key to the conversation id in the producer.",
         )  # fmt: skip
     if value is None or len(value) > limits.max_record_bytes:
@@ -140,7 +141,15 @@ def admit(
             f"expected within {skew_ms} ms of {broker_time_ms}, saw {str(time_ms)[:MAX_SHOWN_CHARS]} (milliseconds since 1970)",
             _remedy_for_time(time_ms),
         )  # fmt: skip
-    return Arrival(source, record.offset, broker_time_ms, key.decode("utf-8", "replace"), event, value, envelope)
+    return Arrival(source, record.offset, broker_time_ms, conversation_id, event, value, envelope)
+
+
+def _text_of(key: bytes) -> str | None:
+    """The conversation id that a key is; None if it is no UTF-8. With replaced bytes, two calls would become one."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _remedy_for_time(time_ms: float) -> str:

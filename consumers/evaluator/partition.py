@@ -96,7 +96,6 @@ class Partition:
         outlet: The way out of its decisions.
         outbox: Decisions to write, in order.
         writer_id: Id of the producer that may write it; None until it is claimed.
-        fenced_at: When another process was found to own it, in seconds of the monotonic clock; None as long as it is ours.
         is_active: Whether records are folded. Records that arrive while it is false are read again from `next_offsets`.
         next_offsets: By topic, the offset after the last folded record.
         last_record_ms: By topic, the latest broker timestamp of the records that were read.
@@ -123,7 +122,6 @@ class Partition:
         self.outlet = outlet
         self.outbox = outlet.outbox
         self.writer_id: str | None = None
-        self.fenced_at: float | None = None
         self.is_active = False
         self.next_offsets: dict[str, int] = {}
         self.last_record_ms: dict[str, int] = {}

@@ -6,7 +6,7 @@ Records are folded under one lock, a poll or a tick at a time. Offsets are commi
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -51,8 +51,13 @@ CLOSE_SECONDS: Final = 1.0
 MAX_SILENT_SECONDS: Final = 30.0
 """Time without a tick after which the role counts as stuck. Ticks are a tenth of a second apart."""
 
-FENCED_SECONDS: Final = 60.0
-"""How long the group may still assign us a partition that another process writes. A rebalance takes seconds."""
+TAKE_AGAIN_SECONDS: Final = 2.0
+"""Pause before partitions that another process has claimed are taken over again: four heartbeats, of which one tells us if the group has
+given them to it."""
+MAX_TAKEOVERS: Final = 10
+"""Takeovers in a row after which the role ends. A frozen owner that wakes, or a takeover of a rebalance ago, costs one or two."""
+STEADY_SECONDS: Final = 60.0
+"""How long partitions must be ours until the next takeover is a first one."""
 PATIENCE_SECONDS: Final = 0.5
 """How long reading waits for the writer before it pauses: some transactions. The client drops the fetched records of a paused
 partition, so with a backlog, an immediate pause costs more than the wait."""
@@ -221,10 +226,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 consumer.seek(TopicPartition(topic, number), offset)
         new = [number for number in numbers if number not in kept]
         # Nothing is awaited between the assignment and this line, so no record is fetched before the state is there.
-        consumer.pause(*assignment.inputs_of(new))
-        assignment.owned |= {number: self._new_partition(number) for number in new}
+        self._add_new(new)
         log.info("partitions_assigned", partitions=numbers, new=new)
-        self._loading = asyncio.create_task(self._take_over(sorted(kept), new), name="takeover")
+        self._loading = asyncio.create_task(self._own(sorted(kept), new), name="takeover")
         self._loading.add_done_callback(self._on_done)
 
     def _read_from(self, leaders: Mapping[TopicPartition, int]) -> None:
@@ -233,6 +237,10 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     def _was_member_throughout(self) -> bool:
         """Whether this member was in every rebalance, so that no other can have had its partitions in between."""
         return self._subscription.generation == self._generation + 1
+
+    def _add_new(self, numbers: Sequence[int]) -> None:
+        self._subscription.consumer.pause(*self._assignment.inputs_of(numbers))
+        self._assignment.owned |= {number: self._new_partition(number) for number in numbers}
 
     def _new_partition(self, number: int) -> Partition:
         settings, limits, version = self._settings, self._settings.limits, self._settings.code_version
@@ -250,6 +258,45 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._version,
         )
 
+    async def _own(self, kept: Sequence[int], new: Sequence[int]) -> None:
+        """Takes the partitions of an assignment over and has them written. When another process turns out to have claimed them, all are
+        taken over again, with nothing kept, unless the group gives them away meanwhile.
+
+        Raises:
+            SharedNameError: It goes on like this.
+        """
+        numbers = sorted([*kept, *new])
+        takeovers = 0
+        while True:
+            began = time.monotonic()
+            try:
+                await self._take_over(kept, new)
+                if self._writing is None:  # nothing is ours
+                    return
+                await asyncio.wait([self._writing])  # which goes on until it fails, also when this is cancelled
+                error = self._writing.exception()
+                if not isinstance(error, FencedError):  # it ends the role
+                    return
+                why = str(error)
+                self._instruments.inc("callgauge_partitions_fenced_total", (), len(numbers))
+            except ProducerFenced:
+                why = "another process claimed them at the same moment"
+            takeovers = 1 if time.monotonic() - began > STEADY_SECONDS else takeovers + 1
+            if takeovers >= MAX_TAKEOVERS:
+                raise SharedNameError(
+                    f"Partitions {', '.join(map(str, numbers))}: {why}, {takeovers} times in a row, but the group "
+                    f"{self._settings.group_id} gives them to us. Nothing of them is evaluated here, so the evaluator ends. Check that "
+                    "no other installation uses this group's name, and that each evaluator_instance is used once."
+                )
+            log.warning("taking_over_again", partitions=numbers, why=why)
+            self._rebalances += 1
+            self._give_up_all()
+            self._has_polled = False
+            kept, new = (), numbers
+            self._add_new(numbers)
+            await self._stop_writing()
+            await asyncio.sleep(TAKE_AGAIN_SECONDS)
+
     async def _take_over(self, kept: Sequence[int], numbers: Sequence[int]) -> None:
         assignment, consumer = self._assignment, self._subscription.consumer
         new = [assignment.owned[number] for number in numbers]
@@ -257,49 +304,29 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             try:
                 writer = self._writer = Writer(self._kafka, self._settings, self._instruments)
                 await writer.start()
-                self._writing = asyncio.create_task(self._write(writer), name="writer")
+                self._writing = asyncio.create_task(writer.run(), name="writer")
                 self._writing.add_done_callback(self._on_done)
                 await self._takeover.keep([assignment.owned[number] for number in kept], writer.id)
                 for number in kept:
                     writer.add(assignment.owned[number].outlet)
                 if new:
                     await self._takeover.take(new, consumer, writer.id)
-            except ProducerFenced as error:
-                raise SharedNameError(
-                    f"Taking over partitions {', '.join(map(str, numbers))}: another process took them over at the same moment, so "
-                    f"two processes think that they are theirs. The evaluator begins again. If it goes on like this, check that "
-                    f"each evaluator of the group {self._settings.group_id} has an evaluator_instance of its own, or none."
-                ) from error
+            except ProducerFenced:
+                raise
             except KafkaError as error:
                 raise self._kafka.unreachable(error) from error
             for owned in new:
                 for topic, offset in owned.next_offsets.items():
                     consumer.seek(TopicPartition(topic, owned.number), offset)
                 writer.add(owned.outlet)
-            if self._writing.done():  # it was fenced off meanwhile, and these partitions with it
-                self._drop(new, "its writer was fenced off while it was taken over")
             consumer.resume(*assignment.inputs_of(numbers))
         log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(assignment.owned))
         self.ready.set()
         await self._group.tell_strangers()
 
-    async def _write(self, writer: Writer) -> None:
-        try:
-            await writer.run()
-        except FencedError as error:
-            self._drop(self._assignment.active.values(), str(error))
-
-    def _drop(self, fenced: Iterable[Partition], why: str) -> None:
-        """Evaluates partitions no more that another process writes."""
-        for owned in tuple(fenced):
-            log.warning("partition_fenced", partition=owned.number, what_happens_now=why)
-            self._instruments.inc("callgauge_partitions_fenced_total")
-            owned.drop()
-            owned.fenced_at = time.monotonic()
-
     def _on_done(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not isinstance(error, FencedError):  # then all is taken over again
             self._subscription.fail(error)
 
     async def _stop_writing(self) -> bool:
@@ -308,15 +335,17 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._writer = self._writing = None
         if writer is None:
             return True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await writer.until_idle()
-        if writing is not None:
-            writing.cancel()
-            await asyncio.wait([writing])
-        closing = asyncio.create_task(writer.stop(CLOSE_SECONDS))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        try:
+            if writing is not None and not writing.done():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CLOSE_SECONDS):
+                        await writer.until_idle()
+                writing.cancel()
+                await asyncio.wait([writing])
+        finally:
+            closing = asyncio.create_task(writer.stop(CLOSE_SECONDS))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
         return writer.writing_since is None
 
     async def _stop_loading(self) -> None:
@@ -354,7 +383,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await asyncio.sleep(0 if has_more else to_seconds(self._settings.tick_ms))
             async with self._lock:
                 await self._let_time_pass()
-            self._require_ours()
             self._topic_watch.look(self._writer)
 
     async def _let_time_pass(self) -> None:
@@ -429,24 +457,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         if unwritten := self._assignment.unwritten_records:
             log.warning("handed_over_unwritten", scores=unwritten)
 
-    def _require_ours(self) -> None:
-        """Checks that no other process has written one of our partitions for `FENCED_SECONDS`.
-
-        Raises:
-            SharedNameError: Another process writes it.
-        """
-        now = time.monotonic()
-        for number, owned in self._assignment.owned.items():
-            if owned.fenced_at is not None and now - owned.fenced_at > FENCED_SECONDS:
-                raise SharedNameError(
-                    f"Partition {number}: another process writes it, but the group {self._settings.group_id} has given it "
-                    f"to us for {FENCED_SECONDS:.0f} s. Nothing of it is evaluated here, so the evaluator ends. Either a broker "
-                    "ended a transaction that was open for too long, which a restart repairs, or another installation uses this "
-                    "group's name with other topics, or without joining the group: check that none does."
-                )
-
     async def _commit_offsets(self, offsets: Offsets, seconds: float) -> None:
-        # Of a partition that was fenced off meanwhile, only the new owner commits.
+        # Of a partition that another process has claimed meanwhile, only that one commits.
         ours = set(self._assignment.inputs_of(self._assignment.active))
         changed = self._assignment.not_committed({tp: at for tp, at in offsets.items() if tp in ours})
         if not changed:

@@ -169,7 +169,8 @@ class Commits(ConsumerRebalanceListener):  # type: ignore[misc]  # the library h
 # - its poll: it restarts after whatever a poll raises, and says so once an hour; after an empty poll it sleeps,
 # - its parser: it decodes every header as UTF-8 and drops the whole batch, silently, when one is not,
 # - its types: one record of another type would refuse the whole batch,
-# - its publishers: they know no transaction of records and offsets,
+# - its publishers: they know no transaction of records and offsets, which the judge needs; each record gets two headers more, of
+#   which one is drawn at random, and takes 37 us of processor time in place of 20, which `ingest` would pay,
 # - its application: it takes the signals of the process, but our roles share one and are started again one by one.
 
 POLL_MS: Final = 200

@@ -43,8 +43,8 @@ LINES: Final = frozenset({"application/x-ndjson", "application/jsonl", "applicat
 REQUIRED: Final = ("specversion", "id", "source", "type")
 MAX_EVENTS: Final = 10_000
 """Most events of one request."""
-MAX_EVENT_PARTS: Final = 50_000
-"""Most commas and opening brackets of one event: to read and check so many values takes some 40 ms, in which nobody else has a turn."""
+MAX_EVENT_PARTS: Final = 25_000
+"""Most commas and opening brackets of one event: to read and check so many values takes some 20 ms, in which nobody else has a turn."""
 MAX_DEPTH: Final = 1_000
 """Deepest nesting that is looked at; the reader of JSON takes less."""
 STEPS_A_TURN: Final = 50

@@ -164,12 +164,14 @@ class Sender:
     Attributes:
         tenant: Name of the tenant; empty for everybody.
         settings: Its rights and limits.
+        calls: Keys of its conversations, the newest last.
     """
 
     def __init__(self, tenant: str, settings: SenderSettings) -> None:
         """Starts with a full allowance; the tenant is empty for everybody."""
         self.tenant = tenant
         self.settings = settings
+        self.calls: OrderedDict[bytes, None] = OrderedDict()
         self._most = settings.events_per_second * BURST_SECONDS
         self._left = self._most
         self._at = time.monotonic()
@@ -192,7 +194,7 @@ class Senders:
     def __init__(self, settings: Mapping[str, SenderSettings]) -> None:
         self.by_tenant = {tenant: Sender(tenant, each) for tenant, each in settings.items()}
         self._has_tenants = any(self.by_tenant)
-        self._owners: OrderedDict[bytes, str] = OrderedDict()
+        self._owners: dict[bytes, Sender] = {}
 
     def with_token(self, token: bytes) -> Sender | None:
         """The sender with this token. Every token is compared, so that time says nothing."""
@@ -203,11 +205,17 @@ class Senders:
         return found
 
     def owns(self, sender: Sender, key: bytes) -> bool:
-        """Whether a conversation is the sender's, by the key that is written. It belongs to the tenant that first sent an event of it."""
+        """Whether a conversation is the sender's, by the key that is written. It belongs to the tenant that first sent an event of it.
+
+        When there are too many, the tenant with the most forgets its oldest, so that no tenant makes us forget another one's.
+        """
         if not self._has_tenants:
             return True
-        owner = self._owners.setdefault(key, sender.tenant)
-        self._owners.move_to_end(key)
+        owner = self._owners.setdefault(key, sender)
+        if owner is sender:
+            sender.calls[key] = None
+            sender.calls.move_to_end(key)
         if len(self._owners) > MAX_REMEMBERED_CALLS:
-            self._owners.popitem(last=False)
-        return owner == sender.tenant
+            busiest = max(self.by_tenant.values(), key=lambda each: len(each.calls))
+            del self._owners[busiest.calls.popitem(last=False)[0]]
+        return owner is sender

@@ -71,9 +71,8 @@ _VALUES: Final[tuple[tuple[str, Callable[[int], bytes | None]], ...]] = (
     ("elevenlabs", lambda now_ms: _audio(now_ms, audio_timestamp=float("nan"))),
     ("elevenlabs", lambda now_ms: _audio(now_ms, audio_timestamp=[])),
 )
-_BAD_KEYS: Final = (None, b"", b"k" * 5_000)
+_BAD_KEYS: Final = (None, b"", b"k" * 5_000, b"\xff\xfe\x00")
 _ODD_KEYS: Final = (
-    b"\xff\xfe\x00",
     b"line\nline",
     b"\x1b[31mred",
     "ключ-\U0001f511".encode(),

@@ -53,7 +53,7 @@ pause = asyncio.sleep  # the tested object may have another
 
 async def until_idle() -> None:
     """Lets every task run until it waits for something outside."""
-    for _ in range(10):
+    for _ in range(20):
         await pause(0)
 
 

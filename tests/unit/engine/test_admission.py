@@ -168,10 +168,11 @@ def test_events_without_a_time_have_no_bounds() -> None:
     assert isinstance(admit(InputSource.ELEVENLABS, record, LIMITS), Arrival)
 
 
-def test_a_key_that_is_no_text_is_still_a_key() -> None:
-    admitted = admit(InputSource.AUDIT, replace(Record(value=_value()), key=b"\xff\xfe"), LIMITS)
-    assert isinstance(admitted, Arrival)
-    assert admitted.conversation_id == "\ufffd\ufffd"
+def test_a_key_that_is_no_text_is_refused() -> None:
+    """With replaced bytes, the calls of two such keys would become one."""
+    refused = admit(InputSource.AUDIT, replace(Record(value=_value()), key=b"\xff\xfe"), LIMITS)
+    assert isinstance(refused, QuarantineRecord)
+    assert (refused.reason, "2 bytes" in refused.expected_and_seen) == (RefusalReason.EMPTY_KEY, True)
 
 
 WORD = {"message_type": "user", "value": "Hello"}

@@ -99,7 +99,7 @@ async def test_if_the_last_write_is_not_known_nothing_is_kept(shell: Shell, monk
     assert shell.folded == [[4], []]
 
 
-async def test_what_is_taken_over_for_a_writer_that_was_fenced_off_is_dropped(shell: Shell) -> None:
+async def test_what_is_taken_over_for_a_writer_that_was_fenced_off_is_not_folded(shell: Shell) -> None:
     await shell.assigned(0)
     shell.takeover.gate.clear()
     await shell.rebalanced(0, 1)

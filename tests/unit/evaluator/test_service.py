@@ -5,13 +5,13 @@ import time
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import CommitFailedError, KafkaConnectionError
+from aiokafka.errors import CommitFailedError, KafkaConnectionError, ProducerFenced
 from structlog.testing import capture_logs
 
 from consumers.evaluator import recovery as replay
 from consumers.evaluator import service
 from consumers.evaluator.recovery import CommitNote, PlacedStart
-from consumers.evaluator.service import FENCED_SECONDS, SharedNameError
+from consumers.evaluator.service import SharedNameError
 from consumers.evaluator.topics import SLOW_WRITE_SECONDS
 from consumers.evaluator.writer import FencedError, WriteError
 from consumers.runtime.kafka.connection import TopicsUnfitError
@@ -234,7 +234,7 @@ async def test_partitions_that_are_fenced_off_are_dropped_and_never_committed(sh
     await shell.folds(4, number=1)
     await shell.role._commit()
     await shell.revoked()
-    assert shell.folded == [[4], []]
+    assert shell.folded == [[4], [], [], []]
     assert shell.commits == []
     assert not shell.subscription.failures
     assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
@@ -251,37 +251,89 @@ async def test_a_commit_overtaken_by_a_fence_is_not_made(shell: Shell) -> None:
     assert shell.commits == []
 
 
-async def test_a_fenced_partition_that_is_given_to_us_again_is_taken_over(shell: Shell) -> None:
+async def test_fenced_partitions_are_taken_over_again_unless_the_group_gives_them_away(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is kept: what another process has written is only in the order, which a takeover reads."""
+    monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 0)
+    await shell.assigned(0, 1)
+    await shell.rebalanced(0, 1)
+    shell.writers[1].error = FencedError("partition 0")
+    await shell.folds(4)
+    assert (shell.takeover.begun, shell.writers[1].stopped, shell.writers[2].numbers) == (2, True, [0, 1])
+    assert not shell.consumer.paused
+    await shell.folds(4)
+    assert shell.folded == [[4], [], [4], []]
+    assert shell.role.ready.is_set()
+    monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 60)
+    shell.writers[2].error = FencedError("partition 0")
+    await shell.folds(5)
+    assert shell.consumer.paused == inputs_of(0, 1)
+    assert shell.role.problems() == ("evaluator: taking over partitions 0, 1",)
+    await shell.rebalanced(1)
+    assert (shell.takeover.begun, shell.writers[-1].numbers) == (3, [1])
+
+
+async def test_a_claim_that_another_one_overtakes_is_made_again(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 0)
+    shell.takeover.error = ProducerFenced()
+    shell.takeover.gate.clear()
     await shell.assigned(0)
-    shell.writers[0].error = FencedError("partition 0")
+    polled_before = shell.polled(4)
+    shell.takeover.gate.set()
+    await asyncio.sleep(0)
+    shell.takeover.error = None
+    await polled_before
+    await until_idle()
+    assert shell.takeover.begun == 2
     await shell.folds(4)
-    await shell.rebalanced(0)
-    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (True, False)]
-    await shell.folds(4)
-    assert shell.folded == [[4], [4]]
+    assert shell.folded[-1] == [4]
+    assert shell.role.ready.is_set()
+    assert [writer.stopped for writer in shell.writers] == [True, False]
+    assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 0
 
 
-async def test_being_fenced_for_too_long_ends_the_role(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_polled_before_a_fence_are_not_folded_after_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 0)
     await shell.assigned(0)
-    shell.writers[0].error = FencedError("partition 0")
+    shell.may_write.clear()
     await shell.folds(4)
-    fenced_at = shell.role._assignment.owned[0].fenced_at
-    assert fenced_at is not None
-    now = fenced_at + FENCED_SECONDS
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    shell.role._require_ours()
-    now += 1
-    with pytest.raises(SharedNameError, match=r"Partition 0: another process writes it, .* callgauge-evaluator"):
-        shell.role._require_ours()
+    async with shell.role._lock:  # other work is going on
+        polled = shell.polled(5)
+        await until_idle()
+        shell.writers[0].error = FencedError("partition 0")
+        shell.may_write.set()
+        await until_idle()
+        assert shell.role.ready.is_set()
+        assert not shell.role._has_polled  # time may pass: reading began anew
+    await polled
+    await until_idle()
+    assert shell.folded == [[4], []]
 
 
-async def test_a_tick_looks_at_fences_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "FENCED_SECONDS", -1.0)
+async def test_partitions_that_are_claimed_again_and_again_end_the_role(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 0)
+    shell.takeover.error = ProducerFenced()
     await shell.assigned(0)
-    shell.writers[0].error = FencedError("partition 0")
-    await shell.folds(4)
     with pytest.raises(SharedNameError):
-        await shell.role._tick_for_ever()
+        await asyncio.wait_for(shell.subscription.failure(), patient(5))
+    assert shell.takeover.begun == service.MAX_TAKEOVERS
+    assert "Partitions 0: another process claimed them" in str(shell.subscription.failures[0])
+
+
+async def test_fences_that_are_far_apart_end_nothing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 0)
+    monkeypatch.setattr(service, "STEADY_SECONDS", -1)
+    await shell.assigned(0)
+    for number in range(service.MAX_TAKEOVERS + 1):
+        shell.writers[number].error = FencedError("partition 0")
+        await shell.folds(START)
+    assert shell.takeover.begun == service.MAX_TAKEOVERS + 2
+    assert not shell.subscription.failures
 
 
 # Commits and their timing.

@@ -12,6 +12,7 @@ from consumers.engine.redaction.redactor import Redactor
 from schemas.events.envelope import read_envelope
 from schemas.wire import MAX_NAME_CHARS
 from streamer.settings.all_settings import SenderSettings
+from streamer.sources.http import receiving
 from streamer.sources.http.posted import Accepted, Batches, UnreadableBodyError
 from streamer.sources.http.receiving import Senders, key_of
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
@@ -178,3 +179,14 @@ def test_no_key() -> None:
     none: tuple[object, ...] = (True, 1.5, None, [], {}, "", "x" * 257, "é" * 129)
     assert [key_of(each) for each in none] == [None] * 8
     assert [key_of(each) for each in (0, -7, "x" * 256, "é" * 128)] == [b"0", b"-7", b"x" * 256, "é".encode() * 128]
+
+
+def test_a_tenant_that_floods_makes_us_forget_only_calls_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiving, "MAX_REMEMBERED_CALLS", 4)
+    senders = Senders({name: SenderSettings.model_validate({"token": name}) for name in ("acme", "globex")})
+    acme, globex = senders.by_tenant.values()
+    assert senders.owns(acme, b"quiet")
+    assert all(senders.owns(globex, b"%d" % number) for number in range(100))
+    assert not senders.owns(globex, b"quiet")
+    assert (list(acme.calls), list(globex.calls)) == ([b"quiet"], [b"97", b"98", b"99"])
+    assert senders.owns(acme, b"96"), "its owner is forgotten"
