@@ -274,9 +274,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 if self._writing is None:  # nothing is ours
                     return
                 await asyncio.wait([self._writing])  # which goes on until it fails, also when this is cancelled
-                error = self._writing.exception()
-                if not isinstance(error, FencedError):  # it ends the role
-                    return
+                self._writing.result()
+            except FencedError as error:
                 why = str(error)
                 self._instruments.inc("callgauge_partitions_fenced_total", (), len(numbers))
             except ProducerFenced:
@@ -305,7 +304,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 writer = self._writer = Writer(self._kafka, self._settings, self._instruments)
                 await writer.start()
                 self._writing = asyncio.create_task(writer.run(), name="writer")
-                self._writing.add_done_callback(self._on_done)
                 await self._takeover.keep([assignment.owned[number] for number in kept], writer.id)
                 for number in kept:
                     writer.add(assignment.owned[number].outlet)
@@ -326,7 +324,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception) and not isinstance(error, FencedError):  # then all is taken over again
+        if isinstance(error, Exception):
             self._subscription.fail(error)
 
     async def _stop_writing(self) -> bool:
@@ -341,7 +339,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                     async with asyncio.timeout(CLOSE_SECONDS):
                         await writer.until_idle()
                 writing.cancel()
-                await asyncio.wait([writing])
+            if writing is not None:
+                await asyncio.gather(writing, return_exceptions=True)  # if it has failed, nothing is kept
         finally:
             closing = asyncio.create_task(writer.stop(CLOSE_SECONDS))
             self._closing.add(closing)
