@@ -29,8 +29,10 @@ ROOT: Final = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from consumers.runtime.logs import configure_logging  # noqa: E402 - found by the line above
-from streamer.roles.demo import REFRESH_SECONDS, Demo  # noqa: E402
+from streamer.live_calls import REFRESH_SECONDS  # noqa: E402
+from streamer.roles.demo import Demo  # noqa: E402
 from streamer.settings.all_settings import Settings  # noqa: E402
+from streamer.terminal import Screen  # noqa: E402
 from tests.browser.conftest import chromium  # noqa: E402
 from tests.integration.processes import ran_here  # noqa: E402
 
@@ -80,9 +82,7 @@ def main() -> None:
 def demo_frames() -> list[str]:
     """The last frames of the demo, one of each second, with their colours."""
     output = io.StringIO()
-    console = Console(
-        file=output, force_terminal=True, color_system="truecolor", width=COLUMNS, height=LINES, highlight=False
-    )
+    console = Screen(file=output, force_terminal=True, color_system="truecolor", width=COLUMNS, height=LINES)
     configure_logging("console", "error")
     demo = Demo(Settings(), console, concurrent_calls=6, seed=47)
     asyncio.run(demo.run(DEMO_SECONDS))

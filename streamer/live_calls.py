@@ -11,16 +11,16 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from consumers.runtime.kafka.ranges import STALL_SECONDS
+from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker
 from consumers.runtime.process import first_of, wall_clock_ms
 from schemas.scores.records import SCORE_RECORD
 from schemas.scores.running import EVERY_CALL, CallTable, ListedCall, ShownCalls, WantedCalls, running_now
 from schemas.topics import SCORES_TOPIC
-from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS, onlooker
+from streamer.cluster.readers import CLOCK_MARGIN_MS, POLL_MS
 from streamer.roles.demo_view import MOST_NEWS, PLAIN_LINES, News, Totals, screen
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
-from streamer.terminal import FILE_COLUMNS, output_console, print_document
+from streamer.terminal import FILE_COLUMNS, Screen, output_console, print_document
 
 # Reads `scores` as it grows, for a table of the running calls. It uses no consumer group, so it disturbs no other
 # reader.
@@ -78,9 +78,11 @@ class WatchedCalls:
         """
         counts = await partition_counts(kafka, [SCORES_TOPIC])
         partitions = [TopicPartition(kafka.topic(SCORES_TOPIC), number) for number in range(counts[SCORES_TOPIC])]
-        async with onlooker(kafka, "top", auto_offset_reset="earliest") as consumer:
+        async with onlooker(kafka, "top", auto_offset_reset="earliest", fetch_max_wait_ms=POLL_MS) as consumer:
             consumer.assign(partitions)
-            behind = await self._go_back(consumer, partitions)
+            behind = await consumer.end_offsets(partitions)
+            if not kafka.is_embedded:  # it knows no times, and has little
+                await self._go_back(consumer, behind)
             clock = asyncio.get_running_loop().time
             patience = clock() + STALL_SECONDS
             while True:
@@ -100,14 +102,11 @@ class WatchedCalls:
                 elif clock() > patience:
                     raise TimeoutError(f"nothing more of {SCORES_TOPIC} for {STALL_SECONDS:.0f} s")
 
-    async def _go_back(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Moves each partition to its first record of the time; returns the present ends."""
-        ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
-        earliest_ms = max(0, self._since_ms - CLOCK_MARGIN_MS)
-        found = await consumer.offsets_for_times(dict.fromkeys(partitions, earliest_ms))
+    async def _go_back(self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> None:
+        """Moves each partition to its first record of the time."""
+        found = await consumer.offsets_for_times(dict.fromkeys(ends, max(0, self._since_ms - CLOCK_MARGIN_MS)))
         for tp, at in found.items():
             consumer.seek(tp, at.offset if at else ends[tp])
-        return ends
 
 
 # The watched calls as a screen, as plain lines and as JSON. Pure: values in, text out.
@@ -154,7 +153,7 @@ def calls_document(watched: WatchedCalls, now_ms: int) -> dict[str, Any]:
 def _headline(watched: WatchedCalls, shown: ShownCalls, place: str) -> str:
     unreadable = f", {watched.unreadable} records not understood" if watched.unreadable else ""
     dropped = f", {watched.table.calls_dropped} calls left out" if watched.table.calls_dropped else ""
-    counts = f"{shown.running} calls running, {shown.bad} in trouble, {watched.totals.ends.total()} over"
+    counts = f"{shown.running} calls running, {shown.bad} in trouble"
     parts = (shown.age, counts) if shown.is_stale else (counts, shown.age)
     return f"{', '.join(parts)}, {place}{unreadable}{dropped}"
 
@@ -200,10 +199,10 @@ async def print_once(watched: WatchedCalls, place: str) -> None:
     output_console().print(plain_table(watched, place, wall_clock_ms()))
 
 
-async def show_live(watched: WatchedCalls, place: str) -> None:
-    """Shows the calls until cancelled: a screen on a terminal, otherwise a table every few seconds."""
+async def show_live(watched: WatchedCalls, place: str, console: Screen | None = None) -> None:
+    """Shows the calls until cancelled, on standard output or a console: a screen on a terminal, otherwise a table every few seconds."""
     await watched.caught_up.wait()
-    console = output_console()
+    console = console or output_console()
     if not console.is_terminal:
         await _again_and_again(lambda: console.print(plain_table(watched, place, wall_clock_ms())), PLAIN_SECONDS)
     with Live(console=console, auto_refresh=False) as live:

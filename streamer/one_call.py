@@ -33,9 +33,8 @@ from consumers.history.annotations import MAX_OF_A_CALL
 from consumers.history.opening import opened
 from consumers.history.search import MAX_ROWS, Condition, Question
 from consumers.runtime.kafka.batches import OnlyBatchesWith
-from consumers.runtime.kafka.connection import KafkaRefusedError, TopicsUnfitError, partition_counts
-from consumers.runtime.kafka.polling import murmur2_place
-from consumers.runtime.kafka.ranges import records_between
+from consumers.runtime.kafka.connection import KafkaRefusedError, TopicsUnfitError, murmur2_place, partition_counts
+from consumers.runtime.kafka.ranges import onlooker, records_between
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from schemas.annotations import ANNOTATION, Annotation
 from schemas.closed_sets import CALL_JUDGES, InputSource
@@ -54,7 +53,7 @@ from schemas.scores.records import (
 from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE, TRANSCRIPTS_TOPIC
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from schemas.units import to_seconds
-from streamer.cluster.readers import onlooker, ranges_since
+from streamer.cluster.readers import ranges_since
 from streamer.facts import LEAST_CHARS, is_wanted
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals

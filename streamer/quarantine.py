@@ -23,6 +23,7 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits, needs_of
 from consumers.engine.redaction.redactor import MARGIN_CHARS, Redactor
 from consumers.runtime.kafka.connection import KafkaSettings, explained, partition_counts, require_access
+from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.visible import visible
 from schemas.closed_sets import InputSource, RefusalReason
@@ -32,7 +33,7 @@ from schemas.scores.records import SCORE_RECORD, ClosedFact
 from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
 from schemas.wire import MAX_NAME_CHARS
 from streamer.cluster.facts import PUT_BACK_NEEDS, group_facts
-from streamer.cluster.readers import Coordinates, RecordGoneError, RecordReader, onlooker, record_reader, records_so_far
+from streamer.cluster.readers import Coordinates, RecordGoneError, RecordReader, record_reader, records_so_far
 from streamer.facts import STOPPED_BY_SIGNAL
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
 from pydantic import ValidationError
 
 from consumers.console.fleet import Place
@@ -23,9 +22,14 @@ from consumers.console.watched import MAX_EVENTS, WatchedCall
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.batches import OnlyBatchesWith
-from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
-from consumers.runtime.kafka.polling import murmur2_place
-from consumers.runtime.kafka.ranges import Ranges, records_between
+from consumers.runtime.kafka.connection import (
+    KafkaSettings,
+    KafkaUnreachableError,
+    TopicsUnfitError,
+    murmur2_place,
+    partition_counts,
+)
+from consumers.runtime.kafka.ranges import STALL_SECONDS, Ranges, onlooker, records_between
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact
@@ -36,8 +40,6 @@ OPENING_WAIT_MS: Final = 20
 """The same while a page waits: a question about offsets waits behind a fetch that finds nothing."""
 MAX_BATCH_RECORDS: Final = 5_000
 """Records of one poll. Most are of other calls and only their keys are looked at."""
-MAX_PATIENCE_SECONDS: Final = 15.0
-"""A broker that hands over nothing for this long, with records still to come, counts as away."""
 LEAD_MS: Final = 60_000
 """How long before its first score a call usually has its first event: it is announced with its first turn, or when it says its agent."""
 MAX_KEPT_BYTES: Final = 64 * 2**20
@@ -224,7 +226,8 @@ class WatchedCalls:
         partition.watches[key] = watch
         ends = await partition.started()
         scores = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
-        async with _client(self._kafka, OPENING_WAIT_MS, key_deserializer=OnlyBatchesWith(key)) as consumer:
+        options = {"auto_offset_reset": "earliest", "key_deserializer": OnlyBatchesWith(key)}
+        async with onlooker(self._kafka, "console", fetch_max_wait_ms=OPENING_WAIT_MS, **options) as consumer:
             end = ends.pop(scores)
             if place is not None:
                 start = place.scores_offset
@@ -306,9 +309,7 @@ class _Partition:
             KafkaUnreachableError: No broker answers.
         """
         waiting = asyncio.create_task(self._has_started.wait())
-        await asyncio.wait(
-            [waiting, self._following], return_when=asyncio.FIRST_COMPLETED, timeout=MAX_PATIENCE_SECONDS
-        )
+        await asyncio.wait([waiting, self._following], return_when=asyncio.FIRST_COMPLETED, timeout=STALL_SECONDS)
         waiting.cancel()
         if not self._has_started.is_set():
             raise self._kafka.unreachable(TimeoutError("no answer about the ends of the topics"))
@@ -323,7 +324,8 @@ class _Partition:
     async def _follow(self) -> None:
         while True:
             try:
-                async with _client(self._kafka) as consumer:
+                options = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": POLL_MS}
+                async with onlooker(self._kafka, "console", **options) as consumer:
                     await self._read(consumer)
             except (KafkaUnreachableError, TopicsUnfitError) as error:
                 log.warning(
@@ -350,24 +352,6 @@ class _Partition:
                     self._next[tp] = record.offset + 1  # also of a record that cannot be taken: it is not tried again
                     if watch := self.watches.get(record.key):
                         watch.take_new(source, record)
-
-
-@asynccontextmanager
-async def _client(kafka: KafkaSettings, wait_ms: int = POLL_MS, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
-    """A client that is connected and has no partitions; the broker keeps a question of it that long while there is nothing.
-
-    Raises:
-        KafkaUnreachableError: No broker answers, at the start or later.
-    """
-    consumer = kafka.consumer("console", auto_offset_reset="earliest", fetch_max_wait_ms=wait_ms, **options)
-    try:
-        await consumer.start()
-        await asyncio.sleep(0)  # its stop fails when its own tasks have not run once
-        yield consumer
-    except (KafkaError, TimeoutError) as error:
-        raise kafka.unreachable(error) from error
-    finally:
-        await consumer.stop()
 
 
 def begins_call(value: bytes) -> bool:

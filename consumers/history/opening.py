@@ -1,9 +1,8 @@
-"""Opens history where the settings say that it is."""
+"""Opens history where the settings say that it is. ClickHouse's client is imported only for ClickHouse."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from consumers.history.clickhouse import ClickHouseHistory
 from consumers.history.search import HistoryStore
 from consumers.history.settings import HistorySettings
 from consumers.history.sqlite import HistoryFolderError, SqliteHistory
@@ -18,6 +17,8 @@ def opened(settings: HistorySettings) -> Iterator[HistoryStore]:
     """
     store: HistoryStore
     if settings.clickhouse_url is not None:
+        from consumers.history.clickhouse import ClickHouseHistory
+
         store = ClickHouseHistory(settings)
     elif settings.folder is not None:
         store = SqliteHistory(settings.folder)

@@ -673,16 +673,6 @@ class SqliteHistory:
         found = self._found(conversation_id)
         return ([], None) if found is None else (found[0].records(found[1]), found[0].transcript(found[1]))
 
-    def records_of(self, conversation_id: str) -> list[AnyScoreRecord]:
-        """Returns the newest records of a call; none if it is not here."""
-        found = self._found(conversation_id)
-        return [] if found is None else found[0].records(found[1])
-
-    def transcript_of(self, conversation_id: str) -> bytes | None:
-        """Returns the transcript of a call; None if it is not here, or without words."""
-        found = self._found(conversation_id)
-        return None if found is None else found[0].transcript(found[1])
-
     def labelled(self, label: str) -> list[str]:
         """Returns the calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
         return self._annotations().labelled(label)

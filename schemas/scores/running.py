@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
@@ -27,13 +27,11 @@ class CallTable:
     """The calls that run, and those that ended lately.
 
     Attributes:
-        calls_started: Calls seen to start, since the table was made.
-        calls_ended: Calls seen to close.
+        calls_ended: Calls seen to close, since the table was made.
         calls_dropped: Calls that made room for others while they still ran.
     """
 
     def __init__(self, max_calls: int = MAX_CALLS) -> None:
-        self.calls_started = 0
         self.calls_ended = 0
         self.calls_dropped = 0
         self._max_calls = max_calls
@@ -47,7 +45,6 @@ class CallTable:
         if call is None:
             self._make_room()
             call = self._calls[record.conversation_id] = CallFold(record)
-            self.calls_started += 1
         else:
             call.fold(record)
         self.calls_ended += was_open and call.closed is not None
@@ -105,18 +102,6 @@ class ShownCall(NamedTuple):
         return bool(self.troubles)
 
 
-def in_order(calls: Sequence[CallView], now_ms: int, *, sort: SortKey = "trouble") -> list[ShownCall]:
-    """The calls in the order in which they are shown.
-
-    Args:
-        calls: The calls, in the order in which they began.
-        now_ms: The time up to which their records are known, in epoch ms.
-        sort: `trouble`: the worst first, then the healthy ones in the order in which they began, then those that are over;
-            `quiet`: the longest without a record first; `latency`: the slowest newest answer first; `began`, `agent`.
-    """
-    return sorted((ShownCall(call, troubles_of(call, now_ms)) for call in calls), key=_ORDERS[sort])
-
-
 def _by_trouble(call: ShownCall) -> tuple[float, bool]:
     return -(call.troubles[0].rank if call.troubles else 0), call.view.closed is not None
 
@@ -160,7 +145,8 @@ class WantedCalls:
         environments: Names of environments; empty for all.
         text: Part of the id, of a label, or of what is wrong, in any case; empty for all.
         only_bad: Whether only calls in trouble are shown.
-        sort: The order, as `in_order` has it.
+        sort: `trouble`: the worst first, then the healthy ones in the order in which they began, then those that are over;
+            `quiet`: the longest without a record first; `latency`: the slowest newest answer first; `began`, `agent`.
     """
 
     agents: frozenset[str] = frozenset()

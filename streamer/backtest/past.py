@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
 
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import InputSource
 from schemas.order import Fold, OrderDecoder, OrderError, OrderStart, Step, TimePassed, start_in
@@ -19,7 +20,7 @@ from schemas.scores.live_view import Subject
 from schemas.scores.records import SCHEMA_VERSION, SCORE_RECORD, AnyScoreRecord, ClosedFact, schema_version_in
 from schemas.topics import ORDER_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
 from schemas.units import DAY_MS
-from streamer.cluster.readers import onlooker, records_so_far
+from streamer.cluster.readers import records_so_far
 
 # Reads `scores` of calls that closed in a past period: the newest record of each score.
 

@@ -32,6 +32,7 @@ from consumers.runtime.kafka.connection import (
     require_access,
     require_equal_counts,
 )
+from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import finish_unless, wall_clock_ms
 from schemas.order import OrderError
@@ -39,7 +40,6 @@ from schemas.scores.records import SCHEMA_VERSION, AnyScoreRecord
 from schemas.topics import INPUT_TOPICS, ORDER_TOPIC, SCORES_TOPIC, TOPICS
 from streamer.backtest.past import FETCH_WAIT_MS, BacktestError, PastInputs, Period, past_calls, past_inputs
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, Said, Tally
-from streamer.cluster.readers import onlooker
 from streamer.facts import STOPPED_BY_SIGNAL, installed_version
 from streamer.roles.evaluator_role import goals_of_now
 from streamer.settings.all_settings import Settings

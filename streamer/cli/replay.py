@@ -161,6 +161,11 @@ def replay(
         goals="sample" if goals is None and all(map(is_sample, paths)) else goals,
     )
     amount = amount_of(plan)
+    if plan.run_name is not None:
+        given = {"--bootstrap": bootstrap, "--topic-prefix": topic_prefix, "--config": config}
+        options = "".join(f" {name} {value}" for name, value in given.items() if value is not None)
+        others = f"; the others end with {plan.run_name}-2 and so on" if amount.calls > 1 else ""
+        say(f"To see it: callgauge call {plan.run_name}-1{options}{others}.")
     console = error_console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("events"))
     bar = Progress(*columns, TimeRemainingColumn(), console=console)

@@ -7,42 +7,17 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Self
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.ranges import STALL_SECONDS, records_between
+from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker, records_between
 from schemas.quarantine import QuarantineRecord, UndecodableRecord
 from streamer.cluster.topic_admin import topic_states
 
-# A consumer without a group: it reads records and disturbs no other reader.
+# Records of some partitions, from a moment on.
 
 CLOCK_MARGIN_MS: Final = 3_600_000
 """Largest difference between the clocks of a producer and the broker when records are searched by time."""
 POLL_MS: Final = 200
-
-
-@asynccontextmanager
-async def onlooker(kafka: KafkaSettings, role: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer that is connected and has no partitions yet.
-
-    Args:
-        kafka: Where the broker is.
-        role: Ends the client's name.
-        options: Further arguments of aiokafka's consumer.
-
-    Raises:
-        KafkaUnreachableError: No broker answers, at the start or later, or it refuses.
-    """
-    consumer = kafka.consumer(role, **options)
-    try:
-        await consumer.start()
-        # aiokafka's stop fails with a cancellation when its own tasks have not run once.
-        await asyncio.sleep(0)
-        yield consumer
-    except (KafkaError, TimeoutError) as error:
-        raise kafka.unreachable(error) from error
-    finally:
-        await consumer.stop()
 
 
 async def ranges_since(

@@ -26,9 +26,10 @@ from consumers.runtime.kafka.connection import (
     KafkaUnreachableError,
     explained,
     missing_rights,
+    murmur2_place,
     settings_of,
 )
-from consumers.runtime.kafka.polling import murmur2_place
+from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import InputSource
 from schemas.events.codec import Misread, RefusedRecordError, StructuredModeError, decode, misread_of
@@ -58,7 +59,6 @@ from streamer.cluster.facts import (
     needs_of,
     partitions_of,
 )
-from streamer.cluster.readers import onlooker
 from streamer.doctor.findings import (
     Finding,
     Verdict,

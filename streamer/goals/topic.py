@@ -10,13 +10,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
-from consumers.runtime.kafka.ranges import STALL_SECONDS
+from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker
 from consumers.runtime.logs import about_record
 from consumers.runtime.process import finish_unless, pause_unless
 from schemas.goals.goal_set import GoalSet, read_goals
 from schemas.quarantine import UndecodableRecord
 from schemas.topics import GOALS_TOPIC
-from streamer.cluster.readers import POLL_MS, onlooker
+from streamer.cluster.readers import POLL_MS
 from streamer.goals.files import (
     DocumentError,
     FileMistake,

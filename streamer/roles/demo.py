@@ -1,16 +1,13 @@
 """The demo: simulated calls, every role in one process, and what happens on the screen."""
 
 import asyncio
-import contextlib
 import heapq
 import itertools
 import os
 import shutil
 import socket
 import sys
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from confluent_kafka import KafkaException, Producer
-from rich.console import Console, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from consumers.engine.redaction.redactor import Redactor
@@ -27,12 +22,9 @@ from consumers.history.settings import HistorySettings
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
-from schemas.scores.records import SCORE_RECORD
-from schemas.scores.running import CallTable, in_order
-from schemas.topics import SCORES_TOPIC, TOPICS
-from streamer.cluster.readers import onlooker
+from schemas.topics import TOPICS
 from streamer.goals.files import SIMULATED_GOALS
-from streamer.roles.demo_view import MOST_NEWS, Headline, News, Totals, plain_line, screen
+from streamer.live_calls import WatchedCalls, show_live
 from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after, stop_on_signals
@@ -40,6 +32,7 @@ from streamer.sources.publisher import EventPublisher, PlayProgress, play
 from streamer.sources.replay import PlayedCall, WireEvent
 from streamer.sources.simulator.profile import HEALTHY, LLM_SLOW_MS, Incident, with_incidents
 from streamer.sources.simulator.traffic import simulated_traffic
+from streamer.terminal import Screen
 
 # A head start of the demo: the past of calls that are under way, written before any role reads, so that the first
 # screen is full.
@@ -143,9 +136,6 @@ def embedded_broker(topics: Sequence[str]) -> Iterator[str]:
 # The first calls are a minute old when it begins, so that there is something to see at once. One agent is in trouble
 # on purpose.
 
-REFRESH_SECONDS: Final = 0.25
-PLAIN_SECONDS: Final = 5.0
-"""From one line of figures to the next where there is no terminal."""
 IN_TROUBLE: Final = "internet-outage"
 """The agent whose model is slow on purpose, so that a trouble is seen beside three agents without one."""
 TROUBLES: Final = (Incident("llm_slow", IN_TROUBLE),)
@@ -158,27 +148,20 @@ Next{}:
   callgauge score sample     the records behind it, as JSON
   callgauge doctor           checks your Kafka; then `callgauge run` does all this with the calls of your agents
 """
-RATE_WINDOW_SECONDS: Final = 5.0
 COMMAND_NAME: Final = "callgauge"
 CE_SOURCE: Final = "callgauge.demo"
-FETCH_WAIT_MS: Final = 100
-MAX_RECORDS_PER_POLL: Final = 500
-"""Goals of the simulated calls that code checks; in the folder `judged` below it the same with a subgoal for a judge."""
 
 
 class Demo:
     """One showing, from the broker to the table."""
 
-    def __init__(self, settings: Settings, console: Console, *, concurrent_calls: int, seed: int) -> None:
+    def __init__(self, settings: Settings, console: Screen, *, concurrent_calls: int, seed: int) -> None:
         """The broker of the settings is not used; the seed decides the calls."""
         self._settings = _with_goals(settings)
         self._console = console
         self._concurrent_calls = concurrent_calls
         self._seed = seed
-        self._table = CallTable()
-        self._totals = Totals()
-        self._news = News()
-        self._published: deque[tuple[float, int]] = deque(maxlen=64)  # more than the window has refreshes
+        self._watched = WatchedCalls(0)
         self._events_published = self._past_events = 0
         self._page_url = ""
 
@@ -242,8 +225,9 @@ class Demo:
             await service.ready.wait()
             self._page_url = service.page_url or ""
             self._say(f"See the calls: {self._page_url}   Metrics: {service.metrics_url}")
-            with self._screen() as refresh:
-                await first_of(over_after(seconds), _result_of(playing), self._read(kafka), self._refresh(refresh))
+            watched = self._watched
+            showing = show_live(watched, self._page_url, self._console)
+            await first_of(over_after(seconds), _result_of(playing), watched.read(kafka), showing)
         finally:
             playing.cancel()
             await asyncio.gather(playing, return_exceptions=True)
@@ -254,73 +238,13 @@ class Demo:
         async with EventPublisher(kafka, ce_source=CE_SOURCE) as publisher:
             await play(calls, publisher, speed=1.0, on_progress=self._on_progress)
 
-    async def _read(self, kafka: KafkaSettings) -> None:
-        """Reads `scores` from the beginning, without a group: looking on changes nothing."""
-        async with onlooker(kafka, "demo", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS) as consumer:
-            consumer.subscribe([kafka.topic(SCORES_TOPIC)])
-            while True:
-                polled = await consumer.getmany(timeout_ms=FETCH_WAIT_MS, max_records=MAX_RECORDS_PER_POLL)
-                for records in polled.values():
-                    for record in records:
-                        self._take(record.value)
-
-    def _take(self, value: bytes) -> None:
-        record = SCORE_RECORD.validate_json(value)
-        self._table.fold(record)
-        self._totals.fold(record)
-        self._news.fold(record)
-        if not self._console.is_terminal and (line := plain_line(record)) is not None:
-            self._console.print(line, soft_wrap=True)
-
-    async def _refresh(self, refresh: Callable[[], None]) -> None:
-        while True:
-            self._published.append((time.monotonic(), self._events_published))
-            refresh()
-            await asyncio.sleep(REFRESH_SECONDS)
-
     def _on_progress(self, progress: PlayProgress) -> None:
         self._events_published = self._past_events + progress.events_published
 
-    def _headline(self) -> Headline:
-        now_seconds = time.monotonic()
-        while len(self._published) > 1 and self._published[0][0] < now_seconds - RATE_WINDOW_SECONDS:
-            self._published.popleft()
-        began_seconds, before = self._published[0]
-        rate = (self._events_published - before) / max(now_seconds - began_seconds, REFRESH_SECONDS)
-        return Headline(self._page_url, self._table.calls_running, self._table.calls_ended, rate)
-
-    @contextlib.contextmanager
-    def _screen(self) -> Iterator[Callable[[], None]]:
-        """Gives a function that shows the present state: the table, or without a terminal a line each second."""
-        console = self._console
-        if not console.is_terminal:
-            next_line_seconds = time.monotonic() + 1
-
-            def print_line() -> None:
-                nonlocal next_line_seconds
-                if (now_seconds := time.monotonic()) >= next_line_seconds:
-                    next_line_seconds = now_seconds + PLAIN_SECONDS
-                    self._table.rows(wall_clock_ms())  # lets go of calls that are over
-                    console.print(self._headline().text(), soft_wrap=True)
-                    console.print(self._totals.text(), soft_wrap=True)
-
-            yield print_line
-            return
-
-        def render() -> RenderableType:
-            now_ms = wall_clock_ms()
-            return screen(
-                self._headline().text(), in_order(self._table.rows(now_ms), now_ms), now_ms, width=console.width,
-                height=console.height, totals=self._totals.text(), news=self._news.newest(MOST_NEWS),
-            )  # fmt: skip
-
-        with Live(console=console, auto_refresh=False, transient=False) as live:
-            yield lambda: live.update(render(), refresh=True)
-
     def _sum_up(self) -> None:
-        began, ended = self._table.calls_started, self._table.calls_ended
-        self._say(f"Over: {began} calls began, {ended} ended, {self._events_published} events were sent.")
-        self._console.print(self._totals.by_agent(IN_TROUBLE))
+        ended, running = self._watched.totals.ends.total(), self._watched.table.calls_running
+        self._say(f"Over: {ended} calls ended, {running} were running, {self._events_published} events were sent.")
+        self._console.print(self._watched.totals.by_agent(IN_TROUBLE))
         self._say(f"{IN_TROUBLE}: {TROUBLE}.")
         self._console.print(Text(NEXT_STEPS.format(place_of_command())), soft_wrap=True, end="")
 
@@ -363,7 +287,7 @@ def _with_goals(settings: Settings) -> Settings:
 # The work of the command `demo`: runs it until a signal.
 
 
-async def run_demo(settings: Settings, console: Console, seconds: float | None, calls: int, seed: int) -> None:
+async def run_demo(settings: Settings, console: Screen, seconds: float | None, calls: int, seed: int) -> None:
     """Runs the demo for some seconds; None means until a signal."""
     configure_logging(settings.log_format, "warning", redact=Redactor(settings.redaction).redact)
     with stop_on_signals() as stop:

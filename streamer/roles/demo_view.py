@@ -28,7 +28,7 @@ from schemas.scores.running import ShownCall
 from schemas.scores.trouble import SLOW_MS, VERY_SLOW_MS
 from schemas.units import MS_PER_SECOND, to_seconds
 
-# Records that are news, as lines for a reader. Pure: a record in, a line out.
+# Records that are news, as lines for a reader.
 
 MOST_NEWS: Final = 50
 """Lines kept, more than a terminal shows below the table."""
@@ -53,55 +53,43 @@ class News:
 
     def fold(self, record: AnyScoreRecord) -> None:
         """Takes in one record."""
-        text = plain_line(record)
-        if text is not None and (style := _style(record)) is not None:
+        if (news := _news(record)) is not None:
             clock = time.strftime("%H:%M:%S", time.localtime(record.caused_at_ms / MS_PER_SECOND))
-            self._lines.append(NewsLine(record.caused_at_ms, f"{clock}  {text}", style))
+            line = f"{clock}  {short_id(record.conversation_id)} {record.labels.agent}: {news[0]}"
+            self._lines.append(NewsLine(record.caused_at_ms, line, news[1]))
 
     def newest(self, count: int) -> list[NewsLine]:
         """The newest lines, at most so many, in the order of their times: partitions are read one after the other."""
         return sorted(self._lines, key=lambda line: line.time_ms)[-count:] if count > 0 else []
 
 
-def plain_line(record: AnyScoreRecord) -> str | None:
-    """A record as one line for a reader; None when it is no news."""
-    call = f"{short_id(record.conversation_id)} {record.labels.agent}"
+def _news(record: AnyScoreRecord) -> tuple[str, str] | None:
+    """What a record says that is of note, once, and its colour."""
     match record:
-        case VoiceToVoiceLatency(turn=int(turn), result=Scored(value=latency_ms)) if record.is_first:
+        case VoiceToVoiceLatency(turn=int(turn), result=Scored(value=latency_ms), is_first=True) if (
+            latency_ms > SLOW_MS
+        ):
             by = "" if record.anchor is None else f" ({record.anchor.value})"
-            return f"{call}: turn {turn} answered after {latency_ms:.0f} ms{by}"
-        case InterruptionFact(turn=int(turn), is_withdrawn=False):
-            return f"{call}: turn {turn} {record.in_words}"
-        case DeadAirFact():
-            return f"{call}: dead air"
-        case SubgoalScore(reached_turn=int(turn)) if record.is_first:
-            return f"{call}: turn {turn} reached the subgoal {record.subgoal_id}"
-        case StallFact():
-            return f"{call}: no subgoal reached since turn {record.since_turn}"
+            return (
+                f"turn {turn} answered after {latency_ms:.0f} ms{by}",
+                URGENT if latency_ms > VERY_SLOW_MS else NOTABLE,
+            )
+        case InterruptionFact(turn=int(turn), is_withdrawn=False, revision=1):
+            return f"turn {turn} {record.in_words}", NOTABLE
+        case DeadAirFact(revision=1):
+            return "dead air", NOTABLE
+        case SubgoalScore(reached_turn=int(turn), is_first=True):
+            return f"turn {turn} reached the subgoal {record.subgoal_id}", "green"
+        case StallFact(revision=1):
+            return f"no subgoal reached since turn {record.since_turn}", NOTABLE
         case ClosedFact():
-            return f"{call}: over ({record.ended_reason or record.reason.value}), {record.turns} turns"
-        case _:
-            return None
+            return f"over ({record.ended_reason or record.reason.value}), {record.turns} turns", "dim"
+    return None
 
 
 def short_id(conversation_id: str) -> str:
     """The end of a conversation id: its beginning is often the same for all calls."""
     return conversation_id[-ID_CHARS:]
-
-
-def _style(record: AnyScoreRecord) -> str | None:
-    """The colour of a line of note; None for a record that is none."""
-    match record:
-        case VoiceToVoiceLatency(result=Scored(value=latency_ms)):
-            return None if latency_ms <= SLOW_MS else NOTABLE if latency_ms <= VERY_SLOW_MS else URGENT
-        case SubgoalScore():
-            return "green"
-        case ClosedFact():
-            return "dim"
-        case InterruptionFact() | DeadAirFact() | StallFact() if record.revision == 1:
-            return NOTABLE
-        case _:
-            return None
 
 
 # The calls as a table on a terminal, or as plain lines. Pure: values in, text out.
@@ -142,30 +130,6 @@ class _Column(NamedTuple):
     from_columns: int = 0
     is_left: bool = False
     wide_chars: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """The line above the table.
-
-    Attributes:
-        page_url: Address of the page of calls.
-        calls_running: Calls seen to start that have not closed.
-        calls_ended: Calls that closed.
-        events_per_second: Events put on the topics, over the last seconds.
-    """
-
-    page_url: str
-    calls_running: int
-    calls_ended: int
-    events_per_second: float
-
-    def text(self) -> str:
-        """The headline as one line of text."""
-        return (
-            f"{self.calls_running} calls running, {self.calls_ended} over, {self.events_per_second:.0f} events/s, "
-            f"see them: {self.page_url}"
-        )
 
 
 def screen(

@@ -19,12 +19,13 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.history.opening import opened
 from consumers.history.search import Question
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
+from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from schemas.closed_sets import UnjudgedReason
 from schemas.goals.goal_set import GoalSet
 from schemas.quarantine import UndecodableRecord
 from schemas.topics import SCORES_TOPIC
-from streamer.cluster.readers import onlooker, records_so_far
+from streamer.cluster.readers import records_so_far
 from streamer.offline.call_work import RECORDS, Done, found_calls, places_of, reading, score_each, total_of
 from streamer.offline.contexts import folded_recording
 from streamer.offline.scoring import RecordedScoring, plan_from

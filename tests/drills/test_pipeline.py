@@ -42,7 +42,7 @@ def test_evaluators_that_are_killed_page_and_end_no_alert(
         note(record_property, "evaluator_killed", "CallgaugeEvaluatorDown", 3, (notice.at - killed) / 60)
         page = running.is_paged("CallgaugeEvaluatorDown", "platform", killed)
         assert page.splitlines()[:2] == [notice.annotations["summary"], notice.annotations["description"]]
-        assert f"Runbook: {notice.annotations['runbook_url']}" in page.splitlines()
+        assert f"\nWhat to do:\n{notice.annotations['runbook']}" in page
         running.rests(KEPT_MINUTES * 60 - (time.monotonic() - killed))
         assert running.notices.resolved(killed) == set()
         assert running.notices.pages(killed) <= {
@@ -57,7 +57,7 @@ def test_evaluators_that_hang_page(environment: Environment, tmp_path: Path, rec
         frozen = running.strike(signal.SIGSTOP, running.evaluators)
         notice = running.fires("CallgaugeScoresStopped", 7, frozen)
         note(record_property, "evaluator_frozen", "CallgaugeScoresStopped", 7, (notice.at - frozen) / 60)
-        assert "Runbook: " in running.is_paged("Callgauge", "platform", frozen)
+        assert "\nWhat to do:\n1. " in running.is_paged("Callgauge", "platform", frozen)
         # A process that hangs does not answer Prometheus either.
         assert running.notices.pages() <= {"CallgaugeEvaluatorDown", "CallgaugeScoresStopped"}
 

@@ -174,14 +174,14 @@ async def test_the_calls_are_printed_once_as_a_table_and_as_json(environment: di
 
     empty = await topped("--once")
     assert (empty.code, empty.err) == (0, "")
-    assert empty.out.startswith("0 calls running, 0 in trouble, 0 over, no score yet, topic ")
+    assert empty.out.startswith("0 calls running, 0 in trouble, no score yet, topic ")
 
     write(environment, *call_of_now("call-running"), *call_of_now("call-over", closes=True))
     write(environment, *call_of_now("call-old", age_ms=2 * HOUR_MS), ("another", b"{}"))
     table = await topped("--once")
     assert (table.code, table.err) == (0, "")
     lines = table.out.splitlines()
-    assert lines[0].startswith("1 calls running, 0 in trouble, 1 over, newest score ")
+    assert lines[0].startswith("1 calls running, 0 in trouble, newest score ")
     assert lines[0].endswith(", 1 records not understood")
     assert "answers 2 (p50 1.25 s" in lines[1]
     (running,) = [line for line in lines if line.startswith("   unning")]

@@ -39,7 +39,7 @@ def test_calls_that_are_over_are_on_the_page_of_past_ones_and_gone_with_the_demo
 
 def test_goals_move_within_a_minute(tmp_path: Path) -> None:
     with started(tmp_path / "demo.log", "demo", "--http-port", "0", CALLGAUGE_JUDGE__ENABLED="false") as demo:
-        wait_for("a subgoal to be reached", lambda: "reached the subgoal" in demo.text, 60)
+        wait_for("a subgoal to be reached", lambda: re.search(r"subgoals [1-9]", demo.text), 60)
         address = demo.metrics()
         wait_for("it to be on the page", lambda: total(address, "callgauge_progress_active") > 0, 5)
         assert total(address, "callgauge_subgoals_unscored_total", reason="judge_disabled") == 0

@@ -20,7 +20,6 @@ from tests.integration.score_log import closings, records_on
 from tests.integration.test_commands_on_topics import sample_scoring, write
 from tests.support.conformance_data import needs_conformance, place_of
 
-CALLS = 60
 SECONDS = 90
 
 pytestmark = [
@@ -50,22 +49,25 @@ def ids(folder: Path, *, closed: bool = True) -> set[Any]:
         store.close()
 
 
-async def test_what_history_has_is_what_the_topics_have(environment: dict[str, str], tmp_path: Path) -> None:
-    folder, calls = tmp_path / "history", some_calls(tmp_path / "calls.jsonl", 0, CALLS)
+@pytest.mark.parametrize(("count", "speed"), [(60, "10"), pytest.param(200, "4", marks=pytest.mark.long)])
+async def test_what_history_has_is_what_the_topics_have(
+    count: int, speed: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    folder, calls = tmp_path / "history", some_calls(tmp_path / "calls.jsonl", 0, count)
     history = environment | {"CALLGAUGE_HISTORY__FOLDER": str(folder)}
     with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as evaluator:
         evaluator.metrics(SECONDS)
         with started(tmp_path / "first.log", "run", "--roles", "history", **history) as first:
             first.metrics(SECONDS)
-            with started(tmp_path / "replay.log", "replay", str(calls), "--speed", "10", "--keep-ids", **environment):
+            with started(tmp_path / "replay.log", "replay", str(calls), "--speed", speed, "--keep-ids", **environment):
                 wait_for("a running call in history", lambda: ids(folder, closed=False), SECONDS)
                 first.signalled(signal.SIGKILL)
-                assert len(ids(folder)) < CALLS, "it was killed too late"
-                closed = await closings(environment, CALLS, SECONDS)
-                assert len(closed) == CALLS
+                assert len(ids(folder)) < count, "it was killed too late"
+                closed = await closings(environment, count, SECONDS)
+                assert len(closed) == count
         with started(tmp_path / "second.log", "run", "--roles", "history", **history) as second:
             second.metrics(SECONDS)
-            wait_for("all calls in history", lambda: len(ids(folder)) == CALLS, SECONDS)
+            wait_for("all calls in history", lambda: len(ids(folder)) == count, SECONDS)
             assert second.signalled(signal.SIGTERM)[0] == 0
         assert evaluator.signalled(signal.SIGTERM)[0] == 0
     await assert_is_that_of_the_topics(environment, folder)
@@ -80,9 +82,9 @@ async def assert_is_that_of_the_topics(environment: dict[str, str], folder: Path
             newest[score.conversation_id, score.name, score.turn, score.index] = score
     transcripts = {record.key.decode(): record.value for record in await records_on(environment, "transcripts")}
     store = SqliteHistory(folder)
-    kept = [record for conversation_id in transcripts for record in store.records_of(conversation_id)]
+    kept = [record for conversation_id in transcripts for record in store.call_records(conversation_id)[0]]
     assert in_order(kept) == in_order(newest.values())
-    assert {each: store.transcript_of(each) for each in transcripts} == transcripts
+    assert {each: store.call_records(each)[1] for each in transcripts} == transcripts
     store.close()
 
 

@@ -3,6 +3,7 @@ nobody has noticed.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,8 +18,10 @@ from tests.integration.score_log import closings
 from tests.integration.test_history import SECONDS, assert_is_that_of_the_topics, ids, some_calls
 from tests.support.conformance_data import needs_conformance
 
-CALLS = 12
+FEW, MANY = (12, "10"), pytest.param(200, "4", marks=pytest.mark.long)
+"""How many calls run, and how many times faster than they were."""
 DISK_BYTES = 3_000_000
+DISK_BYTES_OF_CALL = 60_000
 
 pytestmark = [
     pytest.mark.kafka,
@@ -38,7 +41,7 @@ def frozen(_: Path, role: Process, address: str) -> Iterator[None]:
 def disk_full(folder: Path, role: Process, address: str) -> Iterator[None]:
     rest = folder / "rest"
     with pytest.raises(OSError, match="No space left"):
-        rest.write_bytes(bytes(DISK_BYTES))
+        rest.write_bytes(bytes(2 * shutil.disk_usage(folder).free))
     yield
     waits(role, address)
     rest.unlink()
@@ -64,11 +67,11 @@ def waits(role: Process, address: str) -> None:
 
 
 @contextmanager
-def disk(folder: Path) -> Iterator[None]:
+def disk(folder: Path, size: int) -> Iterator[None]:
     """A disk of its own for a folder."""
     folder.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", folder],
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if made.returncode:
@@ -80,27 +83,28 @@ def disk(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fault", [frozen, disk_full, read_only])
+@pytest.mark.parametrize(("count", "speed"), [FEW, MANY])
 async def test_after_an_outage_history_is_whole_and_the_others_did_not_notice(
-    fault: Fault, environment: dict[str, str], tmp_path: Path
+    fault: Fault, count: int, speed: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    folder, calls = tmp_path / "history", some_calls(tmp_path / "calls.jsonl", 0, CALLS)
+    folder, calls = tmp_path / "history", some_calls(tmp_path / "calls.jsonl", 0, count)
     history = environment | {"CALLGAUGE_HISTORY__FOLDER": str(folder)}
     with (
-        disk(folder) if fault is disk_full else contextmanager(lambda: iter([None]))(),
+        disk(folder, DISK_BYTES + count * DISK_BYTES_OF_CALL) if fault is disk_full else contextmanager(lambda: iter([None]))(),
         started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as evaluator,
         started(tmp_path / "history.log", "run", "--roles", "history", **history) as role,
     ):
         evaluator.metrics(SECONDS)
         address = role.metrics(SECONDS)
         wait_for("its first file", (folder / "annotations.sqlite").exists, SECONDS)
-        with started(tmp_path / "replay.log", "replay", str(calls), "--speed", "10", "--keep-ids", **environment):
+        with started(tmp_path / "replay.log", "replay", str(calls), "--speed", speed, "--keep-ids", **environment):
             if fault is not read_only:  # its file of the day must not be there yet
                 wait_for("a running call in history", lambda: ids(folder, closed=False), SECONDS)
             outage = contextmanager(fault)(folder, role, address)
             with outage:
-                assert len(await closings(environment, CALLS, SECONDS)) == CALLS
+                assert len(await closings(environment, count, SECONDS)) == count
                 assert "error" not in evaluator.text
-                assert len(ids(folder)) < CALLS, "it began too late"
-        wait_for("all calls in history", lambda: len(ids(folder)) == CALLS, SECONDS)
+                assert len(ids(folder)) < count, "it began too late"
+        wait_for("all calls in history", lambda: len(ids(folder)) == count, SECONDS)
         assert role.signalled(signal.SIGTERM)[0] == 0
         await assert_is_that_of_the_topics(environment, folder)

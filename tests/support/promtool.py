@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.patience import patient
 from tests.support.required_tools import CACHE, require_tool
 
 LONGEST_SECONDS: Final = 600
@@ -26,7 +27,7 @@ _KEYS: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 def promtool(*arguments: str | Path, program: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Runs it, or another one; without it the test is skipped, in CI failed."""
     path = program or require_tool("promtool", "apt-get install prometheus")
-    return subprocess.run([path, *arguments], capture_output=True, text=True, timeout=LONGEST_SECONDS)
+    return subprocess.run([path, *arguments], capture_output=True, text=True, timeout=patient(LONGEST_SECONDS))
 
 
 @cache

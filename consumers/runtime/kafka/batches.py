@@ -107,7 +107,9 @@ _HEAD: Final = struct.Struct(">qiibIhiqqqhii")
 _START: Final = struct.Struct(">qi")  # base offset, and the length of the rest
 _CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
-_ATTRIBUTES_AT: Final = 22  # the low byte of both
+_CONTROL: Final = 0x20
+_ATTRIBUTES_AT: Final = 22  # the low byte of them
+_LENGTH_AT: Final = 8
 _BATCH_ERRORS: Final = (ValueError, LookupError)
 
 
@@ -173,11 +175,16 @@ class FoundRecord(NamedTuple):
 
 
 class RecordBatches:
-    """Replaces aiokafka's `MemoryRecords`: iterates over the bytes of each batch, and never raises because of them."""
+    """Replaces aiokafka's `MemoryRecords`: iterates over the bytes of each batch, and never raises because of them.
+
+    Attributes:
+        start: Where in the answer the next batch begins.
+    """
 
     def __init__(self, answer: bytes | None) -> None:
         self._answer = answer or b""
-        self._start = 0
+        self.start = 0
+        self._found = -1  # where the text is that was looked for
 
     def size_in_bytes(self) -> int:
         """Size of the answer."""
@@ -185,30 +192,49 @@ class RecordBatches:
 
     def has_next(self) -> bool:
         """Whether a batch follows. The first one is always complete; the last one may be cut, and is fetched again."""
-        if self._start == 0:
+        if self.start == 0:
             return bool(self._answer)
         return self._end() is not None
 
     def next_batch(self) -> bytes:
         """Returns the bytes of the next batch; all remaining bytes if its length does not fit them."""
-        start, end = self._start, self._end()
-        self._start = len(self._answer) if end is None else end
+        start, end = self.start, self._end()
+        self.start = len(self._answer) if end is None else end
         return self._answer[start:end]
+
+    def pass_over(self, text: bytes, *, marks: bool) -> bytes:
+        """Moves on to the next batch that may have a text, and returns the batch before it; empty if that is the next one.
+
+        Args:
+            text: Compressed batches may have it.
+            marks: Whether marks at the ends of transactions are passed over too.
+        """
+        answer, last = self._answer, self.start
+        if self._found < self.start:
+            found = answer.find(text, self.start)
+            self._found = len(answer) if found < 0 else found
+        found, stops = self._found, _CODEC_MASK | (0 if marks else _CONTROL)
+        while self.start + _HEAD.size <= found and not answer[self.start + _ATTRIBUTES_AT] & stops:
+            end = self.start + _START.size + _LENGTH.unpack_from(answer, self.start + _LENGTH_AT)[0]
+            if not self.start + _HEAD.size <= end <= found:
+                break
+            last, self.start = self.start, end
+        return answer[last : self.start]
 
     def following_offset(self) -> int | None:
         """Returns the base offset of the batch after the last returned one; None if there is none or it is not a batch."""
         if (end := self._end()) is None:
             return None
         try:
-            return int(checked(self._answer[self._start : end], check_crc=True).base_offset)
+            return int(checked(self._answer[self.start : end], check_crc=True).base_offset)
         except DamagedBatchError:
             return None
 
     def _end(self) -> int | None:
-        if self._start + _START.size > len(self._answer):
+        if self.start + _START.size > len(self._answer):
             return None
-        length: int = _START.unpack_from(self._answer, self._start)[1]
-        end = self._start + _START.size + length
+        length: int = _START.unpack_from(self._answer, self.start)[1]
+        end = self.start + _START.size + length
         return end if length > 0 and end <= len(self._answer) else None
 
 
@@ -381,7 +407,17 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
 
     def _unpack_records(self) -> Iterator[Any]:
         batches: RecordBatches = self._records
+        only = self._key_deserializer
         while batches.has_next():
+            if isinstance(only, OnlyBatchesWith):
+                before = batches.start
+                marks = not self._aborted_transactions and not self._aborted_producers
+                if last := batches.pass_over(only.text, marks=marks):
+                    try:
+                        self.next_fetch_offset = self._believed(last).next_offset
+                    except DamagedBatchError:  # perhaps their ends are wrong: each is looked at
+                        batches.start, only = before, None
+                    continue
             raw = batches.next_batch()
             try:
                 batch = self._believed(raw)

@@ -5,19 +5,17 @@ import contextlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, Never, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, OffsetAndMetadata, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import ConsumerStoppedError, KafkaError
-from aiokafka.partitioner import murmur2
 from faststream import AckPolicy
 from faststream.kafka import KafkaMessage
 from pydantic import TypeAdapter, ValidationError
 
-from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
 from consumers.runtime.logs import about_record
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
@@ -412,15 +410,6 @@ class Refusals:
 
 # Checks that records are on the partition that murmur2 of their key gives, so that all inputs of a call have one
 # number.
-
-MAX_KEYS_REMEMBERED: Final = 32_768
-"""Most keys whose partition is cached, some 6 MB. Hashing a key takes as long as twenty look-ups."""
-
-
-@lru_cache(maxsize=MAX_KEYS_REMEMBERED)
-def murmur2_place(key: bytes, partitions: int) -> int:
-    """Returns the partition number that the default partitioner of Java and aiokafka gives a key."""
-    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
 
 
 class Placement:

@@ -1,10 +1,14 @@
-"""Reads ranges of offsets from first to last, in no group: of past records, each once."""
+"""Readers in no group, which disturb no other: ranges of offsets from first to last, each record once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from consumers.runtime.kafka.connection import KafkaSettings
 
 STALL_SECONDS: Final = 15.0
 """A broker that hands over nothing for this long, with records still to come, counts as away."""
@@ -15,6 +19,30 @@ _PAUSE_SECONDS: Final = 0.005
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 """By partition the first offset, and the one after the last."""
+
+
+@asynccontextmanager
+async def onlooker(kafka: KafkaSettings, role: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer that is connected and has no partitions yet.
+
+    Args:
+        kafka: Where the broker is.
+        role: Ends the client's name.
+        options: Further arguments of aiokafka's consumer.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, at the start or later, or it refuses.
+    """
+    consumer = kafka.consumer(role, **options)
+    try:
+        await consumer.start()
+        # aiokafka's stop fails with a cancellation when its own tasks have not run once.
+        await asyncio.sleep(0)
+        yield consumer
+    except (KafkaError, TimeoutError) as error:
+        raise kafka.unreachable(error) from error
+    finally:
+        await consumer.stop()
 
 
 def _not_shown(_share: float) -> None:

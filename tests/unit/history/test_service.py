@@ -124,7 +124,7 @@ SCORES = [value for _, value in valued(call("c"))]
 def kept(folder: Path) -> int:
     store = SqliteHistory(folder)
     try:
-        return len(store.records_of("c"))
+        return len(store.call_records("c")[0])
     finally:
         store.close()
 

@@ -106,7 +106,7 @@ def test_reading_in_parts_with_crashes_leaves_what_reading_once_leaves(seed: int
             for record in log:
                 if record.conversation_id == conversation_id:
                     newest[record.name, record.turn, record.index] = record
-            assert in_order(reader.records_of(conversation_id)) == in_order(newest.values())
+            assert in_order(reader.call_records(conversation_id)[0]) == in_order(newest.values())
         reader.close()
 
 
@@ -131,7 +131,7 @@ def test_an_older_revision_does_not_replace_a_newer_one(store: SqliteHistory) ->
     newer = first.model_copy(update={"revision": first.revision + 1})
     store.write(batch([newer]))
     store.write(batch([first]))
-    assert store.records_of("c") == [newer]
+    assert store.call_records("c")[0] == [newer]
 
 
 def test_a_call_over_midnight_stays_in_the_file_of_its_first_record(store: SqliteHistory) -> None:
@@ -139,7 +139,7 @@ def test_a_call_over_midnight_stays_in_the_file_of_its_first_record(store: Sqlit
     for place, record in enumerate(records):
         store.write(batch([record], place + 1))
     assert len(store._names()) == 1
-    assert in_order(store.records_of("c")) == in_order(records)
+    assert in_order(store.call_records("c")[0]) == in_order(records)
 
 
 # The folder.
@@ -173,7 +173,7 @@ def test_old_days_are_deleted_and_the_place_of_a_quiet_partition_stays(tmp_path:
     store.write(Batch(valued(call("old")), [], {SCORES: 10, ("scores", 1): 7}))
     for day in range(1, 4):
         store.write(batch(call(f"day-{day}", NOON_MS + day * DAY_MS), 10 + day))
-    assert store.records_of("old") == []
+    assert store.call_records("old")[0] == []
     assert {row["conversation_id"] for row in store.find(EVER)} == {"day-1", "day-2", "day-3"}
     assert store.positions() == {SCORES: 13, ("scores", 1): 7}
     store.close()
@@ -228,14 +228,14 @@ def test_a_transcript_that_comes_before_its_call_is_kept(store: SqliteHistory) -
     store.write(Batch([], [("c", NOON_MS, TRANSCRIPT)], {}))
     assert store.find(EVER) == []
     store.write(batch(call("c")))
-    assert store.transcript_of("c") == TRANSCRIPT
+    assert store.call_records("c")[1] == TRANSCRIPT
     assert len(store.find(EVER)) == 1
 
 
 def test_without_words_there_are_none(tmp_path: Path) -> None:
     store = SqliteHistory(tmp_path, writes=True, keeps_words=False)
     store.write(batch(call("c"), c=TRANSCRIPT))
-    assert store.transcript_of("c") is None
+    assert store.call_records("c")[1] is None
     assert store.find(EVER._replace(words=["the"])) == []
     store.close()
 
@@ -341,7 +341,7 @@ def test_a_period_and_the_most_calls(three: SqliteHistory) -> None:
 def test_a_new_transcript_replaces_the_words_of_the_old_one(three: SqliteHistory) -> None:
     three.write(batch([], 3, b=TRANSCRIPT))
     assert found(three, words=["zimmer's"]) == []
-    assert three.transcript_of("b") == TRANSCRIPT
+    assert three.call_records("b")[1] == TRANSCRIPT
 
 
 @pytest.mark.parametrize(
@@ -350,9 +350,9 @@ def test_a_new_transcript_replaces_the_words_of_the_old_one(three: SqliteHistory
 def test_an_id_is_only_an_id(store: SqliteHistory, conversation_id: str) -> None:
     records = call(conversation_id)
     store.write(Batch(valued(records), [(conversation_id, NOON_MS, TRANSCRIPT)], {SCORES: 1}))
-    assert in_order(store.records_of(conversation_id)) == in_order(records)
+    assert in_order(store.call_records(conversation_id)[0]) == in_order(records)
     assert [row["conversation_id"] for row in store.find(EVER)] == [conversation_id]
-    assert store.transcript_of(conversation_id) == TRANSCRIPT
+    assert store.call_records(conversation_id)[1] == TRANSCRIPT
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def test_the_calls_that_are_asked_for_come_in_their_order(wanted: dict[str, Any]
 def test_totals_and_news_are_of_the_calls_that_are_asked_for() -> None:
     over = closed(conversation_id="fifth", labels=CallLabels(agent="ava"))
     bobs = watched(*MIXED, over, agents={"bob"})
-    assert ", 0 over, " in lines_of(plain_table(bobs, PLACE, NOW_MS), 200)[0]
-    assert ", 1 over, " in lines_of(plain_table(watched(*MIXED, over), PLACE, NOW_MS), 200)[0]
+    assert "ended: none" in lines_of(plain_table(bobs, PLACE, NOW_MS), 200)[1]
+    assert "ended: goodbye 1" in lines_of(plain_table(watched(*MIXED, over), PLACE, NOW_MS), 200)[1]
     assert bobs.totals.text().startswith("answers 1 ")
     assert bobs.news.newest(9) == []
 
@@ -80,7 +80,7 @@ def test_a_dead_evaluator_is_named_first_and_waits_are_counted_up_to_the_newest_
     assert lines[5].endswith("silent for 3 s"), "nobody knows whether it goes on"
     assert lines_of(plain_table(calls, PLACE, later_ms), 200)[0].endswith(PLACE)
     fresh = lines_of(live_screen(calls, PLACE, NOW_MS + 2_000, width=80, height=24))
-    assert fresh[0].startswith("4 calls running, 2 in trouble, 0 over, newest score 2.0 s old")
+    assert fresh[0].startswith("4 calls running, 2 in trouble, newest score 2.0 s old")
     assert fresh[5].endswith("silent for 5 s")
 
 

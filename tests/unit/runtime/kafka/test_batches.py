@@ -256,13 +256,49 @@ def test_a_search_by_key_gets_whole_batches_with_the_text_and_moves_on_over_the_
     answer = (
         batch(0, others, codec) + batch(2, wanted, codec) + damaged(batch(4, others, codec), CRC_AT) + batch(6, others)
     )
-    records = TolerantRecords(
-        TP, RecordBatches(answer), None, 0, OnlyBatchesWith(b"call-3"), None, True, fetcher.READ_COMMITTED
-    )
+    records = searched(answer)
     found = list(records)
     assert [record.key for record in good(found)] == [b"call-3", b"a-call-39"]
-    (lost,) = undecodable(found)
-    assert (lost.first_offset, records.next_fetch_offset) == (4, 6), "a damaged batch may have had it"
+    if codec:
+        (lost,) = undecodable(found)
+        assert (lost.first_offset, records.next_fetch_offset) == (4, 6), "a damaged batch may have had it"
+    else:
+        assert (undecodable(found), records.next_fetch_offset) == ([], 8), "its bytes do not have it"
+
+
+def searched(answer: bytes, aborted: list[tuple[int, int]] | None = None) -> TolerantRecords:
+    only = OnlyBatchesWith(b"call-3")
+    return TolerantRecords(TP, RecordBatches(answer), aborted, 0, only, None, True, fetcher.READ_COMMITTED)
+
+
+@pytest.mark.usefixtures("decoder")
+def test_a_search_does_not_read_batches_without_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [Written(b"call-1"), Written(b"call-2")]
+    kept = b"".join(batch(base, others) + ended(base + 2, is_commit=True) for base in (0, 3, 6))
+    wanted, cut = batch(9, [Written(b"call-3")]), batch(10, others)[:-1]
+    looked_at: list[int] = []
+    checked = tolerant_reading.checked
+
+    def noted(raw: bytes, *, check_crc: bool) -> Any:
+        looked_at.append(int(checked(raw, check_crc=check_crc).base_offset))
+        return checked(raw, check_crc=check_crc)
+
+    monkeypatch.setattr(tolerant_reading, "checked", noted)
+    records = searched(kept + wanted + cut)
+    assert [record.key for record in records] == [b"call-3"]
+    assert looked_at == [8, 9], "the last one before it says where it ends"
+    assert records.next_fetch_offset == 10, "a batch that is cut is fetched again"
+
+
+@pytest.mark.usefixtures("decoder")
+def test_a_search_believes_no_damaged_end_and_no_aborted_transaction() -> None:
+    others, wanted = [Written(b"call-1"), Written(b"call-2")], [Written(b"call-3")]
+    records = searched(batch(0, others) + damaged(batch(2, others), CRC_AT) + batch(4, wanted))
+    (lost,) = undecodable(list(records))
+    assert (lost.first_offset, records.next_fetch_offset) == (2, 4), "what follows is fetched again"
+    answer = batch(0, others, is_transactional=True) + ended(2, is_commit=False)
+    assert [record.offset for record in searched(answer + batch(3, wanted, is_transactional=True), [(7, 0)])] == [3]
+    assert not list(searched(batch(0, wanted, is_transactional=True), [(7, 0)]))
 
 
 def test_a_bomb_in_an_aborted_transaction_is_not_even_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from structlog.testing import capture_logs
 
 from consumers.runtime.kafka import polling as poll_watch
-from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
 from consumers.runtime.kafka.polling import (
     ENOUGH_BYTES,
     MAX_FAILING_SECONDS,
@@ -25,7 +25,6 @@ from consumers.runtime.kafka.polling import (
     PollWatch,
     Subscription,
     Unreadable,
-    murmur2_place,
 )
 from consumers.runtime.registry import Instruments
 from schemas.topics import JUDGE_VERDICTS_TOPIC, SOURCE_BY_TOPIC

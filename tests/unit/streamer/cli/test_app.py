@@ -327,6 +327,9 @@ def test_a_replay_is_fresh_each_time_and_happens_now(callgauge: Command, embedde
     assert f"Played 2 calls, {len(found) // 2} events" in err
     keys = {record.key for record in found}
     assert len(keys) == 4
+    end = err.split("callgauge call ")[1].split()[0]
+    assert f"--bootstrap {embedded}; the others end with {end[:-1]}2 and so on" in err
+    assert sum(key.startswith(ids[0]) and key.endswith(end) for key in keys) == 1
     assert all(sum(key.startswith(f"{name}-") for key in keys) == 2 for name in ids)
     times_ms = [int(record.event["timestamp"]) for record in found]
     assert max(times_ms) <= time.time_ns() // 1_000_000
@@ -337,7 +340,9 @@ def test_ids_and_times_are_kept_when_asked(callgauge: Command, embedded: str, tm
     path = tmp_path / "calls.jsonl"
     (name,) = write_calls(path, 1)
     arguments = ("--keep-ids", "--keep-times", "--speed", "max", "--bootstrap", embedded)
-    assert callgauge("replay", path, *arguments).code == 0
+    code, _, err = callgauge("replay", path, *arguments)
+    assert code == 0
+    assert "callgauge call" not in err
     found = records(embedded)
     assert {record.key for record in found} == {name}
     assert min(int(record.event["timestamp"]) for record in found) == 1_790_000_000_000

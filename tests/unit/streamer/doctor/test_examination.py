@@ -13,7 +13,7 @@ from aiokafka import TopicPartition
 from starlette.routing import Route
 
 from consumers.runtime.http import HttpListener
-from consumers.runtime.kafka.polling import murmur2_place
+from consumers.runtime.kafka.connection import murmur2_place
 from schemas.closed_sets import InputSource
 from streamer.cluster.facts import LogBounds
 from streamer.doctor.examination import (
