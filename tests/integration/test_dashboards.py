@@ -57,7 +57,8 @@ def _approves(asked: Asked) -> Does:
     found = best | ({"grade": "C"} if "grade" in fields else {})
     return Does(text=json.dumps({"explanation": "Turn 1 shows it.", "failure_modes": [], **found}))
 
-PRICES: Final = {"gpt-4.1-mini": {"input": 0.4, "output": 1.6}, "sonic-3": {"characters": 50}}
+
+PRICES = {"gpt-4.1-mini": {"input": 0.4, "output": 1.6}, "sonic-3": {"characters": 50}}
 """Of the models of the simulated calls."""
 
 
