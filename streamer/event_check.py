@@ -295,7 +295,7 @@ def findings_document(findings: Findings) -> dict[str, Any]:
         ],
         "refused": [
             {
-                "line": each.place,
+                "line": each.line,
                 "what": each.what,
                 "expected_and_seen": each.expected_and_seen,
                 "what_to_do": each.what_to_do,
@@ -340,7 +340,7 @@ def _faults(findings: Findings) -> Iterator[str]:
     if findings.refused:
         yield "Refused:"
     for refusal in findings.refused[:MAX_SHOWN_REFUSALS]:
-        yield f"  line {refusal.place}: {refusal.what}. {refusal.expected_and_seen}. {refusal.what_to_do}"
+        yield f"  line {refusal.line}: {refusal.what}. {refusal.expected_and_seen}. {refusal.what_to_do}"
     if len(findings.refused) > MAX_SHOWN_REFUSALS:
         yield f"  and {len(findings.refused) - MAX_SHOWN_REFUSALS} more"
     if findings.in_seconds:

@@ -460,7 +460,7 @@ def _head(shown: ReportedCall) -> Iterator[str]:
         yield f"  the agent reported {counted(errors.errors, 'error')}, the newest at {shown_moment(errors.last_ms)} UTC{of}"
     whole = shown.whole
     if whole is not None and isinstance(whole.cost, Scored):
-        yield f"  its models cost {whole.cost.value:.6g}"
+        yield f"  its models cost {whole.cost.value:.6g} US dollars"
     for note in (None if whole is None else whole.notes) or ():
         yield f"  {'' if note.turn is None else f'turn {note.turn}: '}{shown.shown(note.in_words)}"
 

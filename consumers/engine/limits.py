@@ -119,7 +119,7 @@ class Limits(BaseModel):
         default_factory=dict,
         examples=['{"gpt-4o": {"input": 2.5, "cached": 1.25, "output": 10}, "sonic-2": {"characters": 50}}'],
         description="Prices of the agents' models by name, from which calls have their cost: of a million tokens or characters, or of a "
-        "minute of sound.",
+        "minute of sound, in US dollars, because the records of ElevenLabs have their prices in them.",
     )
 
 

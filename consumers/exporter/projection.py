@@ -500,7 +500,7 @@ def _told(record: CallValues, who: Who) -> Iterator[Sample]:
                 yield Counted("callgauge_agent_usage_total", (*who, amount), count)
     match record.cost:
         case Scored(value=cost):
-            yield Counted("callgauge_agent_cost_total", who, cost)
+            yield Observed("callgauge_call_cost_dollars", who, cost)
         case Unscored():
             yield Counted("callgauge_calls_without_cost_total", who)
     for note in record.notes or ():

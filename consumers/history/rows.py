@@ -210,6 +210,7 @@ CALL_COLUMNS: Final[tuple[Column[CallOnFile], ...]] = (
         lambda call: _names(_failed_tools(call)),
         "nullIf(arrayStringConcat(arraySort(arrayDistinct(failed)), ', '), '')",
     ),
+    Column("cost_dollars", "real", "what the agent's models cost, in US dollars", *_of_values("cost")),
     Column("goal_set", "text", "the goals of the call", _goal_set, _json("goals_record", "goal_set.id", "String")),
     Column("progress", "real", "share of subgoals that are reached, 0 to 1", *_of_progress("result")),
     Column("auc", "real", "area under the progress curve, 0 to 1", *_of_progress("auc")),

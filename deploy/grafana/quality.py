@@ -291,21 +291,29 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     (
-        "Manner",
+        "Manner, and cost",
         (
             Chart(
                 "Longest monologue",
                 "A side's longest stretch of speech without a word of the other, in half of the calls.",
                 "s",
-                12,
+                8,
                 _quantile(0.5, "callgauge_longest_monologue_seconds", "agent, speaker"),
             ),
             Chart(
                 "Pace",
                 "Mean words per minute of a side. People talk at 120 to 180; above 200 a voice is hard to follow.",
                 "short",
-                12,
+                8,
                 _mean("callgauge_words_per_minute", "agent, speaker"),
+            ),
+            Chart(
+                "Cost per call",
+                "Mean cost of the agent's models, of the calls whose cost is known. `callgauge_calls_without_cost_total` counts those "
+                "in which a model has no price.",
+                "currencyUSD",
+                8,
+                _mean("callgauge_call_cost_dollars"),
             ),
         ),
     ),

@@ -36,6 +36,9 @@ CALL_TURNS_EDGES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0)
 RATIO_EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Edges of ratios. The first bucket has exactly 0, and the last one everything above 0.9."""
 
+COST_EDGES_DOLLARS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Of a call: a minute costs some cents."""
+
 RATING_EDGES: Final = (0.0, 0.5, 1.0)
 """Edges of ratings: EVA's scale of three, brought to 0 to 1, so that every rating has a bucket of its own."""
 
@@ -194,11 +197,12 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     _EXPORTER.counter("callgauge_agent_usage_total", "values", *_WHOSE, _AMOUNT)(
         "What the models of the agents used, as their frameworks or providers count it, added when a call closes."
     ),
-    _EXPORTER.counter("callgauge_agent_cost_total", "money", *_WHOSE)(
-        "What the models of the agents cost, by the prices in `limits.prices`, otherwise by ElevenLabs' record, added when a call closes."
+    _EXPORTER.histogram("callgauge_call_cost_dollars", "dollars", COST_EDGES_DOLLARS, *_WHOSE)(
+        "What the models of the agent cost in a call, by the prices in `limits.prices`, otherwise by ElevenLabs' record, observed when "
+        "it closes; a call whose cost is not known is not in it."
     ),
     _EXPORTER.counter("callgauge_calls_without_cost_total", "calls", *_WHOSE)(
-        "Calls whose cost is not known because a model, or a kind of amount that it used, has no price. Their cost is not in the sum."
+        "Calls whose cost is not known because a model, or a kind of amount that it used, has no price."
     ),
     _EXPORTER.counter("callgauge_handoffs_total", "handoffs", *_WHOSE)(
         "Times that another agent took a call over, as the agent's framework tells it, added when the call closes."

@@ -362,7 +362,7 @@ class SideTalk(ScoreModel):
 
     Attributes:
         speech_ms: Time in which it was heard, in ms. Sounds that have not ended do not count yet.
-        words: Number of its words; None if its text is not known.
+        words: Number of its words; None if its text is not known. Of an answer that was cut off, those that were heard.
     """
 
     speech_ms: Result
@@ -370,10 +370,18 @@ class SideTalk(ScoreModel):
 
 
 class TurnTalk(ScoreModel):
-    """Speech time and words of both sides in a turn."""
+    """Speech time and words of both sides in a turn.
+
+    Attributes:
+        user: Of the caller.
+        assistant: Of the agent.
+        written_words: Number of words of the whole answer, as the agent wrote it, where the caller cut it off: the words of
+            `assistant` are those of it that were heard. None otherwise, and where no source has the whole answer.
+    """
 
     user: SideTalk
     assistant: SideTalk
+    written_words: int | None = None
 
 
 # The two records of `scores` that hold measured values: a row for each turn, and one for the whole call.
@@ -524,7 +532,7 @@ class ServiceUse(ScoreModel):
         output_tokens: Tokens of its answers.
         characters: Characters that were spoken.
         audio_seconds: Seconds of sound that were transcribed.
-        cost: By the price table, otherwise by the record of an ElevenLabs agent in USD; None without a price.
+        cost: In US dollars, by the price table, otherwise by the record of an ElevenLabs agent; None without a price.
     """
 
     kind: ServiceKind
@@ -608,7 +616,7 @@ class CallValues(CallRecord):
         unscored_turns: By value, the number of turns in which it is unknown, by reason; at the close.
         unscored_subgoals: Number of subgoals that could not be judged, by reason; at the close.
         uses: What the models of the agent used, by kind and model; at the close. Left out if no source tells it.
-        cost: Sum of their costs, or why it is not known; at the close, where there are uses.
+        cost: Sum of their costs in US dollars, or why it is not known; at the close, where there are uses.
         notes: What the agent's framework tells beside its events, in the order of time, at most 100; at the close. Left out without any.
     """
 

@@ -291,7 +291,7 @@ class CallBridge:
         """
         conversation_id, is_agent_event = self._call.conversation_id, event_id is not None
         record = outgoing(
-            "elevenlabs" if is_agent_event else "audit",
+            "elevenlabs",  # start and end too: in one topic the labels come before what counts under them
             conversation_id,
             value,
             name=kind,

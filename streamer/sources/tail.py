@@ -217,8 +217,7 @@ class PositionFile:
 
 # Reads the lines of a file that another process still writes.
 #
-# A line counts when its end is there. The file may appear late, be written anew with the same lines, be replaced by
-# another one, or be rotated: renamed to the same name with a suffix, while a new file takes its place.
+# A line counts when its end is there. The file may appear late, be written anew with the same lines, or be replaced by another one.
 
 MAX_LINE_BYTES: Final = 1_000_000
 """Longest line that is sent: the evaluator and Kafka's default refuse a record of a little more."""
@@ -242,7 +241,7 @@ class GrowingFile:
     Attributes:
         path: The path of the file.
         place: How far it was read.
-        replaced: How often another file took its place without having been rotated.
+        replaced: How often another file took its place.
     """
 
     def __init__(self, path: Path, place: FilePosition) -> None:
@@ -262,12 +261,14 @@ class GrowingFile:
         """
         try:
             with self.path.open("rb") as file:
-                if self._is_known(file):
-                    return list(self._next(file, is_complete=is_complete))
-                is_another = is_complete or self._is_another(file)
+                if not self._is_known(file):
+                    if not (is_complete or self._is_another(file)):
+                        return []
+                    self.replaced += 1
+                    self.place.offset, self.place.head, self.place.head_bytes = 0, "", 0
+                return list(self._next(file, is_complete=is_complete))
         except FileNotFoundError:
             return []
-        return self._behind_rotation(is_another=is_another)
 
     def is_here(self) -> bool:
         """Whether the path has a file that begins as the one that was read."""
@@ -276,25 +277,6 @@ class GrowingFile:
                 return self._is_known(file)
         except FileNotFoundError:
             return False
-
-    def _behind_rotation(self, *, is_another: bool) -> list[Line]:
-        """The rest of the file that was here before; then the position is at the beginning of the new one. Nothing while the file that
-        is here may be the old one, written again.
-        """
-        found: list[Line] = []
-        for before in sorted(self.path.parent.glob(f"{self.path.name}.*")):
-            with before.open("rb") as file:
-                if self._is_known(file):
-                    found = list(self._next(file, is_complete=True))
-                    if len(found) == LINES_AT_A_TIME:
-                        return found
-                    break
-        else:
-            if not is_another:
-                return []
-            self.replaced += 1
-        self.place.offset, self.place.head, self.place.head_bytes = 0, "", 0
-        return found
 
     def _is_known(self, file: IO[bytes]) -> bool:
         """Whether the file begins as the one that was read so far."""

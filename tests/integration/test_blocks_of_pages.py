@@ -38,6 +38,7 @@ NEED_A_BROKER: Final = (
     "docs/sources/livekit.md",
     "docs/sources/openai-realtime.md",
     "docs/sources/otlp.md",
+    "docs/sources/twilio.md",
     "docs/sources/vapi.md",
 )
 """Pages whose reader has one; README starts its own."""
@@ -61,6 +62,8 @@ NOT_RUN: Final = {
         "tests/integration/test_pipecat_versions.py runs it in each version of pipecat",
     "README.md: pip install ./streamer/observers/send ./streamer/observers/l":
         "tests/integration/test_livekit_observer.py runs it with LiveKit",
+    "docs/sources/twilio.md: pip install ./streamer/observers/send":
+        "tests/integration/test_livekit_observer.py installs it, test_source_pages.py runs the program of the page",
     "README.md: from callgauge_livekit import attach":
         "needs an agent: tests/integration/test_livekit_observer.py runs the one of its page",
     "docs/sources/livekit.md: pip install ./streamer/observers/send ./streamer/observers/l":

@@ -58,6 +58,10 @@ def _approves(asked: Asked) -> Does:
     return Does(text=json.dumps({"explanation": "Turn 1 shows it.", "failure_modes": [], **found}))
 
 
+PRICES = {"gpt-4.1-mini": {"input": 0.4, "output": 1.6}, "sonic-3": {"characters": 50}}
+"""Of the models of the simulated calls."""
+
+
 @pytest.fixture
 def address(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
     """Prometheus with the shipped rules, beside all roles and calls that go well and badly."""
@@ -70,6 +74,7 @@ def address(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
             "OPENAI_BASE_URL": model.url,
             "CALLGAUGE_GOALS__FOLDER": str(tmp_path / "goals"),
             "CALLGAUGE_JUDGE__TEXT_JUDGES": TEXT_JUDGES,
+            "CALLGAUGE_LIMITS__PRICES": json.dumps(PRICES),
         }
         service = running.enter_context(started(tmp_path / "run.log", "run", **environment, **judged))
         metrics = service.metrics()

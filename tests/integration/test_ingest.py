@@ -27,6 +27,7 @@ SETTINGS = {
     "limits__closing_grace_ms": "1500",
 }  # fmt: skip
 pytestmark = pytest.mark.service(**SETTINGS)
+CALLS = 20
 
 
 class Ingest:
@@ -94,6 +95,24 @@ async def test_a_webhook_becomes_a_measured_call(service: Ingest, environment: d
     assert total(service.metrics, "callgauge_quarantined_total") == 0
     again = sum(total(service.metrics, "callgauge_events_total", outcome=one) for one in ("repeated", "after_close"))
     assert again == 9  # of the second process: the closing of the call decides which of the two they are
+
+
+async def test_what_counts_of_a_call_counts_under_its_agent(service: Ingest) -> None:
+    """On another topic than the events, the start of a call could be read after them."""
+    now_ms = time.time_ns() // 1_000_000
+    failed = {"type": "error", "data": {"error": "the model is down", "processor": "OpenAILLMService#0"}}
+    used = [
+        {"message_type": "tool_call", "value": {"tool": "look_up", "parameters": {}}},
+        {"message_type": "tool_response", "value": {"tool": "look_up", "response": {"status": "error"}}},
+    ]
+    for number in range(CALLS):
+        for name, stream, events in (("bot", {}, [failed]), ("log", {"stream": "audit"}, used)):
+            start = {"type": "call_started", "agent": "desk", **stream}
+            whole = [start, *events, {"type": "call_ended", **stream}]
+            service.events([{"conversation_id": f"{name}{number}", "timestamp": now_ms, **event} for event in whole])
+    wait_for("the calls to close", lambda: total(service.metrics, "callgauge_calls_ended_total") == 2 * CALLS, 60)
+    for metric in ("callgauge_calls_with_agent_errors_total", "callgauge_tool_calls_total"):
+        assert (total(service.metrics, metric), total(service.metrics, metric, agent="desk")) == (CALLS, CALLS), metric
 
 
 async def test_posted_events_become_a_measured_call_and_what_cannot_be_read_is_quarantined(

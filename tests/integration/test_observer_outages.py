@@ -5,6 +5,7 @@ is reported.
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -185,20 +186,32 @@ async def test_ten_minutes_without_a_broker_lose_metrics_alone_and_say_so(cluste
     assert json.loads(output.splitlines()[-1])["lost"] == lost > 0
 
 
-async def test_a_livekit_session_loses_nothing_while_its_broker_is_frozen_for_fifteen_seconds(cluster: Cluster) -> None:
-    await make_topic(cluster, "frozen")
-    session = livekit_session(cluster, "frozen", "--turns", "8", "--pause", "1.5")
+@pytest.mark.parametrize("outage", ["frozen", "killed"])
+async def test_a_livekit_session_loses_nothing_while_its_broker_is_frozen_or_killed(
+    cluster: Cluster, outage: str
+) -> None:
+    await make_topic(cluster, outage)
+    turns = 20 if outage == "killed" else 8
+    session = livekit_session(cluster, outage, "--turns", str(turns), "--pause", "1.5")
     time.sleep(5)  # noqa: ASYNC251 - the outage itself
-    cluster.proxy.change("left", Way.HOLE)
-    time.sleep(15)  # noqa: ASYNC251 - as above
-    cluster.proxy.change("left", Way.OPEN)
+    if outage == "killed":
+        cluster.nodes[0].take_down(signal.SIGKILL)
+        time.sleep(20)  # noqa: ASYNC251 - as above
+        assert cluster.nodes[0].attend()
+    else:
+        cluster.proxy.change("left", Way.HOLE)
+        time.sleep(15)  # noqa: ASYNC251 - as above
+        cluster.proxy.change("left", Way.OPEN)
     output, errors = session.communicate(timeout=patient(120))
     (figures,) = figures_of(subprocess.CompletedProcess([], session.returncode, output, errors)).values()
     assert (figures["lost"], figures["is_whole"]) == ({}, True)
-    (told,) = (await events(cluster, "frozen")).values()
+    if outage == "killed":
+        assert "callgauge: events cannot be sent to killed.pipecat.events" in errors
+    cluster.wait_until_it_answers()
+    (told,) = (await events(cluster, outage)).values()
     kinds = [event["data"]["kind"] for event in told if event["type"] == "speech_event"]
-    assert kinds.count("user_speech_stopped") == 8
-    assert kinds.count("bot_speech_stopped") == 7  # the model fails once
+    assert kinds.count("user_speech_stopped") == turns
+    assert kinds.count("bot_speech_stopped") == turns - 1  # the model fails once
     assert [told[0]["type"], told[-1]["type"]] == ["call_started", "call_ended"]
 
 

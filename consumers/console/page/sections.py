@@ -837,7 +837,7 @@ def _used(use: ServiceUse) -> str:
 
 
 def _cost(cost: float | None) -> str:
-    return "not known: no price" if cost is None else f"{cost:.6g}"
+    return "not known: no price" if cost is None else f"{cost:.6g} US dollars"
 
 
 # The timeline of a call: a lane for each speaker, overlaps, silences, tools, and links to the turns.

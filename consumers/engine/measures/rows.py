@@ -284,7 +284,7 @@ class TurnRecords:
             waited,
             self._stages.stages_of(heard, number),
             taking,
-            talk_of(turn, heard.sides, end_ms),
+            talk_of(turn, heard.sides, end_ms, is_cut_off=outcome is TurnOutcome.INTERRUPTED),
             self._transcripts.of_turn(live, number),
             self._ratings.of_turn(number),
             outcome,

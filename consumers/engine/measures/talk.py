@@ -274,19 +274,21 @@ _PACE_DIGITS = 1
 
 class Talk(NamedTuple):
     """Time for which each side was heard in a turn, in ms, and its number of words; None where unknown, and `GAPS` where a
-    start or an end of its sounds was lost.
+    start or an end of its sounds was lost. `written_words` are those of the whole answer, if it was cut off.
     """
 
     user_ms: int | None
     assistant_ms: int | None
     user_words: int | None
     assistant_words: int | None
+    written_words: int | None
 
     def fields(self) -> dict[str, Any]:
         """The fields of a `TurnTalk`."""
         return {
             "user": {"speech_ms": _known(self.user_ms, _NO_USER), "words": self.user_words},
             "assistant": {"speech_ms": _known(self.assistant_ms, _NO_ASSISTANT), "words": self.assistant_words},
+            "written_words": self.written_words,
         }
 
 
@@ -314,14 +316,16 @@ def word_count(text: str) -> int:
     return len(text.split())
 
 
-def talk_of(turn: HeardTurn, sides: HeardSides, end_ms: int | None) -> Talk:
-    """The talk of a turn; an open sound ends at `end_ms`, or is left out."""
+def talk_of(turn: HeardTurn, sides: HeardSides, end_ms: int | None, *, is_cut_off: bool) -> Talk:
+    """The talk of a turn, whose answer the caller cut off or not; an open sound ends at `end_ms`, or is left out."""
     user, assistant = turn.user.said(Purpose.TALK), turn.assistant.said(Purpose.TALK)
+    written = turn.assistant.said(Purpose.WRITTEN) if is_cut_off else ""
     return Talk(
         _heard_ms(turn.user, end_ms) if sides.user else None,
         _heard_ms(turn.assistant, end_ms) if sides.assistant else None,
         word_count(user) if user else None,
         word_count(assistant) if assistant else None,
+        word_count(written) if written else None,
     )
 
 

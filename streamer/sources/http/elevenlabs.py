@@ -20,6 +20,7 @@ from consumers.engine.limits import Limits
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import WebhookKind, WebhookOutcome
 from schemas.events.elevenlabs import RecordEntry
+from schemas.events.simulator import CONTROL_EVENTS
 from schemas.units import to_seconds
 from schemas.wire import MAX_INSTRUCTIONS_CHARS
 from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call, without_spans
@@ -109,7 +110,7 @@ def records_of_delivery(content: bytes, sender: Sender, oldest_ms: float = 0) ->
     records += _agent_records(conversation_id, tuple({**event, "is_from_record": True} for event in call.events[:-1]))
     last, is_whole = _fitting(call.events[-1])
     if last:
-        records += [_record_of(conversation_id, last, call.events[-1]["timestamp"])]
+        records += [_record(conversation_id, AGENT_RECORD, last, call.events[-1]["timestamp"])]
     if is_whole:
         told = [f"call {conversation_id}: {each}" for each in call.left_out[:MAX_TOLD_ENTRIES]]
         return Delivery(tuple(records), what="; ".join(told))
@@ -163,48 +164,31 @@ def _dated(record: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, 
 
 def _agent_records(conversation_id: str, events: tuple[dict[str, Any], ...]) -> Iterator[OutgoingRecord]:
     for number, event in enumerate(events[:MAX_EVENTS], 1):
-        yield outgoing(
-            "elevenlabs",
-            conversation_id,
-            compact_json(event),
-            name=agent_event_name(event),
-            event_id=f"{conversation_id}/{number}",
-            ce_source=CE_SOURCE,
-            time_ms=int(event["timestamp"]),
-            is_agent_event=True,
+        yield _record(
+            conversation_id, agent_event_name(event), compact_json(event), int(event["timestamp"]), str(number)
         )
-
-
-def _record_of(conversation_id: str, value: bytes, time_ms: int | None = None) -> OutgoingRecord:
-    return outgoing(
-        "elevenlabs",
-        conversation_id,
-        value,
-        name=AGENT_RECORD,
-        event_id=f"{conversation_id}/{AGENT_RECORD}",
-        ce_source=CE_SOURCE,
-        time_ms=time_ms,
-        is_agent_event=True,
-    )
 
 
 def _control(conversation_id: str, event: Mapping[str, Any]) -> OutgoingRecord:
     """An event about the call, on the topic of its others: so the labels come before what counts under them."""
-    name, value = str(event["type"]), compact_json({key: value for key, value in event.items() if value is not None})
+    known = {key: value for key, value in event.items() if value is not None}
+    return _record(conversation_id, str(event["type"]), compact_json(known), int(event["timestamp"]))
+
+
+def _record(
+    conversation_id: str, name: str, value: bytes, time_ms: int | None = None, event_id: str | None = None
+) -> OutgoingRecord:
     return outgoing(
-        "elevenlabs",
-        conversation_id,
-        value,
-        name=name,
-        event_id=f"{conversation_id}/{name}",
-        ce_source=CE_SOURCE,
-        time_ms=int(event["timestamp"]),
-    )
+        "elevenlabs", conversation_id, value, name=name, event_id=f"{conversation_id}/{event_id or name}",
+        ce_source=CE_SOURCE, time_ms=time_ms, is_agent_event=name not in CONTROL_EVENTS,
+    )  # fmt: skip
 
 
 def _unread(conversation_id: str, content: bytes, what: str) -> Delivery:
     """The body as it came, for the quarantine; the beginning of one that is too large for a record."""
-    return Delivery((_record_of(conversation_id, content[:MAX_VALUE_BYTES]),), WebhookOutcome.QUARANTINED, what)
+    return Delivery(
+        (_record(conversation_id, AGENT_RECORD, content[:MAX_VALUE_BYTES]),), WebhookOutcome.QUARANTINED, what
+    )
 
 
 # Verifies the signature of ElevenLabs' webhooks: `t=<unix seconds>,v0=<HMAC-SHA256 of "<t>.<body>" in hex>`. Pure.

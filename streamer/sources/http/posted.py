@@ -287,14 +287,14 @@ class Refusal(NamedTuple):
     """One event that is not accepted.
 
     Attributes:
-        place: Its line, or its place in the array, from 1.
+        line: Its line, or its place in the array, from 1.
         reason: The reason, from a closed set.
         what: The fault, in a few words.
         expected_and_seen: The expected content and the actual one, redacted.
         what_to_do: The remedy.
     """
 
-    place: int
+    line: int
     reason: RefusalReason
     what: str
     expected_and_seen: str
@@ -372,7 +372,7 @@ class Batches:
         if stream is None:
             return self._unknown_type(place, posted.event)
         if (foreign := self._foreign_tenant(event, sender)) is not None:
-            return foreign._replace(place=place)
+            return foreign._replace(line=place)
         if not self._senders.owns(sender, key):
             return _refusal(
                 place, RefusalReason.INVALID_EVENT, "the conversation is another tenant's",
@@ -589,7 +589,7 @@ class EventsRoute:
         if left_out:
             answer["left_out_events"] = left_out
         if refused:
-            answer["refused"] = [_shown(each) for each in refused[:MAX_SHOWN_REFUSALS]]
+            answer["refused"] = [each._asdict() for each in refused[:MAX_SHOWN_REFUSALS]]
         if misread:
             answer["not_understood"] = [
                 {"events": count, "what": what.what, "what_to_do": what.what_to_do}
@@ -625,16 +625,6 @@ def _text(value: bytes) -> str:
 
 def _cost(total_bytes: int) -> int:
     return min(MAX_EVENTS, 1 + total_bytes // BYTES_AN_EVENT)
-
-
-def _shown(refusal: Refusal) -> dict[str, object]:
-    return {
-        "line": refusal.place,
-        "reason": refusal.reason.value,
-        "what": refusal.what,
-        "expected_and_seen": refusal.expected_and_seen,
-        "what_to_do": refusal.what_to_do,
-    }
 
 
 def _retry(seconds: float) -> dict[str, str]:

@@ -726,13 +726,8 @@ def simulated_traffic(
     *,
     concurrent_calls: int,
     start_ms: int,
-    kind: CallKind | None = None,
     limit: int | None = None,
-    tenant: str | None = None,
-    environment: str | None = "simulated",
-    profile_of: ProfileOf = ALWAYS_AWKWARD,
-    agents: Collection[str] = AGENTS,
-    names_goals: bool = False,
+    **of_each_call: Any,
 ) -> Iterator[PlayedCall]:
     """Calls on a number of lines; each line calls again seconds after it hung up. Calls are made lazily, one by one.
 
@@ -740,13 +735,8 @@ def simulated_traffic(
         seed: Decides all calls.
         concurrent_calls: Number of lines; nearly all are busy after the ramp-up.
         start_ms: Epoch milliseconds of the first call.
-        kind: Kind of every call; None draws one for each.
         limit: Number of calls; None never ends.
-        tenant: Tenant in every `call_started`, if given.
-        environment: Environment in every `call_started`, if given.
-        profile_of: How well the agents do.
-        agents: The agents that callers may reach.
-        names_goals: Whether each `call_started` names the goal set of its agent.
+        of_each_call: Further arguments of `simulate_call`.
 
     Yields:
         Calls in the order in which they start.
@@ -758,10 +748,7 @@ def simulated_traffic(
     lines_free_ms = [start_ms + line * spacing_ms for line in range(concurrent_calls)]  # ascending: already a heap
     for _ in itertools.count() if limit is None else range(limit):
         begin_ms = lines_free_ms[0]
-        simulated = simulate_call(
-            rng.getrandbits(40), start_ms=begin_ms, kind=kind, tenant=tenant, environment=environment,
-            profile_of=profile_of, agents=agents, names_goals=names_goals,
-        )  # fmt: skip
+        simulated = simulate_call(rng.getrandbits(40), start_ms=begin_ms, **of_each_call)
         events = tuple(simulated.wire_events())
         heapq.heapreplace(lines_free_ms, events[-1].arrival_ms + rng.randint(_PAUSE_MIN_MS, _PAUSE_MAX_MS))
         yield PlayedCall(simulated.call.conversation_id, events, start_offset_ms=begin_ms - start_ms)

@@ -325,7 +325,7 @@ def test_what_the_models_used_and_the_framework_notes_is_told() -> None:
     records = with_changed(call, CallValues, uses=uses, notes=notes, cost=cost)
     text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
     assert (
-        "Models and notes Service Provider Model Used Cost LLM OpenAI gpt-4o 200,000 input tokens 0.5 "
+        "Models and notes Service Provider Model Used Cost LLM OpenAI gpt-4o 200,000 input tokens 0.5 US dollars "
         "STT not known not known 12.5 audio seconds not known: no price Cost of the call not known: no price "
         "Turn 1 : the answer was cut off: the agent's own code did it "
         "Turn 1 : what looked like an interruption was none: the agent went on desk handed the call to another one"

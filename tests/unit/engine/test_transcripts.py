@@ -138,6 +138,8 @@ def test_a_barge_in_cuts_the_message_and_keeps_what_was_written(feed: Transcript
         ("There are many seats", "There are many seats on the first and the last flight.")
     ]
     assert not any("[" in (turn["message"] or "") for turn in turns), "EVA's labels are not in it"
+    talks = [feed.turn_values(turn).talk for turn in (1, 2)]
+    assert [(talk.assistant.words, talk.written_words) for talk in talks if talk] == [(4, 11), (1, None)]
 
 
 def _spoken_at(start_s: float | None = None, end_s: float = inf) -> BotTurn:

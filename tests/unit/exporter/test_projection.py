@@ -440,7 +440,7 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     ("what an agent cost", call(uses=USES[:1], cost=Scored(value=0.5)), [
         Counted("callgauge_agent_usage_total", (*WHO, "input_tokens"), 80),
         Counted("callgauge_agent_usage_total", (*WHO, "output_tokens"), 9),
-        Counted("callgauge_agent_cost_total", WHO, 0.5),
+        Observed("callgauge_call_cost_dollars", WHO, 0.5),
     ]),
     ("a call closes", closed(CloseReason.IDLE), [
         Counted("callgauge_calls_ended_total", (*WHO, "idle")), Observed("callgauge_call_turns", WHO, 3)

@@ -62,9 +62,10 @@ def test_every_word_of_the_closed_sets_is_used() -> None:
         "pipeline progress reason role route source speaker stage state step tenant tool topic type version"
     )
     assert ", ".join(sorted({metric.unit for metric in METRICS})) == (
-        "bytes, calls, dead airs, deliveries, elements, events, fields, files, handoffs, hits, info, interruptions, messages, money, "
-        "pages, partitions, polls, questions, ratio, records, requests, restarts, revisions, scores, seconds, stages, stalls, steps, "
-        "subgoals, tokens, tool calls, turns, unix seconds, values, verdicts, words, words per minute, writes"
+        "bytes, calls, dead airs, deliveries, dollars, elements, events, fields, files, handoffs, hits, info, interruptions, "
+        "messages, money, pages, partitions, polls, questions, ratio, records, requests, restarts, revisions, scores, seconds, "
+        "stages, stalls, steps, subgoals, tokens, tool calls, turns, unix seconds, values, verdicts, words, words per minute, "
+        "writes"
     )
     assert {metric.role for metric in METRICS} == set(get_args(Role))
 

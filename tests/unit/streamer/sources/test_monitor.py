@@ -207,8 +207,8 @@ def fed(call: Call) -> Feed:
     """The evaluator after the records of a call that is over."""
     feed = Feed()
     for record, event in zip(call.writer.records, call.writer.events, strict=True):
-        stream = "audit" if record.source is InputSource.AUDIT else "user_sim"
-        feed.send(stream, event, event["timestamp"] - FEED_T0_MS, envelope=read_envelope(record.headers))
+        assert record.source is InputSource.ELEVENLABS, "in one topic the labels come first"
+        feed.send("user_sim", event, event["timestamp"] - FEED_T0_MS, envelope=read_envelope(record.headers))
     feed.advance(3_600_000)
     return feed
 

@@ -228,35 +228,6 @@ def test_a_crash_repeats_events_under_the_same_identity_and_loses_none(tail: Tai
     assert all(by_identity[event.source, event.sequence] == event.value for _, event in words)
 
 
-def test_a_rotated_log_goes_on_where_it_was(tail: Tail, record: Path) -> None:
-    append(record / LOG, lines(word(1)))
-    tail.look()
-    append(record / LOG, lines(word(2)))
-    (record / LOG).rename(record / f"{LOG}.1")
-    tail.look()
-    append(record / LOG, lines(word(3)))
-    tail.restart()
-    tail.look(2)
-    assert tail.sent.values("1", "pipecat") == [word(1), word(2), word(3)]
-    assert len(set(tail.sent.identities)) == len(tail.sent.events)
-    assert tail.said == []
-
-
-@pytest.mark.parametrize(("before", "more"), [(1, 7), (9, 1)])
-def test_a_rotated_log_is_read_to_its_end_before_the_new_one_however_short(
-    tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch, before: int, more: int
-) -> None:
-    monkeypatch.setattr(module, "LINES_AT_A_TIME", 3)
-    append(record / LOG, lines(*map(word, range(before))))
-    tail.look(4)
-    append(record / LOG, lines(*map(word, range(before, before + more))))
-    (record / LOG).rename(record / f"{LOG}.1")
-    append(record / LOG, lines(word(before + more)))
-    tail.look(6)
-    assert tail.sent.values("1", "pipecat") == [*map(word, range(before + more + 1))]
-    assert tail.said == []
-
-
 @pytest.mark.parametrize("is_over", [False, True])
 def test_a_short_file_in_the_place_of_a_long_one_is_another_one_when_nobody_writes_any_more(
     tail: Tail, record: Path, *, is_over: bool
@@ -269,18 +240,6 @@ def test_a_short_file_in_the_place_of_a_long_one_is_another_one_when_nobody_writ
     tail.look(4)
     assert tail.sent.values("1", "pipecat")[9:] == ([word(10)] if is_over else [])
     assert ["another file has taken its place" in sentence for sentence in tail.said] == [True] * is_over
-
-
-def test_of_several_rotated_logs_the_one_that_was_read_goes_on(tail: Tail, record: Path) -> None:
-    append(record / LOG, lines(word(1)))
-    tail.look()
-    append(record / LOG, lines(word(2)))
-    (record / LOG).rename(record / f"{LOG}.2")
-    append(record / f"{LOG}.1", lines(word(7), word(8)))  # of another writer, and before ours by name
-    append(record / LOG, lines(word(3)))
-    tail.look(2)
-    assert tail.sent.values("1", "pipecat") == [word(1), word(2), word(3)]
-    assert tail.said == []
 
 
 @pytest.mark.parametrize(("first", "then"), [((1,), (5, 6)), ((1, 2), (1, 5, 6))])
