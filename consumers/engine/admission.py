@@ -99,14 +99,8 @@ def admit(
         return _undecodable(record)
     value: bytes | None = record.value
     key: bytes | None = record.key
-    conversation_id = None if not key or len(key) > MAX_NAME_CHARS else _text_of(key)
-    if key is None or conversation_id is None:
-        seen = "no key" if not key else f"a key of {len(key)} bytes"
-        return _refused(
-            record, RefusalReason.EMPTY_KEY, "the record has no usable key",
-            f"expected the conversation id of 1 to {MAX_NAME_CHARS} bytes in UTF-8, saw {seen}",
-            "Set the Kafka key to the conversation id in the producer.",
-        )  # fmt: skip
+    if not key or len(key) > MAX_NAME_CHARS:
+        return _without_key(record, f"a key of {len(key)} bytes" if key else "no key")
     if value is None or len(value) > limits.max_record_bytes:
         if value is None:
             return _refused(record, RefusalReason.UNDECODABLE, "the record has no value", "expected one JSON object",
@@ -118,7 +112,9 @@ def admit(
         )  # fmt: skip
     envelope = read_envelope(record.headers) if record.headers else None
     try:
-        event = decode(source, value, envelope)
+        event, conversation_id = decode(source, value, envelope), key.decode()
+    except UnicodeDecodeError:  # with replaced bytes, the calls of two such keys would become one
+        return _without_key(record, f"{key[:MAX_SHOWN_CHARS]!r}")
     except StructuredModeError as found:
         inside = _InBinaryMode(
             record.topic, record.partition, record.offset, record.timestamp, key, found.value, found.headers
@@ -144,18 +140,18 @@ def admit(
     return Arrival(source, record.offset, broker_time_ms, conversation_id, event, value, envelope)
 
 
-def _text_of(key: bytes) -> str | None:
-    """The conversation id that a key is; None if it is no UTF-8. With replaced bytes, two calls would become one."""
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        return None
-
-
 def _remedy_for_time(time_ms: float) -> str:
     if FIRST_SECONDS <= time_ms < FIRST_MS:
         return f"This looks like seconds: send milliseconds since 1970, here {int(time_ms * MS_PER_SECOND)}."
     return "Check the producer's clock and unit, or raise max_event_time_skew_ms to take recorded calls as they are."
+
+
+def _without_key(record: BrokerRecord, seen: str) -> QuarantineRecord:
+    return _refused(
+        record, RefusalReason.EMPTY_KEY, "the record has no usable key",
+        f"expected the conversation id of 1 to {MAX_NAME_CHARS} bytes in UTF-8, saw {seen}",
+        "Set the Kafka key to the conversation id in the producer.",
+    )  # fmt: skip
 
 
 def _undecodable(record: UndecodableRecord) -> QuarantineRecord:
