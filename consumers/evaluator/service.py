@@ -13,7 +13,7 @@ import structlog
 from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.errors import KafkaError, ProducerFenced
+from aiokafka.errors import IllegalOperation, KafkaError, ProducerFenced
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
@@ -278,7 +278,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             except FencedError as error:
                 why = str(error)
                 self._instruments.inc("callgauge_partitions_fenced_total", (), len(numbers))
-            except ProducerFenced:
+            except (ProducerFenced, IllegalOperation):  # the latter where its transaction ended between two records
                 why = "another process claimed them at the same moment"
             takeovers = 1 if time.monotonic() - began > STEADY_SECONDS else takeovers + 1
             if takeovers >= MAX_TAKEOVERS:

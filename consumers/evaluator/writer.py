@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, assert_never
 import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
+    IllegalOperation,
     KafkaError,
     MessageSizeTooLargeError,
     OutOfOrderSequenceNumber,
@@ -522,7 +523,7 @@ class Writer:
                 self._idle.clear()
                 try:
                     await self._write(decided)
-                except (ProducerFenced, OutOfOrderSequenceNumber) as error:
+                except (ProducerFenced, OutOfOrderSequenceNumber, IllegalOperation) as error:
                     raise FencedError(f"another evaluator writes {_named(_numbers(decided))} now") from error
                 except KafkaError as error:
                     raise self._broken(_numbers(decided), str(error) or type(error).__name__) from error

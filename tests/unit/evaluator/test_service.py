@@ -5,7 +5,7 @@ import time
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import CommitFailedError, KafkaConnectionError, ProducerFenced
+from aiokafka.errors import CommitFailedError, IllegalOperation, KafkaConnectionError, ProducerFenced
 from structlog.testing import capture_logs
 
 from consumers.evaluator import recovery as replay
@@ -274,9 +274,12 @@ async def test_fenced_partitions_are_taken_over_again_unless_the_group_gives_the
     assert (shell.takeover.begun, shell.writers[-1].numbers) == (3, [1])
 
 
-async def test_a_claim_that_another_one_overtakes_is_made_again(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ProducerFenced(), IllegalOperation("not in transaction")])
+async def test_a_claim_that_another_one_overtakes_is_made_again(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 0)
-    shell.takeover.error = ProducerFenced()
+    shell.takeover.error = error
     shell.takeover.gate.clear()
     await shell.assigned(0)
     polled_before = shell.polled(4)

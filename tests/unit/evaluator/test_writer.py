@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 from aiokafka.errors import (
+    IllegalOperation,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -353,7 +354,7 @@ async def test_nothing_is_written_and_nothing_counted_before_the_commit(writing:
 
 
 @pytest.mark.parametrize("where", ["begin", "send", "acknowledge", "commit"])
-@pytest.mark.parametrize("error", [ProducerFenced(), OutOfOrderSequenceNumber()])
+@pytest.mark.parametrize("error", [ProducerFenced(), OutOfOrderSequenceNumber(), IllegalOperation()])
 async def test_who_is_fenced_off_has_written_nothing(writing: Writing, where: str, error: KafkaError) -> None:
     await writing.start()
     writing.producer.errors[where] = error
