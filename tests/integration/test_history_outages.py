@@ -90,7 +90,9 @@ async def test_after_an_outage_history_is_whole_and_the_others_did_not_notice(
     folder, calls = tmp_path / "history", some_calls(tmp_path / "calls.jsonl", 0, count)
     history = environment | {"CALLGAUGE_HISTORY__FOLDER": str(folder)}
     with (
-        disk(folder, DISK_BYTES + count * DISK_BYTES_OF_CALL) if fault is disk_full else contextmanager(lambda: iter([None]))(),
+        disk(folder, DISK_BYTES + count * DISK_BYTES_OF_CALL)
+        if fault is disk_full
+        else contextmanager(lambda: iter([None]))(),
         started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as evaluator,
         started(tmp_path / "history.log", "run", "--roles", "history", **history) as role,
     ):

@@ -107,8 +107,8 @@ async def test_what_counts_of_a_call_counts_under_its_agent(service: Ingest) -> 
     ]
     for number in range(CALLS):
         for name, stream, events in (("bot", {}, [failed]), ("log", {"stream": "audit"}, used)):
-            start = {"type": "call_started", "agent": "desk", **stream}
-            whole = [start, *events, {"type": "call_ended", **stream}]
+            start: dict[str, Any] = {"type": "call_started", "agent": "desk", **stream}
+            whole: list[dict[str, Any]] = [start, *events, {"type": "call_ended", **stream}]
             service.events([{"conversation_id": f"{name}{number}", "timestamp": now_ms, **event} for event in whole])
     wait_for("the calls to close", lambda: total(service.metrics, "callgauge_calls_ended_total") == 2 * CALLS, 60)
     for metric in ("callgauge_calls_with_agent_errors_total", "callgauge_tool_calls_total"):

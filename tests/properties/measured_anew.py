@@ -208,6 +208,7 @@ def _parts(
     heard, error = live.heard(), None
     said = heard.turn(turn)
     assert said is not None
+    outcome = outcome_of(call, turn, view, is_over=is_over)
     if view.recorded_ms is not None and view.heard_ms is not None:
         error_ms = round(view.heard_ms - view.recorded_ms, MS_DIGITS)
         error = {"error_ms": error_ms, "estimated_ms": view.heard_ms, "recorded_ms": view.recorded_ms}
@@ -217,9 +218,9 @@ def _parts(
         "source": view.source,
         "stages": [stage.fields() for stage in stages_anew(call).stages_of(heard, turn)],
         "turn_taking": taking_fields(taking),
-        "talk": talk_of(said, heard.sides, end_ms).fields(),
+        "talk": talk_of(said, heard.sides, end_ms, is_cut_off=outcome == "interrupted").fields(),
         "estimate_error": error,
-        "outcome": outcome_of(call, turn, view, is_over=is_over),
+        "outcome": outcome,
         "after_tools_ms": after_tools_of(said, view),
         **errors.fields(),
     }

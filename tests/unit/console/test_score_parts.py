@@ -59,7 +59,7 @@ def test_each_value_of_a_turn_has_a_name_of_its_own() -> None:
     assert parts["estimate_error_ms"].result == Scored(value=-850.0)
     assert parts["estimate_error_ms"].fields == {"estimated_ms": 1_150.0, "recorded_ms": 2_000.0}
     assert parts["conciseness"].result == NOT_KNOWN
-    assert (parts["talk"].result, parts["talk"].fields) == (None, {"user": talk.user, "assistant": talk.assistant})
+    assert (parts["talk"].result, parts["talk"].fields) == (None, dict(talk))
     assert len(parts["stages"].fields["stages"]) == 2
     assert parts.keys() == {LATENCY, "turn_taking", "talk", "estimate_error_ms", "conciseness", "stages"}
 
