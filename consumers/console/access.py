@@ -62,8 +62,8 @@ class Access:
         return "anybody" if self.is_open and self._is_ours(request) else None
 
     def author_of(self, request: Request, given: str = "") -> str | None:
-        """Who says something of a call: the user that the proxy names, otherwise the name that the person gives. None where nobody may,
-        because nothing keeps strangers out.
+        """Returns the author of a label or note: the user that the proxy names, otherwise the name in the form. None if strangers can
+        read this console, because then nobody may write.
         """
         if self._user_header is not None and request.headers.get(self._user_header):
             return self.user_of(request)

@@ -391,7 +391,7 @@ class ConsoleSite:
             return _html(pages.call_page(site, conversation_id, boxes, span_ms=None, author=author))
 
     def _author_of(self, request: Request, given: str = "") -> str | None:
-        """Who may say something of a call; None for nobody: notes are words, so they are hidden where words are."""
+        """Returns who writes a label or note, or None if nobody may. Where the console hides words, it hides notes too."""
         return self._access.author_of(request, given) if self._annotate is not None and self._settings.words else None
 
     async def _say(self, request: Request) -> Response:
@@ -561,7 +561,7 @@ class ConsoleSite:
         return min((record.caused_at_ms for record in records), default=None)
 
     async def _said_of(self, conversation_id: str) -> Sequence[Annotation]:
-        """What people say of a call, as far as there is a history, and what they said here.
+        """Returns the labels and notes of a call: those in history, if there is one, and those that this console wrote.
 
         Raises:
             _UnansweredError: It was deleted on request.

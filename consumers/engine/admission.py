@@ -148,10 +148,12 @@ def _remedy_for_time(time_ms: float) -> str:
 
 def _without_key(record: BrokerRecord, seen: str) -> QuarantineRecord:
     return _refused(
-        record, RefusalReason.EMPTY_KEY, "the record has no usable key",
+        record,
+        RefusalReason.EMPTY_KEY,
+        "the record has no usable key",
         f"expected the conversation id of 1 to {MAX_NAME_CHARS} bytes in UTF-8, saw {seen}",
         "Set the Kafka key to the conversation id in the producer.",
-    )  # fmt: skip
+    )
 
 
 def _undecodable(record: UndecodableRecord) -> QuarantineRecord:

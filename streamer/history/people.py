@@ -72,9 +72,16 @@ def annotation(
 
 
 async def annotate(
-    kafka: KafkaSettings, redactor: Redactor, conversation_id: str, by: str, label: str | None, note: str | None, labels: CallLabels,
-    *, withdraws: bool,
-) -> Annotation:  # fmt: skip
+    kafka: KafkaSettings,
+    redactor: Redactor,
+    conversation_id: str,
+    by: str,
+    label: str | None,
+    note: str | None,
+    labels: CallLabels,
+    *,
+    withdraws: bool,
+) -> Annotation:
     """Writes what a person says of a call now to the topic, and returns it.
 
     Raises:

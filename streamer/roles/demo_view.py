@@ -64,7 +64,7 @@ class News:
 
 
 def _news(record: AnyScoreRecord) -> tuple[str, str] | None:
-    """What a record says that is of note, once, and its colour."""
+    """Returns the news in a record and its colour, or None. Each piece of news comes from one record only."""
     match record:
         case VoiceToVoiceLatency(turn=int(turn), result=Scored(value=latency_ms), is_first=True) if (
             latency_ms > SLOW_MS

@@ -179,9 +179,15 @@ def _record(
     conversation_id: str, name: str, value: bytes, time_ms: int | None = None, event_id: str | None = None
 ) -> OutgoingRecord:
     return outgoing(
-        "elevenlabs", conversation_id, value, name=name, event_id=f"{conversation_id}/{event_id or name}",
-        ce_source=CE_SOURCE, time_ms=time_ms, is_agent_event=name not in CONTROL_EVENTS,
-    )  # fmt: skip
+        "elevenlabs",
+        conversation_id,
+        value,
+        name=name,
+        event_id=f"{conversation_id}/{event_id or name}",
+        ce_source=CE_SOURCE,
+        time_ms=time_ms,
+        is_agent_event=name not in CONTROL_EVENTS,
+    )
 
 
 def _unread(conversation_id: str, content: bytes, what: str) -> Delivery:
