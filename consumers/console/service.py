@@ -40,7 +40,7 @@ MAX_BATCH_RECORDS: Final = 500
 """Score records of one poll: some ten milliseconds, between which pages are answered."""
 TICK_SECONDS: Final = 0.5
 """Least time from one state of the page of running calls to the next."""
-TICK_SHARE: Final = 0.1
+TICK_SHARE: Final = 0.03
 """Share of a processor that bringing these pages up to date may take; with many calls it is done less often."""
 IDLE_TICK_SECONDS: Final = 5.0
 """The same while nobody looks: the moving lines go on."""
@@ -244,8 +244,9 @@ class ConsoleRole:
                 self._moved_at = time.monotonic()
                 self._fault = None
                 for tp, records in polled.items():
-                    for record in records:
-                        self._take(tp, record)
+                    read = [record.value for record in records if self._take(tp, record)]
+                    if self.ready.is_set():
+                        self._site.take(read)
                     self._next[tp] = records[-1].offset + 1
                 await asyncio.sleep(0)
                 if behind:  # by position, not by record: a transaction's marker has an offset and is no record
@@ -288,17 +289,17 @@ class ConsoleRole:
             consumer.seek(tp, at.offset if at else ends[tp])
         return ends
 
-    def _take(self, tp: TopicPartition, record: Any) -> None:
+    def _take(self, tp: TopicPartition, record: Any) -> bool:
+        """Whether it is a score record."""
         if not isinstance(record.value, bytes):  # a mark of an evaluator, or a record that the client cannot decode
-            return
+            return False
         try:
             score = SHOWN_RECORD.validate_json(record.value)
         except ValidationError:
             self._fleet.unreadable += 1
-            return
+            return False
         self._fleet.fold(score, tp.partition, record.offset)
-        if self.ready.is_set():
-            self._site.take(record.value)
+        return True
 
     async def _tick(self) -> None:
         due_at, idle_until = 0.0, 0.0

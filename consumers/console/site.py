@@ -6,7 +6,7 @@ import hashlib
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from operator import attrgetter
@@ -150,9 +150,10 @@ class _Ring:
         self._records: deque[tuple[int, bytes]] = deque(maxlen=MAX_RING)
         self._has_news = asyncio.Event()
 
-    def put(self, value: bytes, now_ms: int) -> None:
-        self._records.append((now_ms, b" ".join(value.splitlines())))  # a line break would end the field of the stream
-        self.next += 1
+    def put(self, values: Iterable[bytes], now_ms: int) -> None:
+        for value in values:
+            self._records.append((now_ms, b" ".join(value.splitlines())))  # a line break would end the field of the stream
+            self.next += 1
         while self._records and self._records[0][0] < now_ms - RING_MS:
             self._records.popleft()
         self._has_news.set()
@@ -270,9 +271,9 @@ class ConsoleSite:
         ]
         return [Mount("/", app=_Secured(Router(routes, redirect_slashes=False)))]
 
-    def take(self, value: bytes) -> None:
-        """Takes in one record of `scores` for readers of the stream."""
-        self._ring.put(value, wall_clock_ms())
+    def take(self, values: Sequence[bytes]) -> None:
+        """Takes in records of `scores` for readers of the stream."""
+        self._ring.put(values, wall_clock_ms())
 
     async def tick(self) -> float:
         """Brings the pages of running calls up to date, and answers requests between them; returns the seconds that it took."""

@@ -1,6 +1,6 @@
 """A call as its records of `scores` show it, the newest of each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter
@@ -11,7 +11,6 @@ from schemas.scores.records import (
     AgentErrorsFact,
     AnyScoreRecord,
     CallLabels,
-    CallRecord,
     CallStartedFact,
     CallValues,
     ClosedFact,
@@ -21,7 +20,7 @@ from schemas.scores.records import (
     ProgressScore,
     Result,
     Scored,
-    StageLatency,
+    ScoreModel,
     StallFact,
     SubgoalScore,
     ToolUseFact,
@@ -36,15 +35,33 @@ Subject = tuple[str, int | None, int]
 """Name, turn and index of a record. A higher revision of the same subject replaces a lower one."""
 
 
-class ShownTurn(CallRecord):
-    """The part of a `TurnValues` that the view shows: reading the rest takes five times as long."""
+class _ShownPart(ScoreModel):
+    """What the view reads of every record."""
+
+    conversation_id: str
+    turn: int | None = None
+    index: int = 0
+    revision: int
+    caused_at_ms: int
+    labels: CallLabels
+
+
+class ShownStage(ScoreModel):
+    """The part of a `StageLatency` that the view shows."""
+
+    stage: Stage
+    latency_ms: float
+
+
+class ShownTurn(_ShownPart):
+    """The part of a `TurnValues` that the view shows: reading the rest takes six times as long."""
 
     name: Literal["turn"]
-    stages: tuple[StageLatency, ...] = ()
+    stages: tuple[ShownStage, ...] = ()
     is_withdrawn: bool = False
 
 
-class ShownCallValues(CallRecord):
+class ShownCallValues(_ShownPart):
     """The part of a `CallValues` that the view shows."""
 
     name: Literal["call"]
@@ -81,12 +98,14 @@ def is_withdrawn(record: ShownRecord) -> bool:
 
     A latency is withdrawn whenever it has no value; the record of its turn has the reason.
     """
-    if isinstance(record, VoiceToVoiceLatency):
-        return not isinstance(record.result, Scored)
-    result = getattr(record, "result", None)
-    if isinstance(result, Unscored):
-        return result.reason is UnscoredReason.WITHDRAWN
-    return bool(getattr(record, "is_withdrawn", False))
+    match record:
+        case VoiceToVoiceLatency():
+            return not isinstance(record.result, Scored)
+        case SubgoalScore() | ProgressScore():
+            return isinstance(record.result, Unscored) and record.result.reason is UnscoredReason.WITHDRAWN
+        case TurnValues() | ShownTurn() | InterruptionFact() | ToolUseFact():
+            return record.is_withdrawn
+    return False
 
 
 # The view of one call as it is now, folded record by record from `scores`: the state behind tables and pages of
@@ -311,12 +330,18 @@ class CallView(NamedTuple):
         return self.labels.agent
 
 
-class _TurnSubject(NamedTuple):
-    """Subject of a record of a turn. The oldest turns sort first."""
+class _Place(NamedTuple):
+    """Turn and index of a record. The oldest turns sort first."""
 
     turn: int
-    name: str
     number: int
+
+
+class _Answer(NamedTuple):
+    """The latency of one answer, and when it was known."""
+
+    latency: MeasuredLatency
+    known_ms: int
 
 
 class _Silence(NamedTuple):
@@ -339,8 +364,7 @@ class _Newest(NamedTuple):
 
     revision: int
     is_withdrawn: bool
-    caused_at_ms: int
-    shown: MeasuredLatency | SlowestStage | _Silence | _ToolUse | None
+    shown: _Answer | SlowestStage | _Silence | _ToolUse | None
 
 
 class CallFold:
@@ -361,21 +385,39 @@ class CallFold:
         self._labels_rank = _labels_rank(first)
         self._goals = CallGoals()
         self._stalled_since: int | None = None
-        self._newest: dict[_TurnSubject, _Newest] = {}
+        self._newest: dict[str, dict[_Place, _Newest]] = {}
         self._is_over = False
         self._started: CallStartedFact | None = None
         self._errors: AgentErrorsFact | None = None
         self._view: CallView | None = None
         self.fold(first)
 
-    def fold(self, record: ShownRecord) -> None:
-        """Takes in one record of this call, in any order and any number of times."""
-        self._view = None
+    def fold(self, record: ShownRecord) -> bool:
+        """Takes in one record of this call, in any order and any number of times.
+
+        Returns:
+            Whether the view can differ by more than the times of its first and its last record.
+        """
         self.first_seen_ms = min(self.first_seen_ms, record.caused_at_ms)
         self.changed_ms = max(self.changed_ms, record.caused_at_ms)
+        is_news = self._take(record)
+        if is_news:
+            self._view = None
+        elif self._view is not None:
+            self._view = self._view._replace(first_seen_ms=self.first_seen_ms, changed_ms=self.changed_ms)
+        return is_news
+
+    def view(self) -> CallView:
+        """Returns the call as it looks now."""
+        if self._view is None:
+            self._view = self._viewed()
+        return self._view
+
+    def _take(self, record: ShownRecord) -> bool:
+        has_news = False
         if (rank := _labels_rank(record)) >= self._labels_rank:
+            has_news = rank[2] != self._labels_rank[2]
             self._labels, self._labels_rank = record.labels, rank
-        self._goals = self._goals.after(record)
         match record:
             case CallStartedFact():
                 if self._started is None or self._started.revision <= record.revision:
@@ -390,34 +432,35 @@ class CallFold:
                     self._errors = record
             case CallValues() | ShownCallValues():
                 self._is_over = self._is_over or record.is_over
-            case _ if record.turn is not None:
-                self._fold_turn(record, record.turn)
+            case _:
+                before, self._goals = self._goals, self._goals.after(record)
+                has_news |= self._goals is not before
+                return (record.turn is not None and self._take_of_turn(record, record.turn)) or has_news
+        return True
 
-    def view(self) -> CallView:
-        """Returns the call as it looks now."""
-        if self._view is None:
-            self._view = self._viewed()
-        return self._view
+    def _take_of_turn(self, record: ShownRecord, turn: int) -> bool:
+        newest, place = self._newest.setdefault(record.name, {}), _Place(turn, record.index)
+        last = newest.get(place)
+        if last is not None and last.revision > record.revision:
+            return False
+        newest[place] = _Newest(record.revision, is_withdrawn(record), _shown(record, turn))
+        if last is None and sum(map(len, self._newest.values())) > MAX_SUBJECTS:
+            oldest, name = min((min(each), name) for name, each in self._newest.items() if each)
+            del self._newest[name][oldest]
+        return last is None or last[1:] != newest[place][1:]
+
+    def _there(self, name: str) -> list[tuple[_Place, _Newest]]:
+        """The subjects with this name that are not withdrawn, in order."""
+        return sorted(each for each in self._newest.get(name, {}).items() if not each[1].is_withdrawn)
 
     def _viewed(self) -> CallView:
-        there = [each for each in sorted(self._newest.items()) if not each[1].is_withdrawn]
-        names = [subject.name for subject, _ in there]
-        latency: MeasuredLatency | None = None
-        stages: list[SlowestStage] = []
-        silences: list[_Silence] = []
-        uses: list[_ToolUse] = []
-        for _, each in there:  # one pass: a page of thousands of calls asks for a thousand views a second
-            match each.shown:
-                case None:
-                    pass
-                case MeasuredLatency():
-                    latency = each.shown
-                case SlowestStage():
-                    stages.append(each.shown)
-                case _Silence():
-                    silences.append(each.shown)
-                case _ToolUse():
-                    uses.append(each.shown)
+        turns = [place.turn for kind in self._newest.values() for place, each in kind.items() if not each.is_withdrawn]
+        turn = max(turns, default=None)
+        answers = [each.shown for _, each in self._there("voice_to_voice_latency_ms") if isinstance(each.shown, _Answer)]
+        silences = [each.shown for _, each in self._there("dead_air") if isinstance(each.shown, _Silence)]
+        uses = [each.shown for _, each in self._there("tool_call") if isinstance(each.shown, _ToolUse)]
+        by_user, by_assistant = ([place.turn for place, _ in self._there(name)] for name in _INTERRUPTIONS)
+        latency = answers[-1].latency if answers else None
         judged = self._goals.newest
         is_stalled = self._is_stalled()
         is_over = self._is_over or self.closed is not None
@@ -426,18 +469,18 @@ class CallFold:
             labels=self._labels,
             first_seen_ms=self.first_seen_ms,
             changed_ms=self.changed_ms,
-            turn=there[-1][0].turn if there else None,
+            turn=turn,
             latency=latency,
-            user_interruptions=names.count("interruption_by_user"),
-            assistant_interruptions=names.count("interruption_by_assistant"),
-            dead_airs=names.count("dead_air"),
-            tool_calls=names.count("tool_call"),
+            user_interruptions=len(by_user),
+            assistant_interruptions=len(by_assistant),
+            dead_airs=len(silences),
+            tool_calls=len(uses),
             goals=None if judged is None else GoalsReached(judged.reached, judged.missing, self._goals.subgoals),
             is_stalled=is_stalled,
             closed=self.closed,
-            wait=None if is_over or not silences else _wait(there, silences),
-            slowest_stage=next((each for each in stages if latency and each.turn == latency.turn), None),
-            interrupted_turns=tuple(subject.turn for subject, _ in there if subject.name in _INTERRUPTIONS),
+            wait=None if is_over or turn is None else _wait(max(0, turn), answers, silences),
+            slowest_stage=None if latency is None else self._slowest_stage(latency.turn),
+            interrupted_turns=tuple(sorted(by_user + by_assistant)),
             dead_air_turns=tuple(each.turn for each in silences),
             failing_tools=_failing(uses),
             stalled_since=self._stalled_since if is_stalled else None,
@@ -448,32 +491,27 @@ class CallFold:
             version=None if self._started is None else self._started.version,
         )
 
-    def _fold_turn(self, record: ShownRecord, turn: int) -> None:
-        subject = _TurnSubject(turn, record.name, record.index)
-        last = self._newest.get(subject)
-        if last is not None and last.revision > record.revision:
-            return
-        self._newest[subject] = _Newest(
-            record.revision, is_withdrawn(record), record.caused_at_ms, _shown(record, turn)
-        )
-        if len(self._newest) > MAX_SUBJECTS:
-            del self._newest[min(self._newest)]
+    def _slowest_stage(self, turn: int) -> SlowestStage | None:
+        values = self._newest.get("turn", {}).get(_Place(turn, 0))
+        if values is None or values.is_withdrawn or not isinstance(values.shown, SlowestStage):
+            return None
+        return values.shown
 
     def _is_stalled(self) -> bool:
         since = self._stalled_since
         return self.closed is None and since is not None and self._goals.reached == self._goals.had_reached(since)
 
 
-_INTERRUPTIONS: Final = frozenset({"interruption_by_user", "interruption_by_assistant"})
+_INTERRUPTIONS: Final = ("interruption_by_user", "interruption_by_assistant")
 _INSIDE_STAGES: Final = frozenset({Stage.VOICE_TO_VOICE, Stage.FIRST_SPEECH, Stage.LLM_LAST_SENTENCE})
 """Stages that explain no wait: they are the wait itself, or go on after the answer has begun."""
 
 
-def _shown(record: ShownRecord, turn: int) -> MeasuredLatency | SlowestStage | _Silence | _ToolUse | None:
+def _shown(record: ShownRecord, turn: int) -> _Answer | SlowestStage | _Silence | _ToolUse | None:
     """Returns the part of a turn's record that the view shows."""
     match record:
         case VoiceToVoiceLatency(result=Scored(value=latency_ms)):
-            return MeasuredLatency(turn, latency_ms, record.anchor)
+            return _Answer(MeasuredLatency(turn, latency_ms, record.anchor), record.caused_at_ms)
         case TurnValues() | ShownTurn():
             stages = [each for each in record.stages if each.stage not in _INSIDE_STAGES]
             slowest = max(stages, key=lambda each: each.latency_ms, default=None)
@@ -486,15 +524,11 @@ def _shown(record: ShownRecord, turn: int) -> MeasuredLatency | SlowestStage | _
     return None
 
 
-def _wait(there: Sequence[tuple[_TurnSubject, _Newest]], silences: Iterable[_Silence]) -> Wait | None:
+def _wait(turn: int, answers: Iterable[_Answer], silences: Iterable[_Silence]) -> Wait | None:
     """The wait that goes on: dead air of the newest turn, of which no answer is known since."""
-    newest_turn = max(0, there[-1][0].turn)
-    answers = (
-        each for subject, each in there if subject.turn == newest_turn and isinstance(each.shown, MeasuredLatency)
-    )
-    answered_ms = max((each.caused_at_ms for each in answers), default=-1)
-    found = [each.since_ms for each in silences if each.turn == newest_turn and each.known_ms > answered_ms]
-    return Wait(newest_turn, min(found), len(found)) if found else None
+    answered_ms = max((each.known_ms for each in answers if each.latency.turn == turn), default=-1)
+    found = [each.since_ms for each in silences if each.turn == turn and each.known_ms > answered_ms]
+    return Wait(turn, min(found), len(found)) if found else None
 
 
 def _failing(uses: Iterable[_ToolUse]) -> tuple[tuple[str, int], ...]:

@@ -36,7 +36,7 @@ class CallTable:
         self.calls_dropped = 0
         self._max_calls = max_calls
         self._calls: dict[str, CallFold] = {}
-        self._shown: dict[str, ShownCall] = {}
+        self._troubles: dict[str, tuple[Trouble, ...]] = {}
 
     def fold(self, record: ShownRecord) -> None:
         """Takes in one record."""
@@ -45,8 +45,8 @@ class CallTable:
         if call is None:
             self._make_room()
             call = self._calls[record.conversation_id] = CallFold(record)
-        else:
-            call.fold(record)
+        elif call.fold(record):
+            self._troubles.pop(record.conversation_id, None)
         self.calls_ended += was_open and call.closed is not None
 
     def rows(self, now_ms: int) -> list[CallView]:
@@ -66,13 +66,15 @@ class CallTable:
             now_ms: The present, in epoch ms.
             known_ms: The time up to which waits are counted.
         """
-        before, self._shown = self._shown, {}
+        before, self._troubles = self._troubles, {}
+        calls = []
         for view in self.rows(now_ms):
-            kept = before.get(view.conversation_id)
-            if kept is None or kept.view is not view or view.wait is not None or view.errors is not None:
-                kept = ShownCall(view, troubles_of(view, known_ms))
-            self._shown[view.conversation_id] = kept
-        return list(self._shown.values())
+            troubles = before.get(view.conversation_id)
+            if troubles is None or view.wait is not None or view.errors is not None:
+                troubles = troubles_of(view, known_ms)
+            self._troubles[view.conversation_id] = troubles
+            calls.append(ShownCall(view, troubles))
+        return calls
 
     @property
     def calls_running(self) -> int:

@@ -472,9 +472,9 @@ async def test_records_are_streamed_and_resumed() -> None:
         async with following(made, f"{api.PREFIX}/stream") as events:
             await events.until("retry: ")
             await asyncio.sleep(0)
-            made.site.take(b'{"n":1}')
+            made.site.take([b'{"n":1}'])
             last = id_in(await events.until('{"n":1}'))
-        made.site.take(b'{"n":2}')
+        made.site.take([b'{"n":2}'])
         async with following(made, f"{api.PREFIX}/stream", **{"last-event-id": last}) as events:
             again = await events.until('{"n":2}')
             assert '{"n":1}' not in again
@@ -531,7 +531,7 @@ async def test_a_reader_who_stops_reading_is_cut_off() -> None:
         async with asyncio.timeout(patient(SECONDS)):
             await reader.readuntil(b"retry: ")
             while len(made.site.streams):
-                made.site.take(b"x" * BOUND)
+                made.site.take([b"x" * BOUND])
                 await made.turn()
         writer.close()
 
@@ -579,6 +579,6 @@ async def test_a_look_back_at_a_long_call_holds_nobody_up(monkeypatch: pytest.Mo
 
 async def test_a_record_with_line_breaks_is_one_event_of_the_stream() -> None:
     ring = site._Ring()
-    ring.put(b'{"a":\n\r\nevent: gap\n1}', 0)
+    ring.put([b'{"a":\n\r\nevent: gap\n1}'], 0)
     events = ring.events(f"{ring.name}.0")
     assert (await anext(events)).split(b"\ndata: ")[1] == b'{"a":  event: gap 1}\n\n'

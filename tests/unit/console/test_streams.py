@@ -158,13 +158,13 @@ def numbers(events: bytes) -> list[int]:
 async def test_a_reader_of_records_resumes_without_loss_or_doubles() -> None:
     ring = _Ring()
     for number in range(10):
-        ring.put(b"%d" % number, NOW_MS)
+        ring.put([b"%d" % number], NOW_MS)
     events = ring.events(f"{ring.name}.4")
     assert numbers(await anext(events)) == [4, 5, 6, 7, 8, 9]
-    ring.put(b"10", NOW_MS)
+    ring.put([b"10"], NOW_MS)
     assert numbers(await anext(events)) == [10]
     last = ring.events(f"{ring.name}.11")
-    ring.put(b"11", NOW_MS)
+    ring.put([b"11"], NOW_MS)
     assert numbers(await anext(last)) == [11]
 
 
@@ -174,20 +174,20 @@ async def test_a_reader_of_records_resumes_without_loss_or_doubles() -> None:
 async def test_an_id_that_is_not_known_is_a_gap(forged: str) -> None:
     ring = _Ring()
     for number in range(3):
-        ring.put(b"%d" % number, NOW_MS + number * RING_MS)
+        ring.put([b"%d" % number], NOW_MS + number * RING_MS)
     events = ring.events(forged.format(ring.name))
     assert (await anext(events)).startswith(b"event: gap\n")
-    ring.put(b"3", NOW_MS + 2 * RING_MS)
+    ring.put([b"3"], NOW_MS + 2 * RING_MS)
     assert numbers(await anext(events)) == [3]
 
 
 async def test_a_new_reader_gets_new_records_alone() -> None:
     ring = _Ring()
-    ring.put(b"0", NOW_MS)
+    ring.put([b"0"], NOW_MS)
     events = ring.events("")
     first = asyncio.ensure_future(anext(events))
     await turns()
-    ring.put(b"1", NOW_MS)
+    ring.put([b"1"], NOW_MS)
     assert numbers(await first) == [1]
 
 
@@ -196,11 +196,11 @@ async def test_a_reader_who_is_overtaken_is_told() -> None:
     events = ring.events("")
     first = asyncio.ensure_future(anext(events))
     await turns()
-    ring.put(b"0", NOW_MS)
+    ring.put([b"0"], NOW_MS)
     assert numbers(await first) == [0]
     for number in range(1, 5):
-        ring.put(b"%d" % number, NOW_MS)
-    ring.put(b"5", NOW_MS + RING_MS + 1)
+        ring.put([b"%d" % number], NOW_MS)
+    ring.put([b"5"], NOW_MS + RING_MS + 1)
     assert (await anext(events)).startswith(b"event: gap\n")
     assert numbers(await anext(events)) == [5]
 
@@ -208,6 +208,6 @@ async def test_a_reader_who_is_overtaken_is_told() -> None:
 async def test_the_ring_and_its_writes_are_bounded() -> None:
     ring = _Ring()
     for number in range(MAX_RING + 1):
-        ring.put(b"%d" % number, NOW_MS)
+        ring.put([b"%d" % number], NOW_MS)
     events = ring.events(f"{ring.name}.1")
     assert len(numbers(await anext(events))) == MAX_BURST
