@@ -152,7 +152,9 @@ class _Ring:
 
     def put(self, values: Iterable[bytes], now_ms: int) -> None:
         for value in values:
-            self._records.append((now_ms, b" ".join(value.splitlines())))  # a line break would end the field of the stream
+            self._records.append(
+                (now_ms, b" ".join(value.splitlines()))
+            )  # a line break would end the field of the stream
             self.next += 1
         while self._records and self._records[0][0] < now_ms - RING_MS:
             self._records.popleft()

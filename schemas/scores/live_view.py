@@ -456,7 +456,9 @@ class CallFold:
     def _viewed(self) -> CallView:
         turns = [place.turn for kind in self._newest.values() for place, each in kind.items() if not each.is_withdrawn]
         turn = max(turns, default=None)
-        answers = [each.shown for _, each in self._there("voice_to_voice_latency_ms") if isinstance(each.shown, _Answer)]
+        answers = [
+            each.shown for _, each in self._there("voice_to_voice_latency_ms") if isinstance(each.shown, _Answer)
+        ]
         silences = [each.shown for _, each in self._there("dead_air") if isinstance(each.shown, _Silence)]
         uses = [each.shown for _, each in self._there("tool_call") if isinstance(each.shown, _ToolUse)]
         by_user, by_assistant = ([place.turn for place, _ in self._there(name)] for name in _INTERRUPTIONS)

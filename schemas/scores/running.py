@@ -167,10 +167,9 @@ class WantedCalls:
         """Whether the text is part of what a list says of this call."""
         if not self.text:
             return True
-        view, text = call.view, self.text.casefold()
-        labels = view.labels
-        said = (view.conversation_id, labels.agent, labels.tenant, labels.environment)
-        return any(text in each.casefold() for each in (*said, *(trouble.reason for trouble in call.troubles)))
+        labels, reasons = call.view.labels, [trouble.reason for trouble in call.troubles]
+        said = [call.view.conversation_id, labels.agent, labels.tenant, labels.environment, *reasons]
+        return self.text.casefold() in "\n".join(said).casefold()
 
 
 EVERY_CALL: Final = WantedCalls()

@@ -17,7 +17,7 @@ from tests.support.patience import patient
 
 bootstrap = integration.bootstrap
 
-ROWS = 100
+ROWS = 50
 PAINT_MS = 1_000
 TASK_MS = 50
 BUSY = 2

@@ -1,6 +1,6 @@
 """The live view of a call: one fold of its score records, in any order."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -49,6 +49,15 @@ def view_of(first: AnyScoreRecord, *others: AnyScoreRecord) -> CallView:
     fold = CallFold(first)
     for record in others:
         fold.fold(record)
+    return fold.view()
+
+
+def looked_at(first: AnyScoreRecord, *others: AnyScoreRecord) -> CallView:
+    """The view, seen after each record."""
+    fold = CallFold(first)
+    for record in others:
+        before, is_news, after = fold.view(), fold.fold(record), fold.view()
+        assert is_news or after == before._replace(first_seen_ms=after.first_seen_ms, changed_ms=after.changed_ms)
     return fold.view()
 
 
@@ -223,7 +232,23 @@ def test_any_order_of_records_with_repeats_gives_the_same_view(data: st.DataObje
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_view, "MAX_SUBJECTS", bound)
         patch.setattr(live_view, "MAX_JUDGED_TURNS", min(bound, 20))
-        assert view_of(*moved) == view_of(*some)
+        assert looked_at(*moved) == view_of(*moved) == view_of(*some)
+
+
+def test_a_record_that_shows_nothing_else_is_no_news() -> None:
+    fold = CallFold(row(turn=1))
+    assert fold.fold(latency(900, turn=1))
+    assert not fold.fold(latency(900, turn=1))
+    assert not fold.fold(row(turn=1, revision=2, caused_at_ms=CAUSED_AT_MS + 9))
+    assert fold.view().changed_ms == CAUSED_AT_MS + 9
+    assert fold.fold(latency(901, turn=1, revision=2))
+
+
+@pytest.mark.parametrize("kind", get_args(AnyScoreRecord), ids=lambda kind: kind.__name__)
+def test_every_kind_of_record_can_say_that_it_is_withdrawn(kind: type[AnyScoreRecord]) -> None:
+    withdrawn: dict[str, Any] = {"is_withdrawn": True, "result": WITHDRAWN}
+    fields = {name: value for name, value in withdrawn.items() if name in kind.model_fields}
+    assert is_withdrawn(kind.model_construct(**fields)) == bool(fields)
 
 
 def revisions(*records: AnyScoreRecord) -> list[tuple[str, int | None, int]]:
