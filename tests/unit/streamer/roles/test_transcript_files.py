@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -245,16 +246,17 @@ class FakeConsumer:
 
 
 class FailingFiles(TranscriptFiles):
-    """Cannot write the transcripts of the ids in `failing`."""
+    """Fails as often as `failing` says to write the transcript of an id."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, packs=False)
-        self.failing: set[str] = set()
+        self.failing = Counter[str]()
         self.tried: list[str] = []
 
     def write(self, conversation_id: str, value: bytes) -> Path:
         self.tried.append(conversation_id)
-        if conversation_id in self.failing:
+        if self.failing[conversation_id]:
+            self.failing[conversation_id] -= 1
             raise OSError(28, "No space left on device", str(self.path_of(conversation_id)))
         return super().write(conversation_id, value)
 
@@ -292,7 +294,9 @@ class Filing:
         async def wait() -> None:
             while not condition():
                 assert not following.done(), following
-                await asyncio.sleep(0)
+                await asyncio.to_thread(
+                    int
+                )  # files are written in threads, and a loop that never waits can keep them from running
 
         await asyncio.wait_for(wait(), patient(SOON_SECONDS))
         self.stop.set()
@@ -323,15 +327,9 @@ async def test_files_are_there_before_the_position_is_committed(filing: Filing, 
 
 
 async def test_what_cannot_be_written_waits_and_is_told_once(filing: Filing, tmp_path: Path) -> None:
-    filing.files.failing = {"b"}
-
-    def recovers() -> bool:
-        if filing.count("failed") >= 3:
-            filing.files.failing = set()
-        return 6 in filing.consumer.committed
-
+    filing.files.failing["b"] = 3
     with capture_logs() as logged:
-        await filing.until(recovers)
+        await filing.until(lambda: 6 in filing.consumer.committed)
     assert filing.consumer.committed == [5, 6], "the position stays before it"
     assert filing.files.tried == ["a", "b", "b", "b", "b"]
     assert (filing.count("written"), filing.count("failed")) == (2, 3)
