@@ -48,6 +48,7 @@ COLOURS: Final = 32
 COLUMNS, LINES = 120, 30
 REPORT_WIDTH, REPORT_HEIGHT = 1_200, 1_020
 CONSOLE_WIDTH, CONSOLE_HEIGHT = 1_200, 760
+PAST_HEIGHT = 520
 START_SECONDS: Final = 30
 _FRAME: Final = re.compile(r"\r?(?:\x1b\[\?25[lh])?\r?(?:\x1b\[2K)(?:\x1b\[1A\x1b\[2K)+")
 """The codes with which the live table goes back to its first line."""
@@ -92,7 +93,7 @@ def demo_frames() -> list[str]:
 
 
 def photograph_console(browser: Browser) -> None:
-    """Writes pictures of the page of running calls and of the call in trouble, while the demo runs."""
+    """Writes a picture of each view of the console while the demo runs: the call in trouble, past calls, and two of them compared."""
     address = "http://127.0.0.1:38070"
     variables = {**os.environ, "CALLGAUGE_CONSOLE__PORT": "38070", "CALLGAUGE_HTTP_PORT": "0"}
     command = [sys.executable, str(ROOT / "callgauge.py"), "demo", "--calls", "8", "--seed", "47"]
@@ -111,6 +112,16 @@ def photograph_console(browser: Browser) -> None:
             page.locator("#calls a").first.click()
             page.locator("article .figures").wait_for()
             page.screenshot(path=PICTURES / "call.png")
+            page.goto(f"{address}/past?where=is_closed+%3D+1")
+            page.set_viewport_size({"width": CONSOLE_WIDTH, "height": PAST_HEIGHT})
+            marks = page.locator("input[name=id]")
+            marks.first.check()
+            marks.last.check()
+            page.evaluate("scrollTo(0, 0)")
+            page.screenshot(path=PICTURES / "past.png")
+            page.get_by_role("button", name="Compare").click()
+            page.locator("tbody th").first.wait_for()
+            page.screenshot(path=PICTURES / "comparison.png")
         finally:
             demo.terminate()
 

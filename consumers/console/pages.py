@@ -405,6 +405,12 @@ PAST_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
 """Columns of the page of past calls: by the column of history, its heading and how a value is written; unknown is empty."""
 
 
+def _past_text(call: Mapping[str, object], name: str) -> str:
+    if name == "ended_reason" and not call.get("is_closed", True):
+        return "goes on"
+    return "" if call.get(name) is None else PAST_COLUMNS[name][1](call[name])
+
+
 def past_page(
     site: Site, asked: Mapping[str, str], found: Sequence[Mapping[str, object]], remark: str, *, has_more: bool
 ) -> str:
@@ -414,10 +420,7 @@ def past_page(
             site.call_href(conversation_id),
             conversation_id,
             conversation_id[-ID_CHARS:],
-            [
-                (head, "" if call.get(name) is None else write(call[name]))
-                for name, (head, write) in PAST_COLUMNS.items()
-            ],
+            [(head, _past_text(call, name)) for name, (head, _) in PAST_COLUMNS.items()],
         )
         for call in found
         for conversation_id in [str(call["conversation_id"])]
@@ -430,13 +433,13 @@ def past_page(
 def comparison_page(site: Site, columns: Sequence[tuple[str, Mapping[str, object]]]) -> str:
     """The page of calls side by side; `columns` has the values of each, and the first is compared with the second."""
     rows = []
-    for name, (head, write) in PAST_COLUMNS.items():
+    for name, (head, _) in PAST_COLUMNS.items():
         values = [values.get(name) for _, values in columns]
-        cells = ["" if value is None else write(value) for value in values]
+        cells = [_past_text(values, name) for _, values in columns]
         first, second = (values[0], values[1]) if len(values) == 2 else (None, None)
         change = ""
         if isinstance(first, int | float) and isinstance(second, int | float) and second and name in _COMPARED:
-            change = f"{(first - second) / second:+.0%}"
+            change = f"{100 * (first - second) / second:+.0f} %"
         rows.append((head, cells, change))
     heads = [(site.call_href(name) if "conversation_id" in values else "", name) for name, values in columns]
     return page(site, "Comparison", render("compare.html", heads=heads, rows=rows, id_chars=ID_CHARS))

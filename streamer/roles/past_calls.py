@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from consumers.console.page.drawing import counted
 from consumers.history.opening import opened
 from consumers.history.search import MAX_ROWS, MAX_TEXT_CHARS, Condition, Question, QuestionError
 from consumers.history.settings import HistorySettings
@@ -53,7 +54,7 @@ class StoredCalls:
                 agent = str(found[0]["agent"])
                 same = [Condition("agent", "=", agent)]
                 rows = store.find(Question(until_ms - DAY_MS, until_ms, same, most=MAX_ROWS))
-                columns.append((f"median of {agent}, {len(rows)} calls of a day", _medians(rows)))
+                columns.append((f"median of {agent}, {counted(len(rows), 'call')} of a day", _medians(rows)))
         return columns
 
     def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:

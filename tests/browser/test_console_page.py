@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx2 as httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -56,13 +57,18 @@ class Console(NamedTuple):
 def console(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     """Every role, and two calls that are over: one of them hostile."""
     folder = tmp_path_factory.mktemp("console")
-    environment = integration.variables(bootstrap, f"t{uuid.uuid4().hex[:8]}.", console__port="0")
+    environment = integration.variables(
+        bootstrap, f"t{uuid.uuid4().hex[:8]}.", console__port="0", history__folder=str(folder / "history")
+    )
     ran("topics", "create", **environment)
     with started(folder / "run.log", "run", **environment) as process:
         found = wait_for(lambda: f"the console in:\n{process.text}", lambda: _ADDRESS.search(process.text), 30)
         made = Console(f"{found[1].rstrip('/')}/", folder, environment)
-        with made.replays("hostile", text=HOSTILE) as replayed:
-            wait_for("the replay of a call", lambda: not replayed.is_running, 30)
+        for name, text in (("hostile", HOSTILE), ("calm", "hello")):
+            with made.replays(name, text=text) as replayed:
+                wait_for("the replay of a call", lambda: not replayed.is_running, 30)
+        past = f"{made.address}past?text="
+        wait_for("past calls", lambda: httpx.get(past).text.count('name="id"') == 2, 60)
         yield made
 
 
@@ -183,22 +189,53 @@ def test_what_was_known_at_a_moment_is_shown(seen: Opened, console: Console) -> 
     assert seen.complaints == []
 
 
-@pytest.mark.parametrize("view", ["", "?wall=1", "?text=nobody&agent=a", "calls/hostile", "calls/nobody"])
-def test_every_view_fits_and_axe_has_no_complaint(console: Console, browser: Browser, view: str) -> None:
-    """The scripts of axe-core are no part of the page, so this browser takes them in spite of its policy."""
-    with console.replays(f"view-{len(view)}", turns=TURNS, speed=SPEED):
-        for width in (PHONE, DESKTOP):
-            page = browser.new_page(viewport={"width": width, "height": HEIGHT}, bypass_csp=True)
-            page.goto(f"{console.address}{view}")
-            expect(page.locator("h1").first).to_be_attached()
-            if view in {"", "?wall=1"}:
-                expect(page.locator("#calls a").first).to_be_visible()
-            page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
-            for scheme in ("light", "dark"):
-                page.emulate_media(color_scheme=scheme)
-                assert violations(page) == []
-            wide, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-            assert wide <= room
-            assert page.evaluate(STICKING_OUT) == []
-            assert page.evaluate(LETTERINGS_ON_LETTERINGS) == []
-            page.close()
+ROW = "#calls a"
+VIEWS = {
+    "now": ("", ROW),
+    "wallboard": ("?wall=1", ROW),
+    "filtered": ("?text=nobody&agent=a", "h1"),
+    "call": ("calls/hostile", "h1"),
+    "unknown": ("calls/nobody", "h1"),
+    "past": ("past", "tbody a"),
+    "not-understood": ("past?where=waits+%3E", "[role=alert]"),
+    "compared": ("compare?id=hostile&id=calm", "tbody th"),
+    "beside-the-median": ("compare?id=hostile", "tbody th"),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_fits_and_axe_has_no_complaint(
+    console: Console, browser: Browser, tmp_path: Path, view: str
+) -> None:
+    path, shown = VIEWS[view]
+    with console.replays(f"view-{view}", turns=TURNS, speed=SPEED):
+        is_usable(browser, f"{console.address}{path}", tmp_path / view, shown)
+
+
+def test_the_form_for_a_token_fits_too(console: Console, browser: Browser, tmp_path: Path) -> None:
+    locked = console.environment | {"CALLGAUGE_CONSOLE__TOKEN": "a-token-of-many-characters"}
+    with started(tmp_path / "locked.log", "run", "--roles", "console", **locked) as process:
+        found = wait_for(lambda: f"the console in:\n{process.text}", lambda: _ADDRESS.search(process.text), 30)
+        is_usable(browser, found[1], tmp_path / "login", "input[name=token]")
+
+
+def is_usable(browser: Browser, address: str, picture: Path, shown: str) -> None:
+    """Fails if axe-core complains of a page, or something does not fit. Pictures are left in the folder of the test, to be looked at.
+
+    The scripts of axe-core are no part of the page, so this browser takes them in spite of its policy.
+    """
+    for width in (PHONE, DESKTOP):
+        page = browser.new_page(viewport={"width": width, "height": HEIGHT}, bypass_csp=True)
+        page.goto(address)
+        expect(page.locator(shown).first).to_be_visible()
+        page.screenshot(path=f"{picture}-{width}.png")
+        page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            page.screenshot(path=f"{picture}-{width}-{scheme}-whole.png", full_page=True)
+            assert violations(page) == []
+        wide, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert wide <= room
+        assert page.evaluate(STICKING_OUT) == []
+        assert page.evaluate(LETTERINGS_ON_LETTERINGS) == []
+        page.close()
