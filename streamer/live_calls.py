@@ -28,7 +28,7 @@ from streamer.terminal import FILE_COLUMNS, Screen, output_console, print_docume
 MAX_RECORDS_PER_POLL: Final = 500
 
 
-class WatchedCalls:
+class CallsOnScreen:
     """The calls with a record since a moment, as far as `scores` was read.
 
     Attributes:
@@ -117,7 +117,7 @@ MOST_HEALTHY_ROWS: Final = 25
 """Rows of a table for a file up to which healthy calls are listed behind those in trouble; beyond it they are counted by agent."""
 
 
-def live_screen(watched: WatchedCalls, place: str, now_ms: int, *, width: int, height: int) -> RenderableType:
+def live_screen(watched: CallsOnScreen, place: str, now_ms: int, *, width: int, height: int) -> RenderableType:
     """The calls as they are now, for a terminal of this size; `place` says where they come from."""
     shown = watched.shown(now_ms)
     return screen(
@@ -126,7 +126,7 @@ def live_screen(watched: WatchedCalls, place: str, now_ms: int, *, width: int, h
     )  # fmt: skip
 
 
-def plain_table(watched: WatchedCalls, place: str, now_ms: int) -> RenderableType:
+def plain_table(watched: CallsOnScreen, place: str, now_ms: int) -> RenderableType:
     """The calls as they are now, without news and legend, for a file or a pipe: every call in trouble, the others up to a bound."""
     shown = watched.shown(now_ms)
     rows = max(MOST_HEALTHY_ROWS, shown.bad) if shown.is_ranked else EVERY_ROW
@@ -134,7 +134,7 @@ def plain_table(watched: WatchedCalls, place: str, now_ms: int) -> RenderableTyp
     return Group(_headline(watched, shown, place), table)
 
 
-def calls_document(watched: WatchedCalls, now_ms: int) -> dict[str, Any]:
+def calls_document(watched: CallsOnScreen, now_ms: int) -> dict[str, Any]:
     """The calls as they are now, for a program: times in epoch ms, durations in ms, null for unknown values."""
     shown = watched.shown(now_ms)
     return {
@@ -150,7 +150,7 @@ def calls_document(watched: WatchedCalls, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _headline(watched: WatchedCalls, shown: ShownCalls, place: str) -> str:
+def _headline(watched: CallsOnScreen, shown: ShownCalls, place: str) -> str:
     unreadable = f", {watched.unreadable} records not understood" if watched.unreadable else ""
     dropped = f", {watched.table.calls_dropped} calls left out" if watched.table.calls_dropped else ""
     counts = f"{shown.running} calls running, {shown.bad} in trouble"
@@ -167,23 +167,23 @@ PLAIN_SECONDS: Final = 5.0
 
 async def watch(settings: Settings, since_ms: int, wanted: WantedCalls, show: "Shows") -> None:
     """Reads the topic, and shows the wanted calls until that ends, or until a signal."""
-    watched = WatchedCalls(since_ms, wanted)
+    watched = CallsOnScreen(since_ms, wanted)
     place = f"topic {settings.kafka.topic('scores')} at {settings.bootstrap}"
     with stop_on_signals() as stop:
         await first_of(stop.wait(), watched.read(settings.kafka), show(watched, place))
 
 
-Shows = Callable[[WatchedCalls, str], Coroutine[Any, Any, None]]
+Shows = Callable[[CallsOnScreen, str], Coroutine[Any, Any, None]]
 """Shows calls that are read from a place, once or until it is cancelled."""
 
 
-async def print_json(watched: WatchedCalls, _place: str) -> None:
+async def print_json(watched: CallsOnScreen, _place: str) -> None:
     """Prints the calls once, for programs."""
     await watched.caught_up.wait()
     print_document(calls_document(watched, wall_clock_ms()), indent=2)
 
 
-async def print_rows(parquet: Path | None, watched: WatchedCalls, _place: str) -> None:
+async def print_rows(parquet: Path | None, watched: CallsOnScreen, _place: str) -> None:
     """Prints the calls once as rows, or writes them to a file."""
     from streamer.tables import RUNNING_COLUMNS, RunningCall, print_table, row_of
 
@@ -193,13 +193,13 @@ async def print_rows(parquet: Path | None, watched: WatchedCalls, _place: str) -
     print_table(RUNNING_COLUMNS, (row_of(RUNNING_COLUMNS, RunningCall(call, at_ms)) for call in calls), parquet)
 
 
-async def print_once(watched: WatchedCalls, place: str) -> None:
+async def print_once(watched: CallsOnScreen, place: str) -> None:
     """Prints the calls once, for a person."""
     await watched.caught_up.wait()
     output_console().print(plain_table(watched, place, wall_clock_ms()))
 
 
-async def show_live(watched: WatchedCalls, place: str, console: Screen | None = None) -> None:
+async def show_live(watched: CallsOnScreen, place: str, console: Screen | None = None) -> None:
     """Shows the calls until cancelled, on standard output or a console: a screen on a terminal, otherwise a table every few seconds."""
     await watched.caught_up.wait()
     console = console or output_console()

@@ -24,7 +24,7 @@ from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from schemas.topics import TOPICS
 from streamer.goals.files import SIMULATED_GOALS
-from streamer.live_calls import WatchedCalls, show_live
+from streamer.live_calls import CallsOnScreen, show_live
 from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after, stop_on_signals
@@ -161,7 +161,7 @@ class Demo:
         self._console = console
         self._concurrent_calls = concurrent_calls
         self._seed = seed
-        self._watched = WatchedCalls(0)
+        self._watched = CallsOnScreen(0)
         self._events_published = self._past_events = 0
         self._page_url = ""
 

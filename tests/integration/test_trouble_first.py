@@ -10,7 +10,7 @@ import pytest
 
 from consumers.engine.limits import Limits
 from consumers.runtime.process import wall_clock_ms
-from streamer.live_calls import WatchedCalls, calls_document
+from streamer.live_calls import CallsOnScreen, calls_document
 from streamer.settings.all_settings import Settings
 from streamer.sources.publisher import publish_calls
 from streamer.sources.replay import PlayedCall
@@ -72,7 +72,7 @@ async def test_each_bad_call_is_among_the_first_rows_within_five_seconds(
     def traffic() -> Iterable[PlayedCall]:
         return heapq.merge(*bad.values(), *healthy, key=lambda call: call.start_offset_ms)
 
-    watched = WatchedCalls(start_ms)
+    watched = CallsOnScreen(start_ms)
     reading = asyncio.create_task(watched.read(settings.kafka))
     playing = asyncio.create_task(
         publish_calls(settings, "test", traffic, 1.0, show=lambda progress: None, seconds=SECONDS)

@@ -7,15 +7,15 @@ import pytest
 
 from schemas.scores.records import AnyScoreRecord, CallLabels
 from schemas.scores.running import WantedCalls
-from streamer.live_calls import MOST_HEALTHY_ROWS, WatchedCalls, calls_document, live_screen, plain_table
+from streamer.live_calls import MOST_HEALTHY_ROWS, CallsOnScreen, calls_document, live_screen, plain_table
 from streamer.terminal import Screen
 from tests.unit.streamer.roles.test_demo_view import NOW_MS, closed, dead_air, latency, started
 
 PLACE = "topic scores at kafka:9092"
 
 
-def watched(*records: AnyScoreRecord, **wanted: Any) -> WatchedCalls:
-    found = WatchedCalls(NOW_MS, WantedCalls(**wanted))
+def watched(*records: AnyScoreRecord, **wanted: Any) -> CallsOnScreen:
+    found = CallsOnScreen(NOW_MS, WantedCalls(**wanted))
     for record in records:
         found.take(record.model_dump_json().encode())
     return found

@@ -19,7 +19,7 @@ from consumers.runtime.logs import configure_logging
 from schemas.scores.records import SCORE_RECORD
 from streamer.doctor.examination import finding_line
 from streamer.doctor.findings import Finding, Verdict
-from streamer.live_calls import WatchedCalls, calls_document, live_screen, plain_table
+from streamer.live_calls import CallsOnScreen, calls_document, live_screen, plain_table
 from streamer.one_call import call_lines
 from streamer.recordings.reader import read_recordings
 from streamer.terminal import Screen, print_document, print_line, say
@@ -114,7 +114,7 @@ def test_live_calls_and_findings_are_visible_text(
     records = [
         SCORE_RECORD.validate_python({**line, "conversation_id": f"{FORGED}\x1b"}, strict=False) for line in printed
     ]
-    watched = WatchedCalls(0)
+    watched = CallsOnScreen(0)
     for record in records:
         watched.take(record.model_dump_json().encode())
     assert (list(watched.totals.ends), watched.unreadable) == ([FORGED], 0)
