@@ -32,7 +32,7 @@ from schemas.scores.live_view import SHOWN_RECORD
 from schemas.topics import SCORES_TOPIC
 from schemas.units import MINUTE_MS, MS_PER_SECOND
 
-POLL_MS: Final = 100
+POLL_MS: Final = 200
 """How long one poll waits for score records."""
 POLL_BYTES: Final = 500_000
 """Score records for which the broker waits no longer: answers with a few records each cost more than the records."""
@@ -40,7 +40,7 @@ MAX_BATCH_RECORDS: Final = 500
 """Score records of one poll: some ten milliseconds, between which pages are answered."""
 TICK_SECONDS: Final = 0.5
 """Least time from one state of the page of running calls to the next."""
-TICK_SHARE: Final = 0.03
+TICK_SHARE: Final = 0.02
 """Share of a processor that bringing these pages up to date may take; with many calls it is done less often."""
 IDLE_TICK_SECONDS: Final = 5.0
 """The same while nobody looks: the moving lines go on."""
