@@ -152,9 +152,8 @@ class _Ring:
 
     def put(self, values: Iterable[bytes], now_ms: int) -> None:
         for value in values:
-            self._records.append(
-                (now_ms, b" ".join(value.splitlines()))
-            )  # a line break would end the field of the stream
+            one_line = b" ".join(value.splitlines())  # a line break would end the field of the stream
+            self._records.append((now_ms, one_line))
             self.next += 1
         while self._records and self._records[0][0] < now_ms - RING_MS:
             self._records.popleft()

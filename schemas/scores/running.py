@@ -87,6 +87,7 @@ class CallTable:
         quietest = min(self._calls, key=lambda each: (self._calls[each].closed is None, self._calls[each].changed_ms))
         self.calls_dropped += self._calls[quietest].closed is None
         del self._calls[quietest]
+        self._troubles.pop(quietest, None)
 
 
 # The order of the calls: those in trouble first, the worst at the top.

@@ -16,8 +16,10 @@ from consumers.console.pages import (
     Alert,
     Alerts,
     Site,
+    comparison_page,
     now_boxes,
     now_page,
+    past_page,
     query_of,
 )
 from schemas.closed_sets import SortKey, ToolOutcome
@@ -102,6 +104,20 @@ def test_many_calls_give_few_rows_and_a_count() -> None:
     few = now_boxes(SITE, now, WantedCalls(text="call-499"), fleet, NO_ALERTS)
     assert len(few["calls"]) == 11
     assert len(set(boxes["calls"])) == MOST_ROWS
+
+
+def test_a_past_call_that_is_not_closed_goes_on() -> None:
+    over = {"conversation_id": "a", "is_closed": 1, "ended_reason": "goodbye"}
+    asked = dict.fromkeys(("since", "agent", "where", "text"), "")
+    text = Shape(past_page(SITE, asked, [over, {"conversation_id": "b", "is_closed": 0}], "", has_more=False)).text
+    assert [each for each in text if each in {"goodbye", "goes on"}] == ["goodbye", "goes on"]
+
+
+def test_two_calls_are_compared_in_percent_of_the_second() -> None:
+    first, second = {"conversation_id": "a", "p95_ms": 500.0}, {"conversation_id": "b", "p95_ms": 2_000.0}
+    text = Shape(comparison_page(SITE, [("a", first), ("b", second)])).text
+    assert [each for each in text if each.endswith("%")] == ["-75 %"]
+    assert {"0.50 s", "2.00 s"} <= set(text)
 
 
 def test_names_and_alerts_are_bounded() -> None:

@@ -218,6 +218,15 @@ def test_the_table_is_bounded_and_ended_calls_make_room_first() -> None:
     assert table.calls_dropped == 1
 
 
+def test_a_call_that_made_room_comes_back_without_its_old_troubles() -> None:
+    table = CallTable(max_calls=1)
+    table.fold(dead_air(1))
+    assert table.shown(NOW_MS, NOW_MS)[0].is_bad
+    table.fold(started("another"))
+    table.fold(started(dead_air(1).conversation_id))
+    assert not table.shown(NOW_MS, NOW_MS)[0].is_bad
+
+
 def in_order(rows: list[CallView], sort: SortKey = "trouble") -> list[ShownCall]:
     calls = [ShownCall(row, troubles_of(row, NOW_MS)) for row in rows]
     return RunningCalls(calls, "", is_stale=False).chosen(WantedCalls(sort=sort)).calls
