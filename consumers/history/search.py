@@ -18,8 +18,6 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 _KINDS: Final = {column.name: column.kind for column in CALL_COLUMNS}
 _CONDITION: Final = re.compile(rf"\s*([A-Za-z_0-9]+)\s*({'|'.join(map(re.escape, COMPARISONS))})\s*(.*?)\s*", re.DOTALL)
 
-MAX_CONDITIONS: Final = 20
-"""Most conditions of one question."""
 MAX_ROWS: Final = 10_000
 """Most calls of one answer: what a person or a table can hold."""
 MAX_TEXT_CHARS: Final = 200

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
-from schemas.closed_sets import InputSource
 from schemas.events.audit import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.elevenlabs import TypedAgentEvent
 from schemas.events.pipecat import PipecatEvent
@@ -201,11 +200,6 @@ def stream_of_type(event_type: str) -> Stream | None:
 def source_of(stream: Stream) -> Source:
     """The input topic of a stream."""
     return _SOURCES[stream]
-
-
-def input_source_of(stream: Stream) -> InputSource:
-    """The same as the engine names it."""
-    return InputSource(_SOURCES[stream])
 
 
 def _is_webhook(event: Mapping[str, Any]) -> bool:

@@ -599,11 +599,6 @@ class LiveCall:
         record = self.errors.fold(time_ms, component, Cause(time_ms, self.broker_ms))
         self._publish([] if record is None else [record], out)
 
-    def bot_marked(self) -> None:
-        """Folds one of EVA's turn markers: a border of texts."""
-        if self.bot is not None:
-            self.bot.marked()
-
     def bot_text(self, stamp: float, frame: str, *, is_reply: bool = False) -> None:
         """Folds text that the bot hands to speech synthesis, or a reply of its model: its speech, if it does not report that."""
         bot = self.bot
