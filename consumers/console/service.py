@@ -37,7 +37,7 @@ POLL_MS: Final = 200
 POLL_BYTES: Final = 500_000
 """Score records for which the broker waits no longer: answers with a few records each cost more than the records."""
 MAX_BATCH_RECORDS: Final = 500
-"""Score records of one poll: some ten milliseconds, between which pages are answered."""
+"""Score records of one poll: some twenty milliseconds, between which pages are answered."""
 TICK_SECONDS: Final = 0.5
 """Least time from one state of the page of running calls to the next."""
 TICK_SHARE: Final = 0.02
