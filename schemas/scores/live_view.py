@@ -36,7 +36,7 @@ Subject = tuple[str, int | None, int]
 
 
 class _ShownPart(ScoreModel):
-    """What the view reads of every record."""
+    """The fields that the view reads of every record."""
 
     conversation_id: str
     turn: int | None = None
@@ -330,7 +330,7 @@ class CallView(NamedTuple):
         return self.labels.agent
 
 
-class _Place(NamedTuple):
+class _TurnIndex(NamedTuple):
     """Turn and index of a record. The oldest turns sort first."""
 
     turn: int
@@ -385,7 +385,7 @@ class CallFold:
         self._labels_rank = _labels_rank(first)
         self._goals = CallGoals()
         self._stalled_since: int | None = None
-        self._newest: dict[str, dict[_Place, _Newest]] = {}
+        self._newest: dict[str, dict[_TurnIndex, _Newest]] = {}
         self._is_over = False
         self._started: CallStartedFact | None = None
         self._errors: AgentErrorsFact | None = None
@@ -439,7 +439,7 @@ class CallFold:
         return True
 
     def _take_of_turn(self, record: ShownRecord, turn: int) -> bool:
-        newest, place = self._newest.setdefault(record.name, {}), _Place(turn, record.index)
+        newest, place = self._newest.setdefault(record.name, {}), _TurnIndex(turn, record.index)
         last = newest.get(place)
         if last is not None and last.revision > record.revision:
             return False
@@ -449,7 +449,7 @@ class CallFold:
             del self._newest[name][oldest]
         return last is None or last[1:] != newest[place][1:]
 
-    def _there(self, name: str) -> list[tuple[_Place, _Newest]]:
+    def _there(self, name: str) -> list[tuple[_TurnIndex, _Newest]]:
         """The subjects with this name that are not withdrawn, in order."""
         return sorted(each for each in self._newest.get(name, {}).items() if not each[1].is_withdrawn)
 
@@ -494,7 +494,7 @@ class CallFold:
         )
 
     def _slowest_stage(self, turn: int) -> SlowestStage | None:
-        values = self._newest.get("turn", {}).get(_Place(turn, 0))
+        values = self._newest.get("turn", {}).get(_TurnIndex(turn, 0))
         if values is None or values.is_withdrawn or not isinstance(values.shown, SlowestStage):
             return None
         return values.shown

@@ -51,6 +51,7 @@ SECONDS: Final = 60.0
 WARM_SECONDS: Final = 15.0
 """Until the calls of the load have begun."""
 WINDOW_SECONDS: Final = 8.0
+"""How long one cost is measured: the load goes on, and there is nothing to wait for."""
 WINDOWS: Final = 12
 """With and without a console each. The mean of so many differs by 2 % from run to run on a quiet machine."""
 STEP_SECONDS: Final = 0.1
