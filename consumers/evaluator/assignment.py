@@ -12,7 +12,7 @@ from consumers.evaluator.reading import End, InputProgress, Records, broker_time
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.broker_clock import LOG_APPEND_TIME, BrokerClock
 from consumers.runtime.kafka.log_ends import LogEnd
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import OperatorError, end_tasks
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.quarantine import UndecodableRecord
@@ -140,13 +140,20 @@ class Assignment:
         """Number of unwritten records of all partitions."""
         return sum(each.outbox.records for each in self.owned.values())
 
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when scores of an active partition wait and none of it is written, as `Outbox.waiting_since`; the oldest of all."""
+        since = [each.outbox.waiting_since for each in self.active.values()]
+        return min((each for each in since if each is not None), default=None)
+
     async def until_written(self, seconds: float) -> None:
         """Waits until everything that is decided by now is written, but no longer than this."""
         writing = [asyncio.ensure_future(each.outbox.until_written()) for each in self.active.values()]
         if writing:
-            _, late = await asyncio.wait(writing, timeout=seconds)
-            for each in late:
-                each.cancel()
+            try:
+                await asyncio.wait(writing, timeout=seconds)
+            finally:
+                await end_tasks(writing)
 
     def inputs_of(self, numbers: Iterable[int]) -> list[TopicPartition]:
         """Returns the input partitions of these numbers."""

@@ -32,13 +32,21 @@ from consumers.evaluator.reading import runs_by_partition
 from consumers.evaluator.recovery import order_version
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Takeover
-from consumers.evaluator.topics import TopicWatch, require_fit_topics
+from consumers.evaluator.topics import (
+    SLOW_SECONDS,
+    STUCK_COMMIT_SECONDS,
+    STUCK_JOIN_SECONDS,
+    STUCK_WRITE_SECONDS,
+    Standstill,
+    TopicWatch,
+    require_fit_topics,
+)
 from consumers.evaluator.writer import FencedError, Outlet, Writer
 from consumers.runtime.kafka.broker_clock import BrokerClock
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.log_ends import LogEnds
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, Placement, Subscription
-from consumers.runtime.process import OperatorError, first_of, tune_collection
+from consumers.runtime.process import END_SECONDS, OperatorError, StuckTaskError, end_tasks, first_of, tune_collection
 from consumers.runtime.registry import Instruments
 from schemas.goals.goal_set import ChoosesGoals
 from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
@@ -108,6 +116,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._group = GroupWatch(kafka, settings, self._sources)
         self._topic_watch = TopicWatch(kafka, settings, lambda error: self._subscription.fail(error))  # noqa: PLW0108  # made below
         self._ticked_at: float | None = None
+        self._committed_at = time.monotonic()
+        self._joining_since: float | None = None
         self._is_leaving = False  # once true, polled records are our successor's
         self._rebalances = 0  # records polled before the latest one began are read again
         self._has_polled = False  # whether the client counts records as read that no partition has
@@ -151,13 +161,15 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         finally:
             self.ready.clear()
             self._is_leaving = True
-            await self._stop_loading()
             self._topic_watch.stop()
-            self._give_up_all()
-            await self._stop_writing()
-            await asyncio.gather(
-                self._subscription.stop(), self._takeover.stop(), self._log_ends.stop(), *self._closing
-            )
+            async with contextlib.AsyncExitStack() as ending:  # in the other order, each whatever becomes of the others
+                ending.push_async_callback(self._disconnect)
+                ending.push_async_callback(self._stop_writing)
+                ending.callback(self._give_up_all)
+                ending.push_async_callback(self._stop_loading)
+
+    async def _disconnect(self) -> None:
+        await asyncio.gather(self._subscription.stop(), self._takeover.stop(), self._log_ends.stop(), *self._closing)
 
     def problems(self) -> Sequence[str]:
         """Why the role is not ready, for `/readyz`."""
@@ -167,9 +179,12 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             return problems
         if waiting := self._assignment.waiting:
             return (f"evaluator: taking over partitions {', '.join(map(str, sorted(waiting)))}",)
-        if self._topic_watch.is_slow(self._writer):
-            return ("evaluator: writing to Kafka takes very long",)
-        return () if self.ready.is_set() else ("evaluator: not reading the inputs",)
+        if not self.ready.is_set():
+            return ("evaluator: not reading the inputs",)
+        still, now = self._standstill(), time.monotonic()
+        if still is not None and now - still.since > SLOW_SECONDS:
+            return (f"evaluator: {still.what} for {now - still.since:.0f} s",)
+        return ()
 
     def stalled(self) -> Sequence[str]:
         """Reasons why only a restart helps, for `/healthz`. A broker that does not answer is not one."""
@@ -182,6 +197,14 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Writes and commits the folded records. State is kept, because most partitions usually come back at once."""
+        self._joining_since = time.monotonic()
+        try:
+            await self._give_back()
+        except StuckTaskError as error:  # the client would log it and go on, without an owner for anything
+            self._give_up_all()
+            self._subscription.fail(error)
+
+    async def _give_back(self) -> None:
         self._rebalances += 1
         await self._stop_loading()
         await self._hand_over()
@@ -201,6 +224,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Keeps the partitions that stay, gives up the others, and starts to take over new ones."""
+        self._joining_since = None
         self._rebalances += 1
         if self._is_leaving:
             return
@@ -338,9 +362,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CLOSE_SECONDS):
                         await writer.until_idle()
-                writing.cancel()
             if writing is not None:
-                await asyncio.gather(writing, return_exceptions=True)  # if it has failed, nothing is kept
+                await end_tasks([writing])  # if it has failed, nothing is kept
         finally:
             closing = asyncio.create_task(writer.stop(CLOSE_SECONDS))
             self._closing.add(closing)
@@ -350,8 +373,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def _stop_loading(self) -> None:
         loading, self._loading = self._loading, None
         if loading is not None and not loading.done():
-            loading.cancel()
-            await asyncio.wait([loading])
+            await end_tasks([loading], 2 * END_SECONDS)  # a claim that is cancelled disconnects first
 
     async def _read(self) -> bool:
         """Starts the subscription, which folds records by itself, then lets time pass."""
@@ -382,7 +404,19 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await asyncio.sleep(0 if has_more else to_seconds(self._settings.tick_ms))
             async with self._lock:
                 await self._let_time_pass()
-            self._topic_watch.look(self._writer)
+            self._topic_watch.look(self._standstill())
+
+    def _standstill(self) -> Standstill | None:
+        """What has stood still for longest; None while all goes on. It says little while it lasts for less than `SLOW_SECONDS`."""
+        found: list[Standstill] = []
+        if self._joining_since is not None and self._group.twin is None:
+            what = f"the group {self._settings.group_id} has given this member no partitions"
+            found.append(Standstill(what, self._joining_since, STUCK_JOIN_SECONDS))
+        if (waiting_since := self._assignment.waiting_since) is not None:
+            found.append(Standstill("scores have waited to be written", waiting_since, STUCK_WRITE_SECONDS))
+        if self._assignment.active:
+            found.append(Standstill("no offset was committed", self._committed_at, STUCK_COMMIT_SECONDS))
+        return min(found, key=lambda each: each.since, default=None)
 
     async def _let_time_pass(self) -> None:
         if self._has_polled:  # a call would close without its last records
@@ -461,6 +495,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         ours = set(self._assignment.inputs_of(self._assignment.active))
         changed = self._assignment.not_committed({tp: at for tp, at in offsets.items() if tp in ours})
         if not changed:
+            self._committed_at = time.monotonic()
             return
         try:
             is_done = await self._subscription.commit(changed, seconds)
@@ -468,4 +503,5 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             log.warning("commit_failed", error=str(error) or type(error).__name__)
             return
         if is_done:
+            self._committed_at = time.monotonic()
             self._assignment.committed(changed)

@@ -3,15 +3,14 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import structlog
 from aiokafka.errors import KafkaError
 
 from consumers.engine.limits import needs_of
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Writer
 from consumers.runtime.kafka.connection import (
     CONNECT_SECONDS,
     KafkaSettings,
@@ -22,6 +21,7 @@ from consumers.runtime.kafka.connection import (
     require_equal_counts,
     topic_settings,
 )
+from consumers.runtime.process import OperatorError
 from schemas.topics import (
     INPUT_TOPICS,
     JUDGE_REQUESTS_TOPIC,
@@ -37,9 +37,15 @@ from schemas.topics import (
 CO_PARTITIONED_TOPICS: Final = (*INPUT_TOPICS, SCORES_TOPIC, ORDER_TOPIC)
 """Topics on which all records of a call have the same partition number."""
 
-SLOW_WRITE_SECONDS: Final = 15.0
-"""Duration of a write after which the role is not ready and the topics are checked. It is well within the minute after which a
-broker ends a transaction."""
+SLOW_SECONDS: Final = 15.0
+"""Standstill after which the role is not ready and the topics are checked. It is well within the minute after which a broker ends a
+transaction, and longer than a rebalance that a frozen member holds up until its session ends."""
+STUCK_WRITE_SECONDS: Final = 30.0
+"""How long scores may wait while Kafka is whole by its own word; then the role ends, and its successor writes them."""
+STUCK_JOIN_SECONDS: Final = 60.0
+"""How long a member may be without partitions meanwhile: six times the session after which Kafka drops a frozen one."""
+STUCK_COMMIT_SECONDS: Final = 60.0
+"""How long commits may fail meanwhile: each has 5 s, and the next one covers it."""
 SETTINGS_EVERY_SECONDS: Final = 30.0
 """How often the settings of the topics are looked at while running."""
 
@@ -108,8 +114,26 @@ def _refusal(kafka: KafkaSettings, faults: Iterable[TopicFault]) -> str:
     )
 
 
+class Standstill(NamedTuple):
+    """Something that should go on all the time, and does not.
+
+    Attributes:
+        what: What stands still, in words that go on with "for 17 s".
+        since: Since when, in seconds of the monotonic clock.
+        most_seconds: How long the role waits for it while Kafka is whole.
+    """
+
+    what: str
+    since: float
+    most_seconds: float
+
+
+class StandstillError(OperatorError):
+    """Something stands still although Kafka is whole, so this process is at fault. A new start has none of the state that led to it."""
+
+
 class TopicWatch:
-    """Checks the topics when one of them may be gone, and their settings now and then."""
+    """Checks the topics while something stands still, because one of them may be gone, and their settings now and then."""
 
     def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings, fail: Callable[[Exception], None]) -> None:
         self._kafka = kafka
@@ -120,22 +144,17 @@ class TopicWatch:
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = time.monotonic()
         self._told: frozenset[TopicFault] = frozenset()
-        self._asked_at = -SLOW_WRITE_SECONDS
+        self._asked_at = -SLOW_SECONDS
 
-    def is_slow(self, writer: Writer | None) -> bool:
-        """Whether the current write takes longer than `SLOW_WRITE_SECONDS`."""
-        began = None if writer is None else writer.writing_since
-        return began is not None and began < time.monotonic() - SLOW_WRITE_SECONDS
-
-    def look(self, writer: Writer | None) -> None:
-        """Checks the topics while a write is slow, and their settings now and then. Call it often."""
+    def look(self, still: Standstill | None) -> None:
+        """Checks the topics while something stands still, and their settings now and then. Call it often."""
         now = time.monotonic()
         if now - self._looked_at > SETTINGS_EVERY_SECONDS:
             self._looked_at = now
             self._looking = asyncio.create_task(self.look_at_settings(), name="topic settings")
-        if now - self._asked_at > SLOW_WRITE_SECONDS and self.is_slow(writer):
+        if still is not None and now - still.since > SLOW_SECONDS and now - self._asked_at > SLOW_SECONDS:
             self._asked_at = now
-            self._asking = asyncio.create_task(self._ask(), name="topics")
+            self._asking = asyncio.create_task(self._ask(still), name="topics")
 
     async def look_at_settings(self) -> None:
         """Says once of each setting with which the evaluator would not start that somebody has changed it."""
@@ -157,15 +176,24 @@ class TopicWatch:
         """Returns the fault of the topics now, to end with: one is missing, or partition counts differ. Returns None if there is none,
         or no broker answers.
         """
-        kafka, names = self._kafka, self._topics
+        found = await self.partitions()
+        return None if found is None else self._misfit_of(found)
+
+    async def partitions(self) -> Mapping[str, Sequence[Any]] | None:
+        """Returns the partitions of each topic as Kafka describes them now; None if no broker answers, or it is the embedded one."""
+        kafka = self._kafka
         if kafka.is_embedded:
             return None
         try:
             async with asyncio.timeout(CONNECT_SECONDS), kafka.first_contact("topics") as connection:
-                answer = await connection.send(TopicsRequest([kafka.topic(name) for name in names]))
+                answer = await connection.send(TopicsRequest([kafka.topic(name) for name in self._topics]))
         except (KafkaError, KafkaUnreachableError, TimeoutError):
             return None
-        counts = {topic["topic"]: len(topic["partitions"]) for topic in answer.to_object()["topics"]}
+        return {topic["topic"]: topic["partitions"] for topic in answer.to_object()["topics"]}
+
+    def _misfit_of(self, found: Mapping[str, Sequence[Any]]) -> TopicsUnfitError | None:
+        kafka, names = self._kafka, self._topics
+        counts = {topic: len(partitions) for topic, partitions in found.items()}
         if gone := [kafka.topic(name) for name in names if not counts.get(kafka.topic(name))]:
             return TopicsUnfitError(
                 f"Topics: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone from {kafka.bootstrap_servers}, or this "
@@ -187,6 +215,24 @@ class TopicWatch:
             if task is not None:
                 task.cancel()
 
-    async def _ask(self) -> None:
-        if (error := await self.misfit()) is not None:
-            self._fail(error)
+    async def _ask(self, still: Standstill) -> None:
+        found = await self.partitions()
+        if found is None:  # it stands still because Kafka is away, and goes on when Kafka is back
+            return
+        seconds = time.monotonic() - still.since
+        if (misfit := self._misfit_of(found)) is not None:
+            self._fail(misfit)
+        elif seconds > still.most_seconds and _is_whole(found):
+            self._fail(
+                StandstillError(
+                    f"{still.what} for {seconds:.0f} s, although {self._kafka.bootstrap_servers} answers and all replicas of the topics "
+                    "are in sync. The evaluator ends; the next one reads again what was not committed, and no score is lost. If this comes "
+                    "again, report it with the log before it."
+                )
+            )
+
+
+def _is_whole(found: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether every partition has a leader, and all of its replicas are in sync."""
+    partitions = [partition for each in found.values() for partition in each]
+    return all(each["leader"] >= 0 and set(each["isr"]) == set(each["replicas"]) for each in partitions)

@@ -33,7 +33,7 @@ from consumers.engine.effects import (
 from consumers.evaluator.recovery import OrderStarts, PlacedStart
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.process import OperatorError, wall_clock_ms
+from consumers.runtime.process import OperatorError, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
 from schemas.metrics.process import STEP_METRIC
@@ -116,7 +116,8 @@ class Bell:
         """Waits until there is a moment to write, enough for a whole transaction, or anything for so many seconds."""
         await self.filled.wait()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.due.wait(), patience_seconds)
+            async with asyncio.timeout(patience_seconds):
+                await self.due.wait()
 
     def settle(self, outboxes: Iterable["Outbox"]) -> None:
         """Rings no longer than these outboxes need it."""
@@ -128,9 +129,14 @@ class Bell:
 
 
 class Outbox:
-    """Decisions that wait to be written, and the tasks that wait for that."""
+    """Decisions that wait to be written, and the tasks that wait for that.
+
+    Attributes:
+        waiting_since: Since when something waits and nothing is written, in seconds of the monotonic clock; None if nothing waits.
+    """
 
     def __init__(self) -> None:
+        self.waiting_since: float | None = None
         self._decisions: deque[Decision] = deque()
         self._records = 0
         self._put = 0
@@ -169,6 +175,8 @@ class Outbox:
 
     def put(self, decision: Decision) -> None:
         """Adds a decision behind all others."""
+        if not self._decisions:
+            self.waiting_since = time.monotonic()
         self._decisions.append(decision)
         self._records += len(decision.records)
         self._put += 1
@@ -198,6 +206,7 @@ class Outbox:
         self._records -= sum(len(decision.records) for decision in islice(self._decisions, count))
         for _ in range(count):
             self._decisions.popleft()
+        self.waiting_since = time.monotonic() if self._decisions else None
         self._done += count
         self._emptied.set()
 
@@ -205,6 +214,7 @@ class Outbox:
         """Drops all decisions, because another owner takes these steps."""
         self._done += len(self._decisions)
         self._decisions.clear()
+        self.waiting_since = None
         self._records = 0
         self._emptied.set()
 
@@ -402,7 +412,7 @@ class Claims:
 
 async def _stopped(producer: AIOKafkaProducer, seconds: float) -> None:
     try:
-        await asyncio.wait_for(producer.stop(), seconds)
+        await in_time(seconds, producer.stop())
     except (TimeoutError, KafkaError) as error:
         log.warning("producer_not_stopped", error=str(error) or type(error).__name__)
 

@@ -18,7 +18,7 @@ from consumers.judge.limits import Breaker, Budget, BudgetName, Promise, RateLim
 from consumers.judge.prompts import Answer, Question, not_applicable_to, question_of, read_answer
 from consumers.judge.reply import Asks, Delivery, Reply, ReplyFault
 from consumers.judge.settings import JudgeSettings
-from consumers.runtime.process import wall_clock_ms
+from consumers.runtime.process import end_tasks, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import JudgeKind, TrialOutcome, UnjudgedReason
 from schemas.judging import (
@@ -568,10 +568,7 @@ class Judge:
                 if self._failure.done():
                     self._failure.result()
         finally:
-            tasks = [running.task for running in self._running.values()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(running.task for running in self._running.values())
             if self._endpoint is not None:
                 await self._endpoint.close()
 

@@ -28,7 +28,7 @@ from consumers.judge.progress import PartitionWriter
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.polling import Received, Refusals, Subscription, Unreadable
-from consumers.runtime.process import first_of
+from consumers.runtime.process import end_tasks, first_of
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC
@@ -123,8 +123,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         finally:
             self.ready.clear()
             self._is_leaving = True
-            judging.cancel()
-            await asyncio.gather(judging, return_exceptions=True)
+            await end_tasks([judging])
             await asyncio.gather(self._subscription.stop(), self._let_go())
             log.info("judge_stopped")
 
@@ -259,8 +258,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
     async def _let_go(self) -> None:
         owning, self._owning = self._owning, None
         if owning is not None:
-            owning.cancel()
-            await asyncio.wait([owning])
+            await end_tasks([owning])
         writers, self._writers = self._writers, {}
         await asyncio.gather(*(writer.stop() for writer in writers.values()))
 

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import Coroutine
-from typing import Any, ClassVar, Final, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, ClassVar, Final, Never, TypeVar
 
 # The one class of errors that a person can fix.
 
@@ -23,9 +23,79 @@ class OperatorError(Exception):
     exit_code: ClassVar[int] = 1
 
 
-# Awaits several things at once, until the first one ends.
+# Ends tasks, and waits no longer than a bound for anything to end.
+#
+# A cancel can be lost: `asyncio.wait_for` of Python 3.11 swallows one that comes in the same turn of the loop as its result, and a
+# library may use it, or catch every exception. Who waits for such a task without a bound waits for ever, in silence.
+
+END_SECONDS: Final = 10.0
+"""How long cancelled tasks may take to end: twice the longest disconnection that one of them waits for."""
+CANCEL_EVERY_SECONDS: Final = 1.0
+"""Time between two cancels of a task that goes on."""
 
 Result = TypeVar("Result")
+
+_left_behind: set[asyncio.Task[Any]] = set()  # the loop itself keeps tasks by weak references only
+
+
+class StuckTaskError(Exception):
+    """A task goes on although it was cancelled, so what it works on is in no known state. Its role must fail."""
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]], most_seconds: float | None = None) -> None:
+    """Cancels tasks, again and again if need be, and returns when all have ended. Their errors stay in them.
+
+    Args:
+        tasks: The tasks; those that have ended already cost nothing.
+        most_seconds: How long they may take; `END_SECONDS` unless it is given.
+
+    Raises:
+        StuckTaskError: Some go on after so many seconds.
+    """
+    loop = asyncio.get_running_loop()
+    seconds = END_SECONDS if most_seconds is None else most_seconds
+    deadline = loop.time() + seconds
+    tasks = tuple(tasks)
+    going_on = {task for task in tasks if not task.done()}
+    while going_on:
+        left_seconds = deadline - loop.time()
+        if left_seconds <= 0:
+            names = ", ".join(sorted(task.get_name() for task in going_on))
+            raise StuckTaskError(f"cancelled {seconds:.0f} s ago and still going on: {names}")
+        for task in going_on:
+            task.cancel()
+        _, going_on = await asyncio.wait(going_on, timeout=min(CANCEL_EVERY_SECONDS, left_seconds))
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # otherwise asyncio reports it as never looked at
+
+
+async def in_time(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
+    """Returns the result of work that ends within so many seconds. Otherwise it is cancelled, and nobody waits for it.
+
+    Raises:
+        TimeoutError: It goes on.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+    finally:
+        if not task.done():
+            _left_behind.add(task)
+            task.add_done_callback(_leave)
+            task.cancel()
+    if not task.done():
+        raise TimeoutError(f"no end after {seconds:.1f} s")
+    return task.result()
+
+
+def _leave(task: asyncio.Task[Any]) -> None:
+    _left_behind.discard(task)
+    if not task.cancelled():
+        task.exception()
+
+
+# Awaits several things at once, until the first one ends.
 
 
 async def first_of(*works: Coroutine[Any, Any, Result]) -> Result:
@@ -33,6 +103,7 @@ async def first_of(*works: Coroutine[Any, Any, Result]) -> Result:
 
     Raises:
         Exception: The error of an ended task, even if another ended well at the same moment.
+        StuckTaskError: Another one does not end.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
@@ -42,9 +113,7 @@ async def first_of(*works: Coroutine[Any, Any, Result]) -> Result:
             task.result()
         return finished[0].result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
 
 async def finish_unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
@@ -59,7 +128,23 @@ async def finish_unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) 
 async def pause_unless(stop: asyncio.Event, seconds: float) -> None:
     """Waits so long, or until `stop` is set."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+
+
+# How late the event loop is: the time for which one step of one task held up everything else.
+
+LOOK_AT_LOOP_SECONDS: Final = 0.05
+"""Time between two looks at the loop: as long as a step may hold it."""
+
+
+async def watch_loop(observe: Callable[[float], None]) -> Never:
+    """Observes again and again by how many seconds the loop is late, until it is cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + LOOK_AT_LOOP_SECONDS
+        await asyncio.sleep(LOOK_AT_LOOP_SECONDS)
+        observe(max(0.0, loop.time() - due))
 
 
 # The clock of this machine that people set. How long something took is measured by `time.monotonic` instead.

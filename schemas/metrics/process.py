@@ -34,6 +34,10 @@ _STEP = Label(
 STEP_EDGES_SECONDS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Edges of a step on the way of an event: all together take 0.1 s at p50 and 0.25 s at p99 on a machine that keeps up."""
 STEP_METRIC: Final = "callgauge_event_step_seconds"
+LOOP_EDGES_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Edges of how late the event loop is: no request and no event may hold it for longer than 0.05 s at default limits; above 0.5 s probes,
+heartbeats and other tenants feel it."""
+LOOP_METRIC: Final = "callgauge_loop_lag_seconds"
 
 PROCESS_METRICS: Final[tuple[Metric, ...]] = (
     _EVERY.gauge("callgauge_build_info", "info", _VERSION)("Always 1; the label says which version runs."),
@@ -62,6 +66,10 @@ PROCESS_METRICS: Final[tuple[Metric, ...]] = (
         "that is written at once: a latency, an interruption, the use of a tool. Rows of turns and calls may wait. "
         "`polled` begins at the broker's timestamp of the event, `counted` when the record was written, so it includes `committed`. "
         "Evaluators observe the first four, once for each event, exporters the last one, once for each record."
+    ),
+    _EVERY.histogram(LOOP_METRIC, "seconds", LOOP_EDGES_SECONDS)(
+        "How late the event loop of the process began something that was due, measured every 0.05 s. While one request or record holds the "
+        "loop, nothing else of the process goes on: no probe, no heartbeat, no other request."
     ),
 )
 

@@ -21,7 +21,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.history.settings import HistorySettings
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.logs import configure_logging
-from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
+from consumers.runtime.process import OperatorError, end_tasks, first_of, wall_clock_ms
 from schemas.topics import TOPICS
 from streamer.goals.files import SIMULATED_GOALS
 from streamer.live_calls import CallsOnScreen, show_live
@@ -229,8 +229,7 @@ class Demo:
             showing = show_live(watched, self._page_url, self._console)
             await first_of(over_after(seconds), _result_of(playing), watched.read(kafka), showing)
         finally:
-            playing.cancel()
-            await asyncio.gather(playing, return_exceptions=True)
+            await end_tasks([playing])
             if self._page_url:
                 self._sum_up()
 

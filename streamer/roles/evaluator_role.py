@@ -8,6 +8,7 @@ from consumers.engine.limits import GoalRules
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import END_SECONDS, end_tasks
 from consumers.runtime.registry import Instruments
 from streamer.cluster.facts import files_group
 from streamer.facts import installed_version
@@ -63,9 +64,7 @@ class EvaluatorRole:
             # Both end when `stop` is set. The evaluator has something to finish then, so it is not cancelled.
             done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            for task in working:
-                task.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
+            await end_tasks(working)
         for task in done:
             task.result()
 
@@ -107,8 +106,8 @@ async def goals_of_now(kafka: KafkaSettings, settings: Settings) -> AsyncIterato
         yield sources
     finally:
         stop.set()
-        reading.cancel()
-        await asyncio.gather(following, reading, return_exceptions=True)
+        await asyncio.wait([following], timeout=END_SECONDS)
+        await end_tasks([following, reading])
 
 
 def _folder_and_topic(kafka: KafkaSettings, settings: Settings) -> tuple[GoalFolder | None, GoalsTopic | None]:

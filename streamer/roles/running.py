@@ -18,9 +18,10 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import MetricsServer
 from consumers.runtime.kafka.connection import KafkaSettings, LoginWatch, require_access
 from consumers.runtime.logs import configure_logging, is_json
-from consumers.runtime.process import finish_unless
+from consumers.runtime.process import end_tasks, finish_unless, watch_loop
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import ROLE_NAMES, RoleName
+from schemas.metrics.process import LOOP_METRIC
 from schemas.topics import GOALS_TOPIC, JUDGE_REQUESTS_TOPIC, TRANSCRIPTS_TOPIC
 from streamer.cluster.facts import needs_of
 from streamer.facts import STOP_OVERDUE, installed_version
@@ -291,6 +292,9 @@ class Service:
         self._running = {name: asyncio.create_task(role.run(self.stopping)) for name, role in self._roles.items()}
         announcing, stopped = asyncio.create_task(self._announce()), asyncio.create_task(stop.wait())
         watching = asyncio.create_task(self._login.follow(self.stopping))
+        watching_loop = asyncio.create_task(
+            watch_loop(lambda seconds: self._instruments.observe(LOOP_METRIC, (), seconds))
+        )
         failed: list[RoleName] = []
         try:
             await asyncio.wait([*self._running.values(), stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -299,10 +303,9 @@ class Service:
             began_seconds = time.monotonic()
             self.stopping.set()
             log.info("service_stopping", roles=list(self._roles), failed=failed)
-            announcing.cancel()
-            stopped.cancel()
-            watching.cancel()
-            await asyncio.gather(*self._running.values(), announcing, stopped, watching, return_exceptions=True)
+            # A role ends by itself now; `_end_overdue` ends the process with one that does not.
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+            await end_tasks([announcing, stopped, watching, watching_loop])
             log.info("service_stopped", seconds=round(time.monotonic() - began_seconds, 3))
         failed += (name for name in self._running if self._has_failed(name) and name not in failed)
         for name in failed[1:]:

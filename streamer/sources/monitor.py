@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK, InvalidHandshake, InvalidStatus
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.process import OperatorError, finish_unless, first_of, wall_clock_ms
+from consumers.runtime.process import OperatorError, end_tasks, finish_unless, first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import MonitorOutcome
 from schemas.events.elevenlabs import CarriedAgentEvent
@@ -176,8 +176,7 @@ class CallBridge:
             await self._follow()
             await self._waiting.join()
         finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
+            await end_tasks([writing])
 
     async def _follow(self) -> None:
         tries = 0
@@ -466,9 +465,7 @@ class MonitorRole:
                 raise self._writer.failure()
         finally:
             self.ready.clear()
-            for task in self._followed.values():
-                task.cancel()
-            await asyncio.gather(*self._followed.values(), return_exceptions=True)
+            await end_tasks(self._followed.values())
             self._followed.clear()
             await self._writer.close()
 

@@ -116,6 +116,9 @@ def _joined(node: promql_parser.BinaryExpr, series: Mapping[str, frozenset[str]]
         return left  # an absent value without labels is beside series with labels
     if node.modifier is not None and node.modifier.matching is not None:
         on = node.modifier.matching.labels
+        if node.modifier.matching.type == promql_parser.LabelModifierType.Exclude:
+            _subset(on, left | right, node)
+            on = sorted((left | right) - set(on))
         _subset(on, left, node)
         _subset(on, right, node)
     elif left != right:

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
 from consumers.runtime.logs import about_record
+from consumers.runtime.process import in_time
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource
 from schemas.quarantine import UndecodableRecord
@@ -333,7 +334,7 @@ class Subscription:
     async def stop(self) -> None:
         """Waits for the current batch, leaves the group and disconnects; bounded, and harmless when repeated."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._broker.stop(), STOP_SECONDS)
+            await in_time(STOP_SECONDS, self._broker.stop())
 
     async def failure(self) -> Never:
         """Waits for the first failure and raises it."""

@@ -1,6 +1,7 @@
 """The surroundings of the evaluator in its unit tests: records, a made-up engine, client, writer and takeover."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -364,6 +365,8 @@ class FakeWriter:
         self.error: Exception | None = None
         self.runs = False
         self.stopped = False
+        self.ignores_cancels = False
+        self.may_end = asyncio.Event()
         self.numbers: list[int] = []
         self._shell = shell
         self._bell = Bell()
@@ -399,6 +402,9 @@ class FakeWriter:
                     self.writing_since = None
                 self._bell.settle(outlet.outbox for outlet in self._outlets)
         finally:
+            while self.ignores_cancels and not self.may_end.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self.may_end.wait()
             self.runs = False
 
     async def stop(self, deadline_seconds: float) -> None:
@@ -449,7 +455,7 @@ class Shell:
         self.may_write.set()
         monkeypatch.setattr(service, "PartitionEvaluator", self._evaluator)
         monkeypatch.setattr(service, "Writer", self._writer)
-        self.misfit: Exception | None = None
+        self.found: dict[str, Any] | None = None  # what Kafka says of the topics; None while it does not answer
         self.asked_about_topics = 0
         self.registry = CollectorRegistry()
         instruments = Instruments(self.registry, ["evaluator"])
@@ -463,7 +469,7 @@ class Shell:
         self.takeover = FakeTakeover()
         monkeypatch.setattr(self.role, "_subscription", self.subscription)
         monkeypatch.setattr(self.role, "_takeover", self.takeover)
-        monkeypatch.setattr(self.role._topic_watch, "misfit", self._misfit)
+        monkeypatch.setattr(self.role._topic_watch, "partitions", self._partitions)
         self.members: list[Member] = []
         monkeypatch.setattr(self.role._group, "_members", self._members)
 
@@ -478,9 +484,9 @@ class Shell:
     async def _members(self) -> Sequence[Member]:
         return list(self.members)
 
-    async def _misfit(self) -> Exception | None:
+    async def _partitions(self) -> dict[str, Any] | None:
         self.asked_about_topics += 1
-        return self.misfit
+        return self.found
 
     async def assigned(self, *numbers: int, generations: int = 1) -> None:
         """The second half of a rebalance. A new assignment knows neither positions nor pauses of the one before."""

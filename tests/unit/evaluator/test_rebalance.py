@@ -8,6 +8,8 @@ from aiokafka.errors import KafkaConnectionError
 
 from consumers.evaluator import service
 from consumers.evaluator.assignment import NotCoPartitionedError
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.topics import used_topics
 from consumers.evaluator.writer import FencedError
 from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
 from schemas.topics import INPUT_TOPICS
@@ -298,6 +300,8 @@ async def test_an_assignment_without_one_of_the_inputs_ends_the_role(shell: Shel
 
 
 async def test_when_the_input_is_gone_that_is_the_reason(shell: Shell) -> None:
-    shell.misfit = TopicsUnfitError("pipecat.events is gone")
+    shell.found = {name: [{}] for name in used_topics(EvaluatorSettings())} | {"pipecat.events": []}
     await assigned_without(shell, PIPECAT)
-    assert shell.subscription.failures == [shell.misfit]
+    (failure,) = shell.subscription.failures
+    assert isinstance(failure, TopicsUnfitError)
+    assert "pipecat.events is gone" in str(failure)

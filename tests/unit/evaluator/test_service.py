@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -12,9 +14,19 @@ from consumers.evaluator import recovery as replay
 from consumers.evaluator import service
 from consumers.evaluator.recovery import CommitNote, PlacedStart
 from consumers.evaluator.service import SharedNameError
-from consumers.evaluator.topics import SLOW_WRITE_SECONDS
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.topics import (
+    SLOW_SECONDS,
+    STUCK_COMMIT_SECONDS,
+    STUCK_JOIN_SECONDS,
+    STUCK_WRITE_SECONDS,
+    StandstillError,
+    used_topics,
+)
 from consumers.evaluator.writer import FencedError, WriteError
+from consumers.runtime import process
 from consumers.runtime.kafka.connection import TopicsUnfitError
+from consumers.runtime.process import StuckTaskError
 from schemas.closed_sets import InputSource
 from schemas.order import TimePassed
 from schemas.topics import INPUT_TOPICS
@@ -506,29 +518,132 @@ async def test_nobody_waits_for_what_is_given_up(shell: Shell) -> None:
     assert shell.consumer.paused == set()
 
 
-# A topic that is gone.
+# Standstill: what should go on, and does not, while ticks go on.
+
+WHOLE = {"leader": 1, "replicas": [1, 2], "isr": [2, 1]}
 
 
-async def test_a_write_that_takes_very_long_asks_whether_the_topics_are_there(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await shell.assigned(0, 1)
-    now_seconds = 1_000.0
-    monkeypatch.setattr("time.monotonic", lambda: now_seconds)
-    shell.writers[0].writing_since = now_seconds - SLOW_WRITE_SECONDS
-    shell.role._topic_watch.look(shell.role._writer)
+def partitions(**changed: object) -> dict[str, list[dict[str, object]]]:
+    """What Kafka says of the topics."""
+    return {topic: [{**WHOLE, **changed}] for topic in used_topics(EvaluatorSettings())}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that the evaluator sees on the monotonic clock."""
+    now = [time.monotonic()]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    return now
+
+
+async def looks_after(shell: Shell, clock: list[float], seconds: float) -> None:
+    """Time passes, offsets are committed, and ticks look at what goes on."""
+    clock[0] += seconds
+    await shell.role._commit()
+    shell.role._topic_watch.look(shell.role._standstill())
+    shell.role._topic_watch.look(shell.role._standstill())
     await until_idle()
+
+
+async def let_scores_wait(shell: Shell) -> None:
+    await shell.assigned(0, 1)
+    shell.may_write.clear()
+    await shell.polled(4)
+
+
+async def let_the_group_be_silent(shell: Shell) -> None:
+    await shell.assigned(0, 1)
+    await shell.revoked()
+
+
+async def let_commits_fail(shell: Shell) -> None:
+    await shell.assigned(0, 1)
+    await shell.polled(4)
+    shell.consumer.error = CommitFailedError()
+    await shell.role._commit()
+
+
+STANDSTILLS = [
+    (let_scores_wait, "scores have waited to be written", STUCK_WRITE_SECONDS),
+    (let_the_group_be_silent, "the group callgauge-evaluator has given this member no partitions", STUCK_JOIN_SECONDS),
+    (let_commits_fail, "no offset was committed", STUCK_COMMIT_SECONDS),
+]
+
+
+@pytest.mark.parametrize(("begin", "what", "most_seconds"), STANDSTILLS)
+async def test_a_standstill_ends_readiness_within_half_a_minute_and_the_role_soon_after(
+    shell: Shell, clock: list[float], begin: Callable[[Shell], Awaitable[None]], what: str, most_seconds: float
+) -> None:
+    shell.found = partitions()
+    await begin(shell)
+    assert shell.role.problems() == ()
+    await looks_after(shell, clock, SLOW_SECONDS - 1)
     assert shell.role.problems() == ()
     assert shell.asked_about_topics == 0
-    now_seconds += 1
-    assert shell.role.problems() == ("evaluator: writing to Kafka takes very long",)
-    shell.role._topic_watch.look(shell.role._writer)
-    shell.role._topic_watch.look(shell.role._writer)
-    await until_idle()
+    await looks_after(shell, clock, 2)
+    assert shell.role.problems() == (f"evaluator: {what} for 16 s",)
     assert shell.asked_about_topics == 1
-    assert shell.subscription.failures == []  # a broker that is down is waited for
-    shell.misfit = TopicsUnfitError("gone")
-    now_seconds += SLOW_WRITE_SECONDS + 1
-    shell.role._topic_watch.look(shell.role._writer)
+    assert shell.subscription.failures == []
+    for _ in range(int(most_seconds // SLOW_SECONDS)):  # Kafka is asked as often
+        await looks_after(shell, clock, SLOW_SECONDS + 0.1)
+    failure = shell.subscription.failures[0]
+    assert isinstance(failure, StandstillError)
+    assert str(failure).startswith(f"{what} for ")
+
+
+@pytest.mark.parametrize("begin", [begin for begin, _, _ in STANDSTILLS])
+@pytest.mark.parametrize("found", [None, partitions(isr=[1]), partitions(leader=-1)])
+async def test_a_role_waits_for_kafka_as_long_as_kafka_is_not_whole(
+    shell: Shell, clock: list[float], begin: Callable[[Shell], Awaitable[None]], found: dict[str, Any] | None
+) -> None:
+    shell.found = found
+    await begin(shell)
+    for _ in range(20):
+        await looks_after(shell, clock, SLOW_SECONDS + 0.1)
+    assert shell.asked_about_topics == 20
+    assert shell.subscription.failures == []
+    assert shell.role.problems() != ()
+
+
+async def test_what_goes_on_again_is_no_standstill(shell: Shell, clock: list[float]) -> None:
+    shell.found = partitions()
+    await let_scores_wait(shell)
+    await looks_after(shell, clock, SLOW_SECONDS + 1)
+    shell.may_write.set()
     await until_idle()
-    assert shell.subscription.failures == [shell.misfit]
+    await shell.role._commit()
+    await looks_after(shell, clock, 0)
+    assert shell.role.problems() == ()
+    await let_the_group_be_silent(shell)
+    await looks_after(shell, clock, SLOW_SECONDS + 1)
+    await shell.assigned(0, 1)
+    await shell.role._commit()
+    assert shell.role.problems() == ()
+    assert shell.subscription.failures == []
+
+
+async def test_a_topic_that_is_gone_ends_the_role_at_the_first_look(shell: Shell, clock: list[float]) -> None:
+    shell.found = {**partitions(), "scores": []}
+    await let_scores_wait(shell)
+    await looks_after(shell, clock, SLOW_SECONDS + 1)
+    (failure,) = shell.subscription.failures
+    assert isinstance(failure, TopicsUnfitError)
+
+
+# A writer that ignores its cancellation.
+
+
+async def test_a_writer_that_goes_on_after_its_cancellation_ends_the_role(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "END_SECONDS", 0.01)
+    await shell.assigned(0)
+    shell.writers[0].ignores_cancels = True
+    await shell.revoked()
+    (failure,) = shell.subscription.failures
+    assert isinstance(failure, StuckTaskError)
+    assert "writer" in str(failure)
+    assert shell.role._assignment.owned == {}
+    assert not shell.role.ready.is_set()
+    shell.writers[0].may_end.set()
+    await until_idle()
