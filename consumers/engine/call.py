@@ -211,6 +211,11 @@ class Call:
         self._last_effects: list[Effect] = []
         self._closes_as: tuple[CloseReason, int]  # once it is closing
 
+    @property
+    def tenant(self) -> str:
+        """Whose call it is, as known now."""
+        return self._revisions.labels.tenant
+
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
         """Folds one record; returns its outcome, a label of the events counter."""
         outcome = self._fold(arrival, out)

@@ -19,52 +19,74 @@ from schemas.events.audit import CallStarted
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 
-# Chooses the call that closes when too many are open: one with few events if there is one, otherwise the quietest.
+# Chooses the call that closes when too many are open: of the tenant with the most calls, one with few events if there is one,
+# otherwise the quietest. So a tenant that sends ever new ids closes its own calls, and no other tenant's.
 
 FEWEST_EVENTS: Final = 3
 """A call with fewer events goes first: an invented id has one event, a real call has more within a second."""
 _SPARE: Final = 64
 """Places of closed calls that may remain, beside twice the number of open calls."""
 
-_Place = tuple[bool, int, str]
+RECOUNT_SHARE: Final = 20
+"""Tenants are counted anew after a twentieth of the open calls was evicted: it costs each eviction as much as twenty looks at a call."""
+
+_Place = tuple[bool, bool, int, str]
 
 
 class Eviction:
     """The open calls in the order of eviction, as of the last look.
 
     An open call only moves back in the order: it gets more and later events. So the first place that is still correct is the
-    first of all, and finding it costs no more than the events that outdated the places before it.
+    first of all, and finding it costs no more than the events that outdated the places before it. Which tenant has the most calls
+    is known as of the last count, and so is the tenant of a call in its place.
     """
 
     def __init__(self) -> None:
         self._places: list[_Place] = []
+        self._largest = ""  # the tenant with the most open calls
+        self._until_count = 0  # evictions
 
     def add(self, call: Call, calls: Mapping[str, Call]) -> None:
         """Adds a call that has opened. `calls` are all open calls, this one included."""
         if len(self._places) > 2 * len(calls) + _SPARE:
-            self._places = [_place(each) for each in calls.values()]
-            heapq.heapify(self._places)
+            self._place_anew(calls)
         else:
-            heapq.heappush(self._places, _place(call))
+            heapq.heappush(self._places, self._place(call))
 
     def next(self, calls: Mapping[str, Call]) -> Call | None:
         """The call to close next, out of the open ones; None when none may be closed."""
+        if self._until_count == 0:
+            self._count_tenants(calls)
+        self._until_count -= 1
         places = self._places
         while places:
             *_, conversation_id = first = places[0]
             call = calls.get(conversation_id)
             if call is None or call.is_closing:
                 heapq.heappop(places)
-            elif (place := _place(call)) != first:
+            elif (place := self._place(call)) != first:
                 heapq.heapreplace(places, place)
             else:
                 heapq.heappop(places)
                 return call
         return None
 
+    def _count_tenants(self, calls: Mapping[str, Call]) -> None:
+        self._until_count = 1 + len(calls) // RECOUNT_SHARE
+        tenants = Counter(call.tenant for call in calls.values() if not call.is_closing)
+        if not tenants:
+            return
+        before, self._largest = self._largest, max(tenants, key=lambda tenant: (tenants[tenant], tenant))
+        if len(tenants) > 1 or before != self._largest:
+            self._place_anew(calls)
 
-def _place(call: Call) -> _Place:
-    return call.events >= FEWEST_EVENTS, call.end.last_ms, call.conversation_id
+    def _place_anew(self, calls: Mapping[str, Call]) -> None:
+        self._places = [self._place(each) for each in calls.values()]
+        heapq.heapify(self._places)
+
+    def _place(self, call: Call) -> _Place:
+        is_other = call.tenant != self._largest
+        return is_other, call.events >= FEWEST_EVENTS, call.end.last_ms, call.conversation_id
 
 
 # When silence next decides about a call: a heap of times, with few entries for each call.

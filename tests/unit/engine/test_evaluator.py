@@ -333,14 +333,14 @@ def test_the_call_that_goes_is_the_first_by_events_then_time_then_name(
 
 def test_ten_times_as_many_ids_as_fit_cost_no_more_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
-    place_of = eviction._place
+    place_of = eviction.Eviction._place
 
-    def counted(call: Any) -> tuple[bool, int, str]:
+    def counted(self: eviction.Eviction, call: Any) -> tuple[bool, bool, int, str]:
         nonlocal looks
         looks += 1
-        return place_of(call)
+        return place_of(self, call)
 
-    monkeypatch.setattr(eviction, "_place", counted)
+    monkeypatch.setattr(eviction.Eviction, "_place", counted)
     most = 100
     feed = Feed(Limits(max_open_calls=most))
     for number in range(10 * most):
@@ -352,6 +352,49 @@ def test_ten_times_as_many_ids_as_fit_cost_no_more_for_each(monkeypatch: pytest.
     assert looks <= 3 * 10 * most, "one when it opens, one when it goes, and those of places that are old"
     assert len(feed.evaluator._eviction._places) <= 2 * most + eviction._SPARE + 1
     assert heapq.nsmallest(1, feed.evaluator._eviction._places)[0] == feed.evaluator._eviction._places[0]
+
+
+def _start(feed: Feed, key: str, tenant: str, at_ms: int) -> None:
+    feed.send("audit", {"type": "call_started", "timestamp": at_ms, "tenant": tenant}, at_ms, key=key)
+
+
+@pytest.mark.parametrize("most", [10, 200])
+def test_a_tenant_that_sends_ever_new_ids_closes_its_own_calls_alone(most: int) -> None:
+    feed = Feed(Limits(max_open_calls=most))
+    for number in range(3):  # one event each, and quiet for longest
+        _start(feed, f"quiet-{number}", "acme", number)
+    for number in range(10 * most):
+        _start(feed, f"flood-{number}", "globex", 100 + number)
+        if number % 5 == 0:
+            feed.close_all()
+    assert len(_evicted(feed)) == 9 * most + 3
+    assert all(name.startswith("flood-") for name in _evicted(feed))
+    # A second tenant that floods takes turns with the first.
+    for number in range(10 * most):
+        _start(feed, f"other-{number}", "umbrella", 10_000 + number)
+        feed.close_all()
+    assert [name for name in _evicted(feed) if name.startswith("quiet-")] == []
+
+
+def test_what_a_tenant_s_flood_costs_does_not_grow_with_the_open_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    place_of = eviction.Eviction._place
+
+    def counted(self: eviction.Eviction, call: Any) -> tuple[bool, bool, int, str]:
+        nonlocal looks
+        looks += 1
+        return place_of(self, call)
+
+    monkeypatch.setattr(eviction.Eviction, "_place", counted)
+    costs = []
+    for most in (200, 800):
+        feed, looks = Feed(Limits(max_open_calls=most)), 0
+        _start(feed, "quiet", "acme", 0)
+        for number in range(3 * most):
+            _start(feed, f"flood-{number}", "globex", 1 + number)
+            feed.close_all()
+        costs.append(looks / (3 * most))
+    assert costs[1] < 1.2 * costs[0] < 30
 
 
 def test_calls_that_close_by_themselves_leave_no_places_behind() -> None:
