@@ -110,6 +110,13 @@ def admit(
             f"expected at most {limits.max_record_bytes} bytes, saw {len(value)}",
             "Leave audio and prompts out of events, or raise max_record_bytes.",
         )  # fmt: skip
+    most_parts = limits.max_record_parts * (2 if source is InputSource.ELEVENLABS else 1)
+    if len(value) > most_parts and (parts := parts_of(value)) > most_parts:
+        return _refused(
+            record, RefusalReason.RECORD_TOO_LARGE, "the record has too many values",
+            f"expected at most {most_parts} commas and opening brackets, saw {parts}",
+            "Leave large tables out of the arguments and answers of tools, or raise max_record_parts.",
+        )  # fmt: skip
     envelope = read_envelope(record.headers) if record.headers else None
     try:
         event, conversation_id = decode(source, value, envelope), key.decode()
@@ -138,6 +145,16 @@ def admit(
             _remedy_for_time(time_ms),
         )  # fmt: skip
     return Arrival(source, record.offset, broker_time_ms, conversation_id, event, value, envelope)
+
+
+def parts_of(text: bytes) -> int:
+    """How many values JSON may have, as far as a quick look tells: its commas and opening brackets, those inside of texts too.
+
+    Example:
+        >>> parts_of(b'{"a": [1, 2], "b": {}}')
+        5
+    """
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def _remedy_for_time(time_ms: float) -> str:

@@ -3,10 +3,10 @@
 import hashlib
 from array import array
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from consumers.engine.admission import Arrival
 from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood
@@ -74,8 +74,14 @@ from schemas.metric_context import MetricContext
 from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
 from schemas.wire import MAX_NAME_CHARS
 
-MOST_RECORDS_OF_ONE_STEP: Final = 1_000
-"""A close with more final records than this makes them in a step of their own."""
+LONG_CALL_TURNS: Final = 100
+"""The close of a call with more turns than this takes several steps: that of a shorter one takes 20 ms at most."""
+LONG_CALL_RECORDS: Final = 300
+"""The same for its moments: latencies, interruptions and uses of tools."""
+ENTRIES_OF_ONE_STEP: Final = 200
+"""Entries of a transcript that are written in one step: 10 ms."""
+
+Done = TypeVar("Done")
 
 
 # Recognises repeated records: by producer and event id, by the simulator's sequence and bytes, or by an ElevenLabs
@@ -355,16 +361,18 @@ class Call:
             ended_ms = max(ended_ms, recorded.ended_ms)
         if not self.is_over:
             self._judged.finish(self.live, cause.event_time_ms, now_ms, out, asks=False)
-        context = self.context()
-        is_large = len(records) > MOST_RECORDS_OF_ONE_STEP
-        if is_large:
+        is_long = len(self.live.turns.turns) > LONG_CALL_TURNS or len(records) > LONG_CALL_RECORDS
+        if is_long:
             yield False  # the records of the live call are work enough for one step
+        context = self.context()
         while not self._measures.compare_at_close(context):
             yield False
-        if is_large:
+        if is_long:
             yield False
         records += self._judged.final_records(cause)
-        records += self._measures.final_records(self.live, context, cause, self._judged)
+        records += yield from _in_steps(
+            self._measures.final_records(self.live, context, cause, self._judged), takes_several=is_long
+        )
         out += self._measures.closing_counts()
         if self.live.nameless_tools:
             out.append(NotUnderstood(InputSource.PIPECAT, self.conversation_id, NAMELESS_TOOL))
@@ -376,15 +384,15 @@ class Call:
         )  # fmt: skip
         if closed is not None:
             records.append(closed)
-        if is_large:
+        if is_long:
             yield False
         value = None
         if self.writes_transcript:
             transcript, entries = self.transcript(self.redactor), []
-            for entry in () if transcript.is_too_large else transcript:
+            for place, entry in enumerate(() if transcript.is_too_large else transcript, 1):
                 if entry is not None:
                     entries.append(entry)
-                if not self.redactor.has_room:
+                if not self.redactor.has_room or place % ENTRIES_OF_ONE_STEP == 0:
                     yield False
             value = None if transcript.is_too_large else transcript_bytes(entries)
             if value is None:
@@ -565,6 +573,17 @@ class Call:
 
     def _on_user_text_updated(self, event: UserTextUpdated, _time_ms: int, _out: list[Effect]) -> None:
         self.history.update_user_text(event.text, event.turn_id)
+
+
+def _in_steps(work: Generator[None, None, Done], *, takes_several: bool) -> Generator[bool, None, Done]:
+    """Does work that can pause, and yields False where it does; with one step alone it never pauses."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return cast("Done", done.value)
+        if takes_several:
+            yield False
 
 
 _HANDLERS: Final[dict[type, EventHandler]] = {

@@ -202,8 +202,8 @@ folded at once.
 """
 CLOSING_WORK_OF_A_CALL: Final = 50
 """Work of a close beside the events of its call, counted in events."""
-MOST_CLOSING_WORK: Final = 4_000
-"""Most events of the calls that close in one step, unless a single call has more: 70 ms, in which nothing else runs."""
+MOST_CLOSING_WORK: Final = 1_500
+"""Most events of the calls that close in one step, unless a single call has more: 30 ms, in which nothing else runs."""
 
 
 class PartitionEvaluator:

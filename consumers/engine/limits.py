@@ -40,6 +40,12 @@ class Limits(BaseModel):
         gt=0,
         description="Largest input record in bytes. Kafka's own default; our largest events are prompts of some 100 kB.",
     )
+    max_record_parts: int = Field(
+        25_000,
+        gt=0,
+        description="Most commas and opening brackets of one record: to read so many values takes 20 ms, in which nobody else has a "
+        "turn. The record of a whole ElevenLabs call may have twice as many: that of two hours has some 45,000.",
+    )
     max_event_time_skew_ms: int = Field(
         24 * 3_600_000,
         ge=0,

@@ -142,6 +142,9 @@ class Partition:
         self._replay: Replay | None = None
         self._catching_up: CatchingUp | None = None
         self._read_to: dict[str, int] = {}
+        self._decoded: dict[
+            tuple[str, int], Arrival | QuarantineRecord
+        ] = {}  # of records that were polled and not folded
         self._polled_ms = 0
         self._replayed_counted = 0
         self._incomplete: frozenset[str] = frozenset()
@@ -220,6 +223,12 @@ class Partition:
             newest_ms = max(map(TIME_MS, run))
             self.last_record_ms[topic] = max(newest_ms, self.last_record_ms.get(topic, newest_ms))
 
+    def decode(self, record: Any) -> None:
+        """Decodes a record that is folded later: of a large one this takes longest, and others may have a turn before the next."""
+        if self._replay is None:
+            source = self._source_by_topic[record.topic]
+            self._decoded[record.topic, record.offset] = admit(source, record, self._limits, self._redactor)
+
     def fold(self, runs: Sequence[Records], known_ms: int | None, until_ms: int | None = None) -> None:
         """Folds one poll's records of this partition and the waiting ones. Between them, time passes as it did at the broker.
 
@@ -238,7 +247,7 @@ class Partition:
             self.merge.put(runs)
             records = self.merge.let_through(until_ms, None if catching_up is None else catching_up.until)
         receive, next_offsets, order = self.evaluator.receive, self.next_offsets, self._order
-        limits, sources, redactor = self._limits, self._source_by_topic, self._redactor
+        limits, sources, redactor, decoded = self._limits, self._source_by_topic, self._redactor, self._decoded
         quarantined = 0
         for record in records:
             if known_ms is not None:
@@ -252,7 +261,7 @@ class Partition:
                 order.fold(source, record.offset)
                 self._instruments.inc("callgauge_events_total", (source, "replayed"))
                 continue
-            arrival = admit(source, record, limits, redactor)
+            arrival = decoded.pop((record.topic, record.offset), None) or admit(source, record, limits, redactor)
             if isinstance(arrival, Arrival):
                 if effects := receive(arrival):
                     self._decide(effects, arrival)

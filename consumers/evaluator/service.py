@@ -56,6 +56,10 @@ HAND_OVER_SECONDS: Final = 3.0
 """How long writing (two thirds) and committing may take at a revocation or stop: well within the session timeout."""
 CLOSE_SECONDS: Final = 1.0
 """How long a producer may take to disconnect."""
+DECODE_SECONDS: Final = 0.01
+"""How long records are decoded before others have their turn."""
+LARGE_BYTES: Final = 65_536
+"""A record with more bytes has a turn of its own: it may take 40 ms."""
 MAX_SILENT_SECONDS: Final = 30.0
 """Time without a tick after which the role counts as stuck. Ticks are a tenth of a second apart."""
 
@@ -436,6 +440,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         # starts again at the partition's own offsets, so these records come again.
         rebalances = self._rebalances
         self._has_polled = True
+        await self._decode(records)
         async with self._lock:
             if rebalances != self._rebalances or self._is_leaving:
                 return
@@ -457,6 +462,18 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await assignment.until_written(PATIENCE_SECONDS)
         if rebalances == self._rebalances and not self._is_leaving:
             self._pause_leading_inputs()  # without a wait since we looked
+
+    async def _decode(self, records: Sequence[Any]) -> None:
+        """Decodes the records of a poll, and gives others their turn now and then: a poll can have megabytes."""
+        began = time.perf_counter()
+        for record in records:
+            is_large = record.value is not None and len(record.value) > LARGE_BYTES
+            if is_large or time.perf_counter() - began > DECODE_SECONDS:
+                await asyncio.sleep(0)
+                began = time.perf_counter()
+            if (partition := self._assignment.owned.get(record.partition)) is not None:
+                partition.decode(record)
+        await asyncio.sleep(0)  # what follows is a step of its own
 
     def _pause_leading_inputs(self, *, may_stop: bool = True) -> None:
         """Pauses inputs that are far ahead of another, and partitions with too many calls to close. While too many records are

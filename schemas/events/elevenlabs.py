@@ -10,6 +10,9 @@ from schemas.wire import MAX_TIME_MS, EventId, JsonValue, Name, Text, WireModel,
 
 # The parts of an ElevenLabs agent's events that are about its tools.
 
+MAX_ENTRIES: Final = 2_500
+"""Most entries of the record of a conversation: with more, reading it would hold up other calls. A call of four hours that says something
+every six seconds has as many."""
 MAX_TOOL_SECONDS: Final = 86_400
 """Longest time of a tool that is plausible: a day."""
 
@@ -436,7 +439,7 @@ class ConversationRecord(WireModel):
     """
 
     timestamp: WireTimeMs
-    transcript: Annotated[tuple[RecordEntry, ...], BeforeValidator(_none_is_empty)] = ()
+    transcript: Annotated[tuple[RecordEntry, ...], Field(max_length=MAX_ENTRIES), BeforeValidator(_none_is_empty)] = ()
     conversation_id: Name | None = None
     agent_id: Name | None = None
     agent_name: Name | None = None

@@ -1,7 +1,7 @@
 """The rows that a call publishes: one of each turn, when the call leaves it, and one of the whole call."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from math import fsum, inf
 from typing import Any, Final, NamedTuple
 
@@ -459,6 +459,9 @@ LONG_CALL_MS: Final = 120_000
 """Age from which a call is long: a shorter call gets its own record only at the close, which is soon enough."""
 
 
+TURNS_OF_ONE_STEP: Final = 200
+"""Rows of turns that are made in one step of a close: 10 ms."""
+
 OLDER_BY: Final = 10
 """A long call's record is published again when the call is older by one part in this many: the record costs more the more
 turns there are, and changes less. So two hours cost no more for each event than five minutes.
@@ -547,15 +550,17 @@ class Measures:
 
     def final_records(
         self, live: LiveCall, context: MetricContext, cause: Cause, judged: JudgedScores
-    ) -> list[AnyScoreRecord]:
-        """The records of turns that change at the end of the call, and the record of the call."""
+    ) -> Generator[None, None, list[AnyScoreRecord]]:
+        """The records of turns that change at the end of the call, and the record of the call. Yields where a step of a long call ends."""
         turns, heard = sorted(live.turns.turns), live.heard()
         self._fold_recorded(live, turns)
         if self.eva.supplied.latencies_ms:
             self.stages.fold_run(heard, turns, self.eva.supplied.latencies_ms)
         changed = self._dirty | self.stages.stale_turns(heard, self._dirty) | self._ratings.changed_turns
         changed |= self._transcripts.finish(context)
+        yield
         metrics = self.eva.finish(live, heard, context)
+        yield
         last_ms = cause.event_time_ms
         end_ms = heard.sound_end_ms(last_ms)
         gone = [turn for name, turn, _ in self._revisions.published if name == NAME and turn not in live.turns.turns]
@@ -563,13 +568,18 @@ class Measures:
             self._turns.withdraw(turn, cause) for turn in gone if turn is not None
         ]
         there = heard.turns(turns)
-        for number, turn in there.items():
+        for place, (number, turn) in enumerate(there.items(), 1):
+            if place % TURNS_OF_ONE_STEP == 0:
+                yield
             may_differ = number in changed or number >= heard.current or turn.rests_on_open_sound
             records.append(self._turns.make(live, heard, number, cause, end_ms, is_final=True, may_differ=may_differ))
+        yield
         counted = heard.numbers()
+        speech = speech_of(live, heard, sorted(counted), last_ms, is_over=True)
+        yield
         measured = CallMeasured(
             max(counted, default=heard.current),
-            speech_of(live, heard, sorted(counted), last_ms, is_over=True),
+            speech,
             self._transcripts.of_call(live, context),
             metrics,
             self.stages.agreement(heard, turns),
