@@ -21,6 +21,11 @@ _TYPES_BESIDE: Final = {
     "elevenlabs.events": ("agent-event", "agent-record", "control-event"),
 }
 """Types of records that a topic has besides the one of the topic table."""
+_COMMANDS: Final = {
+    ("annotations", WRITE): ("console", "`callgauge call`", "`callgauge history forget`"),
+    ("annotations", READ): ("`callgauge call`", "`callgauge report`"),
+}
+"""Who else does this with a topic. The console asks for the right only at the first label, so it is none of its needs."""
 
 
 def topic_lines() -> Iterator[str]:
@@ -74,6 +79,7 @@ def _roles(topic: Topic, operation: str) -> str:
     roles: list[str] = [
         role for role in ROLE_NAMES if operation in needs_of([role], settings).operations.get(topic.name, ())
     ]
+    roles += _COMMANDS.get((topic.name, operation), ())
     if operation == WRITE and (topic.name in _TYPES_BESIDE or topic.direction == "reference"):
         roles.append("your producers")
     return ", ".join(roles) or "your own consumers"

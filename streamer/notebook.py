@@ -33,9 +33,9 @@ from consumers.runtime.process import wall_clock_ms
 from schemas.scores.records import AnyScoreRecord
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from streamer.agent_inspect.scoring import NotJudgedError, TraceQuestions
-from streamer.agent_inspect.traces import Samples, TraceDocument, document_in
+from streamer.agent_inspect.traces import REMEDY, Samples, TraceDocument, document_in
 from streamer.offline.scoring import RecordedScoring, plan_from, score_judged, scored, scoring_of
-from streamer.recordings.files import RecordedCall, places_in_lines
+from streamer.recordings.files import RecordedCall, RecordingError, places_in_lines
 from streamer.recordings.reader import goals_for, read_call, read_recordings
 from streamer.settings.listing import settings_from
 from streamer.sources.replay import compact_json
@@ -293,7 +293,12 @@ def tool_correctness(trace: Trace, judge: Judge | None = None) -> float:
 
 
 def _document(trace: Trace) -> TraceDocument:
-    return document_in(trace, "trace", "trace", Samples(), {})
+    try:
+        return document_in(trace, "trace", "trace", Samples(), {})
+    except RecordingError as error:
+        error.consequence = "Nothing was computed."
+        error.remedy = REMEDY
+        raise
 
 
 def _turns(document: TraceDocument) -> Any:

@@ -362,7 +362,8 @@ def _list(value: object, where: str) -> list[Any]:
 _LINES: Final = (".jsonl", ".jsonl.gz")
 _WHOLE: Final = (".json", ".json.gz")
 _LEFT_OUT: Final = "This trace is left out; the others are not concerned."
-_REMEDY: Final = "The form of traces is described in docs/sources/agent-inspect.md."
+REMEDY: Final = "The form of traces is described in docs/sources/agent-inspect.md."
+"""Of an error in a trace; other recordings have another form."""
 _MOST_COUNTED_BYTES: Final = 16 * 1024 * 1024
 """Largest document that is read an additional time to count its traces, for the bar."""
 
@@ -397,7 +398,7 @@ class PlacedTrace:
             return document_in(line, self.where, self.fallback_id, samples, options)
         except RecordingError as error:
             error.consequence = _LEFT_OUT
-            error.remedy = _REMEDY
+            error.remedy = REMEDY
             raise
 
 
@@ -441,7 +442,7 @@ def read_samples(path: Path | None) -> Samples:
         return Samples(_samples_in(path))
     except RecordingError as error:
         error.consequence = "Nothing was scored."
-        error.remedy = _REMEDY
+        error.remedy = REMEDY
         raise
 
 

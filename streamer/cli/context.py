@@ -12,7 +12,8 @@ def context(paths: PathsArgument, *, arrival: ArrivalOption = None, processes: P
     """Prints EVA's metric context of recorded calls.
 
     The calls go through the engine event by event. Each gives one line of JSON, {"id": ..., "context": {...}}; the
-    context has EVA's fields. No broker is needed.
+    context has EVA's fields. No broker is needed. A call without EVA's events has no turns in it; `callgauge score`
+    measures them.
 
     A whole run of EVA is one PATH. Many calls are read on all cores; the lines are in the order of the calls, and the
     same as from one core. A call that cannot be read is named and left out, and the exit code is 1.

@@ -27,13 +27,14 @@ def run(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Runs the roles: evaluator, exporter, judge, receivers.
+    """Runs the roles: evaluator, exporter, console and others.
 
     The evaluator rebuilds calls from their events and writes scores. The exporter turns scores into metrics. The judge
-    asks a model the questions of the evaluator. Ingest receives events over HTTP; `callgauge ingest --help` explains it.
-    Console serves the page of the calls that run; its address is printed.
-    Monitor follows live calls of ElevenLabs agents; it needs CALLGAUGE_MONITOR__API_KEY, and runs in one process only.
-    All roles run in one process until Ctrl-C or SIGTERM.
+    asks a model the questions of the evaluator. Console serves the page of the calls that run; its address is printed.
+    History keeps past calls if CALLGAUGE_HISTORY__FOLDER names a folder; `callgauge history --help` explains it.
+    Ingest receives events over HTTP; `callgauge ingest --help` explains it. Monitor follows live calls of ElevenLabs
+    agents; it needs CALLGAUGE_MONITOR__API_KEY, and runs in one process only. All roles run in one process until Ctrl-C
+    or SIGTERM.
 
     /metrics has the metrics of all of them. /readyz says whether every role does its work, /healthz whether the process
     needs a restart; a broker that is down needs none. A role that fails after it has worked is started again, and the

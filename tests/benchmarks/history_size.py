@@ -31,6 +31,7 @@ from streamer.history.comparison import Period, compared
 from streamer.notebook import score
 from tests.benchmarks.figures import Figures, say
 from tests.support.conformance_data import RECORD, place_of
+from tests.support.patience import unserved_seconds
 
 DAYS: Final = 10
 WRITTEN_DAYS: Final = 2
@@ -296,11 +297,6 @@ def _found(folder: Path, number: int) -> None:
     assert all(answers(folder, lambda store: store.call_records(id_of(number))))
 
 
-def off_processor_ms() -> float:
-    """How long this thread could have run and had no processor, as Linux counts it."""
-    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e6
-
-
 def reads(folder: Path, seed: int, calls: int, ready: Any, stop: Any, answered: Any) -> None:
     """Asks for calls, four in a second, until told to stop; gives how long each answer took, then without waits for a processor."""
     random = Random(seed)  # noqa: S311  # no secret
@@ -310,9 +306,9 @@ def reads(folder: Path, seed: int, calls: int, ready: Any, stop: Any, answered: 
     ready.release()
     while not stop.wait(random.expovariate(4)):
         number = random.randrange(written(calls))
-        before_ms = off_processor_ms()
+        before_s = unserved_seconds()
         wait_ms = took_ms(lambda number=number: store.call_records(id_of(number)))  # type: ignore[misc]
-        waits.append((wait_ms, wait_ms - (off_processor_ms() - before_ms)))
+        waits.append((wait_ms, wait_ms - 1_000 * (unserved_seconds() - before_s)))
     store.close()
     answered.put(waits)
 

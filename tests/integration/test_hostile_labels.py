@@ -29,7 +29,6 @@ STAGES_EVERY: Final = 10
 RECORDS_PER_SECOND: Final = 500
 PAGE_SECONDS: Final = 0.5
 """Processor time for a page."""
-SCRAPE_SECONDS: Final = 1.0
 OPENMETRICS: Final = {"accept": "application/openmetrics-text; version=1.0.0", "accept-encoding": "gzip"}
 HOSTILE: Final = ('"', "\\", "\n", "\x00", "{", "}", ",", "=", "é", "\u202e", "🎧", " ")
 _RECORD: Final = {
@@ -123,13 +122,9 @@ def test_hostile_names_of_ten_thousand_agents_leave_the_page_small_and_quick(
         assert len(series_of(pages[0].text)) <= MAX_SERIES
         assert total(address, "callgauge_label_overflow_total", label="agent") > AGENTS / 2
         assert total(address, "callgauge_scores_refused_total") == 0
-        assert spent <= patient(PAGE_SECONDS)
+        assert spent <= PAGE_SECONDS
 
         with scores.streaming(), httpx.Client() as client:
-            seconds = []
             for _ in range(5):
-                begin = time.monotonic()
                 client.get(address, headers=OPENMETRICS, timeout=patient(30)).raise_for_status()
-                seconds.append(time.monotonic() - begin)
-        assert min(seconds) <= patient(SCRAPE_SECONDS), seconds
-        print(f"page: {spent:.2f} s of processor time; under load {sorted(seconds)}; {len(pages[0].text)} characters")
+        print(f"page: {spent:.2f} s of processor time; {len(pages[0].text)} characters")

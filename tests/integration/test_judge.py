@@ -157,8 +157,7 @@ async def test_a_question_is_answered_and_counted(environment: dict[str, str], t
         spent = total(address, "callgauge_judge_cost_total")
         assert spent == pytest.approx(sum(verdict.cost for verdict in found))
         assert total(address, "callgauge_judge_budget_left", budget="hour") == pytest.approx(50 - spent)
-        exit_code, seconds = process.signalled(signal.SIGTERM)
-        assert (exit_code, seconds < patient(8)) == (0, True), process.text
+        assert process.signalled(signal.SIGTERM)[0] == 0, process.text
 
 
 async def test_without_a_key_every_question_is_answered_at_once(environment: dict[str, str], tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from schemas.closed_sets import TrialOutcome, UnjudgedReason
 from schemas.judging import Judged, TokenUse, Unjudged
 from tests.support.calls.judge_questions import judge_settings, question, running_judge, talk
 from tests.support.fakes.scripted_openai import Asked, Does, Script, fails, grades, scripted_openai
-from tests.support.patience import patient
 
 
 async def reply_to(script: Script, timeout_seconds: float = 10, **settings: Any) -> tuple[Reply, list[Asked]]:
@@ -103,17 +102,16 @@ async def test_the_pause_that_the_endpoint_names_is_kept() -> None:
     reply, asked = await reply_to(lambda a: grades("C") if a.is_repeat else fails(429, retry_after="1"))
     assert (reply.outcome, reply.requests) == (TrialOutcome.ANSWERED, 2)
     assert asked[0].ended is not None
-    assert 1.0 <= asked[1].began - asked[0].ended < 3.0
+    assert asked[1].began - asked[0].ended >= 1.0, "a pause of the client's own would be shorter"
 
 
 async def test_a_deadline_ends_what_the_endpoint_keeps_waiting() -> None:
     """A verdict never takes longer than its deadline, whatever `Retry-After` says."""
     with scripted_openai(lambda _: fails(429, retry_after="60")) as server:
         async with running_judge(judge_settings(base_url=server.url)) as (judge, _):
-            began = time.monotonic()
             asked = question()
-            verdict = await judge.ask(asked.model_copy(update={"deadline_ms": asked.asked_at_ms + 500}))
-            assert time.monotonic() - began < patient(5)
+            async with asyncio.timeout(50):  # the pause ends later, however busy the machine is
+                verdict = await judge.ask(asked.model_copy(update={"deadline_ms": asked.asked_at_ms + 500}))
     assert verdict.result == Unjudged(reason=UnjudgedReason.DEADLINE)
     assert {answer.outcome for answer in verdict.answers} == {TrialOutcome.TIMED_OUT}
 
@@ -163,13 +161,11 @@ async def test_a_call_costs_a_third_of_the_characters(stops_early: bool, request
     assert cached_share > 0.85  # the new part of a turn is read once, not once for each subgoal and trial
 
 
-SLACK_SECONDS = 0.2
-"""Of an idle machine: on a busy one a client may wait for its turn so much longer."""
-
-
-async def test_a_turn_takes_as_long_as_its_slowest_requests() -> None:
-    """Trials of a wave and subgoals of a turn are asked side by side."""
-    slow = {"a": (0.8, 1.0, 0.9, 0.7), "b": (0.6, 0.9, 1.0), "c": (1.0, 0.8, 0.7, 0.9, 0.8)}
+async def test_trials_of_a_wave_and_subgoals_of_a_turn_are_asked_side_by_side() -> None:
+    """The endpoint answers none of a wave before it has the whole wave: a turn takes as long as its slowest requests."""
+    waves = {0: 9, 1: 2, 2: 1}
+    gates = {wave: asyncio.Event() for wave in waves}
+    came: Counter[int] = Counter()
     letters = {"a": "CCIC", "b": "CCC", "c": "CIICC"}
     seen: dict[str, list[Asked]] = {"a": [], "b": [], "c": []}
 
@@ -177,17 +173,14 @@ async def test_a_turn_takes_as_long_as_its_slowest_requests() -> None:
         name = next(name for name in seen if f'"{name}"' in asked.user)
         place = len(seen[name])
         seen[name].append(asked)
-        return grades(letters[name][place], delay_seconds=slow[name][place])
+        wave = max(0, place - 2)  # the first one has three trials of each subgoal, and the next ones have one
+        came[wave] += 1
+        if came[wave] == waves[wave]:
+            gates[wave].set()
+        return grades(letters[name][place], gate=gates[wave])
 
     with scripted_openai(script) as server:
         async with running_judge(judge_settings(base_url=server.url)) as (judge, _):
-            began = time.monotonic()
             verdicts = await asyncio.gather(*(judge.ask(question(subgoal_id=name, subgoal=name)) for name in seen))
-            seconds = time.monotonic() - began
     assert [verdict.result for verdict in verdicts] == [Judged(is_completed=True)] * 3
     assert {name: len(asked) for name, asked in seen.items()} == {"a": 4, "b": 3, "c": 5}
-    waves = [[*range(3)], [3], [4]]
-    slowest = sum(
-        max(seen[name][place].seconds for name in seen for place in wave if place < len(seen[name])) for wave in waves
-    )
-    assert seconds <= 1.2 * slowest + patient(SLACK_SECONDS) - SLACK_SECONDS

@@ -5,7 +5,6 @@ import gzip
 import json
 import socket
 import threading
-import time
 import tracemalloc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -163,13 +162,11 @@ async def test_an_answer_that_is_compressed_all_the_same_is_not_unpacked() -> No
 
 async def test_a_trickle_is_ended_by_the_deadline() -> None:
     """Never silent for long enough to count as failed, and never done."""
-    began = time.monotonic()
     trickle = Does(body=b"", endless=b" ", pause_seconds=0.05)
     verdict, _, _ = await judged_after(trickle, longest_verdict_ms=400, request_timeout_ms=300, max_retries=2)
     assert verdict.result == unjudged("deadline")
     assert [answer.outcome for answer in verdict.answers] == [TrialOutcome.TIMED_OUT]
     assert verdict.cost > 0
-    assert time.monotonic() - began < patient(10)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

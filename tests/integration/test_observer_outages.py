@@ -42,7 +42,7 @@ MOST_GROWN_MB: Final = 250.0
 PIECE_MS: Final = 20.0
 """Sound that a bot sends at a time. It stutters if its event loop computes for longer without turning."""
 BLOCKED_MS: Final = 200.0
-"""Longest time for which the loop may stop for any reason; other work on the machine adds to it."""
+"""Longest time for which the loop may stop for any reason, but for want of a processor."""
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ async def require_all_there_once(cluster: Cluster, name: str, figures: Mapping[s
         numbers = [event["data"]["n"] for event in told[1:-1]]
         assert numbers == sorted(numbers)
         assert [told[0]["type"], told[-1]["type"]] == ["call_started", "call_ended"]
-    assert figures["longest_send_ms"] < patient(BLOCKED_MS)
+    assert figures["longest_send_ms"] < BLOCKED_MS
 
 
 def require_no_delay(cluster: Cluster, observed: Mapping[str, float], *options: str) -> None:
@@ -104,7 +104,7 @@ def require_no_delay(cluster: Cluster, observed: Mapping[str, float], *options: 
     output, _ = fleet(cluster, "unobserved", *options, is_observed=False).communicate(timeout=patient(120))
     alone = json.loads(output.splitlines()[-1])
     assert observed["busy_max_ms"] < 1.5 * alone["busy_max_ms"] + PIECE_MS, (observed, alone)
-    assert observed["delay_max_ms"] < alone["delay_max_ms"] + patient(BLOCKED_MS), (observed, alone)
+    assert observed["delay_max_ms"] < alone["delay_max_ms"] + BLOCKED_MS, (observed, alone)
 
 
 async def events(cluster: Cluster, name: str) -> dict[str, list[dict[str, Any]]]:
@@ -215,18 +215,17 @@ async def test_a_livekit_session_loses_nothing_while_its_broker_is_frozen_or_kil
     assert [told[0]["type"], told[-1]["type"]] == ["call_started", "call_ended"]
 
 
-async def test_a_livekit_session_whose_broker_is_gone_ends_in_time_and_says_what_is_lost(cluster: Cluster) -> None:
+async def test_a_livekit_session_whose_broker_is_gone_ends_and_says_what_is_lost(cluster: Cluster) -> None:
     await make_topic(cluster, "gone")
     session = livekit_session(cluster, "gone", "--turns", "3", "--pause", "1.0")
     time.sleep(4)  # noqa: ASYNC251 - the outage itself
     cluster.proxy.change("left", Way.REFUSED)
     try:
-        output, errors = session.communicate(timeout=patient(120))
+        output, errors = session.communicate(timeout=patient(120))  # without a bound the end waits for ever
     finally:
         cluster.proxy.change("left", Way.OPEN)
     (figures,) = figures_of(subprocess.CompletedProcess([], session.returncode, output, errors)).values()
     assert not figures["is_whole"]
-    assert figures["end_s"] < 2 + patient(1.0)
     assert len(figures["e2e_ms"]) == 3
     assert "callgauge: events cannot be sent to gone.pipecat.events" in errors
     told = re.search(r"callgauge: (\d+) events of call gone were not acknowledged", errors)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Final
 
@@ -102,9 +101,7 @@ async def test_a_bot_of_thirty_lines_has_every_latency_and_hears_of_its_mistakes
         for code, mistaken, word in MISTAKES.values():
             bot = BOT.replace(code, mistaken).replace(f"range({TURNS})", "range(1)")
             assert bot != BOT
-            begin = time.monotonic()
             answers = ran_bot(bot, url)
-            assert time.monotonic() - begin <= patient(1)  # with the start of the bot
             assert any(word in answer for answer in answers), answers
 
 
@@ -124,13 +121,11 @@ async def test_a_bot_of_thirty_lines_on_kafka_has_every_latency_and_its_mistakes
             assert code in shown
             counted, logged = total(metrics, counter), len(process.text)
             ran_bot(bot)
-            begin = time.monotonic()
             wait_for(
                 lambda: f"{word!r} in:\n{process.text[logged:]}",  # noqa: B023 - called before the next one begins
                 lambda: word in process.text[logged:] and total(metrics, counter) > counted,  # noqa: B023
                 10,
             )
-            assert time.monotonic() - begin <= patient(1)
             assert line in process.text[logged:]
         wait_for(  # the log and the counter come before the transaction is over
             "each reason in the quarantine",

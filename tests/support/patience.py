@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 _LOAD = Path("/proc/loadavg")
+_UNSERVED = Path("/proc/thread-self/schedstat")
 
 
 def patient(seconds: float) -> float:
@@ -12,6 +13,14 @@ def patient(seconds: float) -> float:
     A time limit in a test is written for an idle machine, and passes through here when the wait begins.
     """
     return seconds * max(1.0, _wanting_to_run() / (os.cpu_count() or 1))
+
+
+def unserved_seconds() -> float:
+    """How long this thread was ready to run so far and had no processor, as the kernel counts it; 0 where it does not.
+
+    What a thread waits for is the time on the clock without this: other processes on the machine make that no longer.
+    """
+    return int(_UNSERVED.read_text().split()[1]) / 1e9 if _UNSERVED.exists() else 0.0
 
 
 def _wanting_to_run() -> float:

@@ -56,11 +56,6 @@ class Asked:
         """Whether the client sends it again."""
         return self.headers.get("x-stainless-retry-count", "0") != "0"
 
-    @property
-    def seconds(self) -> float:
-        assert self.ended is not None
-        return self.ended - self.began
-
 
 @dataclass(frozen=True)
 class Does:
@@ -69,6 +64,7 @@ class Does:
     Attributes:
         text: The model's text; None with a refusal.
         delay_seconds: Before anything is sent.
+        gate: Nothing is sent before it is set, which the script does.
         status: Of HTTP; other than 200 it has an error's body.
         body: Sent as it is in place of a completion.
         cut_at: So many bytes of the body are sent, then the connection is closed.
@@ -82,6 +78,7 @@ class Does:
     refusal: str | None = None
     finish_reason: str = "stop"
     delay_seconds: float = 0.0
+    gate: asyncio.Event | None = None
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | None = None
@@ -91,6 +88,14 @@ class Does:
     endless: bytes | None = None
     pause_seconds: float = 0.0
     counts_tokens: bool = True
+
+    async def due(self) -> None:
+        """Returns when the answer is to be sent."""
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.gate is not None:
+            await self.gate.wait()
+        await asyncio.sleep(self.delay_seconds)
 
 
 def grades(letter: str, explanation: str = "turn 1 shows it", **more: Any) -> Does:
@@ -180,14 +185,15 @@ class ScriptedOpenAI:
         self.asked.append(asked)
         does = self.script(asked)
         gone = asyncio.ensure_future(reader.read(1))  # the client says no more until it has an answer, so: it left
+        due = asyncio.ensure_future(does.due())
         try:
-            waiting = None if does.hangs else does.delay_seconds
-            done, _ = await asyncio.wait([gone], timeout=waiting)
-            if done:
+            done, _ = await asyncio.wait([gone, due], return_when=asyncio.FIRST_COMPLETED)
+            if gone in done:
                 return False
         finally:
-            gone.cancel()
-            await asyncio.gather(gone, return_exceptions=True)
+            for each in (gone, due):
+                each.cancel()
+            await asyncio.gather(gone, due, return_exceptions=True)
             # Before the answer is out: who has it may look here, or ask again, at once.
             self._at_once -= 1
             asked.ended = time.monotonic()

@@ -536,18 +536,18 @@ async def test_a_reader_who_stops_reading_is_cut_off() -> None:
         writer.close()
 
 
-async def test_all_streams_end_at_once() -> None:
-    async with serving() as made, made.client(limits=httpx.Limits(max_connections=None)) as client:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(20):
-                group.create_task(_read_to_the_end(client))
-            async with asyncio.timeout(patient(SECONDS)):
-                while len(made.site.streams) < 20:
-                    await made.turn()
-            made.site.streams.close()
-            began = asyncio.get_running_loop().time()
-            await made.listener.stop()
-        assert asyncio.get_running_loop().time() - began < patient(2)
+async def test_all_streams_end_before_the_server_does() -> None:
+    async with (
+        serving() as made,
+        made.client(limits=httpx.Limits(max_connections=None)) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        for _ in range(20):
+            group.create_task(_read_to_the_end(client))
+        async with asyncio.timeout(patient(SECONDS)):
+            while len(made.site.streams) < 20:
+                await made.turn()
+        made.site.streams.close()  # the group waits for the readers, whose patience ends in an error
 
 
 async def _read_to_the_end(client: httpx.AsyncClient) -> None:

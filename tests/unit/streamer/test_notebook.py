@@ -222,7 +222,7 @@ def test_errors_are_agent_inspect_s_and_nobody_to_ask_is_said() -> None:
         auc([1.0])
     with pytest.raises(ValueError, match="after at least one turn"):
         success([])
-    with pytest.raises(RecordingError, match='"agent_trace" as an object'):
+    with pytest.raises(RecordingError, match=r'"agent_trace" as an object[^!]*docs/sources/agent-inspect\.md'):
         ppt({"evaluation_data_sample": {}})
 
     def breaks(_: str) -> bool:

@@ -22,3 +22,13 @@ def test_a_limit_grows_with_what_wants_to_compute_on_each_core(
     monkeypatch.setattr(os, "getloadavg", lambda: (averaged, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert patience.patient(40) == waits
+
+
+def test_the_time_without_a_processor_is_the_kernel_s_and_unknown_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    counted = tmp_path / "schedstat"
+    monkeypatch.setattr(patience, "_UNSERVED", counted)
+    assert patience.unserved_seconds() == 0.0
+    counted.write_text("900000000 1500000000 12\n")
+    assert patience.unserved_seconds() == 1.5

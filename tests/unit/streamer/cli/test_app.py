@@ -369,12 +369,12 @@ def test_the_agent_and_goals_of_the_recorded_id_are_named_where_the_recording_ha
 
 
 def test_simulated_calls_flow_until_the_time_is_over(callgauge: Command, embedded: str) -> None:
-    began_seconds = time.monotonic()
     code, out, err = callgauge("simulate", "--calls", 3, "--seconds", 0.5, "--seed", 1, "--bootstrap", embedded)
-    assert time.monotonic() - began_seconds < patient(5)
     assert (code, out) == (0, "")
     assert "seed 1" in err
-    assert "call_started" in {record.event.get("type") for record in records(embedded)}
+    kinds = {record.event.get("type") for record in records(embedded)}
+    assert "call_started" in kinds
+    assert "call_ended" not in kinds, "no call is waited for: each takes a minute"
 
 
 def test_partitions_that_do_not_fit_are_named() -> None:

