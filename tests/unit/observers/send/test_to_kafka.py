@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -62,7 +61,7 @@ class Broker:
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker()
     monkeypatch.setattr(module, "AIOKafkaProducer", lambda **_: made)
     return made
