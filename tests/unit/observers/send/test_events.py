@@ -107,12 +107,8 @@ class Text(str):
         raise RuntimeError("no part")
 
 
-class Liar:
-    """Says that it is a dictionary."""
-
-    @property
-    def __class__(self) -> Any:  # type: ignore[override]  # as mocks do
-        return dict
+Liar = type("Liar", (), {"__class__": property(lambda _: dict)})
+"""Says that it is a dictionary, as mocks do."""
 
 
 class Key:
