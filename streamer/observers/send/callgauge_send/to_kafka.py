@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ SENDS_AT_A_STRETCH: Final = 10
 """Records handed to the client before the bots' own tasks get their turn: half a millisecond."""
 MAX_BATCH_BYTES: Final = 4 * MAX_EVENT_BYTES
 """Largest batch of a partition, a quarter of what brokers take by default: one that is larger than the topic takes is sent
-again record by record, and a smaller one is slower after an outage, because a partition has one at a time on its way.
+again in halves, and a smaller one is slower after an outage, because a partition has one at a time on its way.
 """
 REQUEST_TIMEOUT_MS: Final = 10_000
 """How long the broker may take for an answer before records are sent again."""
@@ -78,21 +79,25 @@ class ToKafka:
     async def send(self, taken: Taken, settled: Settled) -> BaseException | None:
         """Sends the records in their order and adds those that the broker has, or will never take; returns the first failure.
 
-        The broker refuses a batch as a whole. So records of a refused batch are sent again, each alone; one that is refused then is
-        lost, and counted.
+        The broker refuses a batch as a whole. So its records are sent again in halves, until the record that is the cause is alone:
+        it is lost, and counted.
         """
-        records = [(outbox, record) for outbox, records in taken.items() for record in records]
-        refused: list[_Refused] = []
-        failure = await self._send(records, settled, refused)
+        groups = deque([[(outbox, record) for outbox, records in taken.items() for record in records]])
         until_s = time.monotonic() + ROUND_SECONDS
-        for each in refused:
-            if failure is not None or time.monotonic() > until_s:  # the others go with the next round
-                break
-            still: list[_Refused] = []
-            failure = await self._send([each[:2]], settled, still)
-            for outbox, record, refusal in still:
-                self._lose(outbox, record, settled, refusal)
-        return failure
+        while groups and time.monotonic() < until_s:  # what is left goes with the next round
+            group = groups.popleft()
+            refused: list[_Refused] = []
+            failure = await self._send(group, settled, refused)
+            if failure is not None:
+                return failure
+            if len(group) == 1:
+                for outbox, record, refusal in refused:
+                    self._lose(outbox, record, settled, refusal)
+            else:
+                again = [(outbox, record) for outbox, record, _ in refused]
+                middle = len(again) // 2
+                groups.extendleft(half for half in (again[middle:], again[:middle]) if half)
+        return None
 
     async def _send(
         self, records: Sequence[tuple[Outbox, Record]], settled: Settled, refused: list[_Refused]
