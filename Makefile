@@ -66,7 +66,7 @@ durations: $(READY) ## run make test and write how long its tests take, by which
 check: $(READY) ## format, lint, types and the rules of the tree
 	@$(LINTED) --quiet tests/tidy
 
-audit: $(RUNS) ## locked packages beside stored advisories, without a network (ADVISORIES=all.zip takes OSV's export)
+audit: $(RUNS) ## locked packages beside advisories, of 30 days at most, without a network (ADVISORIES=all.zip takes OSV's export)
 	@$(BIN)/python deploy/advisories/check_advisories.py $(ADVISORIES)
 
 lock: $(READY) ## write both lock files from pyproject.toml (UPGRADE=1 takes newer versions)

@@ -1,10 +1,11 @@
-"""A file with a result, as a report or a table: it is written whole or not at all."""
+"""A file with a result, as a report or a table: it is written whole or not at all, and its owner alone reads it."""
 
 import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from consumers.runtime.private_files import make_file
 from consumers.runtime.process import OperatorError
 
 
@@ -35,11 +36,14 @@ def require_place(path: Path) -> None:
 def written_whole(path: Path) -> Iterator[Path]:
     """Gives the place beside the file to write to; it gets the file's name at the end, and is deleted if the block fails.
 
+    Its owner alone can read it, because it has words of people.
+
     Raises:
         ResultFileError: It cannot be written.
     """
     beside = path.with_name(f".{path.name}.part")
     try:
+        make_file(beside)
         yield beside
         beside.replace(path)
     except OSError as error:

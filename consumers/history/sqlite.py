@@ -23,6 +23,7 @@ import structlog
 from consumers.history.annotations import FILE_NAME, TABLES, Annotations, FromPeople, Place
 from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, Value, call_row
 from consumers.history.search import Question, ranked
+from consumers.runtime.private_files import ensure_file, make_file, make_folder
 from consumers.runtime.process import OperatorError
 from schemas.annotations import Annotation
 from schemas.scores.live_view import Subject
@@ -30,9 +31,6 @@ from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact
 from schemas.transcript import TRANSCRIPT
 from schemas.units import DAY_MS
 
-FILE_MODE: Final = 0o600
-"""Rights of a file: it has the words of people, so its owner alone reads it."""
-FOLDER_MODE: Final = 0o700
 MAX_PLACES: Final = 50_000
 """Calls whose file is remembered; of others it is looked up."""
 LOOKBACK_FILES: Final = 3
@@ -133,8 +131,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 def _new(path: Path) -> Path:
     """An empty file, under another name first: a reader sees it whole or not at all."""
     new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)  # of a process that was killed
-    new.touch(FILE_MODE)
+    make_file(new)
     return new
 
 
@@ -292,7 +289,7 @@ class SqliteHistory:
         self._lock: sqlite3.Connection | None = None
         try:
             if writes:
-                folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+                make_folder(folder)
                 self._lock = self._locked()
             elif not folder.is_dir():
                 raise HistoryFolderError(
@@ -305,7 +302,9 @@ class SqliteHistory:
             ) from error
 
     def _locked(self) -> sqlite3.Connection:
-        lock = sqlite3.connect(self.folder / "lock.sqlite", timeout=0, isolation_level=None, check_same_thread=False)
+        place = self.folder / "lock.sqlite"
+        ensure_file(place)
+        lock = sqlite3.connect(place, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             lock.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:

@@ -49,8 +49,10 @@ class Tally:
         self._instruments = instruments
         self._model = model
 
-    def request(self, reply: Reply, outcome: TrialOutcome, cost: float, faults: Collection[ReplyFault]) -> None:
-        """Counts a finished request to the model, with its retries."""
+    def request(
+        self, reply: Reply, outcome: TrialOutcome, used: TokenUse | None, cost: float, faults: Collection[ReplyFault]
+    ) -> None:
+        """Counts a finished request to the model, with its retries, and the tokens that it used as far as they are known."""
         labels = (self._model, outcome)
         self._instruments.inc("callgauge_judge_requests_total", labels)
         self._instruments.observe("callgauge_judge_request_seconds", labels, to_seconds(reply.latency_ms))
@@ -58,7 +60,7 @@ class Tally:
         self._instruments.inc("callgauge_judge_cost_total", labels, cost)
         for fault in faults:
             self._instruments.inc("callgauge_judge_reply_faults_total", (self._model, fault))
-        tokens = reply.believed_tokens or TokenUse()
+        tokens = used or TokenUse()
         for kind, count in (
             ("prompt", tokens.prompt - tokens.cached),
             ("cached", tokens.cached),
@@ -147,8 +149,8 @@ _PERHAPS_CHARGED: Final = frozenset(TrialOutcome) - {
     TrialOutcome.REJECTED,
     TrialOutcome.UNAVAILABLE,
 }
-"""Outcomes that cost the highest possible amount if the tokens were not counted. Errors, and requests that never reached the
-endpoint, cost nothing."""
+"""Outcomes that cost the highest possible amount if the tokens were not counted, or by a count that cannot be. Errors, and
+requests that never reached the endpoint, cost nothing."""
 
 
 _IS_KEPT: Final = frozenset(
@@ -322,7 +324,7 @@ class Poll:
         """Notes the result of one request, and its cost."""
         means = self.means
         outcome = _outcome(reply, answer)
-        used = reply.believed_tokens
+        used = reply.believed_tokens(trial.question.chars)
         if used is None and reply.tokens is not None:
             delivery.faults.add("token_count")
         sent = max(0, reply.requests - delivery.tries_that_stayed)
@@ -347,7 +349,7 @@ class Poll:
         self.answers.append(trial_answer)
         if means.kept is not None and self.voting is not None and outcome in _IS_KEPT:
             means.kept.keep_answer(self.request, trial_answer)
-        means.tally.request(reply, outcome, cost, delivery.faults)
+        means.tally.request(reply, outcome, used, cost, delivery.faults)
         return outcome
 
 

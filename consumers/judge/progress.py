@@ -204,7 +204,8 @@ class PartitionWriter:
     async def stop(self) -> None:
         """Disconnects; bounded. The next owner's start aborts a transaction that is still open."""
         with contextlib.suppress(TimeoutError, KafkaError):
-            await asyncio.wait_for(self._producer.stop(), CLOSE_SECONDS)
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._producer.stop()
 
     async def _transaction(
         self, outgoing: Sequence[Outgoing], progress: dict[TopicPartition, OffsetAndMetadata]

@@ -10,6 +10,9 @@ from schemas.judging import TokenUse
 MAX_REPORTED_TOKENS: Final = 10_000_000
 """Highest token count that is accepted for one request: several times the longest context of any model. A higher or negative
 count is ignored, and the request costs the highest possible amount."""
+MAX_CHARS_OF_A_TOKEN: Final = 128
+"""Longest token of any model: a run of spaces. Fewer tokens than the texts must have, such as 0, are ignored in the same way: a
+request that is free would never fill a budget."""
 
 ReplyFault = Literal["too_large", "compressed", "redirected", "token_count"]
 """Fault of a reply that was dropped in whole or in part: too many bytes, compressed although plain text was requested, a
@@ -34,14 +37,18 @@ class Reply:
     requests: int = 1
     latency_ms: int = 0
 
-    @property
-    def believed_tokens(self) -> TokenUse | None:
-        """The endpoint's token count if it is possible; None without one."""
+    def believed_tokens(self, prompt_chars: int) -> TokenUse | None:
+        """The endpoint's token count if it is possible for a prompt of this length and for the text; None without one."""
         tokens = self.tokens
         if tokens is None:
             return None
-        counts = (tokens.prompt, tokens.cached, tokens.answer)
-        return tokens if all(0 <= count <= MAX_REPORTED_TOKENS for count in counts) else None
+        is_possible = (
+            prompt_chars <= tokens.prompt * MAX_CHARS_OF_A_TOKEN
+            and len(self.text or "") <= tokens.answer * MAX_CHARS_OF_A_TOKEN
+            and 0 <= tokens.cached <= tokens.prompt <= MAX_REPORTED_TOKENS
+            and tokens.answer <= MAX_REPORTED_TOKENS
+        )
+        return tokens if is_possible else None
 
 
 @dataclass(slots=True)

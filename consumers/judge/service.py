@@ -118,7 +118,8 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             await first_of(stop.wait(), self._read(), self._subscription.failure())
             self.ready.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._judge.finish(), FINISH_SECONDS)
+                async with asyncio.timeout(FINISH_SECONDS):
+                    await self._judge.finish()
             await self._hand_over()
         finally:
             self.ready.clear()

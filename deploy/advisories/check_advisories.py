@@ -1,14 +1,16 @@
 """Compares the locked packages with advisories in a file, without a network: `make audit`.
 
 `pypi.json` has advisories about our packages in OSV's form: those of PyPA's advisory database (CC BY 4.0) until October 2024, and
-later ones of GitHub's. It is as old as its newest entry. For a release take the newest: OSV's export of PyPI (`all.zip`), or any list
-or folder of such files, as `make audit ADVISORIES=all.zip`.
+later ones of GitHub's. It is as old as its newest entry, and of what came later nothing is known: so advisories that are too old fail,
+and with them a release. Take the newest: OSV's export of PyPI (`all.zip`), or any list or folder of such files, as
+`make audit ADVISORIES=all.zip` and `make release ADVISORIES=all.zip`.
 """
 
 import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 from zipfile import ZipFile
@@ -19,6 +21,8 @@ from packaging.version import Version
 ROOT: Final = Path(__file__).parents[2]
 LOCK: Final = ROOT / "requirements.lock"
 STORED: Final = Path(__file__).with_name("pypi.json")
+MAX_AGE_DAYS: Final = 30
+"""How old the newest advisory may be. There are several a day, so a list without one for a month is an old list."""
 _PIN: Final = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.M)
 
 Advisory = Mapping[str, Any]
@@ -85,23 +89,32 @@ def findings(locked: Mapping[str, Version], known: Sequence[Advisory]) -> list[s
     ]
 
 
-def main() -> int:
-    """Prints what applies; the exit code is 1 if anything does, 2 if the file has no advisory."""
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else STORED
+def main(arguments: Sequence[str], today: date) -> int:
+    """Prints what applies; the exit code is 1 if anything does, 2 if the file has no advisory, 3 if its newest one is too old."""
+    path = Path(arguments[0]) if arguments else STORED
     locked, known = pins(LOCK.read_text()), list(advisories(path))
     if not known:
         sys.stderr.write(f"{path}: expected advisories in OSV's form, saw none. Nothing was compared.\n")
         return 2
     found = findings(locked, known)
-    newest = max(str(advisory.get("modified", ""))[:10] for advisory in known)
+    newest = max(str(advisory.get("modified", "1970-01-01"))[:10] for advisory in known)
+    age_days = (today - date.fromisoformat(newest)).days
     summary = f"{len(locked)} locked packages, {len(known)} advisories until {newest}: {len(found)} apply."
     sys.stdout.write("\n".join([*found, summary, ""]))
     if found:
         sys.stderr.write(
             "Take a fixed version with `make lock UPGRADE=1`, or say in SECURITY.md why it does not reach us.\n"
         )
-    return 1 if found else 0
+    if age_days > MAX_AGE_DAYS:
+        sys.stderr.write(
+            f"{path}: the newest advisory is {age_days} days old, expected at most {MAX_AGE_DAYS}. What was published since is not "
+            f"compared. Take OSV's newest export of PyPI (all.zip, from osv.dev) as make audit ADVISORIES=all.zip, or make release "
+            f"ADVISORIES=all.zip.\n"
+        )
+    if found:
+        return 1
+    return 3 if age_days > MAX_AGE_DAYS else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:], datetime.now(UTC).date()))

@@ -40,7 +40,7 @@ JUDGE_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _JUDGE.counter("callgauge_judge_reply_faults_total", "requests", _MODEL, _REPLY_FAULT)(
         "Requests to the model with a reply that was dropped (larger than 1 MB, compressed, a redirect), or with a count of "
-        "tokens that cannot be and was not taken."
+        "tokens that cannot be, such as 0, and was not taken."
     ),
     _JUDGE.histogram(
         "callgauge_judge_request_seconds", "seconds", JUDGE_REQUEST_EDGES_SECONDS, _MODEL, _REQUEST_OUTCOME

@@ -101,7 +101,8 @@ class JudgeInProcess:
     async def finish(self) -> None:
         """Starts no more questions, and waits some seconds for the open ones; while `run` runs."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._judge.finish(), FINISH_SECONDS)
+            async with asyncio.timeout(FINISH_SECONDS):
+                await self._judge.finish()
 
     async def answer_whatever_the_rate(self, request: JudgeRequest) -> JudgeVerdict:
         """The verdict on a question; while `run` runs. It is put again while there is no place for its first request.

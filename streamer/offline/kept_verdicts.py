@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from consumers.console.page.drawing import shortened
 from consumers.judge.settings import JudgeSettings
+from consumers.runtime.private_files import ensure_file
 from consumers.runtime.process import OperatorError
 from schemas.closed_sets import UnjudgedReason
 from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Unjudged
@@ -73,6 +74,7 @@ class KeptVerdicts:
         self._verdicts: dict[str, int] = {}
         self._answers: dict[str, list[int]] = {}
         try:
+            ensure_file(path)
             self._file: IO[bytes] = path.open("a+b")
         except OSError as error:
             raise self._unusable(error.strerror or type(error).__name__, "Name a file that can be written.") from error

@@ -1,7 +1,6 @@
 """Writes the transcripts of closed calls as files."""
 
 import asyncio
-import contextlib
 import gzip
 import hashlib
 import itertools
@@ -20,7 +19,8 @@ from aiokafka.structs import OffsetAndMetadata
 
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, Subscription
-from consumers.runtime.process import OperatorError, finish_unless, first_of
+from consumers.runtime.private_files import FILE_MODE, make_folder
+from consumers.runtime.process import OperatorError, finish_unless, first_of, pause_unless
 from consumers.runtime.registry import Instruments
 from schemas.quarantine import UndecodableRecord
 from schemas.topics import TRANSCRIPTS_TOPIC
@@ -31,10 +31,6 @@ from streamer.terminal import print_json, say
 #
 # They contain the words of people, so only the user of the process may read them, whatever the umask.
 
-FILE_MODE: Final = 0o600
-"""Rights of a transcript's file: its owner reads and writes."""
-FOLDER_MODE: Final = 0o700
-"""Rights of a new folder. An existing folder keeps its own."""
 MAX_NAME_CHARS: Final = 100
 """Bound of the conversation id in a file name; file systems accept 255 bytes, some of them 143."""
 _PART_SUFFIX: Final = ".part"
@@ -67,7 +63,7 @@ class TranscriptFiles:
             TranscriptFolderError: The folder cannot be created or written to.
         """
         try:
-            _make_folder(self.folder)
+            make_folder(self.folder)
             for part in self.folder.glob(f".*{_PART_SUFFIX}"):
                 if part.is_symlink() or part.is_file():  # a link is deleted, its target stays
                     part.unlink(missing_ok=True)
@@ -108,16 +104,6 @@ class TranscriptFiles:
             part.unlink(missing_ok=True)
             raise
         return path
-
-
-def _make_folder(folder: Path) -> None:
-    """Makes the folder and those above it that are not there; `Path.mkdir` gives those above the rights of the umask."""
-    if folder.is_dir():
-        return
-    if not folder.parent.exists():
-        _make_folder(folder.parent)
-    folder.mkdir(FOLDER_MODE, exist_ok=True)
-    folder.chmod(FOLDER_MODE)  # the umask may have left less
 
 
 def file_stem(conversation_id: str) -> str:
@@ -183,7 +169,7 @@ class TranscriptFiler:
                 await self._read(stop)
             except (KafkaError, KafkaUnreachableError, TopicsUnfitError, TimeoutError) as error:
                 self._tell(str(error) or type(error).__name__)
-                await _pause(stop)
+                await pause_unless(stop, RETRY_SECONDS)
 
     async def _read(self, stop: asyncio.Event) -> None:
         if await finish_unless(stop, partition_counts(self._kafka, [TRANSCRIPTS_TOPIC])) is None:
@@ -227,7 +213,7 @@ class TranscriptFiler:
                 if written:
                     await self._commit(partition, record.offset)
                 self._subscription.consumer.seek(partition, record.offset)
-                await _pause(self._stop)
+                await pause_unless(self._stop, RETRY_SECONDS)
                 return
             self._instruments.inc("callgauge_transcript_files_total", ("written",))
             self._has_warned = False
@@ -250,11 +236,6 @@ class TranscriptFiler:
                 "evaluated as ever.",
                 what_to_do="See to the disk and the rights of the folder, or to the broker.",
             )
-
-
-async def _pause(stop: asyncio.Event) -> None:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
 
 
 # The work of the command `transcript`: writes transcripts to files or prints them.

@@ -73,7 +73,8 @@ class EventPublisher:
             PublishError: Something was not acknowledged, now or before. An error that is already on its way says more.
         """
         try:
-            await asyncio.wait_for(self._producer.stop(), CLOSE_SECONDS)  # flushes first
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._producer.stop()  # flushes first
         except (TimeoutError, KafkaError) as failure:
             self._failure = self._failure or failure
         if error is None:

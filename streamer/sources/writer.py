@@ -135,7 +135,8 @@ class AcknowledgedWriter:
         producer, self._producer = self._producer, None
         if producer is not None:
             with suppress(TimeoutError, KafkaError):
-                await asyncio.wait_for(producer.stop(), CLOSE_SECONDS)
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await producer.stop()
 
     @property
     def is_away(self) -> bool:

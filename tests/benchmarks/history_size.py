@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple
 
 from consumers.history.rows import COLUMN_NAMES
 from consumers.history.search import Condition, Question
-from consumers.history.sqlite import FILE_MODE, WINDOW_BITS, Batch, SqliteHistory, words_of
+from consumers.history.sqlite import WINDOW_BITS, Batch, SqliteHistory, words_of
+from consumers.runtime.private_files import FILE_MODE
 from consumers.runtime.process import tune_collection
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact, TurnValues
 from schemas.units import DAY_MS

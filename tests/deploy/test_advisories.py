@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -75,6 +76,34 @@ def test_advisories_come_as_a_list_a_folder_or_an_archive(tmp_path: Path) -> Non
         archive.writestr("A-1.json", text)
     counts = {name: len(list(check.advisories(tmp_path / name))) for name in ("one.json", "list.json", "all.zip", ".")}
     assert counts == {"one.json": 1, "list.json": 2, "all.zip": 1, ".": 3}
+
+
+@pytest.mark.parametrize(
+    ("today", "code"), [("2026-03-31", 0), ("2026-04-01", 3), ("2027-01-01", 3), ("2026-02-01", 0)]
+)
+def test_advisories_that_are_too_old_fail_and_say_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], today: str, code: int
+) -> None:
+    newest = TWO_LINES | {"modified": "2026-03-01T10:00:00Z"}
+    (tmp_path / "list.json").write_text(json.dumps([newest, LAST | {"modified": "2025-01-01T00:00:00Z"}]))
+    assert check.main([str(tmp_path / "list.json")], date.fromisoformat(today)) == code
+    said = capsys.readouterr().err
+    assert ("days old" in said) is ("ADVISORIES=all.zip" in said) is (code != 0)
+
+
+def test_an_advisory_that_applies_fails_however_old_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    applies = advisory({"introduced": "0"}, name="starlette") | {"modified": "2026-03-01T10:00:00Z"}
+    (tmp_path / "one.json").write_text(json.dumps(applies))
+    assert check.main([str(tmp_path / "one.json")], date(2026, 3, 2)) == 1
+    assert check.main([str(tmp_path / "one.json")], date(2026, 12, 2)) == 1
+    assert "make lock UPGRADE=1" in capsys.readouterr().err
+    (tmp_path / "none.json").write_text("[]")
+    assert check.main([str(tmp_path / "none.json")], date(2026, 3, 2)) == 2
+
+
+def test_a_release_needs_new_advisories() -> None:
+    rule = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("release:"))
+    assert "audit" in rule.partition("#")[0].split()
 
 
 def test_no_stored_advisory_is_about_what_is_locked() -> None:

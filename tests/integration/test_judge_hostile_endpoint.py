@@ -25,7 +25,7 @@ KEY = "sk-of-the-judge"
 BOMB = gzip.compress(b"\0" * 64_000_000)
 ANSWER = {
     "choices": [{"message": {"content": '{"explanation": "x", "grade": "C"}'}, "finish_reason": "stop"}],
-    "usage": {"prompt_tokens": 5, "completion_tokens": 1},
+    "usage": {"prompt_tokens": 500, "completion_tokens": 9},
 }
 
 
@@ -35,7 +35,7 @@ def unjudged(reason: str) -> Unjudged:
 
 def counting(tokens: str) -> Does:
     """A good answer with this in place of its count of prompt tokens."""
-    body = json.dumps(ANSWER).replace('"prompt_tokens": 5', f'"prompt_tokens": {tokens}')
+    body = json.dumps(ANSWER).replace('"prompt_tokens": 500', f'"prompt_tokens": {tokens}')
     return Does(body=body.encode())
 
 
@@ -107,6 +107,7 @@ async def test_whatever_it_answers_there_is_a_verdict(does: Does, reason: str) -
     [
         "1" + "0" * 400,
         "-1",
+        "0",
         "10000001",
         "1e400",
         "NaN",

@@ -2,6 +2,7 @@
 is reported.
 """
 
+import asyncio
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
+from callgauge_send import Call
 
 from schemas.closed_sets import InputSource
 from schemas.events.codec import UnrecognizedEvent, decode
@@ -140,6 +142,29 @@ async def test_a_broker_that_is_away_at_the_start_costs_nothing(cluster: Cluster
     for told in calls.values():
         assert [told[0]["type"], told[-1]["type"]] == ["call_started", "call_ended"]
         assert len(told) == 20 * EVENTS_OF_A_TURN + 2
+
+
+async def test_a_record_that_the_topic_does_not_take_is_lost_alone(cluster: Cluster) -> None:
+    bootstrap = cluster.bootstrap_through("right")
+    await create_topics(bootstrap, {f"small.{TOPIC}": 1}, {"max.message.bytes": "20000"})
+    calls = [Call(conversation_id=name, bootstrap_servers=bootstrap, topic_prefix="small.") for name in ("a", "b")]
+    for number in range(100):
+        for call in calls:
+            text = "ü" * 15_000 if (call, number) == (calls[0], 50) else f"word {number}"
+            call.send("tts_text", data={"frame": text})
+    for call in calls:
+        await call.end("goodbye")
+        async with asyncio.timeout(patient(30)):
+            await call.outbox.is_empty.wait()
+    assert [dict(call.lost) for call in calls] == [{"words": 1}, {}]
+    told = await events(cluster, "small")
+    assert [event["data"]["frame"] for event in told["b"] if event["type"] == "tts_text"] == [
+        f"word {number}" for number in range(100)
+    ]
+    words = {event["data"]["frame"] for event in told["a"] if event["type"] == "tts_text"}
+    assert words == {f"word {number}" for number in range(100)} - {"word 50"}
+    (dropped,) = [event["data"] for event in told["a"] if event["type"] == "events_dropped"]
+    assert dropped == {"words": 1}
 
 
 @pytest.mark.long

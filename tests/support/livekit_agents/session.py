@@ -178,6 +178,8 @@ class Loudspeaker(io.AudioOutput):
         if "capabilities" in known:
             arguments["capabilities"] = io.AudioOutputCapabilities(pause=False)
         super().__init__(**arguments)
+        self.began_s = 0.0
+        """When the first sound of the newest answer was played."""
         self._seconds = 0.0
         self._began: float | None = None
         self._playing: asyncio.Task[None] | None = None
@@ -187,6 +189,7 @@ class Loudspeaker(io.AudioOutput):
         await super().capture_frame(frame)
         if self._began is None:
             self._began, self._seconds = time.time(), 0.0
+            self.began_s = self._began
             if hasattr(self, "on_playback_started"):
                 self.on_playback_started(created_at=self._began)
         self._seconds += frame.duration
@@ -291,7 +294,10 @@ async def play(
     session: Any = AgentSession(
         vad=Detector(), stt=stt.StreamAdapter(stt=Ear(), vad=Detector()), llm=Mind(), tts=Mouth(), **options()
     )
-    theirs: dict[str, Any] = {"e2e_ms": [], "items": [], "errors": 0, "handoffs": 0}
+    theirs: dict[str, Any] = {"e2e_ms": [], "heard_ms": [], "items": [], "errors": 0, "handoffs": 0}
+    microphone, loudspeaker = Microphone(), Loudspeaker()
+    stops_s: list[float] = []
+    spoke_s = 0.0
     attached = attached_to(session, call)
     state = asyncio.Event()
 
@@ -299,9 +305,15 @@ async def play(
 
     @session.on("agent_state_changed")
     def _(event: Any) -> None:
-        nonlocal answers
+        nonlocal answers, spoke_s
         answers += event.new_state == "speaking"
+        spoke_s = event.created_at if event.new_state == "speaking" else spoke_s
         state.set()
+
+    @session.on("user_state_changed")
+    def _(event: Any) -> None:
+        if event.old_state == "speaking":
+            stops_s[:] = [event.created_at]
 
     @session.on("conversation_item_added")
     def _(event: Any) -> None:
@@ -309,9 +321,13 @@ async def play(
         theirs["handoffs"] += kind == "agent_handoff"
         if kind == "message":
             theirs["items"].append([event.item.role, event.item.text_content, event.item.interrupted])
-            latency = (getattr(event.item, "metrics", None) or {}).get("e2e_latency")
-            if latency is not None:
+            metrics = getattr(event.item, "metrics", None) or {}
+            if event.item.role == "user" and (stopped_s := metrics.get("stopped_speaking_at")):
+                stops_s.append(stopped_s)
+            if (latency := metrics.get("e2e_latency")) is not None:
                 theirs["e2e_ms"].append(1000 * latency)
+                begun_s = (loudspeaker.began_s, spoke_s)
+                theirs["heard_ms"].append([1000 * (began_s - stop_s) for began_s in begun_s for stop_s in stops_s])
 
     @session.on("error")
     def _(event: Any) -> None:
@@ -321,13 +337,12 @@ async def play(
         return answers > count
 
     async def until(is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):  # as long as a busy machine needs
             while not is_so():
                 state.clear()
                 await state.wait()
 
-    microphone = Microphone()
-    session.input.audio, session.output.audio = microphone, Loudspeaker()
+    session.input.audio, session.output.audio = microphone, loudspeaker
     await session.start(Desk())
     await asyncio.sleep(0.3)
     for turn in range(1, turns + 1):

@@ -163,12 +163,18 @@ def test_whatever_an_endpoint_answers_there_is_a_verdict(body: bytes, status: in
     assert JudgeVerdict.model_validate_json(verdict.model_dump_json()) == verdict
 
 
-@pytest.mark.parametrize("name", ["prompt", "cached", "answer"])
-@pytest.mark.parametrize("count", [10**400, -1, MAX_REPORTED_TOKENS + 1])
-async def test_a_count_that_cannot_be_is_charged_as_none(name: str, count: int) -> None:
-    """The judge itself compares the count with the bound, whichever endpoint takes the questions."""
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({name: count} for name in ("prompt", "cached", "answer") for count in (10**400, -1, MAX_REPORTED_TOKENS + 1)),
+        {"prompt": 0}, {"answer": 0}, {"prompt": 0, "answer": 0}, {"prompt": 1}, {"cached": 2_001},
+    ],
+)  # fmt: skip
+async def test_a_count_that_cannot_be_is_charged_as_none(wrong: dict[str, int]) -> None:
+    """The judge itself compares the count with its bounds and with the texts, whichever endpoint takes the questions."""
     settings = judge_settings()
-    counted = ScriptedEndpoint(lambda _: answer("C", tokens=TokenUse(**{name: count})))
+    tokens = TokenUse(**{"prompt": 2_000, "answer": 100} | wrong)
+    counted = ScriptedEndpoint(lambda _: answer("C", tokens=tokens))
     silent = ScriptedEndpoint(lambda _: answer("C"))
     verdicts = []
     for endpoint in (counted, silent):
@@ -177,6 +183,16 @@ async def test_a_count_that_cannot_be_is_charged_as_none(name: str, count: int) 
     assert verdicts[0].result == Judged(is_completed=True)
     assert verdicts[0].cost == verdicts[1].cost > 0
     assert verdicts[0].tokens == TokenUse()
+
+
+async def test_answers_that_are_free_by_their_count_fill_the_budget() -> None:
+    endpoint = ScriptedEndpoint(lambda _: answer("C", tokens=TokenUse()))
+    settings = judge_settings(budget_per_call=0.05)
+    async with running_judge(settings, endpoint) as (judge, _), asyncio.timeout(patient(10)):
+        verdicts = [await judge.ask(question(trials=1, subgoal_id=str(number))) for number in range(20)]
+    assert verdicts[0].result == Judged(is_completed=True)
+    assert verdicts[-1].result == Unjudged(reason=UnjudgedReason.OVER_BUDGET)
+    assert sum(verdict.cost for verdict in verdicts) <= 0.05
 
 
 @pytest.mark.parametrize(

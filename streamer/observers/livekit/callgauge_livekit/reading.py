@@ -4,14 +4,23 @@ LiveKit's versions differ in when an event has which time. A time that LiveKit g
 """
 
 import asyncio
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from callgauge_send.events import MAX_INSTRUCTIONS_CHARS, MAX_TOOLS, Rank, is_failure, known_fields, name_of, text_of
+from callgauge_send.events import (
+    MAX_INSTRUCTIONS_CHARS,
+    MAX_TOOLS,
+    Rank,
+    is_failure,
+    known_fields,
+    name_of,
+    text_of,
+    value_of,
+)
 
 HOLD_SECONDS: Final = 5.0
 """How long the end of the user's speech waits for its true time, where LiveKit's event comes with the time at which the detector
@@ -307,10 +316,8 @@ class SessionReader:
     def _arguments(self, arguments: str) -> object:
         if not self._has_arguments:
             return None
-        try:
-            return json.loads(arguments or "{}")
-        except ValueError:
-            return text_of(arguments)
+        known = value_of(arguments or "{}")
+        return text_of(arguments) if known is None else known
 
     def _result(self, result: str | None) -> object:
         """The result; if results are not to leave the agent, whether it is an error."""
@@ -346,8 +353,9 @@ class SessionReader:
             )
         instructions = getattr(agent, "instructions", None)
         is_sent = self._has_words and isinstance(instructions, str) and 0 < len(instructions) <= MAX_INSTRUCTIONS_CHARS
-        tools = [{"name": name_of(name)} for name in map(_tool_name, getattr(agent, "tools", None) or ()) if name]
-        known = known_fields(instructions=instructions if is_sent else None, tools=tools[:MAX_TOOLS] or None)
+        names = map(_tool_name, islice(getattr(agent, "tools", None) or (), MAX_TOOLS))
+        tools = [{"name": name_of(name)} for name in names if name]
+        known = known_fields(instructions=instructions if is_sent else None, tools=tools or None)
         if known:
             self._emit(Rank.CALL, "call_started", **known)
 

@@ -1,6 +1,7 @@
 """Frames of a call become events in the shapes of pipecat's own observers. No clock, no Kafka: a frame in, events out."""
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from callgauge_send.events import (
@@ -19,6 +20,8 @@ from pipecat_callgauge.measurements import Emit, metric_events
 
 MAX_OPEN_CALLS: Final = 256
 """Function calls at a time of which the beginning is remembered; more is a loop."""
+MAX_PARTS: Final = 1_000
+"""Parts of a system message that are read; it is one text, or a few."""
 LEFTOVER_SECONDS: Final = 0.5
 """How long after an interruption sound is the rest of the answer that was cut, unless a new answer has begun. Under load, the
 output transport may play a piece that was on its way, and reports that the bot speaks.
@@ -206,11 +209,10 @@ class CallReader:
             return
         self._tools = tools
         schemas = getattr(tools, "standard_tools", None) or ()
-        described = [
-            {"name": name_of(each.name), "parameters": _parameters(each)} for each in schemas if hasattr(each, "name")
-        ]
+        known = [each for each in islice(schemas, MAX_TOOLS) if hasattr(each, "name")]
+        described = [{"name": name_of(each.name), "parameters": _parameters(each)} for each in known]
         if described:
-            self._emit(Rank.CALL, "call_started", tools=described[:MAX_TOOLS])
+            self._emit(Rank.CALL, "call_started", tools=described)
 
     def ending(self, frame: Any, _now_s: float) -> None:
         """The call is to end: at once, or after the words before it."""
@@ -239,7 +241,8 @@ def _instructions(context: Any) -> str | None:
         return None
     content = first.get("content")
     if isinstance(content, list):
-        content = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+        parts = islice((part for part in content if isinstance(part, Mapping)), MAX_PARTS)
+        content = "\n".join(text for part in parts if isinstance(text := part.get("text"), str))
     return content if isinstance(content, str) and 0 < len(content) <= MAX_INSTRUCTIONS_CHARS else None
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from callgauge_send.events import Event, Rank, encoded, name_of
+from callgauge_send.events import Event, Rank, encoded, name_of, of_others
 from callgauge_send.outbox import UNREAD, Outbox
 from callgauge_send.sender import FLUSH_SECONDS, Log, Sender, Way
 
@@ -19,6 +19,8 @@ TOPIC: Final = "pipecat.events"
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 PIPELINE_TYPES: Final = ("cascade", "audio_llm", "s2s")
 MAX_ID_BYTES: Final = 256
+MAX_SHOWN_CHARS: Final = 400
+"""How much of an error of others a warning shows."""
 RANKS: Final = {
     "call_started": Rank.CALL,
     "call_ended": Rank.CALL,
@@ -109,6 +111,7 @@ class Call:
         self._sink = sink
         self.outbox = Outbox(self._conversation_id, f"{producer}/{_version_of(producer)}/{uuid.uuid4().hex[:12]}")
         self.sender: Sender | None = None
+        self._marked_values = 0
         self._has_begun = self._has_ended = False
 
     @property
@@ -120,6 +123,11 @@ class Call:
     def lost(self) -> Mapping[str, int]:
         """Dropped events so far, by what they contained; the same numbers are in records of the call."""
         return self.outbox.lost
+
+    @property
+    def marked_values(self) -> int:
+        """Values so far that JSON cannot hold, or that are too large or too deep: events have a mark `unreadable` in their places."""
+        return self._marked_values
 
     @property
     def waiting(self) -> int:
@@ -150,18 +158,19 @@ class Call:
             RuntimeError: No event loop runs here, so nothing could send it.
         """
         if self._has_ended:
-            self.missed(kind, ValueError("the call has ended"))
+            self.missed(name_of(kind), ValueError("the call has ended"))
             return
         try:
             self.begin()
-            self.emit(RANKS.get(kind, Rank.METRICS), kind, **fields)
+            self.emit(RANKS.get(name_of(kind), Rank.METRICS), kind, **fields)
         except Exception as error:
             if self._sink is None:
                 raise
-            self.missed(kind, error)
+            self.missed(name_of(kind), error)
 
     def emit(self, rank: Rank, kind: str, **fields: Any) -> None:
         """Sends an event of this rank; a sink may raise."""
+        kind = name_of(kind)
         event = {"type": kind, "timestamp": int(time.time() * 1000), **fields}
         if self._sink is not None:
             self._sink({"conversation_id": self._conversation_id, **event})
@@ -169,16 +178,20 @@ class Call:
             if self.sender is None:
                 self.sender = Sender.shared(self._way, self._log)
                 self.sender.begin(self.outbox)
-            self.outbox.put(rank, kind, encoded(event))
+            self.outbox.put(rank, kind, encoded(event, self._mark))
             self.sender.wake()
 
     def missed(self, what: str, error: Exception) -> None:
         """Counts something of the call that could not be read or handed over, and warns of the first."""
         self.outbox.lose(UNREAD)
         if self.outbox.lost[UNREAD] == 1:
+            said = of_others(lambda: repr(error), type(error).__name__)[:MAX_SHOWN_CHARS]
             self._log.warning(
-                f"callgauge: {what} of call {self._conversation_id} could not be read: {error!r}. The call goes on."
+                f"callgauge: {what} of call {self._conversation_id} could not be read: {said}. The call goes on."
             )
+
+    def _mark(self) -> None:
+        self._marked_values += 1
 
     async def end(self, reason: str = "ended") -> bool:
         """Ends the call, and waits until all of it is acknowledged, for `FLUSH_SECONDS` at most. The second time it does nothing.

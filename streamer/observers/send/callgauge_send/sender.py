@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,8 @@ MAX_OF_ONE_CALL: Final = 50
 """Records of one call among them, so that no call waits long behind the backlog of another."""
 MAX_ENDED_EVENTS: Final = 20_000
 """Events of ended calls that still wait for the broker. Beyond it the oldest of these calls keep only the count of their events."""
+MAX_ENDED_CALLS: Final = 2_000
+"""Ended calls with something to send, be it only the count of their lost events. Beyond it the oldest are forgotten."""
 GATHER_SECONDS: Final = 0.05
 """How long events gather before they are sent. Twenty rounds a second cost less than one for each event, and the end of a call
 waits no longer than this for it."""
@@ -28,6 +31,8 @@ FAILURES_BEFORE_RECONNECTING: Final = 5
 """Failures in a row after which a new client is made, in case it is the client that does not get on."""
 FLUSH_SECONDS: Final = 2.0
 """How long the end of a call waits for its last events."""
+MAX_TOLD: Final = 20
+"""Kinds of refusals that the log has; each is counted with its events."""
 STOP_SECONDS: Final = 0.5
 """How long disconnecting may take."""
 
@@ -43,6 +48,20 @@ class Log(Protocol):
     def warning(self, message: str, /) -> object: ...
     def info(self, message: str, /) -> object: ...
     def debug(self, message: str, /) -> object: ...
+
+
+class Once:
+    """Warns once of each kind of thing, and of a bounded number of kinds."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._told: set[Hashable] = set()
+
+    def warn(self, kind: Hashable, text: str) -> None:
+        """Warns, unless it has warned of this kind."""
+        if kind not in self._told and len(self._told) < MAX_TOLD:
+            self._told.add(kind)
+            self._log.warning(f"callgauge: {text}")
 
 
 class LaterError(Exception):
@@ -88,6 +107,7 @@ class Sender:
         """Keeps the way; nothing is connected before the first event."""
         self._way = way
         self._log = log
+        self._once = Once(log)
         self._open: dict[Outbox, None] = {}
         self._ended: dict[Outbox, None] = {}
         self._wake = asyncio.Event()
@@ -168,9 +188,12 @@ class Sender:
             await self._way.close()
 
     def _has_work(self) -> bool:
-        """Whether anything waits. Forgets ended calls without events, and the surplus events of ended calls."""
+        """Whether anything waits. Forgets ended calls without events, and the surplus of ended calls and of their events."""
         for outbox in [each for each in self._ended if each.is_empty.is_set()]:
             del self._ended[outbox]
+        for outbox in list(islice(self._ended, max(0, len(self._ended) - MAX_ENDED_CALLS))):
+            del self._ended[outbox]
+            self._once.warn(MAX_ENDED_CALLS, f"more than {MAX_ENDED_CALLS} ended calls wait; the oldest are lost.")
         too_many = sum(map(len, self._ended)) - MAX_ENDED_EVENTS
         for outbox in self._ended:
             if too_many <= 0:

@@ -1,24 +1,40 @@
 """Events to a topic of Kafka, with the headers of a CloudEvent."""
 
 import asyncio
-from collections.abc import Hashable, Mapping
+import time
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import (
+    InvalidTimestampError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+)
 
 from callgauge_send.events import MAX_EVENT_BYTES, Record
 from callgauge_send.outbox import Outbox
-from callgauge_send.sender import STOP_SECONDS, Log, Settled, Taken
+from callgauge_send.sender import STOP_SECONDS, Log, Once, Settled, Taken
 
 SENDS_AT_A_STRETCH: Final = 10
 """Records handed to the client before the bots' own tasks get their turn: half a millisecond."""
 MAX_BATCH_BYTES: Final = 4 * MAX_EVENT_BYTES
-"""Largest batch of a partition, a quarter of what brokers take by default: one that is larger than the topic takes is lost as a
-whole, and a smaller one is slower after an outage, because a partition has one at a time on its way.
+"""Largest batch of a partition, a quarter of what brokers take by default: one that is larger than the topic takes is sent
+again in halves, and a smaller one is slower after an outage, because a partition has one at a time on its way.
 """
 REQUEST_TIMEOUT_MS: Final = 10_000
 """How long the broker may take for an answer before records are sent again."""
+ROUND_SECONDS: Final = 3 * REQUEST_TIMEOUT_MS / 1000
+"""How long the answers to a round may take; what has none is sent again."""
+MAX_SHOWN_CHARS: Final = 400
+_OF_RECORDS: Final = (InvalidTimestampError, MessageSizeTooLargeError, RecordListTooLargeError)
+"""What the broker will say again of the same records. It says so of a whole batch, of which one record may be the cause."""
+_OF_ONE_RECORD: Final = (*_OF_RECORDS, AssertionError, TypeError, ValueError)
+"""What the client says of a record before it is in a batch: too large, or a serializer of the options does not take it."""
+_Refused = tuple[Outbox, Record, BaseException]
+"""A record of a refused batch, with the refusal."""
 
 
 class ToKafka:
@@ -42,6 +58,7 @@ class ToKafka:
             **options,
         }
         self._log = log
+        self._once = Once(log)
         self._producer: AIOKafkaProducer | None = None
         self.key: Hashable = ("kafka", topic, *sorted((name, repr(value)) for name, value in options.items()))
         self.place = f"{topic} at {self._options.get('bootstrap_servers')}"
@@ -60,32 +77,67 @@ class ToKafka:
         self._producer = producer
 
     async def send(self, taken: Taken, settled: Settled) -> BaseException | None:
-        """Sends the records in their order and adds those that the broker has; returns the first failure."""
+        """Sends the records in their order and adds those that the broker has, or will never take; returns the first failure.
+
+        The broker refuses a batch as a whole. So its records are sent again in halves, until the record that is the cause is alone:
+        it is lost, and counted.
+        """
+        groups = deque([[(outbox, record) for outbox, records in taken.items() for record in records]])
+        until_s = time.monotonic() + ROUND_SECONDS
+        while groups and time.monotonic() < until_s:  # what is left goes with the next round
+            group = groups.popleft()
+            refused: list[_Refused] = []
+            failure = await self._send(group, settled, refused)
+            if failure is not None:
+                return failure
+            if len(group) == 1:
+                for outbox, record, refusal in refused:
+                    self._lose(outbox, record, settled, refusal)
+            else:
+                again = [(outbox, record) for outbox, record, _ in refused]
+                middle = len(again) // 2
+                groups.extendleft(half for half in (again[middle:], again[:middle]) if half)
+        return None
+
+    async def _send(
+        self, records: Sequence[tuple[Outbox, Record]], settled: Settled, refused: list[_Refused]
+    ) -> BaseException | None:
+        """Sends records and adds those that are settled, and those whose batch was refused; returns the first failure."""
         if self._producer is None:
             return ConnectionError("not connected")
         sent: dict[asyncio.Future[Any], tuple[Outbox, Record]] = {}
         failure: BaseException | None = None
-        for outbox, record in ((outbox, record) for outbox, records in taken.items() for record in records):
-            if len(sent) % SENDS_AT_A_STRETCH == SENDS_AT_A_STRETCH - 1:
+        for number, (outbox, record) in enumerate(records, 1):
+            if number % SENDS_AT_A_STRETCH == 0:
                 await asyncio.sleep(0)
             key, headers = outbox.conversation_id.encode("utf-8", "replace"), _headers(outbox.source, record)
             try:
                 sent[await self._producer.send(self._topic, record.value, key=key, headers=headers)] = outbox, record
+            except _OF_ONE_RECORD as error:
+                self._lose(outbox, record, settled, error)
             except KafkaError as error:
                 failure = error
                 break
         if sent:
-            await asyncio.wait(sent, timeout=3 * REQUEST_TIMEOUT_MS / 1000)
+            await asyncio.wait(sent, timeout=ROUND_SECONDS)
         for future, (outbox, record) in sent.items():
             has_answer = future.done() and not future.cancelled()
-            refusal = future.exception() if has_answer else TimeoutError("no answer")
-            if isinstance(refusal, MessageSizeTooLargeError):  # this broker will never take it
-                outbox.refuse(record)
-            elif refusal is not None:
-                failure = failure or refusal
-                continue
-            settled.add((outbox, record.sequence))
+            error = future.exception() if has_answer else TimeoutError("no answer")
+            if isinstance(error, _OF_RECORDS):
+                refused.append((outbox, record, error))
+            elif error is not None:
+                failure = failure or error
+            else:
+                settled.add((outbox, record.sequence))
         return failure
+
+    def _lose(self, outbox: Outbox, record: Record, settled: Settled, error: BaseException) -> None:
+        outbox.refuse(record)
+        settled.add((outbox, record.sequence))
+        why = repr(error)[:MAX_SHOWN_CHARS]
+        self._once.warn(
+            type(error), f"{self.place} does not take an event of type {record.type}, which is lost and counted: {why}"
+        )
 
     async def close(self) -> None:
         """Disconnects."""
@@ -109,8 +161,8 @@ def _headers(source: str, record: Record) -> list[tuple[str, bytes]]:
     return [
         ("ce_specversion", b"1.0"),
         ("ce_id", number),
-        ("ce_source", source.encode()),
-        ("ce_type", f"callgauge.pipecat.{record.type}.v1".encode()),
+        ("ce_source", source.encode("utf-8", "replace")),
+        ("ce_type", f"callgauge.pipecat.{record.type}.v1".encode("utf-8", "replace")),
         ("ce_sequence", number),
         ("content-type", b"application/json"),
     ]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from callgauge_livekit import Attached, attach, attaching
 from callgauge_livekit.reading import HOLD_SECONDS, SessionReader
+from callgauge_send.events import MAX_TEXT_CHARS
 
 from schemas.closed_sets import InputSource
 from schemas.events.codec import UnrecognizedEvent, decode
@@ -245,6 +246,16 @@ async def test_tools_before_1_6_have_the_times_of_their_call_and_output(seen: Ob
     assert told[1]["result"] == {"status": "error", "withheld": True}
     assert told[2]["arguments"] == "not json"
     assert told[3]["error"] == "stuck"
+
+
+@pytest.mark.parametrize("arguments", ['{"a":' * 300_000, '{"n":' + "9" * 5_000 + "}", "[" + "1," * 5_000_000 + "1]"])
+async def test_arguments_that_nobody_can_read_are_their_beginning(seen: Observed, arguments: str) -> None:
+    call = Shape(call_id="1", name="find", arguments=arguments, created_at=10.0)
+    output = Shape(created_at=10.3, is_error=False, output=arguments)
+    seen.session.emit("function_tools_executed", function_calls=[call], function_call_outputs=[output], created_at=11.0)
+    begun, ended = seen.of("function_call_event")
+    assert begun["arguments"] == arguments[:MAX_TEXT_CHARS]
+    assert ended["result"]["status"] == "success"
 
 
 async def test_tools_that_livekit_tells_one_by_one_are_not_told_again(seen: Observed) -> None:

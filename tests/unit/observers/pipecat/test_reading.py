@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from callgauge_send.events import MAX_EVENT_BYTES, encoded
 from pipecat.adapters.llm.schemas.function_schema import FunctionSchema
 from pipecat.frames.frames import (
     BotStartedSpeakingFrame,
@@ -330,44 +329,3 @@ async def test_an_error_of_a_processor_is_told() -> None:
     seen = Observed()
     await seen.push(ErrorFrame("the model is down"), direction=UP)
     assert seen.of("error") == [{"message": "the model is down"}]
-
-
-class Odd:
-    """Nothing that JSON knows, and hostile to any code that looks at it."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no")
-
-
-def _endless() -> dict[str, Any]:
-    loop: dict[str, Any] = {}
-    loop["again"] = loop
-    return loop
-
-
-def _deep() -> list[Any]:
-    deep: list[Any] = []
-    for _ in range(50_000):
-        deep = [deep]
-    return deep
-
-
-@pytest.mark.parametrize(
-    "result",
-    [Odd(), {"a": Odd()}, {("a", "b"): 1}, _endless(), _deep(), float("nan"), {"n": float("inf")}, "\ud800", b"bytes", {1, 2},
-     "x" * (MAX_EVENT_BYTES + 1), 10**5_000],
-    ids=["object", "object inside", "tuple as key", "endless", "deep", "nan", "infinity", "half a pair", "bytes", "set", "long", "huge"],
-)  # fmt: skip
-def test_whatever_a_tool_returns_its_event_can_be_read(result: object) -> None:
-    event = {"type": "function_call_event", "timestamp": 1_790_000_000_000, "data": {
-        "kind": "function_call_completed", "function_name": "f", "tool_call_id": "c", "timestamp": 1_790_000_000.0, "result": result,
-    }}  # fmt: skip
-    value = encoded(event)
-    assert len(value) <= MAX_EVENT_BYTES
-    read = decode(InputSource.PIPECAT, value)
-    assert (read.data.kind, read.data.function_name) == ("function_call_completed", "f")
-
-
-def test_half_a_pair_in_words_costs_one_character() -> None:
-    event = {"type": "user_message", "timestamp": 1_790_000_000_000, "data": {"content": "Hi \ud800!"}}
-    assert decode(InputSource.PIPECAT, encoded(event)).data.content == "Hi ?!"

@@ -119,3 +119,28 @@ def test_each_call_counts_its_own_events() -> None:
 
 def test_warnings_go_to_the_logger_of_the_name() -> None:
     assert Call()._log is logging.getLogger("callgauge")
+
+
+async def test_nothing_that_a_bot_hands_over_reaches_it_and_marks_are_counted(
+    nobody: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class HostileError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+        def __repr__(self) -> str:
+            raise RuntimeError("no text")
+
+        def model_dump(self, **_: object) -> object:
+            raise self
+
+    hostile: Any = HostileError()
+    call = Call(agent=hostile, bootstrap_servers=nobody)
+    call.send(hostile, data={"arguments": [hostile, float("nan")], hostile: 1})
+    call.missed("a frame", hostile)
+    assert call.marked_values == 3
+    assert call.waiting == 2
+    assert "could not be read: HostileError" in caplog.text
+    await call.end(hostile)
+    assert call.waiting == 3
+    await stop(call.sender)

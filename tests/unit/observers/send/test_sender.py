@@ -150,3 +150,17 @@ async def test_a_pause_that_the_other_side_asks_for_is_kept_and_bounded(monkeypa
     monkeypatch.undo()
     assert [pause for pause in pauses if pause != module.GATHER_SECONDS] == [3.0, module.LONGEST_WISH_SECONDS, 0.8]
     await stop(sender)
+
+
+async def test_a_bounded_number_of_ended_calls_waits(
+    nobody: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "MAX_ENDED_CALLS", 3)
+    sender = Sender(ToKafka("t", {"bootstrap_servers": nobody}, LOG), LOG)
+    boxes = filled(sender, calls=5, events=1)
+    for box in boxes:
+        await sender.end(box, 0.01)
+    sender._has_work()
+    assert list(sender._ended) == boxes[2:]
+    assert [record.message for record in caplog.records if "ended calls wait" in record.message]
+    await stop(sender)

@@ -28,10 +28,15 @@ class Ingest:
         self.headers = dict[str, str]()
         self.bodies: list[bytes] = []
         self.asked: list[web.Request] = []
+        self.odd: set[bytes] = set()
+        """A body with one of these in it is refused as a whole."""
+        self.odd_status = 400
 
     async def events(self, request: web.Request) -> web.Response:
         self.bodies.append(await request.read())
         self.asked.append(request)
+        if any(each in self.bodies[-1] for each in self.odd):
+            return web.json_response({"error": "no JSON"}, status=self.odd_status)
         return web.json_response(self.said, status=self.status, headers=self.headers)
 
 
@@ -104,13 +109,89 @@ async def test_a_server_that_asks_for_a_pause_gets_it(way: ToHttp, ingest: Inges
     assert settled == set()
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 413, 500, 302])
+@pytest.mark.parametrize("status", [302, 401, 403, 404, 408, 415, 500, 502])
 async def test_any_other_failure_keeps_the_events(way: ToHttp, ingest: Ingest, status: int) -> None:
     ingest.status, ingest.said = status, {"error": "Expected `Authorization: Bearer`"}
     failure, settled = await sent(way, box_of(b"{}"))
     assert f"status {status}" in str(failure)
     assert "Authorization" in str(failure)
     assert settled == []
+
+
+@pytest.mark.parametrize("status", [400, 413])
+async def test_an_event_that_makes_a_body_unreadable_is_lost_alone_and_said_once(
+    way: ToHttp, ingest: Ingest, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    ingest.odd, ingest.odd_status = {b'"odd"'}, status
+    for _ in range(2):
+        ingest.bodies.clear()
+        ours = box_of(*[b'{"n":%d}' % number for number in range(30)], b'"odd"', b"{}")
+        others = [box_of(b"{}", call=f"other {number}") for number in range(20)]
+        settled: Settled = set()
+        assert await way.send({ours: ours.take(50)} | {box: box.take(50) for box in others}, settled) is None
+        assert len(settled) == 52
+        assert (ours.lost, [dict(box.lost) for box in others]) == ({"speech": 1}, [{}] * 20)
+        taken = [body for body in ingest.bodies if b'"odd"' not in body]
+        assert sum(body.count(b"specversion") for body in taken) == 51
+        assert [body.index(b'"n":29') for body in taken if b'"n":29' in body]
+        assert len(ingest.bodies) < 2 * 7
+    (said,) = [record.message for record in caplog.records]
+    assert f"status {status}" in said
+
+
+async def test_bodies_without_end_that_cannot_be_read_take_a_bounded_round(way: ToHttp, ingest: Ingest) -> None:
+    ingest.status = 400
+    box = box_of(*[b"{}"] * 500)
+    rounds = 0
+    while len(box):
+        taken, settled = box.take(2_000), set[tuple[Outbox, int]]()
+        assert await way.send({box: taken}, settled) is None
+        box.settle([record for record in taken if (box, record.sequence) not in settled])
+        ingest.status = 202 if box.lost["speech"] > 100 else 400
+        rounds += 1
+        assert len(ingest.bodies) <= rounds * module.MAX_POSTS
+    assert box.lost["speech"] < 200
+
+
+@pytest.mark.parametrize("status", [302, 401, 403, 404, 415])
+async def test_a_sender_that_stays_refused_loses_its_events_and_says_what_to_do(
+    way: ToHttp, ingest: Ingest, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    ingest.status = status
+    assert (await sent(way, box_of(b"{}")))[1] == []
+    monkeypatch.setattr(module, "GIVE_UP_SECONDS", 0.0)
+    for _ in range(2):
+        box = box_of(b"{}", b"{}")
+        failure, settled = await sent(way, box)
+        assert (str(failure), settled) == (f"status {status}: {{}}", [1, 2])  # a failure still, so the sender pauses
+        assert box.lost == {"speech": 2}
+    (said,) = [record.message for record in caplog.records]
+    assert f"status {status}" in said
+    assert "Check" in said or "in front" in said
+    ingest.status = 202
+    box = box_of(b"{}")
+    assert await sent(way, box) == (None, [1])
+    monkeypatch.undo()
+    ingest.status = status
+    assert (await sent(way, box_of(b"{}")))[1] == []  # from here on it has time again
+
+
+@pytest.mark.parametrize("status", [408, 500, 502])
+async def test_a_server_in_trouble_refuses_nobody(
+    way: ToHttp, ingest: Ingest, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(module, "GIVE_UP_SECONDS", 0.0)
+    ingest.status = status
+    for _ in range(2):
+        assert (await sent(way, box_of(b"{}")))[1] == []
+
+
+async def test_a_long_answer_is_read_to_its_end(way: ToHttp, ingest: Ingest) -> None:
+    refused = [{"line": place, "reason": "text_too_long", "what": "x" * 2_000} for place in range(1, 101)]
+    ingest.status, ingest.said = 207, {"refused_events": 100, "refused": refused}
+    box = box_of(*[b"{}"] * 150)
+    await sent(way, box)
+    assert box.lost == {"speech": 100}
 
 
 async def test_refused_events_are_counted_as_lost_and_said_once(
@@ -153,7 +234,15 @@ async def test_what_is_not_understood_is_said(way: ToHttp, ingest: Ingest, caplo
 
 
 @pytest.mark.parametrize(
-    "said", [[], "text", {"refused": "x", "refused_events": "y"}, {"refused": [1, {"line": "2"}, {"line": 99}]}]
+    "said",
+    [
+        [],
+        "text",
+        {"refused": "x", "refused_events": "y"},
+        {"refused": [1, {"line": "2"}, {"line": 99}]},
+        {"refused": 5, "not_understood": 7},
+        {"refused": [{"reason": []}], "not_understood": [{"what": {}}, 3]},
+    ],
 )
 async def test_an_answer_of_another_shape_ends_nothing(way: ToHttp, ingest: Ingest, said: Any) -> None:
     ingest.status, ingest.said = 207, said
