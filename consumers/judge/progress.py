@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from consumers.judge.limits import Budget
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, Subscription
-from consumers.runtime.process import OperatorError, wall_clock_ms
+from consumers.runtime.process import OperatorError, in_time, wall_clock_ms
 from schemas.events.envelope import envelope_headers
 from schemas.judging import VERDICT_SOURCE, VERDICT_TYPE, JudgeVerdict
 from schemas.topics import JUDGE_VERDICTS_TOPIC
@@ -204,8 +204,7 @@ class PartitionWriter:
     async def stop(self) -> None:
         """Disconnects; bounded. The next owner's start aborts a transaction that is still open."""
         with contextlib.suppress(TimeoutError, KafkaError):
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._producer.stop()
+            await in_time(CLOSE_SECONDS, self._producer.stop())
 
     async def _transaction(
         self, outgoing: Sequence[Outgoing], progress: dict[TopicPartition, OffsetAndMetadata]

@@ -14,7 +14,7 @@ from consumers.judge.ask import Judge
 from consumers.judge.reply import Asks
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.logs import configure_logging
-from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
+from consumers.runtime.process import OperatorError, end_tasks, first_of, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import UnjudgedReason
 from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, Unjudged
@@ -225,9 +225,7 @@ def side_by_side(
                 show(await begun[0])
                 begun.popleft()
         finally:
-            for task in begun:
-                task.cancel()
-            await asyncio.gather(*begun, return_exceptions=True)
+            await end_tasks(begun)
             if judge is not None:
                 await judge.finish()
 

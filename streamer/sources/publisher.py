@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, Self
 from aiokafka.errors import KafkaError
 
 from consumers.runtime.kafka.connection import KafkaSettings, require_access
-from consumers.runtime.process import OperatorError, first_of
+from consumers.runtime.process import OperatorError, first_of, in_time
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.cluster.facts import TRAFFIC_NEEDS
 from streamer.facts import MAX_OPEN_CALLS
@@ -73,8 +73,7 @@ class EventPublisher:
             PublishError: Something was not acknowledged, now or before. An error that is already on its way says more.
         """
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._producer.stop()  # flushes first
+            await in_time(CLOSE_SECONDS, self._producer.stop())  # flushes first
         except (TimeoutError, KafkaError) as failure:
             self._failure = self._failure or failure
         if error is None:

@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.process import OperatorError
+from consumers.runtime.process import OperatorError, in_time
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import agent_event_type, envelope_headers
 from schemas.events.simulator import CONTROL_EVENTS, Source
@@ -135,8 +135,7 @@ class AcknowledgedWriter:
         producer, self._producer = self._producer, None
         if producer is not None:
             with suppress(TimeoutError, KafkaError):
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await producer.stop()
+                await in_time(CLOSE_SECONDS, producer.stop())
 
     @property
     def is_away(self) -> bool:
