@@ -6,10 +6,9 @@ import pytest
 
 from consumers.engine.redaction.redactor import MAX_CHARS, Redactor
 from schemas.redaction import RedactionRules
-from tests.support.patience import patient
 
-PATIENCE_SECONDS = 30.0
-"""They take 0.1 to 1.5 s on an idle core; quadratic growth with the length takes many minutes."""
+MOST_SECONDS = 10.0
+"""They take 0.1 to 0.5 s of processor time; quadratic growth with the length takes many minutes."""
 
 SHAPES = {
     "digits": "1",
@@ -63,22 +62,22 @@ SHAPES = {
 def test_a_long_text_costs_what_its_length_is_worth(shape: str) -> None:
     text = (shape * (MAX_CHARS // len(shape) + 1))[:MAX_CHARS]
     redactor = Redactor(RedactionRules(patterns={"MINE": r"\bq{1,20}.{0,20}"}))
-    began = time.monotonic()
+    began = time.process_time()
     redactor.redact(text)
-    assert time.monotonic() - began < patient(PATIENCE_SECONDS)
+    assert time.process_time() - began < MOST_SECONDS
 
 
 def test_so_does_a_value_with_many_texts() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     redacted = Redactor().redact_value([{"phone": "4155550142 "}] * 50_000)
-    assert time.monotonic() - began < patient(PATIENCE_SECONDS)
+    assert time.process_time() - began < MOST_SECONDS
     assert redacted[0] == {"phone": "[PHONE] "}
     assert redacted[-1] == {"phone": "[TOO_LONG]"}
 
 
 def test_and_a_pattern_that_fits_everywhere() -> None:
     text = "[CARD]a" * (MAX_CHARS // 7)
-    began = time.monotonic()
+    began = time.process_time()
     redacted = Redactor(RedactionRules(patterns={"ANY": "."})).redact(text)
-    assert time.monotonic() - began < patient(PATIENCE_SECONDS)
+    assert time.process_time() - began < MOST_SECONDS
     assert redacted == "[CARD][ANY]" * (MAX_CHARS // 7)
