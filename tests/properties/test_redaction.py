@@ -9,32 +9,37 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from stdnum import luhn
 
+from consumers.engine.redaction.languages import GERMAN_ORDINALS, MONTHS, NUMBER_WORDS, PHRASES
 from consumers.engine.redaction.numbers import Digits
 from consumers.engine.redaction.redactor import Redactor, possible_detectors
-from consumers.engine.redaction.words import (
+from consumers.engine.redaction.vocabulary import (
+    AT_SIGNS,
     BIRTH_WORDS,
     CARD_WORDS,
+    COPULAS,
+    LETTER_NAMES,
     MAIL_WORDS,
-    MONTHS,
+    NAMED_NUMBERS,
     NO_PHONE_WORDS,
-    NUMBER_WORDS,
     ORDINALS,
     PAUSING_WORDS,
     PHONE_WORDS,
     SPELLING_WORDS,
+    SPOKEN_SIGNS,
     UNITS,
-    Words,
 )
+from consumers.engine.redaction.words import Words
 from schemas.closed_sets import Detector
 from schemas.redaction import RedactionRules, tag_of
 
 TAGS = re.compile(r"\[(?:CARD|PHONE|EMAIL|IBAN|BIRTH_DATE|MINE)\]")
-RULES = RedactionRules(patterns={"MINE": r"\bsecret.{0,5}"}, phone_regions=("US", "GB", "DE"))
+RULES = RedactionRules(patterns={"MINE": r"\bsecret.{0,5}"}, phone_regions=("US", "GB", "DE", "FR", "ES", "IT"))
 
 _words = st.sampled_from(
     sorted(
-        BIRTH_WORDS | CARD_WORDS | MAIL_WORDS | MONTHS | NUMBER_WORDS | PAUSING_WORDS | PHONE_WORDS
-        | NO_PHONE_WORDS | {*ORDINALS, *SPELLING_WORDS}
+        BIRTH_WORDS | CARD_WORDS | MAIL_WORDS | NUMBER_WORDS | PAUSING_WORDS | PHONE_WORDS
+        | NO_PHONE_WORDS | AT_SIGNS | NAMED_NUMBERS | COPULAS | {*SPOKEN_SIGNS, *GERMAN_ORDINALS, *LETTER_NAMES[1]}
+        | {word for phrase in PHRASES for word in phrase.split("_")} | {*MONTHS, *ORDINALS, *SPELLING_WORDS}
     )
 )  # fmt: skip
 _pieces = st.one_of(
@@ -111,7 +116,7 @@ values = st.recursive(
 @example("the 3rd of march 1985", "")
 @example("0 3 1 4 8 5", "d.o.b.: ")
 def test_a_detector_that_the_signs_in_a_text_rule_out_finds_nothing(text: str, lead: str) -> None:
-    redactor = Redactor(RedactionRules(phone_regions=("US", "GB", "DE")))
+    redactor = Redactor(RedactionRules(phone_regions=RULES.phone_regions))
     words = Words(lead + text)
     for detector in set(Detector) - possible_detectors(lead + text):
         assert list(redactor._found(detector, words, Digits(words))) == []

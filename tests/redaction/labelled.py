@@ -15,6 +15,10 @@ from schemas.redaction import tag_of
 HERE = Path(__file__).parent
 SENTENCES = HERE / "sentences.jsonl"
 HELD_OUT = HERE / "held_out.jsonl"
+LANGUAGES = HERE / "languages.jsonl"
+LANGUAGES_HELD_OUT = HERE / "languages_held_out.jsonl"
+REVIEWED = HERE / "reviewed.jsonl"
+"""Tricky sentences of five languages, by people who looked for gaps."""
 
 _MARK = re.compile(rf"<({'|'.join(Detector)})>(.*?)</\1>")
 _TAG = re.compile("|".join(re.escape(tag_of(detector)) for detector in Detector))

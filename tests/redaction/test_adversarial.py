@@ -42,6 +42,19 @@ SHAPES = {
     "taken out": "[CARD]",
     "letters": "a",
     "wide digits": "\uff14 ",
+    "digits with unseen signs": "4\u200b",
+    "loose accents": "ne\u0301 ",
+    "wide ats": "a\uff20",
+    "ats of other languages": "a arroba b punto c ",
+    "numbers of several words": "quatre vingt dix ",
+    "numbers in one word": "neunhundertneunundneunzig ",
+    "hundreds": "neuf cent ",
+    "years": "mille neuf cent ",
+    "days of numbers": "geboren am vierten siebten ",
+    "letters by name": "de e gee bee ka elle ",
+    "letters with examples": "d wie dora ",
+    "named numbers": "order number is 4111 ",
+    "underscores in two words": "tiret bas ",
 }
 
 

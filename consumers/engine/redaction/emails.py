@@ -4,22 +4,27 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from consumers.engine.redaction.words import (
+from consumers.engine.redaction.languages import NUMBER_WORDS
+from consumers.engine.redaction.vocabulary import (
+    AT_NOUNS,
+    AT_SIGNS,
+    AT_THE_RATE,
     DOTS,
+    DOTTED_ENDS,
     LABEL_JOINERS,
     LOCAL_JOINERS,
     MAIL_PROVIDERS,
     MAIL_WORDS,
+    MAILBOXES,
     NO_LABELS,
     NO_MAILBOXES,
-    NUMBER_WORDS,
     SIGNS,
+    SPOKEN_SIGNS,
     TOP_LEVELS,
+    TWO_WORDS,
     WORDS_OF_A_SENTENCE,
-    Span,
-    WordKind,
-    Words,
 )
+from consumers.engine.redaction.words import Span, Word, WordKind, Words
 
 MAX_LOCAL_CHARS: Final = 64
 MAX_LABEL_WORDS: Final = 3
@@ -30,6 +35,12 @@ MAX_EXTRA_WORDS: Final = 3
 """Further words before the at that may be part of the address, if no other word is there."""
 NEAR_WORDS: Final = 10
 
+_WORDS_OF_A_SENTENCE: Final = WORDS_OF_A_SENTENCE - NO_MAILBOXES
+_IN_OTHER_LANGUAGES: Final = frozenset(
+    {*AT_SIGNS, *AT_NOUNS, *SPOKEN_SIGNS, AT_THE_RATE[1], *DOTTED_ENDS, *(first for first, _ in TWO_WORDS)}
+)
+_NO_INITIALS: Final = frozenset({"a", "i", "à", "è", "é"})
+"""Words of one letter that a sentence has before an address."""
 _ATS: Final = frozenset({"@", "at"})
 _LOCAL_REVERSED: Final = re.compile(r"[\w.%+'-]{1,64}")
 _DOMAIN: Final = re.compile(r"[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
@@ -38,8 +49,10 @@ _TOP_LEVEL: Final = re.compile(r"[^\W\d_]{2,24}|xn--[\w-]{1,59}")
 
 def find_emails(words: Words) -> Iterator[Span]:
     """Places of addresses, from left to right. Written and spoken addresses do not overlap."""
-    if words.texts.isdisjoint(_ATS):
+    if words.texts.isdisjoint(_ATS) and words.texts.isdisjoint(AT_SIGNS):
         return
+    if not words.texts.isdisjoint(_IN_OTHER_LANGUAGES):
+        words = words.with_words(tuple(_in_english(words)))
     end = 0
     for index, word in enumerate(words.all):
         if word.text not in _ATS or word.start < end:
@@ -49,6 +62,30 @@ def find_emails(words: Words) -> Iterator[Span]:
         if span is not None:
             end = span.end
             yield span
+
+
+def _in_english(words: Words) -> Iterator[Word]:
+    """The words of the text, with the signs of addresses as English has them."""
+    index = 0
+    while index < len(words.all):
+        word = words.all[index]
+        text, kind, last = SPOKEN_SIGNS.get(word.text, word.text), word.kind, index
+        following = words.all[index + 1].text if index + 1 < len(words.all) else ""
+        if word.text in AT_SIGNS:
+            text, kind = "@", WordKind.SIGN
+        elif (word.text, following) in TWO_WORDS:
+            text, last = TWO_WORDS[word.text, following], index + 1
+        elif word.text == "at":
+            noun = index + 2 if following in LABEL_JOINERS else index + 1
+            if words.is_at(noun, AT_NOUNS):
+                text, kind, last = "@", WordKind.SIGN, noun
+            elif following == AT_THE_RATE[0] and words.is_at(index + 2, AT_THE_RATE[1:]):
+                text, kind, last = "@", WordKind.SIGN, index + 2
+        elif word.text in DOTTED_ENDS:
+            text = DOTTED_ENDS[word.text]
+            yield Word("dot", kind, word.start, word.start)
+        yield Word(text, kind, word.start, words.all[last].end)
+        index = last + 1
 
 
 def _written(source: str, at: int) -> Span | None:
@@ -97,7 +134,7 @@ def _end_of_domain(words: Words, first: int, *, is_announced: bool) -> int | Non
             return last
         is_provider = words.is_at(index, MAIL_PROVIDERS) and label_end == index
         if last is None and is_provider:
-            last = index + 1 if words.is_at(index + 1, {"com"}) else index
+            last = label_end + 1 if words.is_at(label_end + 1, {"com"}) else label_end
         if not words.is_at(label_end + 1, DOTS):
             return last
         top = _end_of_top_level(words, label_end + 2, is_announced=is_announced and last is None)
@@ -150,7 +187,10 @@ def _end_of_top_level(words: Words, index: int, *, is_announced: bool) -> int | 
 def _begin_of_local(words: Words, at: int) -> tuple[int | None, bool]:
     """The first word of the part before an at, and whether it is joined as no sentence is: by dots, digits, letters."""
     index = at - 1
-    if not _is_atom(words, index) or words.all[index].text in WORDS_OF_A_SENTENCE - NO_MAILBOXES:
+    if not _is_atom(words, index):
+        return None, False
+    is_mailbox = words.is_at(at, {"@"}) and words.is_at(index, MAILBOXES)
+    if words.all[index].text in _WORDS_OF_A_SENTENCE and not is_mailbox:
         return None, False
     is_joined = _is_spelled(words, index)
     for _ in range(MAX_SPELLED):
@@ -162,13 +202,17 @@ def _begin_of_local(words: Words, at: int) -> tuple[int | None, bool]:
             index, is_joined = index - 2, True
         elif _is_spelled(words, index) and _is_atom(words, index - 1) and not _is_of_a_sentence(words, index - 1):
             index -= 1
-        elif _is_spelled(words, index - 1) and words.all[index - 1].text not in {"a", "i"}:
+        elif _is_spelled(words, index - 1) and words.all[index - 1].text not in _NO_INITIALS:
             index, is_joined = index - 1, True
         else:
             break
     extra = index
     for _ in range(MAX_EXTRA_WORDS + 1):
-        if not _is_atom(words, extra - 1) or _is_of_a_sentence(words, extra - 1):
+        if (
+            not _is_atom(words, extra - 1)
+            or _is_of_a_sentence(words, extra - 1)
+            or words.is_at(extra - 1, _NO_INITIALS)
+        ):
             return extra, is_joined
         extra -= 1
     return index, is_joined
@@ -187,7 +231,8 @@ def _is_spelled(words: Words, index: int) -> bool:
 
 
 def _is_of_a_sentence(words: Words, index: int) -> bool:
-    return words.all[index].text in WORDS_OF_A_SENTENCE and len(words.all[index].text) > 1
+    text = words.all[index].text
+    return text in WORDS_OF_A_SENTENCE and (len(text) > 1 or not text.isascii())
 
 
 def _ends_sentence(words: Words, index: int) -> bool:

@@ -1,7 +1,7 @@
 """Finds numbers of cards, accounts and telephones, in digits or dictated."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from string import ascii_lowercase
 from typing import Final, NamedTuple
@@ -9,33 +9,43 @@ from typing import Final, NamedTuple
 import phonenumbers
 from stdnum import iban, luhn, numdb
 
-from consumers.engine.redaction.words import (
+from consumers.engine.redaction.languages import (
+    ANY_LANGUAGE,
+    BEGUN,
+    ENGLISH,
+    FRENCH,
+    GERMAN,
+    HUNDRED,
+    HYPHENS,
+    ITALIAN,
+    MAY_BEGIN_A_NUMBER,
+    PHRASES,
+    REPEAT_WORDS,
+    SPANISH,
+)
+from consumers.engine.redaction.vocabulary import (
     ARTICLES,
+    BETWEEN_NAME_AND_NUMBER,
     CARD_WORDS,
     CODES_OF_A_PLACE,
     JOINING_WORDS,
+    LETTER_NAMES,
+    LIKE,
+    NAMED_NUMBERS,
     NO_PAYMENT_CARDS,
     NO_PHONE_WORDS,
     NUMBER_NOUNS,
-    NUMBER_WORDS,
     OWNERS,
     PAUSING_WORDS,
     PHONE_WORDS,
     PLACE_WORDS,
     PLUS,
     POINTERS,
-    REPEATS,
     SPELLING_WORDS,
-    TEENS,
-    TENS,
-    UNITS,
     WORDS_ABOUT_NUMBERS,
     WORDS_OF_AN_ANSWER,
-    Near,
-    Span,
-    WordKind,
-    Words,
 )
+from consumers.engine.redaction.words import GERMAN_NUMBER, Near, Span, WordKind, Words
 
 # Finds digits as people dictate them: written or spoken, in groups, with pauses and fillers between them.
 
@@ -44,6 +54,7 @@ MAX_GAP_WORDS: Final = 6
 
 _JOINING_SIGNS: Final = frozenset("-\u2010\u2011\u2013\u2014/()\u00b7_")
 _PAUSING_SIGNS: Final = frozenset(",;\u2026")
+_DIGITS_BELOW_HUNDRED: Final = 2
 _LONGEST_CODE: Final = 16
 """Words and signs on one side of a number among which a letter makes all of it a code: order_2026_0012."""
 
@@ -55,6 +66,15 @@ class Group(NamedTuple):
     first: int
     last: int
     is_spoken: bool
+    languages: int = ANY_LANGUAGE
+
+
+class Said(NamedTuple):
+    """A number in words: its digits, its last word, and the languages in which it is one."""
+
+    digits: str
+    last: int
+    languages: int
 
 
 class Run(NamedTuple):
@@ -92,11 +112,13 @@ class Digits:
         runs: list[Run] = []
         groups: list[Group] = []
         pauses: list[bool] = []
+        languages = ANY_LANGUAGE
         for group in self._groups():
             pause = self._pause(groups[-1].last, group.first) if groups else True
-            if pause is None:
+            if pause is None or not languages & group.languages:
                 runs.append(Run(tuple(groups), tuple(pauses)))
-                groups, pauses, pause = [], [], True
+                groups, pauses, pause, languages = [], [], True, ANY_LANGUAGE
+            languages &= group.languages
             groups.append(group)
             pauses.append(pause)
         return (*runs, Run(tuple(groups), tuple(pauses))) if groups else tuple(runs)
@@ -109,7 +131,7 @@ class Digits:
             if word.kind is WordKind.NUMBER:
                 if index not in self.words.undictated and not self._is_part_of_a_code(index):
                     group = Group(word.text, index, index, is_spoken=False)
-            elif word.text in NUMBER_WORDS:
+            elif word.text in MAY_BEGIN_A_NUMBER:
                 group = self._spoken(index)
             if group is None:
                 index += 1
@@ -119,26 +141,23 @@ class Digits:
 
     def _spoken(self, index: int) -> Group | None:
         words = self.words
-        text = words.all[index].text
-        last = index
-        if text in REPEATS:
-            last = index + 1
-            digit = words.all[last].text if last < len(words.all) else ""
-            digit = UNITS.get(digit, digit)
-            return Group(digit * REPEATS[text], index, last, is_spoken=True) if _is_one_digit(digit) else None
-        if text in UNITS:
-            digits = UNITS[text]
-        elif text in TEENS:
-            digits = TEENS[text]
-        elif text in TENS:
-            unit = index + 2 if words.is_at(index + 1, _JOINING_SIGNS) and words.is_joined(index) else index + 1
-            ones = UNITS.get(words.all[unit].text, "0") if unit < len(words.all) else "0"
-            digits, last = (TENS[text] + ones, unit) if ones != "0" else (TENS[text] + "0", index)
-        else:
+        said = said_number(words, index)
+        if said is None:
+            times = REPEAT_WORDS.get(words.all[index].text, 0)
+            digit = words.all[index + 1].text if index + 1 < len(words.all) else ""
+            return Group(digit * times, index, index + 1, is_spoken=True) if times and _is_one_digit(digit) else None
+        if words.all[index].text == "o" and not self._is_zero(index):
             return None
-        if digits != "0" and words.is_at(last + 1, {"hundred"}):
-            return Group(digits + "00", index, last + 1, is_spoken=True)
-        return Group(digits, index, last, is_spoken=True)
+        return Group(said.digits, index, said.last, is_spoken=True, languages=said.languages)
+
+    def _is_zero(self, index: int) -> bool:
+        """Whether an o is a digit: beside one that English has, not between two numbers of which one is meant."""
+        for beside in (index - 1, index + 1):
+            if 0 <= beside < len(self.words.all):
+                text = self.words.all[beside].text
+                if _is_one_digit(text) or PHRASES.get(text, ("", 0))[1] & ENGLISH:
+                    return True
+        return False
 
     def _is_part_of_a_code(self, index: int) -> bool:
         """Whether letters touch the digits: a booking code, a flight, the 3rd, an identifier."""
@@ -176,6 +195,46 @@ class Digits:
         return is_pause
 
 
+def said_number(words: Words, index: int) -> Said | None:
+    """The longest number in words that begins at an index, up to hundreds."""
+    said = _phrase(words, index)
+    if said is None:
+        return None
+    languages = said.languages & HUNDRED.get(_text(words, said.last + 1), 0)
+    if languages and len(said.digits) <= _DIGITS_BELOW_HUNDRED and said.digits[0] != "0":
+        said = Said(f"{said.digits}00", said.last + 1, languages)
+    elif len(said.digits) <= _DIGITS_BELOW_HUNDRED or not said.digits.endswith("00") or said.digits[0] == "0":
+        return said
+    # In English "eight hundred five five five" are digits; the other languages add what follows.
+    rest = None if said.languages == ENGLISH else _phrase(words, said.last + 1)
+    if rest is None or not rest.languages & said.languages or rest.digits[0] == "0":
+        return said
+    is_one_of_many = len(rest.digits) == 1 and len(PHRASES.get(_text(words, rest.last + 1), ("", 0))[0]) == 1
+    if is_one_of_many or len(rest.digits) > _DIGITS_BELOW_HUNDRED:
+        return said
+    return Said(str(int(said.digits) + int(rest.digits)), rest.last, rest.languages & said.languages)
+
+
+def _phrase(words: Words, index: int) -> Said | None:
+    """The longest phrase that begins at an index and is a number; hyphens may join its words."""
+    phrase = _text(words, index)
+    found, last = None, index
+    while phrase:
+        number = PHRASES.get(phrase)
+        if number is not None:
+            found = Said(number[0], last, number[1])
+        if phrase not in BEGUN:
+            break
+        last = last + 2 if words.is_at(last + 1, HYPHENS) and words.is_joined(last) else last + 1
+        following = _text(words, last)
+        phrase = f"{phrase}_{following}" if following else ""
+    return found
+
+
+def _text(words: Words, index: int) -> str:
+    return words.all[index].text if index < len(words.all) else ""
+
+
 def _is_one_digit(text: str) -> bool:
     return len(text) == 1 and text.isdecimal()
 
@@ -197,6 +256,10 @@ FEWEST_CARD_DIGITS: Final = 13
 WRITTEN_GROUP: Final = 4
 """Digits of a written group with which a card may begin in the middle of others."""
 
+MOST_WORDS_OF_A_NAME: Final = 4
+"""Words and signs between a name and its number: "order number is:"."""
+
+_NAMING_SIGNS: Final = frozenset({":", "=", "#"})
 _FIRST_DIGITS: Final = "23456"
 _CARD: Final = re.compile(
     r"4\d{12}(?:\d{3}){0,2}"
@@ -215,11 +278,30 @@ def find_cards(words: Words, digits: Digits) -> Iterator[Span]:
         first = 0
         while first < len(run.groups):
             last = _last_of_card(run, first) if _may_begin(run, first) else None
+            if last is not None and _is_named(words, run.groups[first].first):
+                first = last + 1
+                while first < len(run.groups) and not run.pauses[first]:
+                    first += 1
+                continue
             if last is None and says_card and run.pauses[first]:
                 last = _end_of_said_one(words, run, first)
             if last is not None:
                 yield Span(words.all[run.groups[first].first].start, words.all[run.groups[last].last].end)
             first = first + 1 if last is None else last + 1
+
+
+def _is_named(words: Words, begin: int) -> bool:
+    """Whether words right before a number name it, and not a card: "your order number is", "Ticket:"."""
+    at = begin - 1
+    for _ in range(MOST_WORDS_OF_A_NAME):
+        if not words.is_at(at, _NAMING_SIGNS) and not words.is_at(at, BETWEEN_NAME_AND_NUMBER):
+            break
+        at -= 1
+    if not words.is_at(at, NAMED_NUMBERS):
+        return False
+    return words.texts.isdisjoint(CARD_WORDS) or not any(
+        near.text in CARD_WORDS for near in words.before(begin, NEAR_CARD_WORDS)
+    )
 
 
 def is_card_number(digits: str) -> bool:
@@ -303,29 +385,48 @@ NEAR_IBAN_WORDS: Final = 6
 CHECK_DIGITS: Final = 2
 
 _CUES: Final = frozenset({"iban", "ibans"})
-_GAPS: Final = frozenset({"-", "\u2013", ",", ".", "and", "then", "uh", "um", "space", "dash", "hyphen"})
+_GAPS: Final = frozenset({"-", "\u2013", ",", ".", *PAUSING_WORDS, *JOINING_WORDS}) - {"e", "y"}
+_ALPHABETS: Final = tuple(zip((ENGLISH, GERMAN, FRENCH, SPANISH, ITALIAN), LETTER_NAMES, strict=True))
+_LONG_NAMES: Final = tuple(frozenset(name for name in names if len(name) > 1) for names in LETTER_NAMES)
 _PARTS: Final = re.compile(r"(\d+)!")
 
 
 class _Spelling:
     """The letters and digits of a text from some word on, word by word."""
 
-    def __init__(self, words: Words, digits: Digits) -> None:
+    def __init__(self, words: Words, digits: Digits, language: int, names: Mapping[str, str]) -> None:
+        """Reads letters by their names in one language; without a language, letters by themselves."""
         self._words = words
+        self._language = language
+        self._names = names
         self._groups: dict[int, Group] = {group.first: group for run in digits.runs for group in run.groups}
 
     def part(self, index: int) -> tuple[str, int] | None:
         """The characters of the word at an index, and the index of its last word; None when it has none."""
         word = self._words.all[index]
         group = self._groups.get(index)
-        if group is not None:
+        if group is not None and group.languages & self._language:
             return group.digits, group.last
         if word.kind is WordKind.NUMBER:
             return word.text, index
-        if word.kind is WordKind.WORD and word.text.isascii():
-            letters = SPELLING_WORDS.get(word.text, word.text)
-            return (letters, index) if len(letters) <= MOST_LETTERS_OF_A_GROUP else None
-        return None
+        if word.kind is not WordKind.WORD:
+            return None
+        of_two = self._names.get(f"{word.text}_{_text(self._words, index + 1)}")
+        if of_two is not None:
+            return of_two, index + 1
+        letters = self._names.get(word.text) or SPELLING_WORDS.get(word.text, word.text)
+        if len(letters) == 1:
+            return letters, self._end_of_example(index, letters)
+        return (letters, index) if letters.isascii() and len(letters) <= MOST_LETTERS_OF_A_GROUP else None
+
+    def _end_of_example(self, index: int, letter: str) -> int:
+        """The last word of a letter with an example: "d wie Dora", "b as in bravo"."""
+        end = index + 1
+        while self._words.is_at(end, LIKE) and end <= index + 2:
+            end += 1
+        example = _text(self._words, end)
+        is_one = end > index + 1 and len(example) > 1 and example.startswith(letter)
+        return end if is_one else index
 
     def next(self, index: int) -> int | None:
         """The index of the next word after pauses and dashes; None when something other follows."""
@@ -340,10 +441,16 @@ def find_ibans(words: Words, digits: Digits) -> Iterator[Span]:
     may_begin = beginnings()
     if words.texts.isdisjoint(may_begin):
         return
-    spelling = _Spelling(words, digits)
+    spellings = [_Spelling(words, digits, ANY_LANGUAGE, {})]
+    for (language, names), long_names in zip(_ALPHABETS, _LONG_NAMES, strict=True):
+        if not words.texts.isdisjoint(long_names):
+            spellings.append(_Spelling(words, digits, language, names))
     index = 0
     while index < len(words.all):
-        last = _last_of_account(words, spelling, index) if words.all[index].text in may_begin else None
+        last = None
+        if words.all[index].text in may_begin:
+            ends = (_last_of_account(words, spelling, index) for spelling in spellings)
+            last = next((end for end in ends if end is not None), None)
         if last is not None:
             yield Span(words.all[index].start, words.all[last].end)
         index = index + 1 if last is None else last + 1
@@ -354,7 +461,7 @@ def beginnings() -> frozenset[str]:
     """Words with which an account can begin: countries that have accounts, and letters of which they may be spelled."""
     letters = [*ascii_lowercase]
     countries = [one + other for one in letters for other in letters if _length((one + other).upper())]
-    return frozenset({*letters, *countries, *SPELLING_WORDS})
+    return frozenset({*letters, *countries, *SPELLING_WORDS, *(name for names in LETTER_NAMES for name in names)})
 
 
 def _last_of_account(words: Words, spelling: _Spelling, first: int) -> int | None:
@@ -421,6 +528,18 @@ MOST_BARE_WORDS: Final = 8
 _COUNTRY_PREFIXES: Final = ("00", "011")
 _NORTH_AMERICA: Final = 1
 _NORTH_AMERICAN_GROUPS: Final = ([3, 3, 4], [1, 3, 3, 4])
+_USUAL_GROUPS: Final = (
+    [3, 3, 3],
+    [3, 3, 4],
+    [3, 2, 2, 2],
+    [2, 3, 2, 2],
+    [2, 3, 3],
+    [2, 3, 4],
+    [3, 6],
+    [3, 7],
+    [2, 4, 4],
+)
+"""Groups in which countries write numbers that need not begin with a 0: 612 345 678, 347 123 4567, 91 123 45 67."""
 
 
 class _Plan(NamedTuple):
@@ -429,11 +548,13 @@ class _Plan(NamedTuple):
     Attributes:
         region: The country.
         begins_with_zero: Whether they are written with a 0 in front.
+        is_american: Whether it is one of North America's, which have groups of their own.
         lengths: Numbers of digits without that 0.
     """
 
     region: str
     begins_with_zero: bool
+    is_american: bool
     lengths: frozenset[int]
 
     def fits(self, number: str) -> bool:
@@ -491,17 +612,19 @@ class PhoneFinder:
             return False
         is_spoken = run.is_spoken(first, last)
         is_in_groups = last > first and not is_spoken
-        if is_in_groups and self._american is not None and _has_american_groups(run, first, last):
+        if is_in_groups and self._american is not None and _has_groups(run, first, last, _NORTH_AMERICAN_GROUPS):
             is_possible = _is_possible(number, self._american)
             return is_possible and not _is_of_something_else(words, run.groups[first].first)
         is_dictated = is_in_groups or is_spoken or _is_bare(words, run)
         if not is_dictated or _said(words, run, first, last) is False:
             return False
-        # North America writes its numbers in the groups above, or in none, or one digit after the other.
+        # Many a row of numbers is as long as a telephone's: without a 0 in front the groups have to be a telephone's too.
+        has_groups = not is_in_groups or all(map(_is_single, run.groups[first : last + 1]))
+        is_usual = has_groups or _has_groups(run, first, last, _USUAL_GROUPS)
         return any(
             plan.fits(number)
             for plan in self._plans
-            if plan.begins_with_zero or not is_in_groups or all(map(_is_single, run.groups[first : last + 1]))
+            if plan.begins_with_zero or has_groups or (is_usual and not plan.is_american)
         )
 
 
@@ -509,7 +632,8 @@ def _plan(region: str) -> _Plan | None:
     metadata = phonenumbers.PhoneMetadata.metadata_for_region(region)
     if metadata is None or metadata.general_desc is None:
         return None
-    return _Plan(region, metadata.national_prefix == "0", frozenset(metadata.general_desc.possible_length))
+    is_american = metadata.country_code == _NORTH_AMERICA
+    return _Plan(region, metadata.national_prefix == "0", is_american, frozenset(metadata.general_desc.possible_length))
 
 
 def _candidates(run: Run, first: int, *, is_table: bool) -> list[int]:
@@ -550,10 +674,10 @@ def _is_marked(words: Words, run: Run, first: int) -> bool:
     return words.all[begin - 2].kind is WordKind.WORD and words.is_joined(begin - 2)
 
 
-def _has_american_groups(run: Run, first: int, last: int) -> bool:
-    """Whether it is grouped like 415-555-0100 or (415) 555 0100."""
+def _has_groups(run: Run, first: int, last: int, usual: Collection[Sequence[int]]) -> bool:
+    """Whether it is grouped like 415-555-0100 or (415) 555 0100, without pauses."""
     lengths = [len(group.digits) for group in run.groups[first : last + 1]]
-    return lengths in _NORTH_AMERICAN_GROUPS and not any(run.pauses[first + 1 : last + 1])
+    return lengths in usual and not any(run.pauses[first + 1 : last + 1])
 
 
 def _is_single(group: Group) -> bool:
@@ -575,7 +699,7 @@ def _is_of_something_else(words: Words, begin: int) -> bool:
     for near in words.before(begin, NEAR_WORDS_OF_OTHERS):
         if near.is_beyond_sentence or near.text in PHONE_WORDS:
             return False
-        if near.text in NO_PHONE_WORDS:
+        if _is_something_else(near.text):
             return True
     return False
 
@@ -584,13 +708,13 @@ def _said(words: Words, run: Run, first: int, last: int) -> bool | None:
     """Whether the words around call it a telephone number; False for something else, None when no word decides. The nearest
     word before it decides.
     """
-    if words.texts.isdisjoint(WORDS_ABOUT_NUMBERS):
+    if words.texts.isdisjoint(WORDS_ABOUT_NUMBERS) and not words.has_german_number:
         return None
     begin, end = run.groups[first].first, run.groups[last].last
     for near in words.before(begin, NEAR_WORDS):
         if near.text in PHONE_WORDS or (near.text == "code" and words.is_at(near.place - 1, CODES_OF_A_PLACE)):
             return True
-        if near.text in NO_PHONE_WORDS and not _is_where_it_stands(words, near):
+        if _is_something_else(near.text) and not _is_where_it_stands(words, near):
             return False
         if near.text in NUMBER_NOUNS and words.is_at(near.place - 1, OWNERS):
             return True
@@ -599,9 +723,16 @@ def _said(words: Words, run: Run, first: int, last: int) -> bool | None:
         is_pointed_at = is_pointed_at or (near.distance == 1 and near.text in POINTERS)
         if near.text in PHONE_WORDS:
             return True
-        if is_pointed_at and near.text in NO_PHONE_WORDS:
+        if is_pointed_at and _is_something_else(near.text):
             return False
     return None
+
+
+def _is_something_else(text: str) -> bool:
+    """Whether it names something that has a number and is no telephone: order, Bestellung, Mitgliedsnummer."""
+    return text in NO_PHONE_WORDS or (
+        text.endswith(GERMAN_NUMBER) and text not in PHONE_WORDS and text != GERMAN_NUMBER
+    )
 
 
 def _is_where_it_stands(words: Words, near: Near) -> bool:

@@ -4,16 +4,25 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, Final
 
 from consumers.engine.effects import Count
-from consumers.engine.redaction.dates import SAID_IN_DATES, WORDS_ABOUT_BIRTHS, find_birth_dates, has_numeric_date
+from consumers.engine.redaction.dates import WORDS_ABOUT_BIRTHS, find_birth_dates, has_numeric_date
 from consumers.engine.redaction.emails import find_emails
+from consumers.engine.redaction.languages import MAY_BEGIN_A_NUMBER
 from consumers.engine.redaction.numbers import CHECK_DIGITS, Digits, PhoneFinder, beginnings, find_cards, find_ibans
 from consumers.engine.redaction.numbers import FEWEST_CARD_DIGITS as FEWEST_OF_A_CARD
 from consumers.engine.redaction.numbers import FEWEST_PHONE_DIGITS as FEWEST_OF_A_PHONE
-from consumers.engine.redaction.words import NUMBER_WORDS, Span, Words
+from consumers.engine.redaction.vocabulary import (
+    AT_SIGNS,
+    BIRTHDAY_WORDS,
+    DOTTED_ENDS,
+    MAIL_PROVIDERS,
+    SAID_IN_DATES,
+    SPOKEN_SIGNS,
+)
+from consumers.engine.redaction.words import Span, Words, in_plain
 from schemas.closed_sets import CUSTOM, Detector
 from schemas.goals.patterns import compiled
 from schemas.redaction import RedactionRules, tag_of
@@ -23,28 +32,42 @@ from schemas.redaction import RedactionRules, tag_of
 FEWEST_DIGITS: Final = 4
 
 _NUMBERS: Final = re.compile(r"\d+")
-_LETTERS: Final = re.compile(r"[a-z]+")
-_TWO_NUMBER_WORDS: Final = re.compile(
-    r"\b(?:{0})\b[\s,.;-]{{1,3}}(?:{0})\b".format("|".join(sorted(NUMBER_WORDS, key=len, reverse=True)))
+_LETTERS: Final = re.compile(r"[^\W\d_]+")
+_AT_A_DOMAIN: Final = re.compile(r"\bat\s[\w-]{1,63}\.\w")
+_TELLING_WORDS: Final = frozenset(
+    {
+        "dot",
+        "point",
+        "mail",
+        *SPOKEN_SIGNS,
+        *DOTTED_ENDS,
+        *AT_SIGNS,
+        *MAIL_PROVIDERS,
+        *BIRTHDAY_WORDS,
+        *WORDS_ABOUT_BIRTHS,
+    }
+    - {"b"}
 )
-_TELLING_WORDS: Final = frozenset({"dot", "point", "gmail", "yahoo", "outlook", "hotmail", "icloud", "birthday", "dob"})
 _WORDS_OF_DAYS: Final = SAID_IN_DATES | WORDS_ABOUT_BIRTHS
 _ALL: Final = frozenset(Detector)
 
 
 def may_hold_any(text: str) -> bool:
     """Whether the text can hold a finding; nearly all speech ends here, after some microseconds."""
+    text = in_plain(text).text
     if "@" in text or sum(map(len, _NUMBERS.findall(text))) >= FEWEST_DIGITS:
         return True
     lower = text.lower()
-    if "at)" in lower or "at]" in lower:  # jane[at]example.com
+    if "at)" in lower or "at]" in lower or _AT_A_DOMAIN.search(lower) is not None:  # jane[at]example.com
         return True
-    if "birth" in lower or "born" in lower or "d.o.b" in lower:
+    if "birth" in lower or "d.o.b" in lower:
         return True
     said = _LETTERS.findall(lower)
     if not _TELLING_WORDS.isdisjoint(said):
         return True
-    return not NUMBER_WORDS.isdisjoint(said) and _TWO_NUMBER_WORDS.search(lower) is not None
+    return not MAY_BEGIN_A_NUMBER.isdisjoint(said) and any(
+        one in MAY_BEGIN_A_NUMBER and other in MAY_BEGIN_A_NUMBER for one, other in pairwise(said)
+    )
 
 
 def possible_detectors(text: str) -> frozenset[Detector]:
@@ -54,15 +77,16 @@ def possible_detectors(text: str) -> frozenset[Detector]:
         >>> possible_detectors("departure time: 08:15")
         frozenset()
     """
+    text = in_plain(text).text
     if not text.isascii():  # other letters and digits have more forms than these signs
         return _ALL
     possible = set()
     said = frozenset(_LETTERS.findall(text.lower()))
-    if "@" in text or "at" in said:
+    if "@" in text or "at" in said or not AT_SIGNS.isdisjoint(said):
         possible.add(Detector.EMAIL)
     if has_numeric_date(text) or not _WORDS_OF_DAYS.isdisjoint(said):
         possible.add(Detector.BIRTH_DATE)
-    says_digits = not NUMBER_WORDS.isdisjoint(said)
+    says_digits = not MAY_BEGIN_A_NUMBER.isdisjoint(said)
     digits = sum(map(len, _NUMBERS.findall(text)))
     if says_digits or digits >= FEWEST_OF_A_CARD:
         possible.add(Detector.CARD)
@@ -193,10 +217,11 @@ class Redactor:
             if words is None or digits is None:
                 words = Words(lead + text)
                 digits = Digits(words)
-            found = [span for span in self._found(detector, words, digits) if span.end > len(lead)]
+            places = map(words.origin, self._found(detector, words, digits))
+            found = [span for span in places if span.end > len(lead)]
             if found:
-                places = (Span(max(0, span.start - len(lead)), span.end - len(lead)) for span in found)
-                text = self._replaced(text, places, tag_of(detector), detector.value)
+                inside = (Span(max(0, span.start - len(lead)), span.end - len(lead)) for span in found)
+                text = self._replaced(text, inside, tag_of(detector), detector.value)
                 words = digits = possible = None
         return text
 

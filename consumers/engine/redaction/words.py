@@ -1,156 +1,100 @@
-"""Words of a text, written or said, and the vocabulary that marks personal data."""
+"""A text as words, written or said, each with its place."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from copy import copy
 from enum import Enum
 from functools import cached_property
 from typing import Final, NamedTuple
+from unicodedata import is_normalized, normalize
 
-# Words that give digits and names beside them a meaning. English, and some words of forms in other languages.
+from consumers.engine.redaction.languages import NUMBER_WORDS
+
+# A text in plain characters. Full-width digits, letters with loose accents and characters that nobody sees would hide
+# what they spell.
+
+_MARKS: Final = "\u0300-\u036f"
+_UNSEEN: Final = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff"
+_FIRST_UNSEEN: Final = re.compile(f"[{_UNSEEN}]")
+_FIRST_MARK: Final = re.compile(f"[{_MARKS}]")
+_NOT_PLAIN: Final = re.compile(rf"[{_UNSEEN}]|(?:[^\x00-\x7f]|[A-Za-z](?=[{_MARKS}]))[{_MARKS}]{{0,9}}")
+_AS_THEY_ARE: Final = frozenset({"\u2026"})
+"""Characters whose plain form says something else: an ellipsis is no end of three sentences."""
+_FRACTION: Final = "\u2044"
 
 
-def _listed(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+class Plain(NamedTuple):
+    """A text in plain characters.
+
+    Attributes:
+        text: The text.
+        begins: Place in the original of each character's beginning; None when the places are the same.
+        ends: Place of its end.
+    """
+
+    text: str
+    begins: Sequence[int] | None = None
+    ends: Sequence[int] | None = None
 
 
-def _numbered(text: str, first: int) -> Mapping[str, str]:
-    return {word: str(number) for number, word in enumerate(text.split(), first)}
+def in_plain(source: str) -> Plain:
+    """A text in plain characters (NFKC, and without characters that nobody sees).
+
+    Example:
+        >>> in_plain("jane\uff20example").text
+        'jane@example'
+    """
+    if source.isascii() or (is_normalized("NFKC", source) and _FIRST_UNSEEN.search(source) is None):
+        return Plain(source)
+    forms = {ord(each): _plain_form(each) for each in set(source) if not each.isascii()}
+    if all(len(form) == 1 for form in forms.values()) and _FIRST_MARK.search(source) is None:
+        return Plain(source.translate(forms))
+    parts: list[str] = []
+    begins: list[int] = []
+    ends: list[int] = []
+    done = 0
+    for found in _NOT_PLAIN.finditer(source):
+        start, end = found.span()
+        parts.append(source[done:start])
+        begins += range(done, start)
+        ends += range(done + 1, start + 1)
+        plain = _plain_form(found[0])
+        parts.append(plain)
+        begins += [start] * len(plain)
+        ends += [end] * len(plain)
+        done = end
+    parts.append(source[done:])
+    begins += range(done, len(source))
+    ends += range(done + 1, len(source) + 1)
+    return Plain("".join(parts), begins, ends)
 
 
-# Spoken digits.
-
-UNITS: Final = {
-    **_numbered("zero one two three four five six seven eight nine", 0),
-    "oh": "0", "o": "0", "nought": "0", "naught": "0", "niner": "9",
-}  # fmt: skip
-TEENS: Final = _numbered("ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen", 10)
-TENS: Final = _numbered("twenty thirty forty fifty sixty seventy eighty ninety", 2)
-REPEATS: Final = {"double": 2, "triple": 3, "treble": 3, "quadruple": 4}
-NUMBER_WORDS: Final = frozenset({*UNITS, *TEENS, *TENS, *REPEATS, "hundred", "thousand"})
-
-JOINING_WORDS: Final = _listed("dash hyphen space dot point slash minus")
-PAUSING_WORDS: Final = _listed(
-    "and then uh um er erm hmm mhm okay ok yes yeah right so like next followed by comma pause"
-)
-POINTERS: Final = _listed("is that's thats that was it's as being")
-"""With one of these a sentence goes on about the words before it: "..., that's my cell"."""
-
-# Letters.
-
-SPELLING_WORDS: Final = {
-    word: word[0]
-    for word in _listed(
-        "alpha alfa bravo charlie delta echo foxtrot golf hotel india juliet juliett kilo lima mike november oscar papa quebec "
-        "romeo sierra tango uniform victor whiskey whisky xray yankee zulu"
-    )
-}
-
-# Cards.
-
-CARD_WORDS: Final = _listed("card cards visa mastercard amex maestro debit credit discover diners jcb pan")
-NO_PAYMENT_CARDS: Final = _listed(
-    "order tracking reference confirmation booking invoice ticket gift loyalty membership"
-)
-
-# Telephones.
-
-PHONE_WORDS: Final = _listed(
-    "phone phones telephone tel cell cellphone mobile landline fax whatsapp sms call calls called calling callback caller "
-    "callers text texts texted dial dialed ring reach contact phoned voicemail msisdn ani telefon handy telefonnummer "
-    "handynummer téléphone portable teléfono móvil telefono cellulare"
-)
-NO_PHONE_WORDS: Final = _listed(
-    "order orders confirmation confirm reference ref booking reservation record locator pnr ticket tickets tracking account "
-    "acct membership member loyalty flyer invoice case claim policy serial model part sku item product code codes pin "
-    "passcode password otp flight id identifier transaction receipt tax vat ssn social passport license licence customer "
-    "meter vin isbn imei amount total balance price cost zip postcode postal version build timestamp shipment package parcel "
-    "batch lot routing sort swift room gate seat terminal iban card dollars euros pounds points miles units extension docket "
-    "file bestellnummer"
-)
-PLUS: Final = frozenset({"+", "plus"})
-OWNERS: Final = _listed("my your his her our their")
-ARTICLES: Final = _listed("the my your his her our their this that")
-PLACE_WORDS: Final = _listed("on in for with of from under to")
-CODES_OF_A_PLACE: Final = _listed("area country dialing dialling city")
-NUMBER_NOUNS: Final = _listed("number numbers no")
-WORDS_ABOUT_NUMBERS: Final = frozenset({*PHONE_WORDS, *NO_PHONE_WORDS, *NUMBER_NOUNS})
-WORDS_OF_AN_ANSWER: Final = _listed(
-    "it it's its is that that's the sure yes yeah okay ok um uh er hmm so and my number one please thanks thank you well right "
-    "alright of course a plus area again sorry no i said would be"
-)
-
-# E-mail addresses.
-
-SIGNS: Final = _listed("sign symbol")
-DOTS: Final = _listed("dot . point period")
-LABEL_JOINERS: Final = _listed("dash - hyphen minus")
-LOCAL_JOINERS: Final = frozenset({*DOTS, *LABEL_JOINERS, "underscore", "_", "plus", "+"})
-TOP_LEVELS: Final = _listed(
-    "com net org edu gov mil int io co uk us ca au nz de fr es it nl be ch at se no dk fi ie pl cz pt br mx in jp cn kr eu "
-    "info biz me tv app dev ai health bank email online shop store xyz"
-)
-MAIL_PROVIDERS: Final = _listed(
-    "gmail googlemail yahoo outlook hotmail icloud aol protonmail proton gmx msn ymail fastmail comcast verizon"
-)
-MAIL_WORDS: Final = _listed("email emails e-mail mail mailbox inbox address emailed e cc reach contact write mailto")
-WORDS_OF_A_SENTENCE: Final = _listed(
-    "the a an my your his her our their its is it's it are was were be to and or of for on in at by with from me i you we they "
-    "that that's this these those so then just as email e-mail mail address send sent write contact reach cc use yes yeah "
-    "okay ok sure no um uh it'll i'm under called spelled please name new old work personal lowercase capital"
-)
-NO_MAILBOXES: Final = _listed(
-    "look looking looked shop shopping order ordered ordering available us me him her them it here there more online visit go "
-    "going buy bought check checked found find meet live work works working stay staying arrive sign log seen up out back "
-    "information details deals prices tickets site website page is are was be team book booked booking hosted sold "
-    "everything anything store customers listed posted"
-)
-"""Words before the at of a place on the web, not of an address: "look at example dot com"."""
-NO_LABELS: Final = _listed("the my our your this that a an")
-
-# Dates.
-
-MONTHS: Final = _listed(
-    "january february march april may june july august september october november december jan feb mar apr jun jul aug sep "
-    "sept oct nov dec"
-)
-DAY_ENDINGS: Final = _listed("st nd rd th")
-ORDINALS: Final = {
-    **_numbered(
-        "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth "
-        "sixteenth seventeenth eighteenth nineteenth twentieth", 1,
-    ),
-    "thirtieth": "30",
-}  # fmt: skip
-DECADES: Final = frozenset(TENS) - {"twenty"}
-CENTURIES: Final = {"eighteen": 1800, "nineteen": 1900, "twenty": 2000}
-BIRTH_WORDS: Final = _listed(
-    "born birth birthdate dob geboren geburtsdatum naissance né née nacimiento nació nacido nacida nascita nato nata "
-    "geboortedatum nascimento"
-)
-BIRTHDAY_WORDS: Final = _listed("birthday birthdays geburtstag anniversaire cumpleaños")
-NO_BIRTH_WORDS: Final = _listed(
-    "since founded established opened issued built bought purchased joined installed released published moved started signed "
-    "married wedding anniversary graduated version film movie album song war law act treaty recorded invented launched "
-    "registered manufactured construction constructed erected company flew historic dated contract policy warranty effective"
-)
+def _plain_form(character: str) -> str:
+    if _FIRST_UNSEEN.match(character):
+        return ""
+    plain = normalize("NFKC", character)
+    return character if character in _AS_THEY_ARE or _FRACTION in plain else plain
 
 
 # A text as words, each with its place, and the words near a place: the ground of every search.
 #
 # Times, amounts and the like are no dictated digits; their places are found here too.
 
+GERMAN_NUMBER: Final = "nummer"
 MAX_LOOKED_AT: Final = 60
 """Words and signs that are read on one side of a place, of any kind."""
 
 _WORD: Final = re.compile(
     r"(?P<SEALED>\[[A-Z][A-Z_]{1,39}\])|(?P<NUMBER>\d+)|(?P<WORD>[^\W\d_]+(?:['\u2019][^\W\d_]+)?)"
-    r"|(?P<AT>[(\[{<]\s?at\s?[)\]}>])|(?P<DOT>[(\[{<]\s?dot\s?[)\]}>])"
+    r"|(?P<AT>[(\[{<]\s?(?i:at|ät|arobase|arroba|chiocciola)\s?[)\]}>])"
+    r"|(?P<DOT>[(\[{<]\s?(?i:dot|punkt|point|punto)\s?[)\]}>])"
     r"|(?P<SIGN>\\[nrt]|</?[A-Za-z]{1,10}/?>|[^\w\s]|_)"  # an end of a line as JSON and messages write it; markup
 )
 _NO_DICTATION: Final = re.compile(
     r"(?<![\d:])\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?![\d:])"  # times
     r"|[$€£¥₹]\s?\d[\d.,]*"
     r"|(?<![\d.,])\d{1,3}(?:,\d{3}){1,4}(?![\d,])(?:\.\d+)?"  # 1,234,567
+    r"|(?<![\d.,])\d{1,3}(?:\.\d{3}){1,4},\d{1,2}(?!\d)"  # 1.234.567,89
     r"|(?<!\d)\d{4}-\d{2}-\d{2}(?!\d)(?!-\d)"  # days, and in the next lines too
     r"|(?<![\d./-])(?:0?[1-9]|[12]\d|3[01])([./-])(?:0?[1-9]|[12]\d|3[01])\1(?:(?:19|20)\d{2}|\d{2})(?![./-]?\d)"
 )
@@ -168,6 +112,8 @@ class WordKind(Enum):
 _KINDS: Final = {kind.name: kind for kind in WordKind}
 _IN_BRACKETS: Final = {"AT": ("@", WordKind.SIGN), "DOT": ("dot", WordKind.WORD)}
 """Readings of (at) and [dot]: only addresses have them."""
+_ELIDED: Final = frozenset({"l", "d", "dell", "all", "nell", "dall", "sull", "un"})
+"""Articles and prepositions that are written together with a noun: l'adresse, dell'ordine."""
 
 
 class Word(NamedTuple):
@@ -192,13 +138,27 @@ class Words:
     """The words of one text.
 
     Attributes:
-        source: The text.
+        source: The text in plain characters.
         all: Its words in order.
     """
 
     def __init__(self, source: str) -> None:
-        self.source = source
-        self.all: Sequence[Word] = tuple(_read(source))
+        self._plain = in_plain(source)
+        self.source = self._plain.text
+        self.all: Sequence[Word] = tuple(_read(self.source))
+
+    def origin(self, span: "Span") -> "Span":
+        """Where a place of the plain text is in the original."""
+        if self._plain.begins is None or self._plain.ends is None:
+            return span
+        return Span(self._plain.begins[span.start], self._plain.ends[span.end - 1])
+
+    def with_words(self, all_words: Sequence[Word]) -> "Words":
+        """The same text, read as other words."""
+        other = copy(self)
+        other.all = all_words
+        other.__dict__.pop("texts", None)
+        return other
 
     @cached_property
     def undictated(self) -> frozenset[int]:
@@ -217,6 +177,11 @@ class Words:
     def texts(self) -> frozenset[str]:
         """All words that occur."""
         return frozenset([word.text for word in self.all])
+
+    @cached_property
+    def has_german_number(self) -> bool:
+        """Whether there is a word like Mitgliedsnummer."""
+        return any(text.endswith(GERMAN_NUMBER) for text in self.texts)
 
     def before(self, index: int, most: int) -> Iterator[Near]:
         """The words before one, the nearest first. Numbers, signs and tags are passed and not counted.
@@ -255,7 +220,7 @@ def _read(source: str) -> Iterator[Word]:
         start, end = found.span()
         text, name = source[start:end], found.lastgroup or ""
         if name == "WORD":
-            yield Word(text.lower(), WordKind.WORD, start, end)
+            yield _looked_up(text, start, end)
         elif name in _IN_BRACKETS:
             yield Word(*_IN_BRACKETS[name], start, end)
         else:
@@ -263,6 +228,18 @@ def _read(source: str) -> Iterator[Word]:
             if kind is WordKind.NUMBER and not text.isascii():
                 text = "".join(str(int(digit)) for digit in text)
             yield Word(text, kind, start, end)
+
+
+def _looked_up(text: str, start: int, end: int) -> Word:
+    """A word as vocabularies have it: in small letters, without an article that lost its vowel."""
+    lower = text.lower()
+    if lower.isalpha():
+        return Word(lower, WordKind.WORD, start, end)
+    lower = lower.replace("\u2019", "'")
+    article, _, noun = lower.partition("'")
+    if article in _ELIDED:
+        return Word(noun, WordKind.WORD, start + len(article) + 1, end)
+    return Word(lower, WordKind.WORD, start, end)
 
 
 # The place of a finding in a text.
