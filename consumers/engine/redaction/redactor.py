@@ -108,9 +108,9 @@ LEAST_NUMBER: Final = 100_000
 """Smallest number with enough digits to be a finding."""
 MOST_NUMBER: Final = 10**40
 """Largest number with few enough digits to be a finding."""
-MAX_CHARS: Final = 50_000
-"""Characters that are searched of one text, or of the texts of one JSON value: an hour of talk without an answer. The rest is
-left out and replaced by `TOO_LONG`. At worst that many take half a second.
+MAX_CHARS: Final = 20_000
+"""Characters that are searched of one text, or of the texts of one JSON value: twenty minutes of talk without an answer. The rest is
+left out and replaced by `TOO_LONG`. So many digits take 40 ms, a text made to be slow takes 0.2 s.
 """
 TOO_LONG: Final = "[TOO_LONG]"
 MARGIN_CHARS: Final = 400
@@ -331,8 +331,8 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
 # The same words leave the engine several times: in questions to judges, and in the transcript. The call keeps each
 # redacted text, so that the next reader does not search it again.
 
-MAX_CHARS_PER_STEP: Final = 50_000
-"""Characters that one step of a call searches closely: some 0.4 s at worst. A turn with tools has a few thousand, and most of
+MAX_CHARS_PER_STEP: Final = 20_000
+"""Characters that one step of a call searches closely: 40 ms of digits, 0.2 s at worst. A turn with tools has a few thousand, and most of
 its texts hold nothing and end at a glance. A transcript goes on in the next step; the rest of a question to judges is left out.
 """
 MAX_KEPT_TEXTS: Final = 4_096
