@@ -255,7 +255,7 @@ class CallReader:
             for key in keys:
                 found_of_key = CallRecords(self._consumer, key)
                 await found_of_key.read(ranges)
-                said += [record for _, record in found_of_key]
+                said += [record for _, record in await found_of_key.in_order()]
         except TopicsUnfitError:  # nobody can have said anything
             return
         except (KafkaRefusedError, TopicAuthorizationFailedError):
@@ -284,9 +284,9 @@ class CallReader:
         through = {} if closed is None else {self._kafka.topic(topic): at + 1 for topic, at in closed.through.items()}
         until = {tp: min(end, through.get(tp.topic, end)) for tp, end in ends.items()}
         events = await events_of(self._kafka, self._consumer, until, first, self._limits)
-        for tp, record in events:
+        for tp, record in await events.in_order():
             self._take_event(found, tp.topic, record)
-        found.call.left_out += events.left_out
+        found.call.leave_out(events.left_out)
         self._ends |= ends
         if not found.events:
             found.remarks.append(
@@ -305,7 +305,7 @@ class CallReader:
         since_ms = closed.caused_at_ms - CLOSED_TOGETHER_MS
         transcripts = CallRecords(self._consumer, found.call.conversation_id.encode())
         await transcripts.read(await ranges_since(self._consumer, [tp], since_ms))
-        for _, record in transcripts:
+        for _, record in await transcripts.in_order():
             try:
                 found.transcript = TRANSCRIPT.validate_json(record.value or b"")
             except ValidationError:

@@ -1,18 +1,20 @@
 """Who may open a page: a token, by header or by a cookie after a form, or the user that a trusted proxy names."""
 
+import asyncio
 import hmac
-import ipaddress
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Final
 from urllib.parse import urlsplit
 
+import structlog
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from consumers.console.settings import ConsoleSettings
-from consumers.runtime.http import given_token, is_token
+from consumers.runtime.http import given_token, is_loopback, is_token
 from consumers.runtime.process import OperatorError
 
 COOKIE: Final = "callgauge"
@@ -20,7 +22,14 @@ SESSION_SECONDS: Final = 12 * 3_600
 """How long a person stays let in: a working day."""
 MAX_FORM_BYTES: Final = 4_096
 """Most bytes of the form with the token."""
-_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+MAX_PAUSING: Final = 32
+"""Wrong tokens whose answers wait at a time; further ones are answered at once, with 429."""
+MAX_ADDRESSES: Final = 1_000
+"""Addresses whose wrong tokens are counted; the one that has been counted longest makes room."""
+LINE_SECONDS: Final = 60.0
+"""Least time from one log line about an address to the next."""
+
+log = structlog.get_logger()
 
 
 class ConsoleOpenError(OperatorError):
@@ -40,7 +49,6 @@ class Access:
         """
         self._token = settings.token
         self._user_header = settings.user_header
-        self._host = settings.host
         self._now_s = now_s
         self.is_open = settings.token is None and settings.user_header is None
         self._is_local = is_loopback(settings.host)
@@ -59,7 +67,12 @@ class Access:
             if given is not None and is_token(given, self._token):
                 return "token"
             return "token" if self._is_session(request.cookies.get(COOKIE, "")) else None
-        return "anybody" if self.is_open and self._is_ours(request) else None
+        return "anybody" if self.is_open else None
+
+    def is_wrong(self, request: Request) -> bool:
+        """Whether the request has a token in its header that is not ours."""
+        given = given_token(request.headers.get("authorization", "").encode("latin-1"))
+        return self._token is not None and bool(given) and not is_token(given or b"", self._token)
 
     def author_of(self, request: Request, given: str = "") -> str | None:
         """Returns the author of a label or note: the user that the proxy names, otherwise the name in the form. None if strangers can
@@ -101,13 +114,48 @@ class Access:
         key = b"" if self._token is None else self._token.get_secret_value().encode()
         return hmac.new(key, f"console session until {until}".encode(), sha256).hexdigest()
 
-    def _is_ours(self, request: Request) -> bool:
-        """Whether a request to this machine alone was meant for it: a strange page could have a name of its own lead here."""
-        if not self._is_local:
-            return True
-        host = request.headers.get("host", "").lower()
-        name = host if host.endswith("]") else host.rsplit(":", 1)[0]
-        return name in _LOOPBACK_NAMES or name == self._host.lower() or is_loopback(name)
+
+class WrongTokens:
+    """The answers to wrong tokens: each takes a while, so that guessing is slow, and an address has a log line a minute at most."""
+
+    def __init__(self, pause_seconds: Callable[[], float], now: Callable[[], float] = time.monotonic) -> None:
+        """`pause_seconds` is how long an answer takes."""
+        self._pause_seconds = pause_seconds
+        self._now = now
+        self._pausing = 0
+        self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        """By address when a line was written last, and how many came since."""
+
+    async def pause(self, address: str) -> bool:
+        """Counts a wrong token, and waits; false, at once, if too many wait already."""
+        since, count = self._seen.get(address, (-LINE_SECONDS, 0))
+        count += 1
+        if self._now() - since >= LINE_SECONDS:
+            log.warning("wrong_token", role="console", address=address, times=count)
+            since, count = self._now(), 0
+        self._seen[address] = since, count
+        if len(self._seen) > MAX_ADDRESSES:
+            self._seen.popitem(last=False)
+        if self._pausing >= MAX_PAUSING:
+            return False
+        self._pausing += 1
+        try:
+            await asyncio.sleep(self._pause_seconds())
+        finally:
+            self._pausing -= 1
+        return True
+
+
+def is_of_another_site(request: Request) -> bool:
+    """Whether a page of another site made a browser ask, by anything but a link: a picture, a script, a frame, a form or `fetch`.
+
+    Such a page cannot read the answer, but it can have very many made. Programs and old browsers send none of these headers.
+    """
+    headers = request.headers
+    if headers.get("sec-fetch-site") not in {"cross-site", "same-site"}:
+        return False
+    is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return request.method not in {"GET", "HEAD"} or not is_link
 
 
 def is_from_our_page(request: Request) -> bool:
@@ -124,17 +172,3 @@ def came_by_https(request: Request) -> bool:
         request.url.scheme,
         request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower(),
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether the address is this machine's alone.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("console.example.com")
-    (True, True, False, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

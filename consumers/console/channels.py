@@ -7,12 +7,36 @@ is one step behind or comes back after a minute. A reader that does not read cos
 import asyncio
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 Boxes = Mapping[str, Mapping[str, str]]
-"""By the id of an element of the page, its children in order: by the id of each its markup."""
+"""By the id of an element of the page, its children in order: by the id of each its markup, as a text of JSON (`encoded`)."""
+SHORT_CHARS: Final = 10_000
+"""Markup up to this length is written as JSON once for all pages that have it: a row of a call, for example."""
 MAX_EVENTS: Final = 8
 """Events of one version that are kept, one for each version that readers come from."""
+
+
+def encoded(boxes: Mapping[str, Mapping[str, str]]) -> Boxes:
+    """The same with each markup as a text of JSON. Long ones take milliseconds: make them where nobody waits."""
+    return {box: {part: _encoded(markup) for part, markup in parts.items()} for box, parts in boxes.items()}
+
+
+def _encoded(markup: str) -> str:
+    return _short(markup) if len(markup) <= SHORT_CHARS else json.dumps(markup)
+
+
+@lru_cache(maxsize=5_000)
+def _short(markup: str) -> str:
+    return json.dumps(markup)
+
+
+def message(parts: Mapping[str, str], order: Mapping[str, list[str]], facts: Mapping[str, object]) -> str:
+    """Parts of a page by their ids, encoded, and the order of the parts of boxes, as one JSON object."""
+    written = ",".join([f"{json.dumps(part)}:{markup}" for part, markup in parts.items()])
+    rest = json.dumps({"order": order, **facts}, separators=(",", ":"))
+    return f'{{"parts":{{{written}}},{rest[1:]}'
 
 
 class Channel:
@@ -76,8 +100,7 @@ class Channel:
                 if self._changed_in[part] > since
             }
             order = {box: list(parts) for box, parts in self._boxes.items() if self._ordered_in[box] > since}
-            text = json.dumps({"parts": parts, "order": order, **self._facts}, separators=(",", ":"))
-            event = f"id: {self.name}.{self.version}\ndata: {text}\n\n".encode()
+            event = f"id: {self.name}.{self.version}\ndata: {message(parts, order, self._facts)}\n\n".encode()
             if len(self._events) < MAX_EVENTS:
                 self._events[since] = event
         return event

@@ -1,6 +1,7 @@
 """The calls that run, the places of their records, and figures of all calls over the last minutes. Pure: records and times in."""
 
-from collections import OrderedDict, deque
+from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from itertools import chain
 from math import ceil
@@ -8,12 +9,13 @@ from typing import Final, NamedTuple
 
 from schemas.scores.live_view import ShownRecord
 from schemas.scores.records import Scored, VoiceToVoiceLatency
-from schemas.scores.running import CallTable, RunningCalls, running_now
+from schemas.scores.running import CallTable, RunningCalls, looking, whole
+from schemas.scores.shares import Shares
 
 MAX_CALLS: Final = 10_000
-"""Calls kept, twice as many as an evaluator is measured with; the one that was quiet for longest makes room."""
+"""Calls kept, twice as many as an evaluator is measured with; `CallTable` says which one makes room."""
 MAX_PLACES: Final = 50_000
-"""Calls of which the first records can be found at once, those that are over included."""
+"""Calls of which the first records can be found at once, those that are over included; the tenant with the most makes room."""
 STEP_MS: Final = 10_000
 """Time of one point of a line."""
 STEPS: Final = 90
@@ -40,7 +42,7 @@ class Step:
 
     Attributes:
         end_ms: End of the step, in epoch ms.
-        latencies_ms: Latencies of the answers that became known in it, as they were first known.
+        latencies_ms: Latencies of the answers that became known in it, as they were first known, in ascending order.
         running: Calls that ran at its end.
         bad: Of these, those in trouble.
         progress: Mean progress of those that have goals and a verdict; None without any.
@@ -54,7 +56,7 @@ class Step:
 
     def percentile_ms(self, percent: int) -> float | None:
         """The smallest latency that so many percent of the answers do not exceed; None without answers."""
-        ordered = sorted(self.latencies_ms)
+        ordered = self.latencies_ms
         return ordered[ceil(len(ordered) * percent / 100) - 1] if ordered else None
 
 
@@ -73,16 +75,18 @@ class Fleet:
         self.newest_ms: int | None = None
         self.unreadable = 0
         self.steps: deque[Step] = deque(maxlen=STEPS)
-        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._places: dict[str, Place] = {}
+        self._shares = Shares()
         self._latencies_ms: list[float] = []
 
     def fold(self, record: ShownRecord, partition: int, offset: int) -> None:
         """Takes in one record of `scores` and its place."""
         self.newest_ms = max(self.newest_ms or 0, record.caused_at_ms)
         if record.conversation_id not in self._places:
+            if len(self._places) >= MAX_PLACES:
+                del self._places[self._shares.make_room()]
             self._places[record.conversation_id] = Place(partition, offset)
-            if len(self._places) > MAX_PLACES:
-                self._places.popitem(last=False)
+        self._shares.use(record.conversation_id, record.labels.tenant)
         self.table.fold(record)
         if (
             isinstance(record, VoiceToVoiceLatency)
@@ -98,7 +102,11 @@ class Fleet:
 
     def now(self, now_ms: int) -> RunningCalls:
         """The calls as they are now; also ends the step of time that is over."""
-        now = running_now(self.table, self.newest_ms, now_ms)
+        return whole(self.looking(now_ms))
+
+    def looking(self, now_ms: int) -> Generator[None, None, RunningCalls]:
+        """As `now`, in steps of one call, between which records may be taken in."""
+        now = yield from looking(self.table, self.newest_ms, now_ms)
         end_ms = now_ms - now_ms % STEP_MS
         if not self.steps or self.steps[-1].end_ms < end_ms:
             self._end_step(end_ms, now)
@@ -113,11 +121,10 @@ class Fleet:
         ]
         progress = sum(shares) / len(shares) if shares else None
         bad = sum(call.is_bad for call in now.calls)
-        self.steps.append(Step(end_ms, self._latencies_ms, len(running), bad, progress))
+        self.steps.append(Step(end_ms, sorted(self._latencies_ms), len(running), bad, progress))
         self._latencies_ms = []
 
-    def latency_ms(self, percent: int, steps: int = STEPS) -> float | None:
-        """A percentile of the latencies of the last steps and of the one that goes on; None without answers."""
+    def latencies(self, steps: int = STEPS) -> Step:
+        """The latencies of the last steps and of the one that goes on, together."""
         recent = list(self.steps)[-steps:]
-        latencies_ms = chain(self._latencies_ms, *(step.latencies_ms for step in recent))
-        return Step(0, list(latencies_ms)).percentile_ms(percent)
+        return Step(0, sorted(chain(self._latencies_ms, *(step.latencies_ms for step in recent))))

@@ -101,16 +101,23 @@ def page(site: Site, title: str, content: str, **more: Any) -> str:
 # The calls that run now.
 
 
-def now_boxes(
-    site: Site, now: RunningCalls, wanted: WantedCalls, fleet: Fleet, alerts: Alerts
-) -> dict[str, Mapping[str, str]]:
-    """The parts of the page of running calls, by the element that they are in."""
-    shown = now.chosen(wanted)
+def common_boxes(now: RunningCalls, fleet: Fleet, alerts: Alerts) -> dict[str, Mapping[str, str]]:
+    """The parts of the page of running calls that are the same whichever calls are chosen."""
     return {
-        "head": {"counts": _head(fleet, shown)},
         "alerts": {"firing": _alerts(alerts)},
         "lines": {each["id"]: render("now_lines.html", line=each) for each in _lines(fleet, now)},
         "names": {"lists": _names(now)},
+    }
+
+
+def now_boxes(
+    site: Site, now: RunningCalls, wanted: WantedCalls, fleet: Fleet, common: Mapping[str, Mapping[str, str]]
+) -> dict[str, Mapping[str, str]]:
+    """The parts of the page of running calls, by the element that they are in; `common` has those of every choice."""
+    shown = now.chosen(wanted)
+    return {
+        "head": {"counts": _head(fleet, shown)},
+        **common,
         "calls": {row.id: _row_markup(row) for row in (_row(site, call) for call in shown.calls[:MOST_ROWS])},
         "rest": {"more": _rest(shown)},
     }
@@ -258,7 +265,8 @@ _MINUTES: Final = 5
 def _lines(fleet: Fleet, now: RunningCalls) -> list[dict[str, Any]]:
     steps = list(fleet.steps)
     recent = _MINUTES * 60 * MS_PER_SECOND // STEP_MS
-    p50, p95 = fleet.latency_ms(50, recent), fleet.latency_ms(95, recent)
+    latencies = fleet.latencies(recent)
+    p50, p95 = latencies.percentile_ms(50), latencies.percentile_ms(95)
     newest = steps[-1] if steps else None
     running, bad = sum(each.view.closed is None for each in now.calls), sum(each.is_bad for each in now.calls)
     return [

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from itertools import accumulate
 from typing import Any, Final
@@ -56,6 +56,8 @@ KEPT_SECONDS: Final = 30.0
 """How long a call is followed after its last page was closed: a reload, or the next page, finds it read."""
 RETRY_SECONDS: Final = 2.0
 """Pause before a partition is followed anew after a fault."""
+STOP_SECONDS: Final = 1.0
+"""How long disconnecting may take."""
 
 _READ = {source: topic for source, topic in TOPIC_BY_SOURCE.items() if source is not InputSource.JUDGE}
 """The inputs that are folded. Verdicts decide scores alone, and scores are read from their topic."""
@@ -164,6 +166,11 @@ class WatchedCalls:
                 else:
                     self._leave(conversation_id)
 
+    def follows(self, conversation_id: str) -> bool:
+        """Whether the call is read already, or was a moment ago."""
+        watch = self._watches.get(conversation_id)
+        return watch is not None and watch.is_open
+
     async def close(self) -> None:
         """Stops following; harmless when repeated."""
         for conversation_id in list(self._watches):
@@ -237,20 +244,23 @@ class WatchedCalls:
                 start = max(0, end - MAX_SEARCHED)
             found = CallRecords(consumer, key)
             await found.read({scores: (start, end)})
-            is_cut = start > 0 and not any(begins_call(record.value or b"") for _, record in found)
+            records = await found.in_order()
+            is_cut = start > 0 and not any(begins_call(record.value or b"") for _, record in records)
             if is_cut and found.first_ms is not None and not self._kafka.is_embedded:
                 earlier = await offsets_at(
                     consumer, {scores: start}, found.first_ms - self._limits.max_call_duration_ms
                 )
                 await found.read({scores: (earlier[scores], start)})
-            for _, record in found:
-                watch.take(None, record)
-            if not watch.call.scores:
+                records = await found.in_order()
+            first = first_score(record.value for _, record in records)
+            if first is None:
                 raise UnknownCallError
-            events = await events_of(self._kafka, consumer, ends, watch.call.scores[0], self._limits)
-            for tp, record in events:
+            events = await events_of(self._kafka, consumer, ends, first, self._limits)
+            for _, record in records:
+                watch.take(None, record)
+            for tp, record in await events.in_order():
                 watch.take(self._sources[tp.topic], record)
-            watch.call.left_out += found.left_out + events.left_out
+            watch.call.leave_out(found.left_out + events.left_out)
         watch.open()
 
 
@@ -280,7 +290,7 @@ class _Watch:
         elif len(self._waiting) < MAX_EVENTS:
             self._waiting.append((source, record))
         else:
-            self.call.left_out += 1
+            self.call.leave_out(1)
 
     def open(self) -> None:
         """What was there before is read: takes in what came since."""
@@ -316,10 +326,9 @@ class _Partition:
         return dict(self._next)
 
     async def stop(self) -> None:
-        """Stops following."""
+        """Stops following; waits for its end no longer than it may take."""
         self._following.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._following
+        await asyncio.wait([self._following], timeout=STOP_SECONDS)
 
     async def _follow(self) -> None:
         while True:
@@ -365,6 +374,14 @@ def begins_call(value: bytes) -> bool:
     return isinstance(record, CallStartedFact) and record.revision == 1
 
 
+def first_score(values: Iterable[bytes | None]) -> AnyScoreRecord | None:
+    """The first of these values of `scores` that can be read."""
+    for value in values:
+        with contextlib.suppress(ValidationError):
+            return SCORE_RECORD.validate_json(value or b"")
+    return None
+
+
 class CallRecords:
     """The records of one call in some ranges of offsets, in the order in which the broker took them.
 
@@ -379,9 +396,10 @@ class CallRecords:
         self._kept: list[tuple[int, TopicPartition, Any]] = []
         self._bytes = 0
 
-    def __iter__(self) -> Iterator[tuple[TopicPartition, Any]]:
-        self._cut()
-        return ((tp, record) for _, tp, record in self._kept)
+    async def in_order(self) -> list[tuple[TopicPartition, Any]]:
+        """All of them. Sorting a hundred thousand takes a tenth of a second, so another thread does it."""
+        await asyncio.to_thread(self._cut)
+        return [(tp, record) for _, tp, record in self._kept]
 
     @property
     def first_ms(self) -> int | None:
@@ -400,7 +418,7 @@ class CallRecords:
                 self._kept.append((record.timestamp, TopicPartition(record.topic, record.partition), record))
                 self._bytes += len(record.value or b"")
                 if len(self._kept) > 2 * MAX_EVENTS or self._bytes > 2 * MAX_KEPT_BYTES:
-                    self._cut()
+                    await asyncio.to_thread(self._cut)
 
     def _cut(self) -> None:
         self._kept.sort(key=lambda each: (each[0], each[1].topic, each[2].offset))

@@ -7,7 +7,7 @@ evaluator.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -37,7 +37,9 @@ POLL_MS: Final = 200
 POLL_BYTES: Final = 500_000
 """Score records for which the broker waits no longer: answers with a few records each cost more than the records."""
 MAX_BATCH_RECORDS: Final = 500
-"""Score records of one poll: some twenty milliseconds, between which pages are answered."""
+"""Score records of one poll."""
+STEP_SECONDS: Final = 0.005
+"""How long score records are taken in before everything else has its turn; one more record may come on top."""
 TICK_SECONDS: Final = 0.5
 """Least time from one state of the page of running calls to the next."""
 TICK_SHARE: Final = 0.02
@@ -126,6 +128,7 @@ class ConsoleRole:
         annotate: Annotate | None = None,
         past: PastCalls | None = None,
         version: str = "unknown",
+        names: Collection[str] = (),
     ) -> None:
         """Nothing is connected before `run`.
 
@@ -138,6 +141,7 @@ class ConsoleRole:
             annotate: Writes what people say of calls; None where they cannot.
             past: Calls that are over; None without a history.
             version: Of callgauge.
+            names: Names by which a proxy or a tunnel on this machine asks.
 
         Raises:
             ConsoleOpenError: Everybody in the network could read calls, and nobody has said that this is wanted.
@@ -149,6 +153,7 @@ class ConsoleRole:
         self._watched = WatchedCalls(kafka, limits, redactor, settings.max_watched, instruments)
         self._site = ConsoleSite(settings, self._fleet, self._watched, annotate, past, redactor, instruments, version)
         self._instruments = instruments
+        self._names = names
         self._listener = self._at(settings.port)
         self._next: dict[TopicPartition, int] = {}
         self._moved_at = time.monotonic()
@@ -178,9 +183,12 @@ class ConsoleRole:
             self.ready.clear()
             for task in work:
                 task.cancel()
+            await asyncio.wait(work, timeout=STOP_SECONDS)
             self._site.streams.close()  # the server waits for its answers, and a stream has no end
+            await self._site.close(STOP_SECONDS)
             with contextlib.suppress(TimeoutError):  # nor has the page of a call that is still being read
-                await asyncio.wait_for(self._watched.close(), STOP_SECONDS)
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self._watched.close()
             await self._listener.stop()
 
     def problems(self) -> Sequence[str]:
@@ -205,7 +213,7 @@ class ConsoleRole:
         )
         return HttpListener(
             settings.host, port, self._site.routes(), partial(_count, self._instruments), bounds=bounds,
-            without_it="The page of calls cannot be shown",
+            without_it="The page of calls cannot be shown", names=self._names,
         )  # fmt: skip
 
     async def _listen(self) -> None:
@@ -244,11 +252,7 @@ class ConsoleRole:
                 self._moved_at = time.monotonic()
                 self._fault = None
                 for tp, records in polled.items():
-                    read = [record.value for record in records if self._take(tp, record)]
-                    if self.ready.is_set():
-                        self._site.take(read)
-                    self._next[tp] = records[-1].offset + 1
-                await asyncio.sleep(0)
+                    await self.take(tp, records)
                 if behind:  # by position, not by record: a transaction's marker has an offset and is no record
                     behind = {tp: end for tp, end in behind.items() if await consumer.position(tp) < end}
                 if not behind:
@@ -269,7 +273,8 @@ class ConsoleRole:
             await finish_unless(stop, asyncio.sleep(RETRY_SECONDS))
         finally:
             with contextlib.suppress(TimeoutError, KafkaError):
-                await asyncio.wait_for(consumer.stop(), STOP_SECONDS)
+                async with asyncio.timeout(STOP_SECONDS):
+                    await consumer.stop()
 
     async def _go_back(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Moves each partition to where reading begins; returns the present ends."""
@@ -288,6 +293,24 @@ class ConsoleRole:
         for tp, at in found.items():
             consumer.seek(tp, at.offset if at else ends[tp])
         return ends
+
+    async def take(self, tp: TopicPartition, records: Sequence[Any]) -> None:
+        """Takes in records of one partition of `scores`, in steps between which everything else has its turn."""
+        left = iter(records)
+        is_over = False
+        while not is_over:
+            ends_at, read = time.perf_counter() + STEP_SECONDS, []
+            while time.perf_counter() < ends_at:
+                record = next(left, None)
+                if record is None:
+                    is_over = True
+                    break
+                if self._take(tp, record):
+                    read.append(record.value)
+                self._next[tp] = record.offset + 1
+            if self.ready.is_set():
+                self._site.take(read)
+            await asyncio.sleep(0)
 
     def _take(self, tp: TopicPartition, record: Any) -> bool:
         """Whether it is a score record."""

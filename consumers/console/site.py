@@ -6,8 +6,9 @@ import hashlib
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from operator import attrgetter
 from pathlib import Path
@@ -24,8 +25,16 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from consumers.console import api, pages
-from consumers.console.access import COOKIE, MAX_FORM_BYTES, Access, came_by_https, is_from_our_page
-from consumers.console.channels import Channel
+from consumers.console.access import (
+    COOKIE,
+    MAX_FORM_BYTES,
+    Access,
+    WrongTokens,
+    came_by_https,
+    is_from_our_page,
+    is_of_another_site,
+)
+from consumers.console.channels import Boxes, Channel, encoded, message
 from consumers.console.fleet import Fleet
 from consumers.console.page.calls import ReportedCall
 from consumers.console.page.rendering import STYLE, render
@@ -34,6 +43,7 @@ from consumers.console.reading import ConsoleEndsError, TooManyWatchedError, Unk
 from consumers.console.settings import ConsoleSettings
 from consumers.console.streams import Streams, events_of, version_in
 from consumers.console.watched import WatchedCall, past_call
+from consumers.console.workshop import Bounds, BusyError, Workshop
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import challenge
 from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
@@ -48,6 +58,26 @@ RETRY_SECONDS: Final = 5
 """Pause after which a refused reader should try again."""
 LOGIN_PAUSE_SECONDS: Final = 0.5
 """How long the answer to a wrong token takes."""
+STEP_SECONDS: Final = 0.005
+"""How long looking through the running calls goes on before everything else has its turn."""
+MAX_CHOICES: Final = 64
+"""Different choices of running calls that open pages show: each is drawn anew again and again, once for all that show the same."""
+DRAWING: Final = Bounds(threads=2, waiting=30, kept_bytes=64 * 2**20)
+"""Pages and answers about one call. One of 900 turns takes a second and has 1 MB; the second thread is for the pages of other calls."""
+LISTING: Final = Bounds(threads=1, waiting=2 * MAX_CHOICES, kept_bytes=16 * 2**20)
+"""Pages and answers about all running calls: some 10 ms each, with 10,000 calls 30 ms."""
+SEARCHING: Final = Bounds(threads=2, waiting=10, kept_bytes=2 * 2**20)
+"""Searches of past calls and comparisons: half a second each with 200,000 calls, and never longer than history allows."""
+LOOKING_UP: Final = Bounds(threads=1, waiting=60)
+"""What history has of a call that runs: a millisecond or two each."""
+LOOKING_FOR: Final = Bounds(threads=1, waiting=20)
+"""What history has of any other call, which may be none at all: apart, so that unknown ids delay no call that runs."""
+SEARCH_KEPT_MS: Final = 3_000
+"""How long the answer to a search is given to who asks the same."""
+NOWHERE_SECONDS: Final = 5.0
+"""How long an id that neither the topics nor history know is not looked for again; once it has a score, it is known."""
+MAX_NOWHERE: Final = 10_000
+"""Such ids that are remembered; the oldest make room."""
 NOW_SHARE: Final = 0.1
 """Share of a processor that telling the state of all calls may take, however often it is asked for; it is that much older then."""
 RENDER_SECONDS: Final = 0.5
@@ -84,7 +114,7 @@ SECURITY: Final = (
 
 Query = TypeVar("Query", bound=BaseModel)
 _Made = TypeVar("_Made")
-Answer = Callable[[Request], Awaitable[BaseModel | dict[str, Any]]]
+Answer = Callable[[Request], Awaitable[BaseModel | dict[str, Any] | bytes]]
 log = structlog.get_logger()
 
 
@@ -194,6 +224,40 @@ class _Ring:
         return self.next - len(self._records)
 
 
+class _Drawn(NamedTuple):
+    """A call as it was drawn.
+
+    Attributes:
+        edition: Of the call that was drawn, or an earlier one.
+        boxes: The parts of its page as markup.
+        parts: The same, encoded.
+        span_ms: Broker times of its first and its last record; None if its events are not known.
+        took_seconds: Processor time of drawing it.
+    """
+
+    edition: Hashable
+    boxes: Mapping[str, Mapping[str, str]]
+    parts: Boxes
+    span_ms: tuple[int, int] | None
+    took_seconds: float
+
+
+class _List(NamedTuple):
+    """A choice of running calls as it was drawn: the state that it shows, its parts as markup and encoded, and what drawing it took."""
+
+    state: int
+    boxes: Mapping[str, Mapping[str, str]]
+    parts: Boxes
+    took_seconds: float
+
+
+class _Past(NamedTuple):
+    """A call of history, and what tells it from an earlier state of itself."""
+
+    call: ReportedCall
+    edition: Hashable
+
+
 class _Opened(NamedTuple):
     """A watched call whose page is drawn again and again, for how many readers."""
 
@@ -232,13 +296,26 @@ class ConsoleSite:
         self._instruments = instruments
         self._version = version
         self._access = Access(settings)
+        self._wrong = WrongTokens(lambda: LOGIN_PAUSE_SECONDS)
         self._ring = _Ring()
         self._now: RunningCalls = fleet.now(wall_clock_ms())
         self._now_until = 0.0
+        self._states = 0
+        """How often `_now` was told anew."""
+        self._looking: asyncio.Task[float] | None = None
+        self._common: tuple[object, Mapping[str, Mapping[str, str]]] = (None, {})
+        self._workshops = {
+            "drawings": Workshop("drawing", DRAWING),
+            "lists": Workshop("lists", LISTING),
+            "history": Workshop("searches", SEARCHING),
+            "known": Workshop("known", LOOKING_UP),
+            "unknown": Workshop("unknown", LOOKING_FOR),
+        }
+        self._nowhere: OrderedDict[str, float] = OrderedDict()
+        """Ids that were found nowhere, and until when they are not looked for."""
         self._lists: dict[WantedCalls, tuple[Channel, list[int]]] = {}
         self._drawn: dict[str, _Opened] = {}
         self._boot = secrets.token_hex(4)
-        self._one_looks_back = asyncio.Lock()
         self._one_writes = asyncio.Lock()
         self._said: OrderedDict[tuple[str, str, str | None], Annotation] = OrderedDict()
         self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
@@ -270,40 +347,100 @@ class ConsoleSite:
             Route(f"{api.PREFIX}/fleet", self._api(self._api_fleet)),
             Route(f"{api.PREFIX}/stream", _Asgi(self._require_user, self._live_records)),
         ]
-        return [Mount("/", app=_Secured(Router(routes, redirect_slashes=False)))]
+        return [Mount("/", app=_Secured(Router(routes, redirect_slashes=False), self._instruments))]
+
+    async def close(self, seconds: float) -> None:
+        """Ends what is being made, and waits for that no longer than this."""
+        await asyncio.gather(*(each.close(seconds) for each in self._workshops.values()))
 
     def take(self, values: Sequence[bytes]) -> None:
         """Takes in records of `scores` for readers of the stream."""
         self._ring.put(values, wall_clock_ms())
 
     async def tick(self) -> float:
-        """Brings the pages of running calls up to date, and answers requests between them; returns the seconds that it took."""
-        began, self._now_until = time.perf_counter(), 0.0
-        self._present()
-        took_seconds = time.perf_counter() - began
+        """Brings the pages of running calls up to date, and answers requests between them; returns the processor time that it took."""
+        self._now_until = 0.0
+        took_seconds = await self._look_again()
         for wanted, (channel, _) in list(self._lists.items()):
-            await asyncio.sleep(0)
-            began = time.perf_counter()
-            channel.update(self._now_boxes(wanted))
-            took_seconds += time.perf_counter() - began
+            with contextlib.suppress(_UnansweredError):  # too much is being drawn: it shows the next state
+                took_seconds += await self._update(channel, wanted)
         return took_seconds
+
+    async def _update(self, channel: Channel, wanted: WantedCalls) -> float:
+        """Gives a choice of running calls its newest state; returns the processor time that drawing it took."""
+        drawn = await self._list_of(wanted)
+        channel.update(drawn.parts)
+        return drawn.took_seconds
+
+    async def _list_of(self, wanted: WantedCalls) -> "_List":
+        """The running calls that are asked for, drawn once for all who ask for the same."""
+
+        def draw() -> _List:
+            began = time.thread_time()
+            state, now = (self._states, self.alerts), self._now
+            if self._common[0] != state:  # one thread draws lists
+                self._common = state, pages.common_boxes(now, self._fleet, self.alerts)
+            boxes = pages.now_boxes(self._site("./"), now, wanted, self._fleet, self._common[1])
+            return _List(state[0], boxes, encoded(boxes), time.thread_time() - began)
+
+        return await self._made("lists", wanted, "boxes", draw, lambda: (self._states, self.alerts))
 
     @property
     def has_readers(self) -> bool:
         """Whether anybody looks at running calls."""
         return bool(self._lists)
 
-    def _present(self) -> RunningCalls:
+    async def _present(self) -> RunningCalls:
         """The running calls as they are now, or were a moment ago where there are many."""
-        began = time.perf_counter()
-        if began >= self._now_until:
-            self._now = self._fleet.now(wall_clock_ms())
-            ended = time.perf_counter()
-            self._now_until = ended + (ended - began) / NOW_SHARE
+        if time.perf_counter() >= self._now_until:
+            await self._look_again()
         return self._now
 
-    def _now_boxes(self, wanted: WantedCalls) -> dict[str, Mapping[str, str]]:
-        return pages.now_boxes(self._site("./"), self._now, wanted, self._fleet, self.alerts)
+    async def _look_again(self) -> float:
+        """Looks at the running calls, once for all who wait for it; returns the processor time that it took."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        return await asyncio.shield(self._looking)
+
+    async def _look(self) -> float:
+        took_seconds, steps = 0.0, self._fleet.looking(wall_clock_ms())
+        try:
+            while True:
+                began, ends_at = time.thread_time(), time.perf_counter() + STEP_SECONDS
+                try:
+                    next(steps)
+                    while time.perf_counter() < ends_at:
+                        next(steps)
+                except StopIteration as done:
+                    self._now, self._states = done.value, self._states + 1
+                    return took_seconds + time.thread_time() - began
+                took_seconds += time.thread_time() - began
+                await asyncio.sleep(0)
+        finally:
+            self._now_until = time.perf_counter() + took_seconds / NOW_SHARE
+            self._looking = None
+
+    async def _made(
+        self,
+        workshop: str,
+        subject: Hashable,
+        what: Hashable,
+        work: Callable[[], _Made],
+        version: Callable[[], Hashable] = object,
+    ) -> _Made:
+        """What a workshop makes; without a version it is made anew for everybody who asks after it has begun.
+
+        Raises:
+            _UnansweredError: Too much of it waits already.
+        """
+        try:
+            return await self._workshops[workshop].make(subject, what, version, work)
+        except BusyError:
+            raise self._busy(workshop, _BUSY[workshop]) from None
+
+    def _busy(self, reason: str, detail: str) -> "_UnansweredError":
+        self._instruments.inc("callgauge_console_refused_total", (reason,))
+        return _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, detail)
 
     def _site(self, root: str) -> pages.Site:
         return pages.Site(root, self._version, _STAMP, self._past is not None, self._access.has_form)
@@ -314,14 +451,27 @@ class ConsoleSite:
         """A page for people who may read; others get the form, or a sentence."""
 
         async def answered(request: Request) -> Response:
-            if self._access.user_of(request) is None:
-                return self._refusal(request)
             try:
+                if self._access.user_of(request) is None:
+                    await self._note_wrong(request)
+                    return self._refusal(request)
                 return await answer(request)
             except _UnansweredError as problem:
                 return self._problem_page(request, problem)
 
         return answered
+
+    async def _note_wrong(self, request: Request, *, by_form: bool = False) -> None:
+        """Lets a wrong token wait; a request without any is answered at once.
+
+        Raises:
+            _UnansweredError: Too many wrong tokens wait already.
+        """
+        if not by_form and not self._access.is_wrong(request):
+            return
+        self._instruments.inc("callgauge_console_refused_total", ("token",))
+        if not await self._wrong.pause(_address(request)):
+            raise _UnansweredError(HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong tokens come at the same time.")
 
     def _root(self, request: Request) -> str:
         return "../" * max(0, request.scope["raw_path"].count(b"/") - 1) or "./"
@@ -330,7 +480,7 @@ class ConsoleSite:
         if not self._access.has_form:
             problem = _UnansweredError(
                 HTTPStatus.FORBIDDEN,
-                "Nobody vouches for you: the proxy names no user, or the address is wrong.",
+                "Nobody vouches for you: the proxy names no user.",
             )
             return self._problem_page(request, problem)
         return self._login_page(self._root(request), _local(request), "", HTTPStatus.UNAUTHORIZED)
@@ -355,12 +505,11 @@ class ConsoleSite:
         if answer is not None:
             log.info("logged_in", role="console", address=_address(request))
             return answer
-        await asyncio.sleep(LOGIN_PAUSE_SECONDS)
-        self._instruments.inc("callgauge_console_refused_total", ("token",))
-        log.warning("wrong_token", role="console", address=_address(request))
+        await self._note_wrong(request, by_form=True)
         return self._login_page("./", to, "This is not the token.", HTTPStatus.UNAUTHORIZED)
 
-    async def _logout(self, _: Request) -> Response:
+    async def _logout(self, request: Request) -> Response:
+        _require_our_page(request, "Nobody was logged out")
         answer = RedirectResponse("./", status_code=303)
         answer.delete_cookie(COOKIE)
         return answer
@@ -375,22 +524,49 @@ class ConsoleSite:
         fields = dict(request.query_params)
         is_wall = fields.pop("wall", "") not in {"", "0"}
         wanted = _query(request, api.CallsQuery, fields).wanted()
-        self._present()
-        return _html(pages.now_page(self._site("./"), self._now_boxes(wanted), wanted, wall=is_wall))
+        await self._present()
+        drawn, site = await self._list_of(wanted), self._site("./")
+
+        def page() -> bytes:
+            return pages.now_page(site, drawn.boxes, wanted, wall=is_wall).encode()
+
+        return _html(await self._made("lists", wanted, ("page", is_wall, drawn.state), page, lambda: drawn.state))
 
     async def _call_page(self, request: Request) -> Response:
         conversation_id = _id(request)
-        site, author = self._site(self._root(request)), self._author_of(request)
         try:
             async with self._open(request) as call:
-                boxes = self._call_boxes(call, None)
-                span = None if call.first_ms is None or call.last_ms is None else (call.first_ms, call.last_ms)
-                return _html(pages.call_page(site, conversation_id, boxes, span_ms=span, author=author))
+                drawn = await self._drawn_of(call, None)
         except _UnansweredError as problem:
             past = await self._past_call(conversation_id, problem)
+            drawn = await self._drawn_past(conversation_id, past)
+        site, author = self._site(self._root(request)), self._author_of(request)
+
+        def page() -> bytes:
+            return pages.call_page(site, conversation_id, drawn.boxes, span_ms=drawn.span_ms, author=author).encode()
+
+        what = "page", site.root, author, drawn.edition
+        return _html(await self._made("drawings", conversation_id, what, page, lambda: drawn.edition))
+
+    async def _drawn_of(self, call: WatchedCall, at_ms: int | None) -> _Drawn:
+        """A call as it was known at a moment; None is now. It is drawn once for all who ask for the same."""
+
+        def draw() -> _Drawn:
+            began, edition = time.thread_time(), call.edition
+            boxes = pages.call_boxes(*self._shown(call, at_ms))
+            span = None if call.first_ms is None or call.last_ms is None else (call.first_ms, call.last_ms)
+            return _Drawn(edition, boxes, encoded(boxes), span, time.thread_time() - began)
+
+        return await self._made("drawings", call.conversation_id, ("parts", at_ms), draw, lambda: call.edition)
+
+    async def _drawn_past(self, conversation_id: str, past: _Past) -> _Drawn:
+        def draw() -> _Drawn:
             remark = "From history: the topics have this call no longer, so its sound is not shown."
-            boxes = pages.call_boxes(past, remark)
-            return _html(pages.call_page(site, conversation_id, boxes, span_ms=None, author=author))
+            boxes = pages.call_boxes(past.call, remark)
+            return _Drawn(past.edition, boxes, {}, None, 0.0)
+
+        what = "past", past.edition
+        return await self._made("drawings", conversation_id, what, draw, lambda: past.edition)
 
     def _author_of(self, request: Request, given: str = "") -> str | None:
         """Returns who writes a label or note, or None if nobody may. Where the console hides words, it hides notes too."""
@@ -399,11 +575,7 @@ class ConsoleSite:
     async def _say(self, request: Request) -> Response:
         """Writes what a person says of a call, and leads back to its page."""
         conversation_id = _id(request)
-        if not is_from_our_page(request):
-            raise _UnansweredError(
-                HTTPStatus.FORBIDDEN,
-                "Nothing was written: the form was on no page of this console. A proxy in front must pass Host, or X-Forwarded-Host.",
-            )
+        _require_our_page(request, "Nothing was written")
         fields = await _form(request, MAX_ANNOTATION_BYTES)
         by = self._author_of(request, fields.get("by", ""))
         if by is None or self._annotate is None:
@@ -412,9 +584,15 @@ class ConsoleSite:
             )
         try:
             async with self._open(request) as call:
-                labels = call.reported().labels
+                labels = await self._made(
+                    "drawings",
+                    conversation_id,
+                    "labels",
+                    lambda: call.reported(words=False).labels,
+                    lambda: call.edition,
+                )
         except _UnansweredError as problem:
-            labels = (await self._past_call(conversation_id, problem)).labels
+            labels = (await self._past_call(conversation_id, problem)).call.labels
         label, note = fields.get("label", "").strip() or None, fields.get("note", "").replace("\r\n", "\n").strip()
         try:
             async with self._one_writes:
@@ -438,14 +616,15 @@ class ConsoleSite:
     async def _call_parts(self, request: Request) -> Response:
         query = _query(request, api.MomentQuery)
         async with self._open(request) as call:
-            boxes = await self._looking_back(query.at_ms, lambda: self._call_boxes(call, query.at_ms))
-        parts = {part: markup for box in boxes.values() for part, markup in box.items()}
-        return JSONResponse(
-            {"parts": parts, "order": {box: list(each) for box, each in boxes.items()}}, headers=_NO_STORE
-        )
+            drawn = await self._drawn_of(call, query.at_ms)
 
-    def _call_boxes(self, call: WatchedCall, at_ms: int | None) -> dict[str, Mapping[str, str]]:
-        return pages.call_boxes(*self._shown(call, at_ms))
+        def answer() -> bytes:
+            parts = {part: markup for box in drawn.parts.values() for part, markup in box.items()}
+            return message(parts, {box: list(each) for box, each in drawn.parts.items()}, {}).encode()
+
+        what = "answer", query.at_ms, drawn.edition
+        made = await self._made("drawings", call.conversation_id, what, answer, lambda: drawn.edition)
+        return _json(made)
 
     def _shown(self, call: WatchedCall, at_ms: int | None) -> tuple[ReportedCall, str]:
         """The call as it was known at a moment, and what a reader should know of that."""
@@ -453,19 +632,30 @@ class ConsoleSite:
         since_ms = None if at_ms is None else max(0, at_ms - (call.first_ms or 0))
         return reported, pages.remark_on(reported, call.left_out, is_whole=call.is_whole, since_ms=since_ms)
 
-    async def _past_call(self, conversation_id: str, problem: "_UnansweredError") -> ReportedCall:
+    async def _past_call(self, conversation_id: str, problem: "_UnansweredError") -> _Past:
         """A call that the topics do not have; raises the problem again if history has none either."""
         past = self._past
-        if past is None or problem.status_code != HTTPStatus.NOT_FOUND:
+        if past is None or problem.status_code != HTTPStatus.NOT_FOUND or self._is_nowhere(conversation_id):
             raise problem
-        scores = await asyncio.to_thread(past.records_of, conversation_id)
-        if not scores:
+        annotations = await self._said_of(conversation_id, is_known=False) if self._settings.words else ()
+
+        def look_up() -> _Past | None:
+            scores = past.records_of(conversation_id)
+            if not scores:
+                return None
+            value = past.transcript_of(conversation_id) if self._settings.words else None
+            transcript = None if value is None else TRANSCRIPT.validate_json(value)
+            call = past_call(conversation_id, scores, self._redactor, transcript)
+            call.annotations = annotations
+            people = tuple((each.by, each.label, each.at_ms, each.note) for each in annotations)
+            revisions = hash(tuple((each.name, each.turn, each.index, each.revision) for each in scores))
+            return _Past(call, (revisions, value, people))
+
+        found = await self._made("unknown", conversation_id, ("past", len(annotations)), look_up)
+        if found is None:
+            self._note_nowhere(conversation_id)
             raise problem
-        value = await asyncio.to_thread(past.transcript_of, conversation_id) if self._settings.words else None
-        transcript = None if value is None else TRANSCRIPT.validate_json(value)
-        call = past_call(conversation_id, scores, self._redactor, transcript)
-        call.annotations = await self._said_of(conversation_id) if self._settings.words else ()
-        return call
+        return found
 
     async def _past_page(self, request: Request) -> Response:
         past, site = self._require_past(), self._site("./")
@@ -481,32 +671,32 @@ class ConsoleSite:
         log.info("calls_searched", role="console", user=self._access.user_of(request), **sought)
         found: Sequence[Mapping[str, object]] = ()
         try:
-            found, has_more = await asyncio.to_thread(past.find, **asked)
+            search = partial(past.find, **asked)
+            what = tuple(asked.values())
+            found, has_more = await self._made("history", what, "search", search, _version_of_search)
         except OperatorError as error:
             remark = str(error)
-        return _html(pages.past_page(site, asked, found, remark, has_more=has_more))
+        return _html(pages.past_page(site, asked, found, remark, has_more=has_more).encode())
 
     async def _report(self, request: Request) -> Response:
         """The page of a call as one file to keep, which needs no console."""
         query = _query(request, api.MomentQuery)
         async with self._open(request) as call:
-            page = await self._looking_back(query.at_ms, lambda: self._report_of(call, query.at_ms))
+            version = partial(getattr, call, "edition")
+            page = await self._made(
+                "drawings",
+                call.conversation_id,
+                ("report", query.at_ms),
+                lambda: self._report_of(call, query.at_ms),
+                version,
+            )
         answer = _html(page)
         answer.headers["content-disposition"] = "attachment; filename=call.html"
         return answer
 
-    def _report_of(self, call: WatchedCall, at_ms: int | None) -> str:
+    def _report_of(self, call: WatchedCall, at_ms: int | None) -> bytes:
         reported, remark = self._shown(call, at_ms)
-        return page_of([reported], [remark], self._version)
-
-    async def _looking_back(self, at_ms: int | None, work: Callable[[], _Made]) -> _Made:
-        """Does work that needs a call as it was at a moment: all of its events are folded again, in another thread, so that a long call
-        holds nobody up, and one at a time.
-        """
-        if at_ms is None:
-            return work()
-        async with self._one_looks_back:
-            return await asyncio.to_thread(work)
+        return page_of([reported], [remark], self._version).encode()
 
     async def _comparison(self, request: Request) -> Response:
         """Two past calls side by side, or one beside the median of its agent's calls of a day."""
@@ -514,10 +704,15 @@ class ConsoleSite:
         ids = [each[: api.MAX_ID_CHARS] for each in request.query_params.getlist("id")[:2]]
         for conversation_id in ids:
             self._note(request, conversation_id)
-        columns = await asyncio.to_thread(past.compared, ids)
+        try:
+            columns = await self._made(
+                "history", ("compare", *ids), "compare", lambda: past.compared(ids), _version_of_search
+            )
+        except OperatorError as error:
+            raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
         if not columns:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "History has no call with these ids.")
-        return _html(pages.comparison_page(self._site("./"), columns))
+        return _html(pages.comparison_page(self._site("./"), columns).encode())
 
     def _require_past(self) -> PastCalls:
         if self._past is None:
@@ -535,16 +730,22 @@ class ConsoleSite:
         """
         conversation_id = _id(request)
         self._note(request, conversation_id)
-        annotations = await self._said_of(conversation_id)
         place = self._fleet.place(conversation_id)
-        began_ms = None if place is not None else await self._began_ms(conversation_id)
+        is_known = place is not None or self._watched.follows(conversation_id)
+        unknown = _UnansweredError(HTTPStatus.NOT_FOUND, "The topics have no score of a call with this id.")
+        if not is_known and self._is_nowhere(conversation_id):
+            raise unknown
+        annotations = await self._said_of(conversation_id, is_known=is_known)
+        began_ms = None if is_known else await self._began_ms(conversation_id)
         try:
             async with self._watched.watch(conversation_id, place, began_ms) as call:
                 if call.annotations != annotations:
                     call.annotations, call.version = annotations, call.version + 1  # open pages show them
                 yield call
         except UnknownCallError as error:
-            raise _UnansweredError(HTTPStatus.NOT_FOUND, "The topics have no score of a call with this id.") from error
+            if not is_known and began_ms is None:
+                self._note_nowhere(conversation_id)
+            raise unknown from error
         except TooManyWatchedError as error:
             raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
         except ConsoleEndsError as error:
@@ -554,24 +755,39 @@ class ConsoleSite:
 
     async def _began_ms(self, conversation_id: str) -> int | None:
         """When a call began of which history knows; then its place on the topics need not be searched."""
-        if self._past is None:
+        past = self._past
+        if past is None:
             return None
         try:
-            records = await asyncio.to_thread(self._past.records_of, conversation_id)
+            records = await self._made("unknown", conversation_id, "began", lambda: past.records_of(conversation_id))
         except OperatorError:  # no folder yet
             return None
         return min((record.caused_at_ms for record in records), default=None)
 
-    async def _said_of(self, conversation_id: str) -> Sequence[Annotation]:
+    def _is_nowhere(self, conversation_id: str) -> bool:
+        """Whether the id was looked for everywhere a moment ago, and not found."""
+        return self._nowhere.get(conversation_id, 0.0) > time.monotonic()
+
+    def _note_nowhere(self, conversation_id: str) -> None:
+        self._nowhere[conversation_id] = time.monotonic() + NOWHERE_SECONDS
+        self._nowhere.move_to_end(conversation_id)
+        if len(self._nowhere) > MAX_NOWHERE:
+            self._nowhere.popitem(last=False)
+
+    async def _said_of(self, conversation_id: str, *, is_known: bool) -> Sequence[Annotation]:
         """Returns the labels and notes of a call: those in history, if there is one, and those that this console wrote.
 
         Raises:
             _UnansweredError: It was deleted on request.
         """
         stored: Sequence[Annotation] | None = ()
-        if self._past is not None:
+        past = self._past
+        if past is not None:
             with contextlib.suppress(OperatorError):  # no folder yet
-                stored = await asyncio.to_thread(self._past.annotations_of, conversation_id)
+                workshop = "known" if is_known else "unknown"
+                stored = await self._made(
+                    workshop, conversation_id, "said", lambda: past.annotations_of(conversation_id)
+                )
         if stored is None:
             raise _UnansweredError(HTTPStatus.GONE, "This call was deleted on request.")
         said = [each for (name, _, _), each in self._said.items() if name == conversation_id]
@@ -593,19 +809,24 @@ class ConsoleSite:
     async def _live_now(self, request: Request, receive: Receive, send: Send) -> None:
         wanted = _query(request, api.CallsQuery, _without_since(request)).wanted()
         self._require_room()
-        with self._listed(wanted) as channel:
+        async with self._listed(wanted) as channel:
             await self._stream(request, receive, send, channel)
 
-    @contextmanager
-    def _listed(self, wanted: WantedCalls) -> Iterator[Channel]:
+    @asynccontextmanager
+    async def _listed(self, wanted: WantedCalls) -> AsyncIterator[Channel]:
         if not self._lists:  # while nobody looked it was brought up to date seldom
-            self._present()
+            await self._present()
         if wanted not in self._lists:
+            if len(self._lists) >= MAX_CHOICES:
+                raise self._busy(
+                    "choices", f"Open pages show {MAX_CHOICES} different choices of calls already. Choose fewer things."
+                )
             self._lists[wanted] = (Channel(f"{self._boot}-{secrets.token_hex(3)}"), [0])
-            self._lists[wanted][0].update(self._now_boxes(wanted))
         channel, readers = self._lists[wanted]
         readers[0] += 1
         try:
+            if channel.version == 0:
+                await self._update(channel, wanted)
             yield channel
         finally:
             readers[0] -= 1
@@ -633,18 +854,22 @@ class ConsoleSite:
 
     async def _draw(self, call: WatchedCall, channel: Channel) -> None:
         """Draws a call whenever it has new records, no faster than the bounds allow."""
-        version = -1
+        edition: Hashable = None
         while True:
-            if call.version == version:
+            if call.edition == edition:
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
-            version, began = call.version, time.perf_counter()
-            span = {"first_ms": call.first_ms, "last_ms": call.last_ms}
+            took_seconds = 0.0
             try:
-                channel.update(await asyncio.to_thread(pages.call_boxes, *self._shown(call, None)), **span)
+                drawn = await self._drawn_of(call, None)
+                edition, took_seconds = drawn.edition, drawn.took_seconds
+                first_ms, last_ms = drawn.span_ms or (None, None)
+                channel.update(drawn.parts, first_ms=first_ms, last_ms=last_ms)
+            except _UnansweredError:  # too much is being drawn: it is tried again
+                pass
             except Exception:  # drawing must not end the page of a call that goes on: the next record may repair it
+                edition = call.edition
                 log.exception("call_not_drawn", role="console", conversation_id=call.conversation_id)
-            took_seconds = time.perf_counter() - began
             await asyncio.sleep(max(RENDER_SECONDS, took_seconds * len(self._drawn) / RENDER_SHARE))
 
     async def _live_records(self, request: Request, receive: Receive, send: Send) -> None:
@@ -668,8 +893,10 @@ class ConsoleSite:
 
     def _api(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
-            self._require_user(request)
+            await self._require_user(request)
             made = await answer(request)
+            if isinstance(made, bytes):
+                return _json(made)
             if isinstance(made, BaseModel):
                 return Response(made.model_dump_json(), media_type="application/json", headers=_NO_STORE)
             return JSONResponse(made, headers=_NO_STORE)
@@ -680,31 +907,51 @@ class ConsoleSite:
         _query(request, api.NoQuery)
         return api.openapi(self._version)
 
-    async def _api_calls(self, request: Request) -> api.CallList:
+    async def _api_calls(self, request: Request) -> bytes:
         query, now_ms = _query(request, api.ListQuery), wall_clock_ms()
-        return api.call_list(self._fleet, self._present(), query, now_ms)
+        now = await self._present()
+        fleet, state = self._fleet, self._states
 
-    async def _api_fleet(self, request: Request) -> api.FleetAnswer:
+        def listed() -> bytes:
+            return api.call_list(fleet, now, query, now_ms).model_dump_json().encode()
+
+        return await self._made("lists", query.wanted(), ("listed", query.limit), listed, lambda: state)
+
+    async def _api_fleet(self, request: Request) -> bytes:
         _query(request, api.NoQuery)
-        now_ms = wall_clock_ms()
-        return api.fleet_answer(self._fleet, self._present(), now_ms)
+        now_ms, now, fleet, state = wall_clock_ms(), await self._present(), self._fleet, self._states
 
-    async def _api_call(self, request: Request) -> api.CallDetail:
+        def figures() -> bytes:
+            return api.fleet_answer(fleet, now, now_ms).model_dump_json().encode()
+
+        return await self._made("lists", "fleet", "figures", figures, lambda: state)
+
+    async def _api_call(self, request: Request) -> bytes:
         query, conversation_id = _query(request, api.MomentQuery), _id(request)
         async with self._open(request) as call:
-            context = None
-            if self._settings.words:
-                found = await self._looking_back(query.at_ms, lambda: call.context(query.at_ms))
-                context = self._redactor.redact_value(found.to_dict())
-            return api.CallDetail(
-                conversation_id=conversation_id, at_ms=query.at_ms, first_ms=call.first_ms, last_ms=call.last_ms,
-                is_closed=call.closed is not None, records_not_used=call.left_out, context=context,
-            )  # fmt: skip
+
+            def detail() -> BaseModel:
+                found = call.context(query.at_ms).to_dict() if self._settings.words else None
+                return api.CallDetail(
+                    conversation_id=conversation_id, at_ms=query.at_ms, first_ms=call.first_ms, last_ms=call.last_ms,
+                    is_closed=call.closed is not None, records_not_used=call.left_out,
+                    context=self._redactor.redact_value(found),
+                )  # fmt: skip
+
+            return await self._answered(call, ("detail", conversation_id, query.at_ms), detail)
+
+    async def _answered(self, call: WatchedCall, what: Hashable, answer: Callable[[], BaseModel]) -> bytes:
+        """An answer of the API about a call at a moment, made once for all who ask for the same."""
+
+        def made() -> bytes:
+            return answer().model_dump_json().encode()
+
+        return await self._made("drawings", call.conversation_id, what, made, lambda: call.edition)
 
     def _unless_of_id(self, end: str, answer: Answer) -> Answer:
         """The answer about a part of a call; where the end of the address is encoded (`%2Fscores`), it is the end of an id."""
 
-        async def answered(request: Request) -> BaseModel | dict[str, Any]:
+        async def answered(request: Request) -> BaseModel | dict[str, Any] | bytes:
             if not request.scope["raw_path"].endswith(end.encode()):
                 request.path_params["id"] += end
                 return await self._api_call(request)
@@ -712,33 +959,50 @@ class ConsoleSite:
 
         return answered
 
-    async def _api_scores(self, request: Request) -> api.CallScores:
+    async def _api_scores(self, request: Request) -> bytes:
         query, conversation_id = _query(request, api.MomentQuery), _id(request)
         async with self._open(request) as call:
-            records = [record.model_dump(mode="json") for record in call.newest(query.at_ms)]
-        return api.CallScores(conversation_id=conversation_id, at_ms=query.at_ms, records=records)
 
-    async def _api_transcript(self, request: Request) -> api.CallTranscriptAnswer:
+            def scores() -> BaseModel:
+                records = [record.model_dump(mode="json") for record in call.newest(query.at_ms)]
+                return api.CallScores(conversation_id=conversation_id, at_ms=query.at_ms, records=records)
+
+            return await self._answered(call, ("scores", conversation_id, query.at_ms), scores)
+
+    async def _api_transcript(self, request: Request) -> bytes:
         query, conversation_id = _query(request, api.MomentQuery), _id(request)
         if not self._settings.words:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "Words are hidden: console.words is false.")
         async with self._open(request) as call:
-            turns = await self._looking_back(query.at_ms, lambda: call.transcript(query.at_ms))
-        return api.CallTranscriptAnswer(conversation_id=conversation_id, at_ms=query.at_ms, transcript=turns)
 
-    def _require_user(self, request: Request) -> None:
+            def transcript() -> BaseModel:
+                turns = call.transcript(query.at_ms)
+                return api.CallTranscriptAnswer(conversation_id=conversation_id, at_ms=query.at_ms, transcript=turns)
+
+            return await self._answered(call, ("transcript", conversation_id, query.at_ms), transcript)
+
+    async def _require_user(self, request: Request) -> None:
         if self._access.user_of(request) is None:
+            await self._note_wrong(request)
             raise _UnansweredError(HTTPStatus.UNAUTHORIZED, "Send `Authorization: Bearer` with the token.")
 
 
 _NO_STORE: Final = {"cache-control": "no-store"}
+_BUSY: Final = {
+    "drawings": "As many pages of calls are being drawn as the console does at a time.",
+    "lists": "As many lists of calls are being made as the console does at a time.",
+    "history": "As many searches of past calls wait as the console allows.",
+    "known": "As many calls are being looked up in history as the console does at a time.",
+    "unknown": "As many calls are being looked for in history as the console does at a time.",
+}
+"""What is told where a workshop has no room, by the reason that is counted."""
 
 
 class _UnansweredError(HTTPException):
     """A request has no answer, for this reason; people get a page that says so."""
 
     def __init__(self, status: HTTPStatus, detail: str) -> None:
-        is_later = status is HTTPStatus.SERVICE_UNAVAILABLE
+        is_later = status in {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS}
         super().__init__(status, detail, {"retry-after": str(RETRY_SECONDS)} if is_later else None)
 
 
@@ -746,7 +1010,9 @@ class _Asgi:
     """A stream as an ASGI application; only who may read gets it."""
 
     def __init__(
-        self, require_user: Callable[[Request], None], answer: Callable[[Request, Receive, Send], Awaitable[None]]
+        self,
+        require_user: Callable[[Request], Awaitable[None]],
+        answer: Callable[[Request, Receive, Send], Awaitable[None]],
     ) -> None:
         self._require_user = require_user
         self._answer = answer
@@ -755,15 +1021,18 @@ class _Asgi:
         request = Request(scope, receive)
         if request.method != "GET":
             raise HTTPException(405, "Only GET is answered.", {"allow": "GET"})
-        self._require_user(request)
+        await self._require_user(request)
         await self._answer(request, receive, send)
 
 
 class _Secured:
-    """Gives every answer the headers that keep foreign text from running, and answers what has no route."""
+    """Gives every answer the headers that keep foreign text from running, answers what has no route, and refuses what pages of other
+    sites have a browser ask: only a link may lead here from there.
+    """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, instruments: Instruments) -> None:
         self._app = app
+        self._instruments = instruments
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_begun = False
@@ -779,12 +1048,17 @@ class _Secured:
             await send(message)
 
         scope["starlette.exception_handlers"] = {}, {}  # Starlette's own would answer in plain text
+        request = Request(scope, receive)
+        if is_of_another_site(request) and not scope["path"].startswith("/static/"):
+            self._instruments.inc("callgauge_console_refused_total", ("other_site",))
+            await _problem(request, HTTPException(HTTPStatus.FORBIDDEN, _OTHER_SITE))(scope, receive, sent)
+            return
         try:
             await self._app(scope, receive, sent)
         except HTTPException as error:
             if has_begun:
                 raise
-            await _problem(Request(scope, receive), error)(scope, receive, send)
+            await _problem(request, error)(scope, receive, send)
 
 
 async def _to_now(request: Request) -> Response:
@@ -793,6 +1067,7 @@ async def _to_now(request: Request) -> Response:
     return RedirectResponse(f"./{f'?{query}' if query else ''}", status_code=307)
 
 
+_OTHER_SITE: Final = "A page of another site asked for this. Open it by a link, or type its address."
 _DETAILS: Final = {
     HTTPStatus.NOT_FOUND: "There is nothing at this address.",
     HTTPStatus.METHOD_NOT_ALLOWED: "Only GET is answered.",
@@ -827,8 +1102,30 @@ async def _form(request: Request, most_bytes: int) -> dict[str, str]:
     return {name: values[0] for name, values in fields.items()}
 
 
-def _html(text: str, status: int = 200) -> Response:
+def _html(text: str | bytes, status: int = 200) -> Response:
     return HTMLResponse(text, status, headers=_NO_STORE)
+
+
+def _json(text: bytes) -> Response:
+    return Response(text, media_type="application/json", headers=_NO_STORE)
+
+
+def _require_our_page(request: Request, what_happened: str) -> None:
+    """Refuses a form that was on no page of ours.
+
+    Raises:
+        _UnansweredError: It was not; `what_happened` says what that means.
+    """
+    if not is_from_our_page(request):
+        raise _UnansweredError(
+            HTTPStatus.FORBIDDEN,
+            f"{what_happened}: the form was on no page of this console. A proxy in front must pass Host, or X-Forwarded-Host.",
+        )
+
+
+def _version_of_search() -> int:
+    """Changes every few seconds: so long who asks the same gets the same."""
+    return wall_clock_ms() // SEARCH_KEPT_MS
 
 
 def _query(request: Request, model: type[Query], fields: Mapping[str, str] | None = None) -> Query:

@@ -11,6 +11,8 @@ from consumers.console.channels import Channel
 
 BEAT_SECONDS: Final = 5.0
 """Time between beats while nothing changes: a page that hears nothing for longer says that the connection is lost."""
+END_SECONDS: Final = 1.0
+"""How long a stream that is ended may take to end."""
 RETRY_MS: Final = 2_000
 """When a browser tries again after a connection that ended."""
 HEADERS: Final = [
@@ -57,9 +59,12 @@ class Streams:
             self._open.discard(sending)
             for task in (sending, leaving):
                 task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, OSError):
-                await sending
-            await events.aclose()  # type: ignore[attr-defined]  # every one is a generator
+            # It ends at once: it waits for the next event, or for the client to read.
+            await asyncio.wait([sending, leaving], timeout=END_SECONDS)
+            if sending.done():
+                await events.aclose()  # type: ignore[attr-defined]  # every one is a generator
+                with contextlib.suppress(asyncio.CancelledError, OSError):
+                    sending.result()
         with contextlib.suppress(OSError):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -3,8 +3,11 @@
 Pure. The engine is a function of the events, so the call at an earlier moment is the fold of the events that the broker had by then.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import itertools
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import RLock
 from typing import Final
 
 from pydantic import ValidationError
@@ -28,79 +31,94 @@ MAX_EVENTS: Final = 100_000
 """Events kept of one call: more than the evaluator takes of one."""
 MAX_SCORES: Final = 50_000
 """Score records kept of one call: a call of two hours has a tenth."""
+MAX_NEW: Final = MAX_EVENTS + MAX_SCORES
+"""Records kept of one call that are not folded yet: more than it may have."""
 ANCHOR: Final = "call"
 """Beginning of the ids of the parts of a call's page."""
+
+
+_NUMBERS: Final = itertools.count()
 
 
 class WatchedCall:
     """One call, from its first record on.
 
+    Two threads may use it: the event loop hands it records, which only keeps them, so that it never waits; and a thread that draws
+    folds them before it looks (everything that looks does), one thread at a time. Folding and drawing a long call take seconds.
+
     Attributes:
         conversation_id: Its id.
-        version: Grows with each record that is taken in.
+        version: Grows with each record that is kept, and with what people say.
+        number: Differs from that of every other watched call of this process, of the same conversation too.
         is_whole: Whether everything that was there when it was opened has been read.
-        left_out: Records that were not taken in: the evaluator refuses them, or there are too many.
         annotations: What people say of it, as known when it was opened last.
     """
 
     def __init__(self, conversation_id: str, limits: Limits, redactor: Redactor) -> None:
         self.conversation_id = conversation_id
         self.version = 0
+        self.number = next(_NUMBERS)
         self.is_whole = False
-        self.left_out = 0
         self.annotations: Sequence[Annotation] = ()
         self._limits = limits
         self._redactor = redactor
+        self._new: deque[tuple[InputSource, BrokerRecord | UndecodableRecord] | bytes] = deque()
+        """Records that are not folded yet: of an input with their source, and values of `scores`."""
+        self._looking = RLock()
+        self._left_out = 0
+        self._not_kept = 0
         self._arrivals: list[Arrival] = []
         self._scores: list[AnyScoreRecord] = []
         self._call = self._empty()
 
     def take_event(self, source: InputSource, record: BrokerRecord | UndecodableRecord) -> None:
-        """Takes in the next record of one input; records of other calls and verdicts must not come here."""
-        arrival = admit(source, record, self._limits, self._redactor)
-        if not isinstance(arrival, Arrival) or len(self._arrivals) >= MAX_EVENTS:
-            self.left_out += 1
-            return
-        self._arrivals.append(arrival)
-        self._call.receive(arrival, [])
-        self.version += 1
+        """Keeps the next record of one input; records of other calls and verdicts must not come here."""
+        self._keep((source, record))
 
     def take_score(self, value: bytes) -> None:
-        """Takes in the next record of `scores`."""
-        try:
-            record = SCORE_RECORD.validate_json(value)
-        except ValidationError:
-            self.left_out += 1
-            return
-        if len(self._scores) >= MAX_SCORES:
-            self.left_out += 1
-            return
-        self._scores.append(record)
-        self.version += 1
+        """Keeps the next record of `scores`."""
+        self._keep(value)
+
+    def leave_out(self, records: int) -> None:
+        """Notes that so many records of it are not kept."""
+        self._not_kept += records
+
+    @property
+    def edition(self) -> tuple[int, int, bool]:
+        """Names a state of the call: what is made of the same edition is the same."""
+        return self.number, self.version, self.is_whole
+
+    @property
+    def left_out(self) -> int:
+        """Records that were not taken in: the evaluator refuses them, or there are too many."""
+        with self._looked():
+            return self._left_out + self._not_kept
 
     @property
     def scores(self) -> Sequence[AnyScoreRecord]:
         """Its score records in the order of the topic, all revisions."""
-        return self._scores
+        with self._looked():
+            return self._scores
 
     @property
     def closed(self) -> ClosedFact | None:
         """Its closing record; None while it is open."""
-        return next((record for record in reversed(self._scores) if isinstance(record, ClosedFact)), None)
+        return next((record for record in reversed(self.scores) if isinstance(record, ClosedFact)), None)
 
     @property
     def first_ms(self) -> int | None:
         """Broker time of its first record; None without any."""
-        return min((*self._times_ms(),), default=None)
+        return min(self._times_ms(), default=None)
 
     @property
     def last_ms(self) -> int | None:
         """Broker time of its last record; None without any."""
-        return max((*self._times_ms(),), default=None)
+        return max(self._times_ms(), default=None)
 
     def context(self, at_ms: int | None = None) -> MetricContext:
         """EVA's context of the call as it was known at a moment of broker time; None is now."""
-        return self._folded(at_ms)[0].context()
+        with self._looked():
+            return self._folded(at_ms)[0].context()
 
     def newest(self, at_ms: int | None = None) -> list[AnyScoreRecord]:
         """The scores that counted at a moment: the newest revision of each subject that is not withdrawn."""
@@ -108,11 +126,12 @@ class WatchedCall:
 
     def reported(self, at_ms: int | None = None, *, words: bool = True) -> ReportedCall:
         """The call as a page shows it, as it was known at a moment; None is now. Without `words` nothing that was said is in it."""
-        call, arrivals = self._folded(at_ms)
-        heard = heard_in(call, [each.event.timestamp for each in arrivals if each.event.timestamp is not None])
+        with self._looked():
+            call, arrivals = self._folded(at_ms)
+            heard = heard_in(call, [each.event.timestamp for each in arrivals if each.event.timestamp is not None])
+            known = self._known(at_ms)
         if not words:
             heard = heard._replace(turns=())
-        known = list(self._known(at_ms))
         shown = ReportedCall(
             self.conversation_id, heard, list(newest_scores(known).values()), ANCHOR, self._redactor, known
         )
@@ -121,21 +140,62 @@ class WatchedCall:
 
     def transcript(self, at_ms: int | None = None) -> list[TranscriptTurn]:
         """What was said up to a moment, in ElevenLabs' format, redacted."""
-        transcript = self._folded(at_ms)[0].transcript(self._redactor)
-        return [] if transcript.is_too_large else [entry for entry in transcript if entry is not None]
+        with self._looked():
+            transcript = self._folded(at_ms)[0].transcript(self._redactor)
+            return [] if transcript.is_too_large else [entry for entry in transcript if entry is not None]
+
+    def _keep(self, record: tuple[InputSource, BrokerRecord | UndecodableRecord] | bytes) -> None:
+        if len(self._new) >= MAX_NEW:
+            self._not_kept += 1
+            return
+        self._new.append(record)
+        self.version += 1
+
+    @contextmanager
+    def _looked(self) -> Iterator[None]:
+        """Everything that is kept is folded, and stays as it is until the block ends."""
+        with self._looking:
+            for _ in range(len(self._new)):  # not until there are none: records may come as fast as they are folded
+                match self._new.popleft():
+                    case bytes(value):
+                        self._fold_score(value)
+                    case (source, record):
+                        self._fold_event(source, record)
+            yield
+
+    def _fold_event(self, source: InputSource, record: BrokerRecord | UndecodableRecord) -> None:
+        arrival = admit(source, record, self._limits, self._redactor)
+        if not isinstance(arrival, Arrival) or len(self._arrivals) >= MAX_EVENTS:
+            self._left_out += 1
+            return
+        self._arrivals.append(arrival)
+        self._call.receive(arrival, [])
+
+    def _fold_score(self, value: bytes) -> None:
+        try:
+            record = SCORE_RECORD.validate_json(value)
+        except ValidationError:
+            self._left_out += 1
+            return
+        if len(self._scores) >= MAX_SCORES:
+            self._left_out += 1
+            return
+        self._scores.append(record)
 
     def _folded(self, at_ms: int | None) -> tuple[Call, list[Arrival]]:
         if at_ms is None:
             return self._call, self._arrivals
-        known = [each for each in list(self._arrivals) if each.broker_time_ms <= at_ms]  # they may grow meanwhile
+        known = [each for each in self._arrivals if each.broker_time_ms <= at_ms]
         return folded(known, PipelineType.CASCADE, None, self._limits), known
 
-    def _known(self, at_ms: int | None) -> Iterable[AnyScoreRecord]:
-        return (record for record in list(self._scores) if at_ms is None or record.caused_at_ms <= at_ms)
+    def _known(self, at_ms: int | None) -> list[AnyScoreRecord]:
+        with self._looked():
+            return [record for record in self._scores if at_ms is None or record.caused_at_ms <= at_ms]
 
-    def _times_ms(self) -> Iterable[int]:
-        yield from (each.broker_time_ms for each in self._arrivals)
-        yield from (record.caused_at_ms for record in self._scores)
+    def _times_ms(self) -> list[int]:
+        with self._looked():
+            times_ms = [each.broker_time_ms for each in self._arrivals]
+            return times_ms + [record.caused_at_ms for record in self._scores]
 
     def _empty(self) -> Call:
         return folded((), PipelineType.CASCADE, None, self._limits)

@@ -3,7 +3,6 @@
 import queue
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -26,6 +25,7 @@ from schemas.scores.records import (
     TextRating,
     TurnValues,
 )
+from schemas.scores.shares import Shares
 
 if TYPE_CHECKING:
     from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
@@ -63,13 +63,15 @@ class FinalScores:
     def __init__(self) -> None:
         """Starts with no call. Scores from before the start of the process are not known."""
         self.left_out = 0
-        self._calls: OrderedDict[str, dict[Subject, AnyScoreRecord]] = OrderedDict()
+        self._calls: dict[str, dict[Subject, AnyScoreRecord]] = {}
+        self._shares = Shares()
 
     def take(self, record: AnyScoreRecord) -> list[Evaluation]:
         """Keeps a score record; gives the events of its call if it closes the call."""
         call = record.conversation_id
         if isinstance(record, ClosedFact):
             kept = self._calls.pop(call, {})
+            self._shares.discard(call)
             parents = [each.traceparent for each in kept.values() if isinstance(each, CallStartedFact)]
             return [
                 event._replace(parent=parents[0] if parents else None)
@@ -80,7 +82,7 @@ class FinalScores:
         if not isinstance(record, _KEPT):
             return []
         scores = self._calls.setdefault(call, {})
-        self._calls.move_to_end(call)
+        self._shares.use(call, record.labels.tenant)
         subject = (record.name, record.turn, record.index)
         last = scores.get(subject)
         if last is None and len(scores) >= MAX_RECORDS_PER_CALL:
@@ -88,7 +90,7 @@ class FinalScores:
         elif last is None or last.revision <= record.revision:
             scores[subject] = record
         if len(self._calls) > MAX_CALLS:
-            self.left_out += len(self._calls.popitem(last=False)[1])
+            self.left_out += len(self._calls.pop(self._shares.make_room()))
         return []
 
 

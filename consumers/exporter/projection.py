@@ -35,6 +35,7 @@ from schemas.scores.records import (
     Unscored,
     VoiceToVoiceLatency,
 )
+from schemas.scores.shares import Shares
 from schemas.units import to_seconds
 
 # Interruptions that may still be withdrawn: they count when the call leaves their turn.
@@ -244,7 +245,8 @@ class ActiveCalls:
     """Calls with a record, and without a closing record so far. Those that are over and wait for verdicts are kept and do not
     count as running.
 
-    An exporter that starts in the middle of a call sees it at the call's next record. Times are of the reader's clock, in ms.
+    An exporter that starts in the middle of a call sees it at the call's next record. When there are too many, the tenant with the
+    most loses its quietest one. Times are of the reader's clock, in ms.
 
     Attributes:
         progress: Sums over the calls that have goals.
@@ -255,6 +257,7 @@ class ActiveCalls:
         self._max_calls = max_calls
         self._forget_after_ms = forget_after_ms
         self._calls: OrderedDict[str, _ActiveCall] = OrderedDict()  # the quietest first
+        self._shares = Shares()
         self._running: Counter[Who] = Counter()
 
     def __len__(self) -> int:
@@ -267,16 +270,18 @@ class ActiveCalls:
             Number of calls that were forgotten to make room: 0 or 1.
         """
         conversation_id = record.conversation_id
-        so_far = self._drop(conversation_id).so_far if conversation_id in self._calls else CallSoFar()
+        so_far = self._taken_out(conversation_id).so_far if conversation_id in self._calls else CallSoFar()
         if isinstance(record, ClosedFact):
+            self._shares.discard(conversation_id)
             return 0
         who = (record.labels.agent, record.labels.tenant, record.labels.environment)
         call = _ActiveCall(partition, who, now_ms, so_far.after(record))
         self._calls[conversation_id] = call
         self._count(call, 1)
+        self._shares.use(conversation_id, record.labels.tenant)
         if len(self._calls) <= self._max_calls:
             return 0
-        self._drop(next(iter(self._calls)))
+        self._taken_out(self._shares.make_room())
         return 1
 
     def so_far(self, conversation_id: str) -> CallSoFar:
@@ -308,7 +313,11 @@ class ActiveCalls:
             self._running = +self._running
         return dict(self._running)
 
-    def _drop(self, conversation_id: str) -> _ActiveCall:
+    def _drop(self, conversation_id: str) -> None:
+        self._taken_out(conversation_id)
+        self._shares.discard(conversation_id)
+
+    def _taken_out(self, conversation_id: str) -> _ActiveCall:
         call = self._calls.pop(conversation_id)
         self._count(call, -1)
         return call

@@ -37,7 +37,9 @@ class ExporterSettings(BaseModel):
     )
     max_batch_records: int = Field(500, gt=0, description="Most score records of one poll: 20 ms of a processor.")
     max_active_calls: int = Field(
-        100_000, gt=0, description="Running calls remembered for the gauge; the quietest is forgotten and counted."
+        100_000,
+        gt=0,
+        description="Running calls remembered for the gauge; beyond it the quietest of the tenant with the most is forgotten and counted.",
     )
     forget_after_ms: int = Field(
         5 * HOUR_MS,

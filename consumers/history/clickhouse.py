@@ -50,14 +50,14 @@ def words_in(text: str) -> str:
 class ClickHouseHistory:
     """Past calls in ClickHouse. One object is used by one thread at a time."""
 
-    def __init__(self, settings: HistorySettings) -> None:
-        """Nothing is connected before a question. The settings have `clickhouse_url`."""
+    def __init__(self, settings: HistorySettings, seconds: float | None = None) -> None:
+        """Nothing is connected before a question. The settings have `clickhouse_url`; an answer may take `seconds`."""
         self.place = settings.clickhouse_url or ""
         user = {"X-ClickHouse-User": settings.clickhouse_user} if settings.clickhouse_user else {}
         key = settings.clickhouse_password
         self._client = httpx2.Client(
             headers=user if key is None else user | {"X-ClickHouse-Key": key.get_secret_value()},
-            timeout=httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            timeout=httpx2.Timeout(seconds or ANSWER_SECONDS, connect=CONNECT_SECONDS),
         )
 
     def close(self) -> None:

@@ -9,8 +9,12 @@ from consumers.history.sqlite import HistoryFolderError, SqliteHistory
 
 
 @contextmanager
-def opened(settings: HistorySettings) -> Iterator[HistoryStore]:
+def opened(settings: HistorySettings, seconds: float | None = None) -> Iterator[HistoryStore]:
     """History to read: ClickHouse if it has an address, otherwise the folder.
+
+    Args:
+        settings: Where it is.
+        seconds: How long questions may take from now on; None for as long as they need.
 
     Raises:
         HistoryFolderError: There is neither, or the folder cannot be read.
@@ -19,9 +23,9 @@ def opened(settings: HistorySettings) -> Iterator[HistoryStore]:
     if settings.clickhouse_url is not None:
         from consumers.history.clickhouse import ClickHouseHistory
 
-        store = ClickHouseHistory(settings)
+        store = ClickHouseHistory(settings, seconds)
     elif settings.folder is not None:
-        store = SqliteHistory(settings.folder)
+        store = SqliteHistory(settings.folder, seconds=seconds)
     else:
         raise HistoryFolderError(
             "History: there is no folder. Set history.folder to that of the role `history`, or history.clickhouse_url."

@@ -175,7 +175,8 @@ class HistoryRole:
             await finish_unless(stop, asyncio.sleep(RETRY_SECONDS))
         finally:
             with contextlib.suppress(TimeoutError, KafkaError):
-                await asyncio.wait_for(consumer.stop(), STOP_SECONDS)
+                async with asyncio.timeout(STOP_SECONDS):
+                    await consumer.stop()
 
     async def _write(
         self, store: SqliteHistory, polled: Mapping[TopicPartition, Sequence[Any]], stop: asyncio.Event

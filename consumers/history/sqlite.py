@@ -8,8 +8,10 @@ it. So after a crash the batch is read again, and nothing is missing and nothing
 import contextlib
 import datetime
 import json
+import math
 import re
 import sqlite3
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +39,8 @@ LOOKBACK_FILES: Final = 3
 """Newest files in which a record's call may be: a call lasts hours, an outage a day or two. Later, the same id is a new call."""
 BUSY_SECONDS: Final = 5.0
 """How long a reader may wait for the writer, and the other way round: both only for the moment of a commit."""
+STEPS_BETWEEN_LOOKS: Final = 20_000
+"""Steps of SQLite after which it is looked whether a question has taken too long: less than a millisecond."""
 MAX_WORDS_CHARS: Final = 1_000_000
 """Longest text of one transcript that can be searched; the rest is kept and not searched."""
 WINDOW_BITS: Final = 14
@@ -52,6 +56,10 @@ log = structlog.get_logger()
 
 class HistoryFolderError(OperatorError):
     """The folder of history cannot be used: it is not there, not writable, or another process writes it."""
+
+
+class QuestionTooLongError(OperatorError):
+    """A question took longer than it may, and was stopped."""
 
 
 class FolderInUseError(HistoryFolderError):
@@ -266,7 +274,13 @@ class SqliteHistory:
     """The folder of history. One object is used by one thread at a time."""
 
     def __init__(
-        self, folder: Path, *, writes: bool = False, keeps_words: bool = True, retention_days: int = 30
+        self,
+        folder: Path,
+        *,
+        writes: bool = False,
+        keeps_words: bool = True,
+        retention_days: int = 30,
+        seconds: float | None = None,
     ) -> None:
         """Opens the folder.
 
@@ -275,6 +289,7 @@ class SqliteHistory:
             writes: Whether this process writes; only one may.
             keeps_words: Whether transcripts are kept.
             retention_days: Files of earlier days are deleted.
+            seconds: How long a reader may ask from now on; None for ever.
 
         Raises:
             HistoryFolderError: The folder cannot be used, or another process writes it.
@@ -283,6 +298,8 @@ class SqliteHistory:
         self._writes = writes
         self._keeps_words = keeps_words
         self._retention_days = retention_days
+        self._seconds = seconds
+        self._ends_at = math.inf if seconds is None else time.monotonic() + seconds
         self._days: dict[str, _Day] = {}
         self._people: Annotations | None = None
         self._places: OrderedDict[str, str] = OrderedDict()
@@ -625,15 +642,50 @@ class SqliteHistory:
         return ranked(rows, question)
 
     def values(self, question: Question, columns: Sequence[str]) -> Iterator[tuple[Value, ...]]:
-        """Yields these columns of the calls that a question asks for: of each file at most as many as it asks for, highest first."""
+        """Yields these columns of the calls that a question asks for: of each file at most as many as it asks for, highest first.
+
+        Raises:
+            QuestionTooLongError: It takes longer than it may.
+        """
         for name in self._names():
             day_ms = int(datetime.datetime.fromisoformat(f"{name}T00:00:00+00:00").timestamp() * 1_000)
             # A call's file is that of its first record, and its start may be earlier by the age of that record.
             if day_ms < question.until_ms + DAY_MS and day_ms + 2 * DAY_MS > question.since_ms:
-                yield from self._values_in(self._day(name), question, columns)
+                with self._in_time():
+                    yield from self._within_time(self._values_in(self._day(name), question, columns))
 
-    @staticmethod
-    def _values_in(day: _Day, question: Question, asked: Sequence[str]) -> Iterator[tuple[Value, ...]]:
+    @contextlib.contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Says it plainly where SQLite was stopped because a question took too long."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+                raise
+            raise self._took_too_long() from error
+
+    def _require_time(self) -> None:
+        if time.monotonic() > self._ends_at:
+            raise self._took_too_long()
+
+    def _took_too_long(self) -> QuestionTooLongError:
+        return QuestionTooLongError(
+            f"The search took longer than {self._seconds or 0:.0f} s and was stopped, so nothing is shown. Ask for fewer days, an agent "
+            "or rarer words."
+        )
+
+    def _bound(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Stops what a reader asks of a file when its time is over."""
+        if self._seconds is not None:
+            connection.set_progress_handler(lambda: time.monotonic() > self._ends_at, STEPS_BETWEEN_LOOKS)
+        return connection
+
+    def _within_time(self, rows: Iterable[Any]) -> Iterator[Any]:
+        for row in rows:
+            self._require_time()
+            yield row
+
+    def _values_in(self, day: _Day, question: Question, asked: Sequence[str]) -> Iterator[tuple[Value, ...]]:
         """In the file of an earlier version, a column that it does not have is unknown for every call."""
         if any(each.column not in day.columns for each in question.conditions):
             return
@@ -662,15 +714,16 @@ class SqliteHistory:
         )
         if scans:
             wanted = [word.casefold() for word in question.words]
-            texts = ((words_of(day.transcript(row[0]) or b"[]").casefold(), row) for row in rows)
+            texts = ((words_of(day.transcript(row[0]) or b"[]").casefold(), row) for row in self._within_time(rows))
             rows = islice((row for text, row in texts if all(word in text for word in wanted)), question.most)
         for row in rows:
             yield row[1:]
 
     def call_records(self, conversation_id: str) -> tuple[list[AnyScoreRecord], bytes | None]:
         """Returns the newest records of a call and its transcript, from one file; no record and None if it is not here."""
-        found = self._found(conversation_id)
-        return ([], None) if found is None else (found[0].records(found[1]), found[0].transcript(found[1]))
+        with self._in_time():
+            found = self._found(conversation_id)
+            return ([], None) if found is None else (found[0].records(found[1]), found[0].transcript(found[1]))
 
     def labelled(self, label: str) -> list[str]:
         """Returns the calls that people gave a label, the newest label first; at most `MAX_ROWS`."""
@@ -702,6 +755,7 @@ class SqliteHistory:
         positions = self._positions_of_days() if self._writes and not path.exists() else {}
         try:
             day = self._days[name] = _Day(path, writes=self._writes, examples=examples, positions=positions)
+            self._bound(day.connection)
         except sqlite3.DatabaseError as error:
             if not _is_damage(error):
                 raise

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import gzip
 import hmac
+import ipaddress
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
@@ -18,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from consumers.runtime.process import OperatorError
@@ -66,7 +68,7 @@ class ConnectionBounds:
 
 SCRAPED: Final = ConnectionBounds()
 """Limits of a server for probes and metrics."""
-HttpLimit = Literal["request_time", "answer_time", "connections", "scrapes"]
+HttpLimit = Literal["request_time", "answer_time", "connections", "scrapes", "host"]
 """The bounds of the HTTP server, as the label `limit` of `callgauge_http_limits_hit_total` names them."""
 
 
@@ -178,6 +180,63 @@ class BoundedConnection(H11Protocol):
             self._unread = None
 
 
+# Who may ask a listener of this machine alone.
+#
+# A browser asks this machine whatever page tells it to, and the page can read the answer if the name in its own address leads here:
+# its owner only has to let the name do so (DNS rebinding). Such a request has that name as its `Host`, which no page can change.
+
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "localhost."})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the address is this machine's alone.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("[::1]"), is_loopback("0.0.0.0"), is_loopback("a.example.com")
+    (True, True, True, False, False)
+    """
+    if host.lower() in _LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def name_in(host: str) -> str:
+    """The name in the value of `Host`, without a port and in lower case.
+
+    >>> name_in("LOCALHOST:8070"), name_in("[::1]:8070"), name_in("[::1]"), name_in("calls.example.com")
+    ('localhost', '[::1]', '[::1]', 'calls.example.com')
+    """
+    name, _, port = host.rpartition(":")
+    return (name if port.isdigit() else host).lower()
+
+
+class _OnlyForThisMachine:
+    """Answers requests that were meant for this machine, and for the names by which a proxy or a tunnel on it asks."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str], count: Callable[[HttpLimit], None]) -> None:
+        self._app = app
+        self._names = frozenset(name.lower() for name in names)
+        self._count = count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = name_in(Request(scope).headers.get("host", ""))
+        if is_loopback(name) or name in self._names:
+            await self._app(scope, receive, send)
+            return
+        self._count("host")
+        text = (
+            f"This address is for this machine alone, and the request is for {name[:MAX_TOLD_CHARS]!r}, so it is not answered. If a proxy "
+            "or a tunnel on this machine asks by that name, add it to the setting http_names.\n"
+        )
+        await PlainTextResponse(text, status_code=421)(scope, receive, send)
+
+
+MAX_TOLD_CHARS: Final = 100
+"""Longest name that a refusal repeats."""
+
+
 # Serves routes on one address inside our event loop, with bounds for every connection.
 
 STOP_SECONDS: Final = 0.4
@@ -213,9 +272,12 @@ class HttpListener:
         *,
         bounds: ConnectionBounds = SCRAPED,
         without_it: str,
+        names: Collection[str] = (),
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
         """Stores its settings; `start` listens.
+
+        At an address of this machine alone it answers only requests whose `Host` is such an address, this host or one of the names.
 
         Args:
             host: Address to listen on.
@@ -224,14 +286,18 @@ class HttpListener:
             count: Called once for each connection that a bound ends.
             bounds: Limits of its connections; otherwise those of a server for probes and metrics.
             without_it: The loss if it cannot listen, for the error.
+            names: Further names by which a proxy or a tunnel on this machine asks.
             stop_seconds: How long answers in progress may take when it stops, before they are cut.
         """
         self._host = host
         self._port = port
         self._without_it = without_it
         self._connections = OpenConnections(count, bounds)
+        app: ASGIApp = Starlette(routes=routes)
+        if is_loopback(host):
+            app = _OnlyForThisMachine(app, (host, *names), count)
         self._config = uvicorn.Config(
-            Starlette(routes=routes),
+            app,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -352,18 +418,26 @@ class MetricsServer(HttpListener):
         """
         self._stalled = stalled
         self._not_ready = not_ready
+        self._page = _MetricsPage(settings.token, instruments)
         routes = [
-            Route("/metrics", _MetricsPage(settings.token, instruments), methods=["GET"]),
+            Route("/metrics", self._page, methods=["GET"]),
             Route("/healthz", self._health),
             Route("/readyz", self._readiness),
         ]
         count = partial(_count, instruments)
-        super().__init__(settings.host, settings.port, routes, count, without_it="Metrics cannot be shown")
+        super().__init__(
+            settings.host, settings.port, routes, count, names=settings.names, without_it="Metrics cannot be shown"
+        )
 
     @property
     def url(self) -> str:
         """Address of `/metrics`, with the actual port."""
         return f"{self.address}/metrics"
+
+    async def stop(self) -> None:
+        """Stops as every listener does, and ends the thread of the page."""
+        await super().stop()
+        self._page.close()
 
     async def _health(self, _request: Request) -> Response:
         return _probe_response(self._stalled())
@@ -379,7 +453,12 @@ class _MetricsPage:
         self._token = token
         self._instruments = instruments
         self._rendering = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "metrics")  # of its own: other work must not delay a scrape
         self._readers = 0
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -404,9 +483,8 @@ class _MetricsPage:
             self._instruments.refresh()
             # 10,000 series take a tenth of a second: in a thread, so that no probe and no poll of Kafka waits for it.
             is_openmetrics = content_type.startswith("application/openmetrics-text")
-            page = await asyncio.to_thread(
-                _rendered, self._instruments, encode, is_openmetrics=is_openmetrics, is_gzip=is_gzip
-            )
+            rendered = partial(_rendered, self._instruments, encode, is_openmetrics=is_openmetrics, is_gzip=is_gzip)
+            page = await asyncio.get_running_loop().run_in_executor(self._thread, rendered)
         headers = [
             (b"content-type", content_type.encode()),
             (b"content-length", str(len(page)).encode()),

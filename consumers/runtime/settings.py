@@ -183,6 +183,9 @@ class HttpSettings(BaseModel):
 
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 shows the metrics to the whole network.")
     port: int = Field(9464, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
+    names: tuple[str, ...] = Field(
+        (), description="Names besides those of this machine by which a proxy or a tunnel on it asks."
+    )
     token: HeaderSecret | None = Field(
         None, description="What a reader of /metrics has to send as `Authorization: Bearer`; none means everybody may."
     )

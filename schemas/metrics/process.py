@@ -18,7 +18,7 @@ _HISTORY = MetricsOf("history")
 _HTTP_LIMIT = Label(
     "limit",
     "no whole request in time, an answer not read in time, too many connections, or too many readers of /metrics",
-    ("request_time", "answer_time", "connections", "scrapes"),
+    ("request_time", "answer_time", "connections", "scrapes", "host"),
 )
 _CAPPED_LABEL = Label(
     "label", "the label whose cap was reached", ("agent", "tenant", "environment", "goal_set", "tool", "version")
@@ -151,7 +151,14 @@ HISTORY_METRICS: Final[tuple[Metric, ...]] = (
 
 # The metrics of the console role: its pages, and what they cost.
 
-_REFUSED = Label("reason", "why a person or a program got no answer", ("pages", "watched", "searches", "token"))
+_REFUSED = Label(
+    "reason",
+    "why a person or a program got no answer",
+    (
+        *("pages", "choices", "watched", "searches", "drawings", "lists", "history", "known", "unknown"),
+        *("token", "other_site"),
+    ),
+)
 
 CONSOLE_METRICS: Final[tuple[Metric, ...]] = (
     _CONSOLE.gauge("callgauge_console_pages_open", "pages")(
@@ -161,7 +168,8 @@ CONSOLE_METRICS: Final[tuple[Metric, ...]] = (
         "Calls whose events are read because a page shows them."
     ),
     _CONSOLE.counter("callgauge_console_refused_total", "requests", _REFUSED)(
-        "Requests that were refused: too many pages are open, too many calls are watched or looked for, or the token was wrong."
+        "Requests that were refused: too many pages or choices are open, too many calls are watched, looked for, drawn or listed, too many "
+        "searches wait, the token was wrong, or a page of another site asked."
     ),
 )
 """In the order in which they are listed."""

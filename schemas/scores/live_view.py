@@ -1,6 +1,7 @@
 """A call as its records of `scores` show it, the newest of each."""
 
 from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter
@@ -386,6 +387,8 @@ class CallFold:
         self._goals = CallGoals()
         self._stalled_since: int | None = None
         self._newest: dict[str, dict[_TurnIndex, _Newest]] = {}
+        self._oldest: list[tuple[_TurnIndex, str]] | None = None
+        """All subjects of turns as a heap, once there have been too many: looking through all of them for the oldest takes long."""
         self._is_over = False
         self._started: CallStartedFact | None = None
         self._errors: AgentErrorsFact | None = None
@@ -406,6 +409,11 @@ class CallFold:
         elif self._view is not None:
             self._view = self._view._replace(first_seen_ms=self.first_seen_ms, changed_ms=self.changed_ms)
         return is_news
+
+    @property
+    def labels(self) -> CallLabels:
+        """The newest labels of the call."""
+        return self._labels
 
     def view(self) -> CallView:
         """Returns the call as it looks now."""
@@ -445,7 +453,12 @@ class CallFold:
             return False
         newest[place] = _Newest(record.revision, is_withdrawn(record), _shown(record, turn))
         if last is None and sum(map(len, self._newest.values())) > MAX_SUBJECTS:
-            oldest, name = min((min(each), name) for name, each in self._newest.items() if each)
+            if self._oldest is None:
+                self._oldest = [(each, name) for name, places in self._newest.items() for each in places]
+                heapify(self._oldest)
+            else:
+                heappush(self._oldest, (place, record.name))
+            oldest, name = heappop(self._oldest)
             del self._newest[name][oldest]
         return last is None or last[1:] != newest[place][1:]
 

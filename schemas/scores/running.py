@@ -4,27 +4,42 @@
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel
 
 from schemas.closed_sets import Anchor, CloseReason, PipelineType, SortKey
 from schemas.scores.live_view import CallFold, CallView, ShownRecord
 from schemas.scores.records import CallLabels
+from schemas.scores.shares import Shares
 from schemas.scores.trouble import FRESH_MS, Trouble, TroubleKind, troubles_of
 from schemas.units import MS_PER_SECOND, to_seconds
 
 MAX_CALLS: Final = 5_000
-"""Calls kept; the call that was quiet for longest makes room for a new one."""
+"""Calls kept; `CallTable` says which one makes room for a new one."""
 
 SHOWN_AFTER_END_MS: Final = 20_000
 """How long a call stays in the table after it closed, so that a person sees how it ended."""
 
 
+class _Kept:
+    """A call of the table, and its troubles as they were shown last; None before, and when they may have changed."""
+
+    __slots__ = ("fold", "troubles")
+
+    def __init__(self, fold: CallFold) -> None:
+        self.fold = fold
+        self.troubles: tuple[Trouble, ...] | None = None
+
+
 class CallTable:
-    """The calls that run, and those that ended lately.
+    """The calls that run, and those that ended lately. Taking in a record takes constant time, however many calls there are.
+
+    When it is full, a call that ended makes room, otherwise the quietest call of the tenant with the most running ones: no tenant
+    pushes out the calls of another one.
 
     Attributes:
         calls_ended: Calls seen to close, since the table was made.
@@ -35,29 +50,33 @@ class CallTable:
         self.calls_ended = 0
         self.calls_dropped = 0
         self._max_calls = max_calls
-        self._calls: dict[str, CallFold] = {}
-        self._troubles: dict[str, tuple[Trouble, ...]] = {}
+        self._calls: dict[str, _Kept] = {}
+        self._running = Shares()
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        """Ids of the calls that ended, the quietest first."""
 
     def fold(self, record: ShownRecord) -> None:
         """Takes in one record."""
-        call = self._calls.get(record.conversation_id)
-        was_open = call is None or call.closed is None
-        if call is None:
+        conversation_id = record.conversation_id
+        kept = self._calls.get(conversation_id)
+        was_open = kept is None or kept.fold.closed is None
+        if kept is None:
             self._make_room()
-            call = self._calls[record.conversation_id] = CallFold(record)
-        elif call.fold(record):
-            self._troubles.pop(record.conversation_id, None)
-        self.calls_ended += was_open and call.closed is not None
+            kept = self._calls[conversation_id] = _Kept(CallFold(record))
+        elif kept.fold.fold(record):
+            kept.troubles = None
+        if kept.fold.closed is None:
+            self._running.use(conversation_id, kept.fold.labels.tenant)
+            return
+        self._ended[conversation_id] = None
+        self._ended.move_to_end(conversation_id)
+        if was_open:
+            self._running.discard(conversation_id)
+            self.calls_ended += 1
 
     def rows(self, now_ms: int) -> list[CallView]:
         """Returns the calls in the order in which they began, without those that closed over `SHOWN_AFTER_END_MS` ago."""
-        self._calls = {
-            conversation_id: call
-            for conversation_id, call in self._calls.items()
-            if call.closed is None or call.changed_ms >= now_ms - SHOWN_AFTER_END_MS
-        }
-        views = [call.view() for call in self._calls.values()]
-        return sorted(views, key=lambda view: (view.first_seen_ms, view.conversation_id))
+        return [call.view for call in self.shown(now_ms, now_ms)]
 
     def shown(self, now_ms: int, known_ms: int) -> list["ShownCall"]:
         """The same with their troubles. Those of a call without new records are kept, unless time alone changes them.
@@ -66,28 +85,52 @@ class CallTable:
             now_ms: The present, in epoch ms.
             known_ms: The time up to which waits are counted.
         """
-        before, self._troubles = self._troubles, {}
+        return whole(self.showing(now_ms, known_ms))
+
+    def showing(self, now_ms: int, known_ms: int) -> Generator[None, None, list["ShownCall"]]:
+        """As `shown`, in steps of one call, between which records may be taken in: each call is as its step finds it."""
         calls = []
-        for view in self.rows(now_ms):
-            troubles = before.get(view.conversation_id)
-            if troubles is None or view.wait is not None or view.errors is not None:
-                troubles = troubles_of(view, known_ms)
-            self._troubles[view.conversation_id] = troubles
-            calls.append(ShownCall(view, troubles))
+        for conversation_id, kept in list(self._calls.items()):
+            fold = kept.fold
+            if fold.closed is not None and fold.changed_ms < now_ms - SHOWN_AFTER_END_MS:
+                if conversation_id in self._ended:  # it may have made room meanwhile
+                    del self._calls[conversation_id], self._ended[conversation_id]
+                continue
+            view = fold.view()
+            if kept.troubles is None or view.wait is not None or view.errors is not None:
+                kept.troubles = troubles_of(view, known_ms)
+            calls.append(ShownCall(view, kept.troubles))
+            yield
+        calls.sort(key=lambda call: (call.view.first_seen_ms, call.view.conversation_id))
         return calls
 
     @property
     def calls_running(self) -> int:
         """Calls in the table that have not closed."""
-        return sum(call.closed is None for call in self._calls.values())
+        return len(self._running)
 
     def _make_room(self) -> None:
         if len(self._calls) < self._max_calls:
             return
-        quietest = min(self._calls, key=lambda each: (self._calls[each].closed is None, self._calls[each].changed_ms))
-        self.calls_dropped += self._calls[quietest].closed is None
-        del self._calls[quietest]
-        self._troubles.pop(quietest, None)
+        if self._ended:
+            gone, _ = self._ended.popitem(last=False)
+        else:
+            gone = self._running.make_room()
+            self.calls_dropped += 1
+        del self._calls[gone]
+
+
+Result = TypeVar("Result")
+
+
+def whole(steps: Generator[None, None, Result]) -> Result:
+    """The result of work that is done in steps, without a pause between them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
 
 
 # The order of the calls: those in trouble first, the worst at the top.
@@ -161,16 +204,11 @@ class WantedCalls:
 
     def include(self, labels: CallLabels) -> bool:
         """Whether calls with these labels are asked for."""
-        wanted = (self.agents, labels.agent), (self.tenants, labels.tenant), (self.environments, labels.environment)
-        return all(not names or name in names for names, name in wanted)
-
-    def mention(self, call: ShownCall) -> bool:
-        """Whether the text is part of what a list says of this call."""
-        if not self.text:
-            return True
-        labels, reasons = call.view.labels, [trouble.reason for trouble in call.troubles]
-        said = [call.view.conversation_id, labels.agent, labels.tenant, labels.environment, *reasons]
-        return self.text.casefold() in "\n".join(said).casefold()
+        return (
+            (not self.agents or labels.agent in self.agents)
+            and (not self.tenants or labels.tenant in self.tenants)
+            and (not self.environments or labels.environment in self.environments)
+        )
 
 
 EVERY_CALL: Final = WantedCalls()
@@ -201,6 +239,8 @@ class ShownCalls:
 class RunningCalls:
     """All calls at one moment, without those that were over for a while. Several readers choose from it.
 
+    What all choices need is made once: the calls in each order, and the text that is searched.
+
     Attributes:
         calls: The calls and their troubles, in the order in which they began.
         age: How old the newest score is, in words.
@@ -210,22 +250,44 @@ class RunningCalls:
     calls: list[ShownCall]
     age: str
     is_stale: bool
+    _said: list[tuple[ShownCall, str]] = field(default_factory=list, compare=False, repr=False)
+    _ordered: dict[SortKey, list[tuple[ShownCall, str]]] = field(default_factory=dict, compare=False, repr=False)
 
     def chosen(self, wanted: WantedCalls) -> ShownCalls:
         """The calls that are asked for, in their order."""
-        everything = self.calls
+        found: Iterable[tuple[ShownCall, str]] = self._in_order(wanted.sort)
         if wanted.agents or wanted.tenants or wanted.environments:
-            everything = [call for call in everything if wanted.include(call.view.labels)]
-        everything = [call for call in everything if wanted.mention(call)]
-        everything.sort(key=_ORDERS[wanted.sort])
+            found = [each for each in found if wanted.include(each[0].view.labels)]
+        if wanted.text:
+            text = wanted.text.casefold()
+            found = [each for each in found if text in each[1]]
+        everything = [call for call, _ in found]
+        bad = [call for call in everything if call.troubles]
         return ShownCalls(
-            calls=[call for call in everything if call.is_bad] if wanted.only_bad else everything,
+            calls=bad if wanted.only_bad else everything,
             running=sum(call.view.closed is None for call in everything),
-            bad=sum(call.is_bad for call in everything),
+            bad=len(bad),
             age=self.age,
             is_stale=self.is_stale,
             is_ranked=wanted.sort == "trouble",
         )
+
+    def _in_order(self, sort: SortKey) -> list[tuple[ShownCall, str]]:
+        """The calls in this order, each with all that a list says of it."""
+        ordered = self._ordered.get(sort)
+        if ordered is None:
+            if not self._said:
+                self._said[:] = [(call, _said_of(call)) for call in self.calls]  # at once: several threads may choose
+            order = _ORDERS[sort]
+            ordered = self._ordered[sort] = sorted(self._said, key=lambda each: order(each[0]))
+        return ordered
+
+
+def _said_of(call: ShownCall) -> str:
+    """What a list says of a call, in which a person searches: its id, its labels, and what is wrong."""
+    labels = call.view.labels
+    said = [call.view.conversation_id, labels.agent, labels.tenant, labels.environment]
+    return "\n".join([*said, *(trouble.reason for trouble in call.troubles)]).casefold()
 
 
 def running_now(table: CallTable, newest_ms: int | None, now_ms: int) -> RunningCalls:
@@ -236,9 +298,15 @@ def running_now(table: CallTable, newest_ms: int | None, now_ms: int) -> Running
         newest_ms: Broker time of the newest cause of any score; None without one.
         now_ms: The present, in epoch ms.
     """
+    return whole(looking(table, newest_ms, now_ms))
+
+
+def looking(table: CallTable, newest_ms: int | None, now_ms: int) -> Generator[None, None, RunningCalls]:
+    """As `running_now`, in steps of one call, between which records may be taken in."""
     age, is_stale = age_of_data(newest_ms, now_ms, table.calls_running)
     known_ms = newest_ms if is_stale and newest_ms is not None else now_ms
-    return RunningCalls(table.shown(now_ms, known_ms), age, is_stale)
+    calls = yield from table.showing(now_ms, known_ms)
+    return RunningCalls(calls, age, is_stale)
 
 
 # One running call for programs: what `top --json` and the API of the console give.

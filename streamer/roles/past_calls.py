@@ -15,6 +15,8 @@ from streamer.time_bounds import moment_ms
 
 MOST_ROWS = 100
 """Past calls of one page."""
+MAX_SECONDS = 5.0
+"""How long a question of a page may take. A search for a word over 200,000 calls takes half of one; who asks more gets no page."""
 
 
 class StoredCalls:
@@ -37,7 +39,7 @@ class StoredCalls:
         conditions = [Condition("agent", "=", agent[:MAX_TEXT_CHARS])] if agent else []
         conditions += [Condition.parse(where)] if where else []
         question = Question(since_ms, now_ms + 1, conditions, text[:MAX_TEXT_CHARS].split(), most=MOST_ROWS + 1)
-        with opened(self._settings) as store:
+        with opened(self._settings, MAX_SECONDS) as store:
             rows = store.find(question)
         return rows[:MOST_ROWS], len(rows) > MOST_ROWS
 
@@ -46,7 +48,7 @@ class StoredCalls:
 
         Only calls that history has are among them.
         """
-        with opened(self._settings) as store:
+        with opened(self._settings, MAX_SECONDS) as store:
             found = [row for name in ids for row in store.find(_of_call(name))]
             columns: list[tuple[str, Mapping[str, object]]] = [(str(row["conversation_id"]), row) for row in found]
             if len(found) == 1:
@@ -59,17 +61,17 @@ class StoredCalls:
 
     def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
         """The score records of a call; none of one that is not kept."""
-        with opened(self._settings) as store:
+        with opened(self._settings, MAX_SECONDS) as store:
             return store.call_records(conversation_id)[0]
 
     def transcript_of(self, conversation_id: str) -> bytes | None:
         """The transcript of a call, if it is kept."""
-        with opened(self._settings) as store:
+        with opened(self._settings, MAX_SECONDS) as store:
             return store.call_records(conversation_id)[1]
 
     def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
         """What people say of a call; None for one that was deleted on request."""
-        with opened(self._settings) as store:
+        with opened(self._settings, MAX_SECONDS) as store:
             return (
                 None
                 if store.is_forgotten(conversation_id)

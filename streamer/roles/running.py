@@ -383,6 +383,7 @@ def _maker(
                 ConsoleRole, kafka, settings.console, settings.limits, redactor, instruments,
                 annotate=partial(annotate, kafka, redactor),
                 past=StoredCalls(settings.history) if settings.history.is_read else None, version=installed_version(),
+                names=settings.http_names,
             )  # fmt: skip
         case "monitor":
             from streamer.sources.monitor import MonitorRole
@@ -392,8 +393,9 @@ def _maker(
             from streamer.sources.http.role import IngestRole
 
             return partial(
-                IngestRole, kafka, settings.ingest, settings.limits, instruments, Redactor(settings.redaction)
-            )
+                IngestRole, kafka, settings.ingest, settings.limits, instruments, Redactor(settings.redaction),
+                names=settings.http_names,
+            )  # fmt: skip
 
 
 # The facts that `callgauge run` states at its start: goals, judge, transcripts and redaction, each as one phrase.

@@ -542,6 +542,18 @@ class LimitSettings(Limits):
     model_config = ConfigDict(extra="forbid")
 
 
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
+
+
+def _are_host_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    if wrong := [name for name in names if not _HOST_NAME.fullmatch(name)]:
+        raise ValueError(f"{wrong[0][:100]!r} is no name of a machine; a port is no part of it")
+    return names
+
+
+_HostNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(names_in), AfterValidator(_are_host_names)]
+
+
 class Settings(SecretSettings, BaseSettings):
     """The settings of an operator; `callgauge run --help` says how to set them."""
 
@@ -591,6 +603,13 @@ class Settings(SecretSettings, BaseSettings):
     )
     http_token: HeaderSecret | None = Field(
         None, examples=["..."], description="token that a reader of /metrics has to send; none means everybody may read"
+    )
+    http_names: _HostNames = Field(
+        (),
+        max_length=100,
+        examples=["calls.example.com"],
+        description="names by which a proxy or a tunnel on this machine asks, separated by commas; a request for another one is refused "
+        "at every address of this machine alone",
     )
     console_url: str | None = Field(
         None,
@@ -650,7 +669,7 @@ class Settings(SecretSettings, BaseSettings):
     @property
     def http(self) -> HttpSettings:
         """Address and token of /metrics."""
-        return HttpSettings(host=self.http_host, port=self.http_port, token=self.http_token)
+        return HttpSettings(host=self.http_host, port=self.http_port, token=self.http_token, names=self.http_names)
 
 
 def load_settings(

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
 from consumers.console.fleet import Fleet
-from consumers.console.pages import now_boxes
+from consumers.console.pages import common_boxes, now_boxes
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import ConsoleSite
 from consumers.engine.admission import Arrival, admit
@@ -30,7 +30,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.scores.records import AnyScoreRecord
-from schemas.scores.running import EVERY_CALL, WantedCalls
+from schemas.scores.running import EVERY_CALL, RunningCalls, WantedCalls
 from tests.benchmarks.evaluator_cost import PARTITIONS, create_topics, environment, folded_of
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.traffic import interleaved, simulated_events
@@ -235,10 +235,12 @@ def _measure_list(figures: Figures, fleet: Fleet) -> None:
     tick_ms = 1_000 * min(_spent(lambda: fleet.now(now_ms)) for _ in range(REPEATS))
     figures.add("console_fold_ms", tick_ms, f"state of {CALLS:,} calls", "ms", goal=100)
     for name, wanted in (("every", EVERY_CALL), ("filtered", WantedCalls(text="0123"))):
-        boxes_ms = 1_000 * min(
-            _spent(partial(now_boxes, site._site("./"), now, wanted, fleet, site.alerts)) for _ in range(REPEATS)
-        )
+        boxes_ms = 1_000 * min(_spent(partial(_boxes, site, now, wanted, fleet)) for _ in range(REPEATS))
         figures.add(f"console_boxes_{name}_ms", boxes_ms, f"page of them, {name}", "ms", goal=100)
+
+
+def _boxes(site: ConsoleSite, now: RunningCalls, wanted: WantedCalls, fleet: Fleet) -> object:
+    return now_boxes(site._site("./"), now, wanted, fleet, common_boxes(now, fleet, site.alerts))
 
 
 def _spent(work: Callable[[], object]) -> float:

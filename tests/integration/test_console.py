@@ -99,7 +99,8 @@ def heard(at_ms: int) -> bytes:
 
 
 def times_of(call: WatchedCall) -> list[int]:
-    return [each.broker_time_ms for each in call._arrivals]
+    with call._looked():
+        return [each.broker_time_ms for each in call._arrivals]
 
 
 async def test_a_call_is_read_from_its_first_event_on(topics: Topics) -> None:

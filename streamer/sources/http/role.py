@@ -1,7 +1,7 @@
 """The role `ingest`: receives events over HTTP within bounds, by tenant."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -52,6 +52,8 @@ class IngestRole:
         limits: Limits,
         instruments: Instruments,
         redactor: Redactor,
+        *,
+        names: Collection[str] = (),
     ) -> None:
         """Creates the role; nothing is connected before `run`. Call it inside a running event loop.
 
@@ -61,6 +63,7 @@ class IngestRole:
             limits: Of the evaluator, whose checks each event passes.
             instruments: Gets the metrics of the role.
             redactor: Redacts the parts of events that refusals repeat.
+            names: Names by which a proxy or a tunnel on this machine asks.
 
         Raises:
             IngestOffError: There is neither a token nor a secret.
@@ -86,7 +89,7 @@ class IngestRole:
         ]
         self._listener = HttpListener(
             settings.host, settings.port, routes, partial(_count, instruments), bounds=BOUNDS,
-            without_it="Events cannot be received", stop_seconds=STOP_SECONDS,
+            without_it="Events cannot be received", names=names, stop_seconds=STOP_SECONDS,
         )  # fmt: skip
         self._tenants = [tenant for tenant in senders.by_tenant if tenant]
         self._settings = settings

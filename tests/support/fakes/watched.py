@@ -26,6 +26,10 @@ class HeldCalls(WatchedCalls):
         self.began_ms: int | None = None
         self._most_pages = most
 
+    def follows(self, conversation_id: str) -> bool:
+        """Whether a page of it is open."""
+        return self.pages > 0 and conversation_id in self.calls
+
     @asynccontextmanager
     async def watch(
         self, conversation_id: str, place: Place | None, began_ms: int | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.console.channels import MAX_EVENTS, Channel
+from consumers.console.channels import MAX_EVENTS, Channel, encoded
 
 Boxes = dict[str, dict[str, str]]
 BOXES = ("head", "calls")
@@ -52,7 +52,7 @@ def test_the_newest_state_is_reached_from_every_version(updates: list[Boxes], da
     channel = Channel("c")
     seen: dict[int, Boxes] = {}
     for state in updates:
-        channel.update(state)
+        channel.update(encoded(state))
         seen[channel.version] = state
     known = data.draw(st.sampled_from(sorted(seen)))
     for _ in range(2):  # the second one is kept from the first
@@ -64,7 +64,7 @@ def test_the_newest_state_is_reached_from_every_version(updates: list[Boxes], da
 def test_a_reader_who_follows_is_sent_nothing_that_he_has(updates: list[Boxes]) -> None:
     channel, page, version = Channel("c"), dict[str, dict[str, str]](), 0
     for state in updates:
-        channel.update(state)
+        channel.update(encoded(state))
         if channel.version == version:
             assert in_order(page) == in_order(state)
             continue
@@ -77,17 +77,17 @@ def test_a_reader_who_follows_is_sent_nothing_that_he_has(updates: list[Boxes]) 
 
 def test_the_same_state_is_no_news_but_facts_are() -> None:
     channel = Channel("c")
-    channel.update({"head": {"a": "x"}})
-    channel.update({"head": {"a": "x"}})
+    channel.update(encoded({"head": {"a": "x"}}))
+    channel.update(encoded({"head": {"a": "x"}}))
     assert channel.version == 1
-    channel.update({"head": {"a": "x"}}, last_ms=7)
+    channel.update(encoded({"head": {"a": "x"}}), last_ms=7)
     assert channel.version == 2
     assert news_of(channel, 1) == {"parts": {}, "order": {}, "last_ms": 7}
 
 
 def test_a_version_of_the_future_gets_everything() -> None:
     channel = Channel("c")
-    channel.update({"head": {"a": "x"}})
+    channel.update(encoded({"head": {"a": "x"}}))
     for since in (-1, 2, 2**60):
         assert channel.event(since) == channel.event(0)
 
@@ -95,7 +95,7 @@ def test_a_version_of_the_future_gets_everything() -> None:
 def test_events_for_few_versions_are_kept() -> None:
     channel = Channel("c")
     for number in range(3 * MAX_EVENTS):
-        channel.update({"head": {"a": str(number)}})
+        channel.update(encoded({"head": {"a": str(number)}}))
     for since in range(channel.version + 1):
         channel.event(since)
     assert len(channel._events) == MAX_EVENTS
@@ -103,11 +103,11 @@ def test_events_for_few_versions_are_kept() -> None:
 
 async def test_a_reader_wakes_by_news_alone() -> None:
     channel = Channel("c")
-    channel.update({"head": {"a": "x"}})
+    channel.update(encoded({"head": {"a": "x"}}))
     waiting = asyncio.create_task(channel.newer_than(1))
     await asyncio.sleep(0)
-    channel.update({"head": {"a": "x"}})
+    channel.update(encoded({"head": {"a": "x"}}))
     await asyncio.sleep(0)
     assert not waiting.done()
-    channel.update({"head": {"a": "y"}})
+    channel.update(encoded({"head": {"a": "y"}}))
     assert await waiting == 2

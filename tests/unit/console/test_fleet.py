@@ -8,7 +8,7 @@ import pytest
 from consumers.console import fleet as module
 from consumers.console.fleet import STEP_MS, STEPS, Fleet, Place, Step
 from schemas.scores.live_view import SHOWN_RECORD, CallFold
-from schemas.scores.records import SCORE_RECORD, AnyScoreRecord
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallLabels
 from tests.support.calls.watched_calls import scores_of
 from tests.support.calls.wire_calls import arrivals_of, in_time_order, wire_calls
 from tests.support.conformance_data import conformance, needs_conformance
@@ -38,6 +38,17 @@ def test_places_are_bounded_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -
     assert [fleet.place(str(number)) is not None for number in range(5)] == [False, False, True, True, True]
 
 
+def test_a_flood_of_one_tenant_leaves_the_places_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PLACES", 20)
+    fleet = Fleet()
+    for number in range(5):
+        fleet.fold(begun(f"few-{number}", labels=CallLabels(tenant="acme")), 0, number)
+    for number in range(100):
+        fleet.fold(begun(f"many-{number}", labels=CallLabels(tenant="globex")), 0, number)
+    assert all(fleet.place(f"few-{number}") == Place(0, number) for number in range(5))
+    assert sum(fleet.place(f"many-{number}") is not None for number in range(100)) == 15
+
+
 def test_steps_end_with_their_time_and_are_bounded() -> None:
     fleet = Fleet()
     fleet.fold(begun("a"), 0, 0)
@@ -59,14 +70,14 @@ def test_a_latency_counts_once_and_where_it_became_known() -> None:
     for number, value in enumerate((100.0, 200.0, 300.0)):
         fleet.fold(latency(value, turn=number), 0, number)
     fleet.fold(latency(900.0, turn=0, revision=2, is_first=False), 0, 9)
-    assert fleet.latency_ms(50) == 200.0
+    assert fleet.latencies().percentile_ms(50) == 200.0
     fleet.now(NOW_MS + STEP_MS)
     assert fleet.steps[-1].latencies_ms == [100.0, 200.0, 300.0]
     assert fleet.steps[-1].percentile_ms(95) == 300.0
     fleet.now(NOW_MS + 2 * STEP_MS)
     assert fleet.steps[-1].percentile_ms(95) is None
-    assert fleet.latency_ms(95, 1) is None
-    assert fleet.latency_ms(95, 2) == 300.0
+    assert fleet.latencies(1).percentile_ms(95) is None
+    assert fleet.latencies(2).percentile_ms(95) == 300.0
 
 
 def test_latencies_of_a_step_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,12 +101,12 @@ def test_progress_is_the_mean_of_running_calls_with_goals() -> None:
 
 @pytest.mark.parametrize(("percent", "expected"), [(1, 1.0), (50, 2.0), (51, 3.0), (95, 4.0), (100, 4.0)])
 def test_a_percentile_is_an_answer_that_was_given(percent: int, expected: float) -> None:
-    assert Step(0, [4.0, 1.0, 3.0, 2.0]).percentile_ms(percent) == expected
+    assert Step(0, [1.0, 2.0, 3.0, 4.0]).percentile_ms(percent) == expected
 
 
 def test_no_answer_has_no_percentile() -> None:
     assert Step(0).percentile_ms(95) is None
-    assert Fleet().latency_ms(50) is None
+    assert Fleet().latencies().percentile_ms(50) is None
 
 
 @needs_conformance("calls.jsonl.gz")

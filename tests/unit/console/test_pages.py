@@ -1,6 +1,6 @@
 """The page of running calls: no text of a call becomes markup, and many calls give few rows and a count."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import parse_qsl
@@ -16,6 +16,7 @@ from consumers.console.pages import (
     Alert,
     Alerts,
     Site,
+    common_boxes,
     comparison_page,
     now_boxes,
     now_page,
@@ -69,9 +70,15 @@ def fleet_of(names: Sequence[str], *, at_ms: int = CAUSED_AT_MS, text: str = "to
     return fleet
 
 
+def boxes_of(
+    fleet: Fleet, wanted: WantedCalls = EVERY_CALL, alerts: Alerts = NO_ALERTS, at_ms: int = CAUSED_AT_MS
+) -> Mapping[str, Mapping[str, str]]:
+    now = fleet.now(at_ms)
+    return now_boxes(SITE, now, wanted, fleet, common_boxes(now, fleet, alerts))
+
+
 def shown(fleet: Fleet, wanted: WantedCalls = EVERY_CALL, alerts: Alerts = NO_ALERTS) -> str:
-    now = fleet.now(CAUSED_AT_MS + 1_000)
-    return now_page(SITE, now_boxes(SITE, now, wanted, fleet, alerts), wanted, wall=False)
+    return now_page(SITE, boxes_of(fleet, wanted, alerts, CAUSED_AT_MS + 1_000), wanted, wall=False)
 
 
 def calls_of(name: str) -> WantedCalls:
@@ -97,11 +104,10 @@ def test_an_id_with_slashes_has_one_place() -> None:
 
 def test_many_calls_give_few_rows_and_a_count() -> None:
     fleet = fleet_of([f"call-{number}" for number in range(5_000)])
-    now = fleet.now(CAUSED_AT_MS + 1_000)
-    boxes = now_boxes(SITE, now, EVERY_CALL, fleet, NO_ALERTS)
+    boxes = boxes_of(fleet)
     assert len(boxes["calls"]) == MOST_ROWS == 50
     assert "and 4,950 further calls, 4,950 of them in trouble" in boxes["rest"]["more"]
-    few = now_boxes(SITE, now, WantedCalls(text="call-499"), fleet, NO_ALERTS)
+    few = boxes_of(fleet, WantedCalls(text="call-499"))
     assert len(few["calls"]) == 11
     assert len(set(boxes["calls"])) == MOST_ROWS
 
@@ -127,18 +133,18 @@ def test_names_and_alerts_are_bounded() -> None:
         fleet.fold(started(conversation_id=str(number), labels=labels), 0, number)
     many = [Alert(f"Alert{number}", "warning", "", "", 0) for number in range(1_000)]
     alerts = Alerts(many, "", [each._replace(fires_ms=1) for each in many])
-    boxes = now_boxes(SITE, fleet.now(CAUSED_AT_MS), EVERY_CALL, fleet, alerts)
+    boxes = boxes_of(fleet, EVERY_CALL, alerts)
     assert boxes["names"]["lists"].count("<option") <= MOST_NAMES + 2
     assert boxes["alerts"]["firing"].count("<li") == 2 * MOST_ALERTS
 
 
 def test_each_part_carries_its_id_and_an_empty_page_says_so() -> None:
     fleet = Fleet()
-    boxes = now_boxes(SITE, fleet.now(CAUSED_AT_MS), EVERY_CALL, fleet, NO_ALERTS)
+    boxes = boxes_of(fleet)
     assert boxes["calls"] == {}
     assert "No call like this runs now." in boxes["rest"]["more"]
     full = fleet_of(["a", "b"])
-    for parts in (boxes, now_boxes(SITE, full.now(CAUSED_AT_MS), EVERY_CALL, full, NO_ALERTS)):
+    for parts in (boxes, boxes_of(full)):
         for part, markup in ((part, markup) for each in parts.values() for part, markup in each.items()):
             assert f'id="{part}"' in markup.partition(">")[0]
 
@@ -147,7 +153,7 @@ def test_a_call_that_ended_says_how() -> None:
     fleet = fleet_of(["c"], at_ms=CAUSED_AT_MS)
     end = closed(conversation_id="c").model_copy(update={"ended_reason": "<b>goodbye</b>"})
     fleet.fold(end, 0, 9)
-    row = next(iter(now_boxes(SITE, fleet.now(CAUSED_AT_MS), EVERY_CALL, fleet, NO_ALERTS)["calls"].values()))
+    row = next(iter(boxes_of(fleet)["calls"].values()))
     assert "over: &lt;b&gt;goodbye&lt;/b&gt;" in row
 
 

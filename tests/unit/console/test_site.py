@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
-from consumers.console import api, site
+from consumers.console import access, api, pages, site, workshop
 from consumers.console.fleet import Fleet
 from consumers.console.settings import ConsoleSettings
 from consumers.console.site import SECURITY, ConsoleSite
@@ -126,6 +126,7 @@ async def serving(**settings: Any) -> AsyncIterator[Serving]:
         yield made
     finally:
         made.site.streams.close()
+        await made.site.close(patient(SECONDS))
         await made.listener.stop()
 
 
@@ -227,7 +228,11 @@ async def test_the_form_leads_where_a_person_wanted_to_go_and_nowhere_else(monke
             assert (answer.status_code, answer.headers["location"]) == (303, expected)
         assert "Log out" in (page := await client.get("/")).text
         assert page.status_code == 200, "the cookie is kept"
-        assert (await client.post("/logout")).headers["location"] == "./"
+        ours = {"origin": made.listener.address}
+        for headers in ({}, {"origin": "https://evil.example"}, ours | {"sec-fetch-site": "cross-site"}):
+            assert (await client.post("/logout", headers=headers)).status_code == 403
+            assert (await client.get("/")).status_code == 200, "another page logs nobody out"
+        assert (await client.post("/logout", headers=ours)).headers["location"] == "./"
         assert (await client.get("/")).status_code == 401
         client.cookies.clear()
         for scheme, is_secure in (("https, http", True), ("http", False)):
@@ -247,7 +252,7 @@ async def test_the_form_leads_where_a_person_wanted_to_go_and_nowhere_else(monke
 async def test_a_strange_host_is_refused_on_this_machine() -> None:
     async with serving() as made:
         for path in ("/", f"{api.PREFIX}/calls", f"/live/calls/{CALL}"):
-            assert (await made.get(path, headers={"host": "evil.example"})).status_code in {401, 403}
+            assert (await made.get(path, headers={"host": "evil.example"})).status_code == 421
 
 
 async def test_a_proxys_user_is_in_the_log_with_the_call_that_he_opened() -> None:
@@ -582,3 +587,210 @@ async def test_a_record_with_line_breaks_is_one_event_of_the_stream() -> None:
     ring.put([b'{"a":\n\r\nevent: gap\n1}'], 0)
     events = ring.events(f"{ring.name}.0")
     assert (await anext(events)).split(b"\ndata: ")[1] == b'{"a":  event: gap 1}\n\n'
+
+
+OF_ANOTHER_SITE = [
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"},
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"},
+    {"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "script"},
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
+    {"sec-fetch-site": "cross-site"},
+]
+OF_A_PERSON = [
+    {},
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"},
+    {"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"},
+    {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"},
+]
+
+
+async def test_a_page_of_another_site_has_nothing_made_and_a_link_leads_here() -> None:
+    async with serving(past=NoPast("p", ())) as made:
+        paths = [f"/{place}" for place in (*PLACES, f"report/{CALL}")] + [f"{api.PREFIX}/{each}" for each in API]
+        for headers in OF_ANOTHER_SITE:
+            for path in paths:
+                answer = await made.get(path, headers=headers)
+                assert answer.status_code == 403, (path, headers)
+                assert answer.headers["content-security-policy"]
+            assert (await made.get("/static/page.css", headers=headers)).status_code == 200
+        for headers in OF_A_PERSON:
+            assert (await made.get(f"/calls/{CALL}", headers=headers)).status_code == 200
+        async with made.client() as client:
+            link = OF_A_PERSON[1]
+            assert (await client.post("/login", headers=link, data={"token": TOKEN})).status_code == 403
+        assert 'reason="other_site"' in generate_latest(made.registry).decode()
+
+
+async def test_wrong_tokens_take_a_while_and_have_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def slept(seconds: float) -> None:
+        if seconds == site.LOGIN_PAUSE_SECONDS:
+            pauses.append(seconds)
+        await sleep(0)
+
+    async with serving(token=TOKEN) as made, made.client() as client:
+        monkeypatch.setattr("consumers.console.access.asyncio.sleep", slept)
+        wrong = {"authorization": "Bearer no-token-of-ours"}
+        with capture_logs() as logs:
+            for path in ("/", f"{api.PREFIX}/calls", f"/live/calls/{CALL}", f"{api.PREFIX}/stream"):
+                assert (await client.get(path, headers=wrong)).status_code == 401
+            assert (await client.post("/login", data={"token": "no"})).status_code == 401
+            assert len(pauses) == 5
+            assert (await client.get("/")).status_code == 401
+            assert (await client.get("/", headers={"cookie": "callgauge=1.old"})).status_code == 401
+            assert len(pauses) == 5, "who has no token yet, or an old cookie, guesses nothing"
+        told = [each for each in logs if each["event"] == "wrong_token"]
+        assert [(each["address"], each["times"]) for each in told] == [("127.0.0.1", 1)]
+        assert "no-token-of-ours" not in str(logs)
+        assert (await client.get("/", headers={"authorization": f"Bearer {TOKEN}"})).status_code == 200
+        assert 'reason="token"} 5.0' in generate_latest(made.registry).decode()
+
+
+async def test_a_flood_of_wrong_tokens_keeps_few_connections_and_lets_the_right_one_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(site, "LOGIN_PAUSE_SECONDS", patient(SECONDS))
+    monkeypatch.setattr(access, "MAX_PAUSING", 2)
+    async with serving(token=TOKEN) as made, made.client() as client:
+        wrong = {"authorization": "Bearer no-token-of-ours"}
+        waiting = [asyncio.create_task(client.get("/", headers=wrong)) for _ in range(2)]
+        async with asyncio.timeout(patient(SECONDS)):
+            while made.site._wrong._pausing < 2:
+                await made.turn()
+        for path in ("/", f"{api.PREFIX}/calls"):
+            refused = await client.get(path, headers=wrong)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+        assert (await client.get("/", headers={"authorization": f"Bearer {TOKEN}"})).status_code == 200
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+class HeldPast(NoPast):
+    """A history whose answers to some questions wait until they may come."""
+
+    def __init__(self, conversation_id: str, scores: Sequence[AnyScoreRecord], held: str) -> None:
+        super().__init__(conversation_id, scores)
+        self.goes_on = threading.Event()
+        self.asked = 0
+        self._held = held
+
+    def _wait(self, question: str) -> None:
+        if question == self._held:
+            self.asked += 1
+            assert self.goes_on.wait(patient(SECONDS))
+
+    def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[dict[str, object]], bool]:
+        self._wait("find")
+        return super().find(since, agent, where, text)
+
+    def annotations_of(self, conversation_id: str) -> Sequence[Annotation] | None:
+        if conversation_id.startswith("none"):
+            self._wait("unknown")
+        return super().annotations_of(conversation_id)
+
+
+async def test_searches_wait_in_a_room_of_their_own_and_equal_ones_are_made_once() -> None:
+    past = HeldPast("p", (), "find")
+    async with serving(past=past) as made, made.client(limits=httpx.Limits(max_connections=None)) as client:
+        most = site.SEARCHING.threads + site.SEARCHING.waiting
+        different = [asyncio.create_task(client.get("/past", params={"text": str(n)})) for n in range(most)]
+        equal = [asyncio.create_task(client.get("/past", params={"text": "0"})) for _ in range(20)]
+        async with asyncio.timeout(patient(SECONDS)):
+            while len(made.site._workshops["history"]._open) < most:
+                await made.turn()
+        refused = await client.get("/past", params={"text": "more"})
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "5"
+        assert "As many searches of past calls wait" in refused.text
+        for path in ("/", f"/calls/{CALL}", f"{api.PREFIX}/fleet"):
+            assert (await client.get(path)).status_code == 200, "others do not wait for them"
+        past.goes_on.set()
+        answers = await asyncio.gather(*different, *equal)
+    assert {each.status_code for each in answers} <= {200, 503}
+    assert past.asked <= most + 1, "those who ask the same wait for one answer"
+
+
+async def test_unknown_ids_delay_no_call_that_runs() -> None:
+    past = HeldPast("p", (), "unknown")
+    async with serving(past=past) as made, made.client(limits=httpx.Limits(max_connections=None)) as client:
+        made.fleet.fold(started(conversation_id="a/b <c>"), 0, 0)
+        most = site.LOOKING_FOR.threads + site.LOOKING_FOR.waiting
+        unknown = [asyncio.create_task(client.get(f"/calls/none-{number}")) for number in range(most + 10)]
+        async with asyncio.timeout(patient(SECONDS)):
+            while not any(each.done() for each in unknown):
+                await made.turn()
+        assert (await client.get(f"/calls/{CALL}")).status_code == 200
+        past.goes_on.set()
+        statuses = [each.status_code for each in await asyncio.gather(*unknown)]
+        assert set(statuses) == {404, 503}
+
+
+async def test_an_id_that_is_nowhere_is_not_looked_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    past = NoPast("p", ())
+    asked: list[str] = []
+
+    def records_of(name: str) -> Sequence[AnyScoreRecord]:
+        asked.append(name)
+        return ()
+
+    monkeypatch.setattr(past, "records_of", records_of)
+    monkeypatch.setattr(site, "MAX_NOWHERE", 3)
+    async with serving(past=past) as made:
+        for _ in range(5):
+            assert (await made.get("/calls/none")).status_code == 404
+        assert asked == ["none"]
+        for number in range(10):
+            await made.get(f"/calls/none-{number}")
+        assert len(made.site._nowhere) == 3
+        made.calls.calls["none"] = made.call
+        made.fleet.fold(started(conversation_id="none"), 0, 0)
+        assert (await made.get("/calls/none")).status_code == 200, "it has a score now"
+
+
+async def test_one_call_is_drawn_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    boxes = pages.call_boxes
+
+    def counted(*given: Any) -> Any:
+        drawn.append("parts")
+        return boxes(*given)
+
+    monkeypatch.setattr(pages, "call_boxes", counted)
+    async with serving() as made, made.client(limits=httpx.Limits(max_connections=None)) as client:
+        answers = await asyncio.gather(
+            *(client.get(path) for _ in range(20) for path in (f"/calls/{CALL}", f"/parts/calls/{CALL}"))
+        )
+        assert {each.status_code for each in answers} == {200}
+        assert len(drawn) <= 2
+        before = len(drawn)
+        made.call.take_score(b"{}")
+        await client.get(f"/calls/{CALL}")
+        assert len(drawn) == before + 1, "it has a new record"
+
+
+async def test_too_many_drawings_of_one_call_are_refused_and_another_call_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    goes_on, reported = threading.Event(), WatchedCall.reported
+
+    def slowly(call: WatchedCall, *given: Any, **more: Any) -> Any:
+        assert call is not made.call or goes_on.wait(patient(SECONDS))
+        return reported(call, *given, **more)
+
+    async with serving() as made, made.client(limits=httpx.Limits(max_connections=None)) as client:
+        made.calls.calls["other"] = other = whole_call()
+        other.conversation_id = "other"
+        monkeypatch.setattr(WatchedCall, "reported", slowly)
+        readers = [asyncio.create_task(client.get(f"/report/{CALL}?at_ms={number}")) for number in range(30)]
+        async with asyncio.timeout(patient(SECONDS)):
+            while not any(each.done() for each in readers):
+                await made.turn()
+        assert (await client.get("/calls/other")).status_code == 200
+        goes_on.set()
+        statuses = [each.status_code for each in await asyncio.gather(*readers)]
+        assert statuses.count(200) == workshop.MAX_OF_ONE
+        assert statuses.count(503) == 30 - workshop.MAX_OF_ONE
+        assert 'reason="drawings"} 24.0' in generate_latest(made.registry).decode()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.console import streams
-from consumers.console.channels import Channel
+from consumers.console.channels import Channel, encoded
 from consumers.console.site import MAX_BURST, MAX_RING, RING_MS, _Ring
 from consumers.console.streams import Streams, events_of, version_in
 
@@ -114,7 +114,7 @@ async def test_who_cancels_the_answer_ends_the_stream() -> None:
 )  # fmt: skip
 def test_a_forged_id_begins_anew(forged: str) -> None:
     channel = Channel("c")
-    channel.update({"head": {"a": "x"}})
+    channel.update(encoded({"head": {"a": "x"}}))
     assert version_in(forged, channel) == 0
 
 
@@ -126,7 +126,7 @@ def test_no_id_breaks_a_stream(text: str) -> None:
 async def test_a_reader_goes_on_from_its_version() -> None:
     channel = Channel("c")
     for text in "xy":
-        channel.update({"head": {"a": text, "b": "z"}})
+        channel.update(encoded({"head": {"a": text, "b": "z"}}))
     for since, expected in ((1, {"a": "y"}), (0, {"a": "y", "b": "z"}), (99, {"a": "y", "b": "z"})):
         events = events_of(channel, since, lambda: NOW_MS)
         assert await anext(events) == b'event: clock\ndata: {"now":%d}\n\n' % NOW_MS
@@ -138,12 +138,12 @@ async def test_a_reader_goes_on_from_its_version() -> None:
 async def test_a_slow_reader_skips_states_and_a_still_page_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "BEAT_SECONDS", 0.0)
     channel = Channel("c")
-    channel.update({"head": {"a": "0"}})
+    channel.update(encoded({"head": {"a": "0"}}))
     events = events_of(channel, 1, lambda: NOW_MS)
     await anext(events)
     assert await anext(events) == b"event: beat\ndata: 0\n\n"
     for number in range(5):
-        channel.update({"head": {"a": str(number + 1)}})
+        channel.update(encoded({"head": {"a": str(number + 1)}}))
     assert b'"a":"5"' in await anext(events)
     assert await anext(events) == b"event: beat\ndata: 0\n\n"
 

@@ -1,7 +1,10 @@
 """A watched call is at each moment what was known then: the fold of the events, and the newest of the scores, up to it."""
 
 import functools
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 from random import Random
 from typing import Any
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from consumers.console import watched as module
 from consumers.console.page.calls import Said
-from consumers.console.watched import past_call
+from consumers.console.watched import WatchedCall, past_call
 from consumers.engine.admission import Arrival
 from consumers.engine.evaluator import NO_LIMITS, folded
 from consumers.engine.limits import Limits
@@ -100,16 +103,15 @@ def test_what_the_evaluator_refuses_is_counted_and_changes_nothing() -> None:
     call, arrivals = calls("calls.jsonl.gz")[0]
     (source, good), *_ = inputs = inputs_of(arrivals)
     whole = watched(str(call["id"]), inputs)
-    known, version = whole.context(), whole.version
+    known = whole.context()
     undecodable = UndecodableRecord(good.topic, 0, 9, 9, 0, None, "", "", "")
     for bad in (b"", b"[" * 50_000, b"\xff", None, b"x" * 10_000_000):
-        good.value = bad  # type: ignore[assignment]  # as a tombstone has
-        whole.take_event(source, good)
+        whole.take_event(source, replace(good, value=bad))  # type: ignore[arg-type]  # as a tombstone has
     whole.take_event(InputSource.AUDIT, undecodable)
     whole.take_score(b"{}")
     whole.take_score(b"\xff")
     assert whole.left_out == 8
-    assert (whole.context(), whole.version) == (known, version)
+    assert whole.context() == known
 
 
 def test_records_kept_of_a_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +120,41 @@ def test_records_kept_of_a_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     call, arrivals = calls("calls.jsonl.gz")[0]
     published = scores("calls.jsonl.gz", 0)
     whole = watched(str(call["id"]), inputs_of(arrivals), published)
-    assert whole.version == 5
+    assert len(whole.scores) == 2
     assert whole.left_out == len(arrivals) - 3 + len(published) - 2
+
+
+def test_records_that_nobody_looks_at_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_NEW", 4)
+    call, arrivals = calls("calls.jsonl.gz")[0]
+    whole = watched(str(call["id"]), inputs_of(arrivals))
+    assert whole.left_out == len(arrivals) - 4
+
+
+def test_a_call_is_the_same_whether_it_is_looked_at_in_between_or_by_another_thread() -> None:
+    """A thread looks again and again while the call grows; nothing that it sees is torn, and at the end nothing is missing."""
+    call, arrivals = max(calls("calls.jsonl.gz"), key=lambda each: len(each[1]))
+    published = scores("calls.jsonl.gz", calls("calls.jsonl.gz").index((call, arrivals)))
+    growing, is_over, looks = WatchedCall(str(call["id"]), NO_LIMITS, Redactor()), threading.Event(), list[int]()
+
+    def look() -> None:
+        while not is_over.is_set():
+            looks.append(len(growing.reported().records))
+            growing.transcript()
+
+    with ThreadPoolExecutor(2) as threads:
+        lookers = [threads.submit(look) for _ in range(2)]
+        for source, record in inputs_of(arrivals):
+            growing.take_event(source, record)
+        for score in published:
+            growing.take_score(score.model_dump_json().encode())
+        is_over.set()
+        for each in lookers:
+            each.result()
+    whole = watched(str(call["id"]), inputs_of(arrivals), published)
+    assert (growing.context(), growing.transcript()) == (whole.context(), whole.transcript())
+    assert growing.newest() == whole.newest()
+    assert looks
 
 
 def test_a_call_without_records_has_no_times() -> None:

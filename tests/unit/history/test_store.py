@@ -13,9 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.history import sqlite
 from consumers.history.rows import CALL_COLUMNS, COLUMN_NAMES, call_row
 from consumers.history.search import Condition, Question, QuestionError
-from consumers.history.sqlite import Batch, HistoryBrokenError, HistoryFolderError, SqliteHistory
+from consumers.history.sqlite import (
+    Batch,
+    HistoryBrokenError,
+    HistoryFolderError,
+    QuestionTooLongError,
+    SqliteHistory,
+)
 from schemas.closed_sets import ToolOutcome
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord, CallLabels, ToolUseFact
@@ -381,3 +388,17 @@ def test_a_tool_whose_answer_is_withheld_is_not_known_to_have_failed() -> None:
         row = call_row([*others, *(use.model_copy(update={"outcome": outcome}) for use in uses)])
         failed = len(uses) if outcome in {ToolOutcome.ERROR, ToolOutcome.UNANSWERED} else 0
         assert (row["failed_tool_calls"], bool(row["failed_tools"])) == (failed, failed > 0)
+
+
+def test_a_question_that_takes_too_long_is_stopped_and_says_so(
+    store: SqliteHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In SQLite itself, which would not come back, and between rows."""
+    store.write(batch([record for number in range(30) for record in call(f"c-{number}")], 1, **{"c-1": TRANSCRIPT}))
+    assert len(SqliteHistory(store.folder, seconds=60).find(EVER)) == 30
+    for steps in (1, 10**9):
+        monkeypatch.setattr(sqlite, "STEPS_BETWEEN_LOOKS", steps)
+        late = SqliteHistory(store.folder, seconds=0)
+        with pytest.raises(QuestionTooLongError, match="took longer than 0 s and was stopped"):
+            late.find(EVER)
+        late.close()

@@ -219,7 +219,7 @@ async def test_it_listens_on_this_machine_only_unless_told(serving: Serving) -> 
 async def test_it_stops_within_a_second_even_with_a_connection_held_open(serving: Serving) -> None:
     port = int(serving.server.url.split(":")[2].split("/")[0])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\n")  # never finished
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n")  # never finished
     await writer.drain()
     async with asyncio.timeout(patient(1)):
         await serving.server.stop()
@@ -232,18 +232,20 @@ async def test_it_stops_within_a_second_even_with_a_connection_held_open(serving
 async def test_it_stops_within_a_second_even_in_the_middle_of_an_answer(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = asyncio.Event()
+    asked, goes_on, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
 
-    async def never(*_: Any, **__: Any) -> bytes:
-        asked.set()
-        return bytes(await asyncio.Event().wait())
+    def slowly(*_: Any, **__: Any) -> bytes:
+        loop.call_soon_threadsafe(asked.set)
+        goes_on.wait(patient(SOON_SECONDS))
+        return b""
 
-    monkeypatch.setattr("asyncio.to_thread", never)
+    monkeypatch.setattr(http, "_rendered", slowly)
     request = asyncio.create_task(serving.get("/metrics"))
     async with asyncio.timeout(patient(SOON_SECONDS)):
         await asked.wait()
     async with asyncio.timeout(patient(1)):
         await serving.server.stop()
+    goes_on.set()
     (answer,) = await asyncio.gather(request, return_exceptions=True)
     assert isinstance(answer, Exception) or (isinstance(answer, httpx.Response) and answer.is_server_error)
 
@@ -277,7 +279,7 @@ class Client:
 
 
 READ_AHEAD_BYTES = 1_000
-SCRAPE = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
+SCRAPE = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 def times(serving: Serving, limit: HttpLimit) -> float | None:
@@ -311,7 +313,7 @@ async def test_a_connection_without_a_whole_request_ends(serving: Serving, begun
     assert times(serving, "request_time") == 1
 
 
-BODY = b"GET /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 99999\r\n\r\n"
+BODY = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -460,3 +462,55 @@ async def test_an_address_in_use_is_said_plainly() -> None:
         server = MetricsServer(HttpSettings(port=port), Instruments(CollectorRegistry(), ["exporter"]))
         with pytest.raises(AddressInUseError, match=f"cannot listen on 127.0.0.1:{port}: .*another port"):
             await server.start()
+
+
+STRANGE = [
+    "", "evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example:80", "evil.example/127.0.0.1",
+    "127.0.0.1.nip.io", "0", "2130706433", "127.1", "[::2]:8070", "10.0.0.1", "localhost:1@evil.example",
+]  # fmt: skip
+OURS = ["127.0.0.1:8070", "localhost:8070", "LOCALHOST", "localhost.", "[::1]:8070", "127.3.2.1:1", "[::1]"]
+
+
+@pytest.mark.parametrize("host", STRANGE)
+async def test_a_strange_name_for_this_machine_is_answered_nowhere(serving: Serving, host: str) -> None:
+    """Its owner could let it lead here, and then his page could read what is answered: names of agents and tenants, and ids."""
+    for path in ("/metrics", "/healthz", "/readyz", "/none"):
+        answer = await serving.get(path, {"host": host})
+        assert answer.status_code == 421, path
+        assert "http_names" in answer.text
+    assert times(serving, "host") == 4
+
+
+@pytest.mark.parametrize("host", OURS)
+async def test_this_machine_is_answered_by_each_of_its_names(serving: Serving, host: str) -> None:
+    assert (await serving.get("/metrics", {"host": host})).status_code == 200
+
+
+async def test_a_proxy_on_this_machine_asks_by_the_names_that_are_set() -> None:
+    for host, names, status in (
+        ("127.0.0.1", ("Calls.example.com",), 200),
+        ("127.0.0.1", (), 421),
+        ("0.0.0.0", (), 200),  # noqa: S104  # every name is right where others may ask
+    ):
+        settings = HttpSettings(host=host, port=0, names=names)
+        server = MetricsServer(settings, Instruments(CollectorRegistry(), ["exporter"]))
+        await server.start()
+        try:
+            port = server.url.rpartition(":")[2].partition("/")[0]
+            async with httpx.AsyncClient(timeout=patient(SOON_SECONDS)) as client:
+                headers = {"host": f"calls.example.com:{port}"}
+                assert (await client.get(f"http://127.0.0.1:{port}/metrics", headers=headers)).status_code == status
+        finally:
+            await server.stop()
+
+
+async def test_a_scrape_waits_for_no_other_work(serving: Serving) -> None:
+    """Searches, drawing and writing fill the threads that all of a process share."""
+    goes_on = threading.Event()
+    shared = [asyncio.create_task(asyncio.to_thread(goes_on.wait, patient(SOON_SECONDS))) for _ in range(64)]
+    try:
+        assert (await serving.get("/metrics")).status_code == 200
+        assert not any(each.done() for each in shared)
+    finally:
+        goes_on.set()
+        await asyncio.gather(*shared)

@@ -81,7 +81,7 @@ def test_every_mistake_shows_a_value_that_works() -> None:
         "CALLGAUGE_MAX_SERIES": "10", "CALLGAUGE_GOALS__TRIALS": "4", "CALLGAUGE_TRANSCRIPTS__GZIP": "perhaps",
         "CALLGAUGE_REDACTION__DETECTORS": "mail", "CALLGAUGE_INGEST__PORT": "-1",
         "CALLGAUGE_MONITOR__POLL_SECONDS": "0", "CALLGAUGE_OTLP__ENDPOINT": "collector", "CALLGAUGE_CONSOLE_URL": "console",
-            "CALLGAUGE_HISTORY__RETENTION_DAYS": "0", "CALLGAUGE_CONSOLE__PORT": "-1",
+            "CALLGAUGE_HISTORY__RETENTION_DAYS": "0", "CALLGAUGE_CONSOLE__PORT": "-1", "CALLGAUGE_HTTP_NAMES": "a:1",
     }  # fmt: skip
     not_shown = {"http_token", "http_token_file"}  # no secret is shown, and its file is not here
     shown = set(Settings.model_fields) - not_shown

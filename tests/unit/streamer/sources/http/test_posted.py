@@ -330,7 +330,7 @@ def test_data_in_base64() -> None:
     assert (posted.event, posted.fault) == ({"type": "a"}, None)
 
 
-HEAD = f"POST /events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n".encode()
+HEAD = f"POST /events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n".encode()
 
 
 class Listening:
@@ -401,7 +401,7 @@ async def test_an_answer_in_two_pieces_is_sent_at_once(listening: Listening, mon
         made(connection, transport)
 
     monkeypatch.setattr(BoundedConnection, "connection_made", noted)
-    await listening.sent(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", b"")
+    await listening.sent(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", b"")
     assert without_delay == [True]
 
 

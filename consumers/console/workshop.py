@@ -1,0 +1,178 @@
+"""Work that takes long is done in threads of its own, once for all who want the same, and no more of it waits than a bound allows.
+
+Python runs one thread at a time, so threads make no work faster. They let the event loop have its turn every few milliseconds, and
+with them the evaluator, probes and other pages.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple, TypeVar
+
+MAX_OF_ONE: Final = 6
+"""Pieces of work about one subject, say a call, that may wait: a page, a report and the answers of the API, each once."""
+
+Made = TypeVar("Made")
+
+
+class BusyError(Exception):
+    """As much work of this kind waits as is allowed, or the console ends."""
+
+
+class Bounds(NamedTuple):
+    """What one kind of work may take.
+
+    Attributes:
+        threads: How many threads do it.
+        waiting: How many pieces of it may wait for a thread.
+        kept_bytes: How much of what was made is kept for those who want the same again; 0 keeps nothing.
+    """
+
+    threads: int
+    waiting: int
+    kept_bytes: int = 0
+
+
+class _Piece:
+    """One piece of work that is not done yet."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.version: Hashable = None
+        self.task: asyncio.Task[Any]
+
+
+class _Kept(NamedTuple):
+    """What was made, of which version."""
+
+    version: Hashable
+    made: Any
+    size: int
+
+
+class _Subject:
+    """What work is about: one piece of it is done at a time, so that one subject leaves threads to others."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.pieces = 0
+
+
+class Workshop:
+    """Threads for one kind of work, what waits for them, and what they made lately."""
+
+    def __init__(self, name: str, bounds: Bounds) -> None:
+        """No thread begins before there is work.
+
+        Args:
+            name: Of the threads.
+            bounds: What the work may take.
+        """
+        self._bounds = bounds
+        self._threads = ThreadPoolExecutor(bounds.threads, f"console-{name}")
+        self._free = asyncio.Semaphore(bounds.threads)
+        self._subjects: dict[Hashable, _Subject] = {}
+        self._pieces: dict[Hashable, _Piece] = {}
+        self._open: set[asyncio.Task[Any]] = set()
+        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._kept_bytes = 0
+        self._is_closed = False
+
+    async def make(
+        self, subject: Hashable, what: Hashable, version: Callable[[], Hashable], work: Callable[[], Made]
+    ) -> Made:
+        """Returns what the work makes, which may also be what it made for somebody else: of this version, or of a later one.
+
+        Args:
+            subject: What it is about. One piece of work about it is done at a time.
+            what: Names the work among all about this subject.
+            version: Names the present state of what the work reads; asked when it begins.
+            work: Runs in a thread of its own.
+
+        Raises:
+            BusyError: Too much waits already, or the workshop is closed.
+        """
+        key, wanted = (subject, what), version()
+        if (kept := self._kept.get(key)) is not None and kept.version == wanted:
+            self._kept.move_to_end(key)
+            made: Made = kept.made
+            return made
+        piece = self._pieces.get(key)
+        if piece is None or (piece.has_begun and piece.version != wanted):
+            piece = self._begun(key, subject, version, work)
+        return await asyncio.shield(piece.task)  # whoever leaves takes nothing from the others
+
+    async def close(self, seconds: float) -> None:
+        """Refuses further work, and waits for what is being done no longer than this."""
+        self._is_closed = True
+        for task in self._open:
+            task.cancel()
+        if self._open:
+            await asyncio.wait(self._open, timeout=seconds)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _begun(
+        self, key: Hashable, subject: Hashable, version: Callable[[], Hashable], work: Callable[[], Any]
+    ) -> _Piece:
+        of_subject = self._subjects.get(subject)
+        has_room = len(self._open) < self._bounds.threads + self._bounds.waiting
+        if self._is_closed or not has_room or (of_subject is not None and of_subject.pieces >= MAX_OF_ONE):
+            raise BusyError
+        if of_subject is None:
+            of_subject = self._subjects[subject] = _Subject()
+        of_subject.pieces += 1
+        piece = self._pieces[key] = _Piece()
+        piece.task = asyncio.create_task(self._done(piece, key, of_subject, version, work))
+        self._open.add(piece.task)
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self._open.discard(task)
+            if self._pieces.get(key) is piece:
+                del self._pieces[key]
+            of_subject.pieces -= 1
+            if not of_subject.pieces:
+                del self._subjects[subject]
+            if not task.cancelled():
+                task.exception()  # whoever wanted it may have left
+
+        piece.task.add_done_callback(ended)
+        return piece
+
+    async def _done(
+        self,
+        piece: _Piece,
+        key: Hashable,
+        subject: _Subject,
+        version: Callable[[], Hashable],
+        work: Callable[[], Any],
+    ) -> Any:
+        async with subject.turn, self._free:
+            piece.version, piece.has_begun = version(), True
+            made = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        self._keep(key, _Kept(piece.version, made, size_of(made)))
+        return made
+
+    def _keep(self, key: Hashable, made: _Kept) -> None:
+        self._kept_bytes -= before.size if (before := self._kept.pop(key, None)) else 0
+        if made.size > self._bounds.kept_bytes:
+            return
+        self._kept[key] = made
+        self._kept_bytes += made.size
+        while self._kept_bytes > self._bounds.kept_bytes:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].size
+
+
+_LEAST_BYTES: Final = 500
+"""What is kept takes so much at least: its key and its place."""
+
+
+def size_of(made: Any) -> int:
+    """Roughly how many bytes something takes: texts, bytes, and collections of them."""
+    if isinstance(made, str | bytes):
+        return _LEAST_BYTES + len(made)
+    if isinstance(made, Mapping):
+        return _LEAST_BYTES + sum(map(size_of, made.values()))
+    if isinstance(made, list | tuple):
+        return _LEAST_BYTES + sum(map(size_of, made))
+    return _LEAST_BYTES

@@ -1,0 +1,238 @@
+"""No request and no record holds the event loop, whatever its size: every step of it is short, in processor time."""
+
+import asyncio
+import functools
+import gc
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from aiokafka import TopicPartition
+from prometheus_client import CollectorRegistry
+
+from consumers.console import api, site
+from consumers.console.fleet import Fleet
+from consumers.console.service import ConsoleRole
+from consumers.console.settings import ConsoleSettings
+from consumers.console.site import ConsoleSite
+from consumers.console.watched import WatchedCall
+from consumers.engine.evaluator import NO_LIMITS
+from consumers.engine.limits import Limits
+from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.http import ConnectionBounds, HttpListener
+from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.process import wall_clock_ms
+from consumers.runtime.registry import Instruments
+from schemas.annotations import Annotation
+from schemas.closed_sets import ToolOutcome
+from schemas.scores.records import AnyScoreRecord, CallLabels
+from tests.benchmarks.traffic import BrokerRecord
+from tests.support.calls.long_calls import long_call
+from tests.support.calls.watched_calls import watched
+from tests.support.fakes.watched import HeldCalls
+from tests.support.held_loop import HeldLoop
+from tests.support.patience import patient
+from tests.unit.schemas.test_live_view import started, tool
+
+MOST_SECONDS = 0.05
+"""Processor time of the longest step of the loop."""
+TURNS = 900
+RUNNING = 10_000
+STREAMS = 400
+SECONDS = 120
+
+
+@pytest.fixture(autouse=True)
+def _no_collection() -> Iterator[None]:
+    """A collection of all that the tests keep takes half a second, in whichever step it comes."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Past:
+    """A history in which every search finds a page of calls, and which has every call."""
+
+    def __init__(self, scores: Sequence[AnyScoreRecord]) -> None:
+        self.scores = scores
+
+    def find(self, since: str, agent: str, where: str, text: str) -> tuple[Sequence[dict[str, object]], bool]:
+        return [{"conversation_id": f"past-{number}", "agent": "desk"} for number in range(100)], True
+
+    def compared(self, ids: Sequence[str]) -> Sequence[tuple[str, dict[str, object]]]:
+        return [(name, {"conversation_id": name}) for name in ids]
+
+    def records_of(self, conversation_id: str) -> Sequence[AnyScoreRecord]:
+        return self.scores if conversation_id.startswith("past") else ()
+
+    def transcript_of(self, _conversation_id: str) -> bytes | None:
+        return None
+
+    def annotations_of(self, _conversation_id: str) -> Sequence[Annotation] | None:
+        return ()
+
+
+@functools.cache
+def many_calls() -> Fleet:
+    """Very many running calls, a third of them in trouble."""
+    fleet, now_ms = Fleet(), wall_clock_ms()
+    for number in range(RUNNING):
+        labels = CallLabels(agent=f"agent-{number % 40}", tenant=f"tenant-{number % 7}")
+        more: dict[str, Any] = {"conversation_id": f"run-{number}", "labels": labels, "caused_at_ms": now_ms}
+        fleet.fold(started(**more), 0, number)
+        if number % 3 == 0:
+            fleet.fold(tool(1, tool="lookup", outcome=ToolOutcome.ERROR, **more), 0, number)
+    return fleet
+
+
+class Serving:
+    """The site with a call of very many turns that nobody has looked at, and very many running calls."""
+
+    def __init__(self) -> None:
+        inputs, scores = long_call(TURNS)
+        self.call = watched("long", inputs, scores)
+        self.fleet = many_calls()
+        settings = ConsoleSettings.model_validate({"port": 0})
+        instruments = Instruments(CollectorRegistry(), ["console"])
+        calls = HeldCalls({"long": self.call})
+        self.site = ConsoleSite(settings, self.fleet, calls, None, Past(scores), Redactor(), instruments, "1")
+        bounds = ConnectionBounds(
+            request_seconds=patient(SECONDS), answer_seconds=patient(SECONDS), most_connections=2 * STREAMS
+        )
+        self.listener = HttpListener(
+            "127.0.0.1", 0, self.site.routes(), lambda _: None, bounds=bounds, without_it="Nothing"
+        )
+
+    def client(self) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=None)
+        return httpx.AsyncClient(base_url=self.listener.address, timeout=patient(SECONDS), limits=limits)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Serving]:
+    made = Serving()
+    await made.listener.start()
+    try:
+        yield made
+    finally:
+        made.site.streams.close()
+        await made.site.close(patient(SECONDS))
+        await made.listener.stop()
+
+
+REQUESTS = {
+    "the page of a long call": ["/calls/long"],
+    "its report": ["/report/long"],
+    "its parts": ["/parts/calls/long"],
+    "its parts at a moment": ["/parts/calls/long?at_ms=1790001000000"],
+    "its report at a moment": ["/report/long?at_ms=1790001000000"],
+    "the API of it": [f"{api.PREFIX}/calls/long{end}" for end in ("", "/scores", "/transcript")],
+    "the API of it at a moment": [
+        f"{api.PREFIX}/calls/long{end}?at_ms=1790001000000" for end in ("", "/scores", "/transcript")
+    ],
+    "a past call": ["/calls/past-1"],
+    "running calls": ["/", "/?text=run-99", "/?sort=latency&bad=1", "/?agent=agent-3", "/?tenant=none"],
+    "the API of running calls": [f"{api.PREFIX}/calls?limit=1000", f"{api.PREFIX}/fleet"],
+    "searches": ["/past?text=badge", "/compare?id=past-1&id=past-2"],
+}
+
+
+@pytest.mark.parametrize("what", REQUESTS)
+async def test_a_request_holds_the_loop_for_a_moment_only(what: str) -> None:
+    async with serving() as made, made.client() as client:
+        with HeldLoop() as held:
+            for path in REQUESTS[what]:
+                readers = [asyncio.create_task(read(client, path)) for _ in range(5)]
+                assert {await each for each in readers} <= {200, 503}, path
+        assert held.longest_seconds < MOST_SECONDS, held.longest_step
+
+
+async def read(client: httpx.AsyncClient, path: str) -> int:
+    """Reads an answer piece by piece, so that the test itself takes no long step."""
+    async with client.stream("GET", path) as answer:
+        async for _ in answer.aiter_raw():
+            pass
+        return answer.status_code
+
+
+async def test_the_page_of_a_long_call_that_goes_on_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "LOOK_SECONDS", 0.01)
+    async with serving() as made, made.client() as client:
+        with HeldLoop() as held:
+            async with client.stream("GET", "/live/calls/long") as answer:
+                pieces = answer.aiter_raw()
+                await until_said(pieces, b"last_ms")
+                made.call.take_score(b"{}")
+                await until_said(pieces, b"last_ms")
+        assert held.longest_seconds < MOST_SECONDS, held.longest_step
+
+
+async def until_said(pieces: AsyncIterator[bytes], text: bytes) -> None:
+    tail = b""
+    async with asyncio.timeout(patient(SECONDS)):
+        while text not in tail:
+            tail = tail[-len(text) :] + await anext(pieces)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_many_streams_hold_nobody_up(*, is_shared: bool) -> None:
+    """Different choices are bounded; who shows the same as others is not refused."""
+    async with serving() as made, made.client() as client:
+        with HeldLoop() as held:
+            async with asyncio.TaskGroup() as group:
+                answered = asyncio.Semaphore(0)
+                followers = [
+                    group.create_task(follow(client, "run" if is_shared else f"run-{number}", answered))
+                    for number in range(STREAMS)
+                ]
+                async with asyncio.timeout(patient(SECONDS)):
+                    for _ in range(STREAMS):
+                        await answered.acquire()
+                for _ in range(3):
+                    await made.site.tick()
+                made.site.streams.close()
+        statuses = [each.result() for each in followers]
+        expected = (STREAMS, 0) if is_shared else (site.MAX_CHOICES, STREAMS - site.MAX_CHOICES)
+        assert (statuses.count(200), statuses.count(503)) == expected
+        assert held.longest_seconds < MOST_SECONDS, held.longest_step
+
+
+async def follow(client: httpx.AsyncClient, text: str, answered: asyncio.Semaphore) -> int:
+    async with client.stream("GET", "/live/now", params={"text": text}) as answer:
+        answered.release()
+        async for _ in answer.aiter_raw():
+            pass
+        return answer.status_code
+
+
+async def test_a_poll_of_thousands_of_records_holds_nobody_up() -> None:
+    _, scores = long_call(TURNS)
+    values = [record.model_dump_json().encode() for record in scores]
+    records = [BrokerRecord("scores", offset, 0, b"long", values[offset % len(values)]) for offset in range(5_000)]
+    role = ConsoleRole(
+        KafkaSettings(), ConsoleSettings(), Limits(), Redactor(), Instruments(CollectorRegistry(), ["console"])
+    )
+    with HeldLoop() as held:
+        await asyncio.create_task(role.take(TopicPartition("scores", 0), records))
+    assert held.longest_seconds < MOST_SECONDS, held.longest_step
+
+
+async def test_opening_a_long_call_holds_nobody_up() -> None:
+    """The loop only keeps what was read of it; it is folded where it is drawn."""
+    inputs, scores = long_call(TURNS)
+    values = [score.model_dump_json().encode() for score in scores]
+    call = WatchedCall("long", NO_LIMITS, Redactor())
+    with HeldLoop() as held:
+        await asyncio.create_task(taken(call, inputs, values))
+    assert held.longest_seconds < MOST_SECONDS, held.longest_step
+    assert await asyncio.to_thread(lambda: len(call.scores)) == len(scores)
+
+
+async def taken(call: WatchedCall, inputs: Sequence[Any], values: Sequence[bytes]) -> None:
+    for value in values:
+        call.take_score(value)
+    for source, record in inputs:
+        call.take_event(source, record)
