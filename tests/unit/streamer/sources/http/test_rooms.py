@@ -295,7 +295,12 @@ def test_an_address_without_a_secret_is_slowed_down_and_nobody_else_is() -> None
 
 async def test_a_client_has_one_address_whichever_of_its_network_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
-    monkeypatch.setattr(Addresses, "take", lambda _, address, __: taken.append(address) or 0.0)
+
+    def noted(_: Addresses, address: str, __: int) -> float:
+        taken.append(address)
+        return 0.0
+
+    monkeypatch.setattr(Addresses, "take", noted)
     receiver = tenants()
     for host in ("2001:db8::1", "2001:db8::ffff", "2001:db8:0:1::1", "192.0.2.1", "a-name"):
         await Client(receiver, host).webhook("acme", b"{}", signature_header(b"", NOW_S))
@@ -312,7 +317,7 @@ async def test_sound_without_a_signature_is_read_no_faster_than_an_address_may_s
         pauses.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr(receiving.asyncio, "sleep", noted)
+    monkeypatch.setattr(asyncio, "sleep", noted)
     body = delivery("post_call_audio", {"full_audio": "Q" * 50_000_000}, NOW_S)
 
     async def pieces() -> AsyncIterator[bytes]:
