@@ -498,7 +498,7 @@ class EventsRoute:
         except BrokenGzipError as error:
             sender.take_body(error.read_bytes)
             text = f"Expected a body in gzip, as its Content-Encoding says: {error}. Nothing was accepted."
-            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, text)
+            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, text, {"connection": "close"})
         except UnreadBodyError as error:
             sender.take_body(error.arrived_bytes)
             text, headers = _UNREAD[error.reason]

@@ -210,8 +210,6 @@ class _Unzipping:
         """
         if self._room <= 0:
             return b""
-        if piece and self._member.eof:
-            raise zlib.error("it goes on after its end")
         self._left_bytes -= len(piece)
         content = self._member.decompress(piece, self._room)
         if self._member.unused_data:

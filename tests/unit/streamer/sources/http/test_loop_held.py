@@ -139,6 +139,9 @@ TRACES: dict[str, tuple[Callable[[], bytes], str, int]] = {
     "a span of attributes": (lambda: traces([{**span(1), "attributes": span(1)["attributes"] * 1_900}]), "", 202),
     "resources": (lambda: b'{"resourceSpans":[' + b"{}," * 1_300_000 + b"{}]}", "", 400),
     "scopes": (lambda: b'{"resourceSpans":[' + b",".join([b'{"scopeSpans":[{},{}]}'] * 5_000) + b"]}", "", 400),
+    "scopes of one resource": (
+        lambda: b'{"resourceSpans":[{"scopeSpans":[' + b",".join([b'{"scope":{},"spans":[]}'] * MAX_EVENTS) + b"]}]}", "", 400
+    ),
     "spans in protobuf": (lambda: field(1, field(2, b"".join(map(message, range(MAX_EVENTS - 1))))), PROTOBUF, 202),
     "a span of one text in protobuf": (lambda: field(1, field(2, message(1, b"x" * 1_390_000))), PROTOBUF, 207),
     "spans of attributes in protobuf": (

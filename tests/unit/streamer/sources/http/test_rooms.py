@@ -196,7 +196,7 @@ async def test_gzip_without_an_end_is_refused_at_once(begin: bytes, piece: bytes
     finally:
         tracemalloc.stop()
     assert (answer.status_code, "gzip" in answer.text) == (400, True)
-    assert body.taken_bytes <= 5_000_000
+    assert body.taken_bytes <= (5_000_000 if len(begin) == 10 else len(piece))
     assert peak_bytes < 2_000_000
     assert receiver.writer.records == []
 
