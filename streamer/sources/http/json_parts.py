@@ -20,10 +20,14 @@ MAX_ELEMENT_DIGITS: Final = 750_000
 """Most digits of one element: to write so many in numbers of thousands of digits takes 16 ms, and each digit more takes longer."""
 STEPS_A_TURN: Final = 50
 """Quiet stretches, brackets and commas that are looked at before others may have their turn: 8 ms at most."""
+BYTES_A_TURN: Final = 524_288
+"""The same in bytes."""
 _DIGITS: Final = b"0123456789"
-_FLAT: Final = rb'(?:[^"\[\]{}]++|"[^"]*+"){0,40}+'
-_QUIET: Final = re.compile(rb'(?:[^"\[\]{},]++|"[^"]*+(?:"|\Z)){0,2000}+')
-_QUIET_INSIDE: Final = re.compile(rb'(?:[^"\[\]{}]++|"[^"]*+(?:"|\Z)|\[' + _FLAT + rb"\]|\{" + _FLAT + rb"\}){0,100}+")
+_FLAT: Final = rb'(?:[^"\[\]{}]{1,500}+|"[^"]{0,500}+"){0,40}+'
+_QUIET: Final = re.compile(rb'(?:[^"\[\]{},]{1,1000}+|"[^"]*+(?:"|\Z)){0,500}+')
+_QUIET_INSIDE: Final = re.compile(
+    rb'(?:[^"\[\]{}]{1,1000}+|"[^"]*+(?:"|\Z)|\[' + _FLAT + rb"\]|\{" + _FLAT + rb"\}){0,100}+"
+)
 """Quiet stretches: what neither ends nor separates values, at the level of the search and inside of a value. Inside, a list or an
 object without others in it is quiet too."""
 _OPENED: Final = re.compile(rb"[\[{]{1,10000}+")
@@ -171,10 +175,11 @@ class JsonText:
         return found
 
     def _marks(self, begin: int) -> Iterator[_Mark | None]:
-        text, depth, at, steps = self._marked, 0, begin, 0
+        text, depth, at, steps, since = self._marked, 0, begin, 0, begin
         while True:
             steps += 1
-            if steps % STEPS_A_TURN == 0:
+            if steps % STEPS_A_TURN == 0 or at - since > BYTES_A_TURN:
+                since = at
                 yield None
             if found := (_QUIET_INSIDE if depth else _QUIET).match(text, at):
                 at = found.end()
