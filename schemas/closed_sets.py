@@ -139,7 +139,7 @@ class IngestOutcome(StrEnum):
     - `unauthorized`: no token, or another one
     - `too_large`: the body is over its bound
     - `limited`: the sender is over its limit of events
-    - `busy`: too many bodies are in memory
+    - `busy`: too many bodies are in memory, and this one made room for another
     - `too_slow`: the body did not arrive in time
     - `gone`: the sender went away before the end of its body
     - `kafka_away`: Kafka did not acknowledge in time; the sender has to come again
@@ -180,7 +180,7 @@ class WebhookOutcome(StrEnum):
     - `too_large_for_kafka`: its turns and figures are written, and its words are only those of the events: a record of Kafka cannot
       carry all of it
     - `too_old`: the call began longer ago than an event may; nothing is written, because each event would be refused
-    - `busy`, `too_slow`, `gone`, `kafka_away`: as in `IngestOutcome`
+    - `limited`, `busy`, `too_slow`, `gone`, `kafka_away`: as in `IngestOutcome`
     """
 
     ACCEPTED = "accepted"
@@ -195,6 +195,7 @@ class WebhookOutcome(StrEnum):
     TOO_LARGE = "too_large"
     TOO_LARGE_FOR_KAFKA = "too_large_for_kafka"
     TOO_OLD = "too_old"
+    LIMITED = "limited"
     BUSY = "busy"
     TOO_SLOW = "too_slow"
     GONE = "gone"

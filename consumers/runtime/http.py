@@ -45,6 +45,8 @@ MAX_CONNECTIONS: Final = 128
 in any burst a client's request is read before its connection is the oldest."""
 MAX_ACCEPTED_AT_ONCE: Final = 32
 """New connections that one turn of the event loop takes; the others wait in the operating system's queue."""
+READ_BYTES: Final = 16_384
+"""Bytes that one turn of the event loop takes from a connection. They may be 2,700 chunks of a byte, which take 20 ms."""
 MAX_PENDING: Final = 1_024
 """Most connections in that queue: during a burst while the loop is busy, the system must not drop a probe."""
 
@@ -111,6 +113,7 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Starts the deadline of the first request."""
         super().connection_made(transport)
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]  # of asyncio's transports; uvicorn reads whatever they give at once
         self._open_connections.add(self)
         self._wait_for_request()
 

@@ -2,7 +2,8 @@
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from schemas.events.audit import TRACEPARENT
@@ -13,6 +14,7 @@ MAX_FIELDS: Final = 10_000
 _NS_IN_MS: Final = 1_000_000
 _TRACEPARENT: Final = re.compile(TRACEPARENT)
 _FAILED: Final = (2, "STATUS_CODE_ERROR")
+_Field = tuple[int, Any]
 
 
 class UnreadableSpansError(ValueError):
@@ -54,38 +56,59 @@ class Span(NamedTuple):
         return {"traceparent": traceparent} if _TRACEPARENT.fullmatch(traceparent) else {}
 
 
-# The two encodings of an export request. Both give None between the parts of a request, so that others may have their turn. Protobuf is
-# read field by field: OpenTelemetry's own classes make an object of each part first, and 4 MB of empty parts took 16 s and 300 MB.
+# The two encodings of an export request. A span that cannot be read costs itself alone, and what is wrong in it is said.
 
 
-def spans_in_json(request: Any) -> Iterator[Span | None]:
+def spans_in_json(request: Any) -> Iterator[Span]:
     """The spans of an export request that is JSON.
 
     Raises:
-        UnreadableSpansError: It is none.
+        UnreadableSpansError: It is none, or one of its spans cannot be read.
     """
     try:
         for resource in request["resourceSpans"]:
-            yield None
-            service = _in_json(resource.get("resource", {}).get("attributes", ())).get("service.name")
+            service = service_in_json(resource.get("resource"))
             for scope in resource.get("scopeSpans", ()):
-                yield None
                 for span in scope.get("spans", ()):
-                    yield Span(
-                        span["traceId"].lower(),
-                        span["spanId"].lower(),
-                        str(span["name"]),
-                        int(span["startTimeUnixNano"]) / _NS_IN_MS,
-                        int(span["endTimeUnixNano"]) / _NS_IN_MS,
-                        _in_json(span.get("attributes", ())),
-                        span.get("status", {}).get("code") in _FAILED,
-                        service if isinstance(service, str) else "",
-                        str(span.get("parentSpanId") or "").lower(),
-                    )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+                    yield span_in_json(span, service)
+    except (KeyError, TypeError, AttributeError) as error:
         raise UnreadableSpansError(
             f"this is no export request of traces in JSON ({type(error).__name__}: {error})"
         ) from None
+
+
+def service_in_json(resource: Any) -> str:
+    """`service.name` of a resource; empty if it has none, or has attributes that cannot be read."""
+    try:
+        found = _in_json(resource["attributes"]).get("service.name")
+    except _UNREADABLE:
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+def span_in_json(span: Any, service: str) -> Span:
+    """One span of JSON.
+
+    Raises:
+        UnreadableSpansError: It is none, or one of its attributes cannot be read.
+    """
+    try:
+        return Span(
+            span["traceId"].lower(),
+            span["spanId"].lower(),
+            str(span["name"]),
+            int(span["startTimeUnixNano"]) / _NS_IN_MS,
+            int(span["endTimeUnixNano"]) / _NS_IN_MS,
+            _in_json(span.get("attributes", ())),
+            span.get("status", {}).get("code") in _FAILED,
+            service,
+            str(span.get("parentSpanId") or "").lower(),
+        )
+    except _UNREADABLE as error:
+        raise UnreadableSpansError(f"this is no span in JSON ({type(error).__name__}: {error})") from None
+
+
+_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 
 def _in_json(attributes: Any) -> dict[str, Any]:
@@ -96,43 +119,97 @@ def _in_json(attributes: Any) -> dict[str, Any]:
     return found
 
 
-def spans_in_protobuf(body: bytes) -> Iterator[Span | None]:
-    """The spans of an export request in protobuf.
+Reader = Callable[[], Span]
+"""Reads one span that was found; raises `UnreadableSpansError` if it cannot be read."""
+
+
+def unreadable(error: ValueError) -> Reader:
+    """In the place of spans that cannot be told apart: says why."""
+    return partial(_refuse, str(error))
+
+
+def _refuse(text: str) -> Span:
+    raise UnreadableSpansError(text)
+
+
+def spans_in_protobuf(body: bytes, most: int) -> Generator[None, None, list[Reader]]:
+    """The spans of an export request in protobuf. They are read field by field: OpenTelemetry's own classes make an object of each part
+    first, and 4 MB of empty parts took 16 s and 300 MB.
+
+    Args:
+        body: The request.
+        most: Most spans, and most scopes.
+
+    Yields:
+        None between parts of the request, so that others may have their turn.
 
     Raises:
-        UnreadableSpansError: It is none.
+        UnreadableSpansError: It is none, or has more of them.
     """
+    readers, scopes = list[Reader](), 0
     try:
-        for resource in _messages(_fields(memoryview(body), _room()), 1):
+        resources = list(_messages(_fields(memoryview(body), _room()), 1))
+    except ValueError as error:
+        raise UnreadableSpansError(f"it is no protobuf ({error})") from None
+    for resource in resources:
+        yield None
+        try:
+            fields = list(_fields(resource, _room()))
+        except ValueError as error:
+            readers.append(unreadable(error))
+            continue
+        service = _service_in_protobuf(fields)
+        for scope in _messages(fields, 2):
             yield None
-            room = _room()
-            fields = list(_fields(resource, room))
-            described = dict(fields).get(1, b"")
-            service = _in_protobuf(_messages(_fields(described, room), 1), room)
-            for scope in _messages(fields, 2):
-                yield None
+            if (scopes := scopes + 1) > most:
+                raise UnreadableSpansError(f"expected at most {most} scopes in a request, saw more")
+            try:
                 for span in _messages(_fields(scope, _room()), 2):
-                    yield _span(span, service.get("service.name"))
-    except (ValueError, TypeError, AttributeError, IndexError, struct.error) as error:
-        raise UnreadableSpansError(f"the body is no export request of traces in protobuf ({error})") from None
+                    readers.append(partial(span_in_protobuf, span, service))
+            except ValueError as error:
+                readers.append(unreadable(error))
+            if len(readers) > most:
+                raise UnreadableSpansError(f"expected at most {most} spans in a request, saw more")
+    return readers
 
 
-def _span(message: memoryview, service: object) -> Span:
+def _service_in_protobuf(resource: Iterable[_Field]) -> str:
     room = _room()
-    fields = list(_fields(message, room))
-    last = dict(fields)
-    status = dict(_fields(last.get(15, b""), room))
-    return Span(
-        last.get(1, b"").hex(),
-        last.get(2, b"").hex(),
-        str(last.get(5, b""), "utf-8"),
-        int.from_bytes(last.get(7, b""), "little") / _NS_IN_MS,
-        int.from_bytes(last.get(8, b""), "little") / _NS_IN_MS,
-        _in_protobuf(_messages(fields, 9), room),
-        status.get(3) in _FAILED,
-        service if isinstance(service, str) else "",
-        last.get(4, b"").hex(),
-    )
+    try:
+        described = next(_messages(resource, 1), memoryview(b""))
+        found = _in_protobuf(_messages(_fields(described, room), 1), room).get("service.name")
+    except _UNREADABLE_MESSAGE:
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+def span_in_protobuf(message: memoryview, service: str) -> Span:
+    """One span of protobuf.
+
+    Raises:
+        UnreadableSpansError: It is none, or one of its attributes cannot be read.
+    """
+    room = _room()
+    try:
+        fields = list(_fields(message, room))
+        last = dict(fields)
+        status = dict(_fields(last.get(15, b""), room))
+        return Span(
+            last.get(1, b"").hex(),
+            last.get(2, b"").hex(),
+            str(last.get(5, b""), "utf-8"),
+            int.from_bytes(last.get(7, b""), "little") / _NS_IN_MS,
+            int.from_bytes(last.get(8, b""), "little") / _NS_IN_MS,
+            _in_protobuf(_messages(fields, 9), room),
+            status.get(3) in _FAILED,
+            service,
+            last.get(4, b"").hex(),
+        )
+    except _UNREADABLE_MESSAGE as error:
+        raise UnreadableSpansError(f"this is no span in protobuf ({error})") from None
+
+
+_UNREADABLE_MESSAGE: Final = (ValueError, TypeError, AttributeError, IndexError, OverflowError, struct.error)
 
 
 def _in_protobuf(attributes: Iterable[memoryview], room: Iterator[int]) -> dict[str, Any]:
@@ -152,8 +229,6 @@ _SIMPLE: Final[Mapping[int, Callable[[Any], Any]]] = {
     4: lambda value: struct.unpack("<d", value)[0],
 }
 """The values of an attribute that are no lists or maps, by the number of the field."""
-
-_Field = tuple[int, Any]
 
 
 def _room() -> Iterator[int]:
@@ -190,15 +265,14 @@ def _fields(message: memoryview | bytes, room: Iterator[int]) -> Iterator[_Field
 
 def _varint(message: memoryview | bytes, at: int) -> tuple[int, int]:
     value = shift = 0
-    while True:
-        byte = message[at]
+    for place in range(at, min(at + 10, len(message))):
+        byte = message[place]
         value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
         if byte < 128:
-            return value & (2**64 - 1), at
-        if shift > 63:
-            raise ValueError("a number of more than 10 bytes")
+            return value & (2**64 - 1), place + 1
+        shift += 7
+    raise ValueError("a number goes beyond its end, or has more than 10 bytes")
 
 
 def _messages(fields: Iterable[_Field], number: int) -> Iterator[memoryview]:
-    return (value for found, value in fields if found == number)
+    return (value for found, value in fields if found == number and isinstance(value, memoryview))

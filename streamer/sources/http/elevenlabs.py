@@ -4,9 +4,11 @@ import asyncio
 import hashlib
 import hmac
 import re
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
@@ -26,7 +28,19 @@ from schemas.wire import MAX_INSTRUCTIONS_CHARS
 from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call, without_spans
 from streamer.recordings.files import shown
 from streamer.recordings.spans import UnreadableSpansError
-from streamer.sources.http.receiving import Bodies, Body, Sender, Senders, UnreadBodyError, key_of, value_of
+from streamer.settings.all_settings import SenderSettings
+from streamer.sources.http.json_parts import value_of
+from streamer.sources.http.receiving import (
+    UNSIGNED_REQUEST_BYTES,
+    Addresses,
+    Bodies,
+    Body,
+    Sender,
+    Senders,
+    UnreadBodyError,
+    address_of,
+    key_of,
+)
 from streamer.sources.replay import AGENT_RECORD, agent_event_name, compact_json
 from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
 
@@ -64,20 +78,50 @@ class Delivery(NamedTuple):
     what: str = ""
 
 
-def records_of_delivery(content: bytes, sender: Sender, oldest_ms: float = 0) -> Delivery:
+class Read(NamedTuple):
+    """What a body says.
+
+    Attributes:
+        kind: What it holds.
+        name: Its type in ElevenLabs' words; None if it has none.
+        delivery: The records of a call; None for what holds no call.
+    """
+
+    kind: WebhookKind
+    name: str | None
+    delivery: Delivery | None = None
+
+
+def read_body(content: bytes, sender: Sender, oldest_ms: float) -> Read:
+    """Reads a body with a signature that holds, as `records_of_delivery` does if it holds a call."""
+    fault: ValueError | None = None
+    try:
+        document = value_of(content)
+    except ValueError as error:
+        fault = error
+        kind, name = _kind_at_the_beginning(content)
+    else:
+        named = document.get("type") if isinstance(document, Mapping) else None
+        name = named if isinstance(named, str) else None
+        kind = _KINDS.get(name or "", WebhookKind.UNKNOWN)
+    if kind is not WebhookKind.TRANSCRIPTION:
+        return Read(kind, name)
+    if fault is not None:
+        return Read(kind, name, _unread("", content, f"the body cannot be read as JSON: {fault}"))
+    return Read(kind, name, records_of_delivery(document, content, sender, oldest_ms))
+
+
+def records_of_delivery(document: Mapping[str, Any], content: bytes, sender: Sender, oldest_ms: float = 0) -> Delivery:
     """Turns the body of a webhook into records: the call's start, the events of its transcript, its record.
 
     The events are marked as made from the record: the evaluator leaves them out of a call that has live events.
 
     Args:
+        document: The body as JSON.
         content: The body, with a signature that holds.
         sender: Whose webhook it is.
         oldest_ms: Time in ms since 1970 before which the evaluator refuses an event.
     """
-    try:
-        document = value_of(content)
-    except ValueError as error:
-        return _unread("", content, f"the body cannot be read as JSON: {error}")
     data = document.get("data", document)
     if not isinstance(data, Mapping):
         return _unread("", content, f"data: expected the record of a conversation, saw {shown(data)}")
@@ -328,6 +372,11 @@ MAX_REMEMBERED_DELIVERIES: Final = 10_000
 """Deliveries that are recognised when they come again: those of half an hour, after which a signature is stale, at five a second.
 The ids of events make a delivery a repeat for the evaluator beyond that, and in other processes."""
 RETRY_SECONDS: Final = 5
+"""Pause after which a delivery should come again when Kafka is away, or there is no room."""
+NO_SECRET: Final = secrets.token_bytes(32)
+"""Signs the deliveries to a path without a webhook, so that they are answered as those with a wrong signature are."""
+MAX_TENANT_CHARS: Final = 256
+"""Longest name in the path of a webhook that is told apart from others."""
 
 _TYPE: Final = re.compile(rb'"type"\s*:\s*"([a-z0-9_]{1,64})"')
 _KINDS: Final = {
@@ -378,39 +427,50 @@ class WebhookRoute:
         self._bodies = bodies
         self._writer = writer
         self._instruments = instruments
+        self._nobody = Sender("", SenderSettings())
+        self._addresses = Addresses()
+        self._has_webhook = any(each.settings.elevenlabs_secret for each in senders.by_tenant.values())
+        # One body at a time, and one of each sender: what waits for the thread is in the room, which is bounded.
+        self._reading = ThreadPoolExecutor(1, "webhook")
         self._deliveries: OrderedDict[bytes, asyncio.Future[None]] = OrderedDict()
 
     async def answer(self, request: Request) -> Response:
-        """Answers one delivery."""
-        sender = self._senders.by_tenant.get(request.path_params.get("tenant", ""))
-        secret = None if sender is None else sender.settings.elevenlabs_secret
-        if sender is None or secret is None:
+        """Answers one delivery. That of a tenant whom nobody knows is answered as one with a wrong signature."""
+        if not self._has_webhook:
             return PlainTextResponse("There is no webhook of ElevenLabs here: set ingest.elevenlabs_secret.\n", 404)
+        tenant = request.path_params.get("tenant", "")
+        sender = self._senders.by_tenant.get(tenant, self._nobody)
+        found = sender.settings.elevenlabs_secret
+        secret = NO_SECRET if found is None else found.get_secret_value().encode()
         headers = [value for name, value in request.headers.raw if name == SIGNATURE_HEADER.encode()]
+        address = address_of(request)
         try:
             signature = read_signature(b"".join(headers) if len(headers) == 1 else b"")
             check_time(signature, time.time())
-            signed = SignedBody(signature, secret.get_secret_value().encode())
-            async with self._bodies.read(request, _kept_bytes, signed.add) as body:
-                signed.check()
+            arriving = _Arriving(SignedBody(signature, secret), self._addresses, address)
+            room = tenant[:MAX_TENANT_CHARS], address
+            async with self._bodies.read(request, room, arriving.kept_bytes, arriving.add) as body:
+                arriving.signed.check()
+                # What was dropped is not given back: to read it took as long, and nothing else limits it.
+                self._addresses.take(address, -len(body.content) - UNSIGNED_REQUEST_BYTES)
                 return await self._taken(body, sender)
         except SignatureError as error:
             return self._answer(WebhookKind.UNKNOWN, WebhookOutcome(error.fault), _REFUSED_STATUS, str(error))
         except UnreadBodyError as error:
             return self._answer(WebhookKind.UNKNOWN, WebhookOutcome(error.reason), error.status)
 
+    def close(self) -> None:
+        """Ends the thread in which bodies are read."""
+        self._reading.shutdown(wait=False, cancel_futures=True)
+
     async def _taken(self, body: Body, sender: Sender) -> Response:
         """Answers a delivery whose signature holds."""
-        kind, name = _kind_of(body.content) if body.is_whole else _kind_at_the_beginning(body.content)
-        if kind is not WebhookKind.TRANSCRIPTION:
-            if name is None:
-                log.warning(
-                    "webhook_not_as_expected", bytes=body.total_bytes, expected="a JSON object with a `type`",
-                    what_happens_now="Nothing of it is written.", what_to_do="Send ElevenLabs' own webhooks to this address only.",
-                )  # fmt: skip
-            return self._answer(kind, WebhookOutcome.IGNORED)
         if body.is_whole:
             return await self._deliver(body.content, sender)
+        sender.take_body(len(body.content))
+        kind, name = _kind_at_the_beginning(body.content)
+        if kind is not WebhookKind.TRANSCRIPTION:
+            return self._ignored(kind, name, body.total_bytes)
         log.error(
             "webhook_too_large", bytes=body.total_bytes, expected=f"at most {MAX_BODY_BYTES} bytes",
             what_happens_now="The call is not measured.",
@@ -418,29 +478,54 @@ class WebhookRoute:
         )  # fmt: skip
         return self._answer(kind, WebhookOutcome.TOO_LARGE)
 
+    def _ignored(self, kind: WebhookKind, name: str | None, total_bytes: int) -> Response:
+        if name is None:
+            log.warning(
+                "webhook_not_as_expected", bytes=total_bytes, expected="a JSON object with a `type`",
+                what_happens_now="Nothing of it is written.", what_to_do="Send ElevenLabs' own webhooks to this address only.",
+            )  # fmt: skip
+        return self._answer(kind, WebhookOutcome.IGNORED)
+
     async def _deliver(self, content: bytes, sender: Sender) -> Response:
         """Writes the records of a call once, also if the same delivery comes twice at the same time."""
+        run = asyncio.get_running_loop().run_in_executor
+        async with sender.turn:  # so no sender has more than one body in the thread
+            if (wait_seconds := sender.wait_seconds()) > 0:
+                return self._answer(WebhookKind.UNKNOWN, WebhookOutcome.LIMITED, 429, retry_seconds=wait_seconds)
+            digest = await run(self._reading, _digest, sender.tenant, content)
+            known = self._deliveries.get(digest)
+            if known is None:
+                oldest_ms = self._clock_ms() - self._skew_ms if self._skew_ms else 0
+                read = await run(self._reading, read_body, content, sender, oldest_ms)
+                delivery = read.delivery
+                if delivery is None or delivery.outcome is not WebhookOutcome.ACCEPTED:
+                    sender.take_body(len(content), 0 if delivery is None else len(delivery.records))
+                else:
+                    sender.take(len(delivery.records))
+            else:
+                sender.take(1)
         kind = WebhookKind.TRANSCRIPTION
-        digest = hashlib.sha256(sender.tenant.encode() + b"\0" + content).digest()
-        known = self._deliveries.get(digest)
         try:
             if known is not None:
                 await asyncio.shield(known)
                 return self._answer(kind, WebhookOutcome.REPEATED)
-            oldest_ms = self._clock_ms() - self._skew_ms if self._skew_ms else 0
-            found = records_of_delivery(content, sender, oldest_ms)
-            if found.records and (key := found.records[0].key) and not self._senders.owns(sender, key):
+            if delivery is None:
+                return self._ignored(read.kind, read.name, len(content))
+            key = delivery.records[0].key if delivery.records else b""
+            if key and self._senders.is_foreign(sender, key):
                 return self._answer(kind, WebhookOutcome.FOREIGN)
-            await self._write_once(digest, found.records)
+            if key and delivery.outcome is not WebhookOutcome.QUARANTINED:
+                self._senders.claim(sender, key)
+            await self._write_once(digest, delivery.records)
         except NotAcknowledgedError:
-            return self._answer(kind, WebhookOutcome.KAFKA_AWAY, 503)
-        if found.what:
-            what_happens_now, what_to_do = _TOLD[found.outcome]
+            return self._answer(kind, WebhookOutcome.KAFKA_AWAY, 503, retry_seconds=RETRY_SECONDS)
+        if delivery.what:
+            what_happens_now, what_to_do = _TOLD[delivery.outcome]
             log.error(
-                "webhook_not_as_expected", outcome=found.outcome.value, what=found.what,
+                "webhook_not_as_expected", outcome=delivery.outcome.value, what=delivery.what,
                 what_happens_now=what_happens_now, what_to_do=what_to_do,
             )  # fmt: skip
-        return self._answer(kind, found.outcome)
+        return self._answer(kind, delivery.outcome)
 
     async def _write_once(self, digest: bytes, records: Sequence[OutgoingRecord]) -> None:
         delivery: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -459,36 +544,49 @@ class WebhookRoute:
         seconds = time.perf_counter() - began
         self._instruments.observe("callgauge_ingest_acknowledgement_seconds", ("elevenlabs",), seconds)
 
-    def _answer(self, kind: WebhookKind, outcome: WebhookOutcome, status: int = 200, text: str = "") -> Response:
+    def _answer(
+        self, kind: WebhookKind, outcome: WebhookOutcome, status: int = 200, text: str = "", retry_seconds: float = 0.0
+    ) -> Response:
         self._instruments.inc("callgauge_ingest_webhooks_total", (kind.value, outcome.value))
-        headers: dict[str, Any] = {"retry-after": str(RETRY_SECONDS)} if status == 503 else {}
+        headers = {"retry-after": str(max(1, round(retry_seconds)))} if retry_seconds else {}
         return PlainTextResponse(f"{outcome.value}{': ' if text else ''}{text}\n", status, headers)
 
 
-def _kind_of(content: bytes) -> tuple[WebhookKind, str | None]:
-    """The kind of a body, and its type in ElevenLabs' words; None if it has none."""
-    try:
-        document = value_of(content)
-    except ValueError:
-        return _kind_at_the_beginning(content)
-    name = document.get("type") if isinstance(document, Mapping) else None
-    return (_KINDS.get(name, WebhookKind.UNKNOWN), name) if isinstance(name, str) else (WebhookKind.UNKNOWN, None)
+class _Arriving:
+    """What is done with the pieces of a delivery while it arrives."""
+
+    def __init__(self, signed: SignedBody, addresses: Addresses, address: str) -> None:
+        self.signed = signed
+        self._addresses = addresses
+        self._address = address
+        self._kept_bytes: int | None = None
+        self._addresses.take(address, UNSIGNED_REQUEST_BYTES)
+
+    def add(self, piece: bytes) -> float:
+        """Adds a piece; returns the pause before the next one in seconds."""
+        self.signed.add(piece)
+        return self._addresses.take(self._address, len(piece))
+
+    def kept_bytes(self, beginning: bytearray) -> int:
+        """How much of the body is kept: nothing but the beginning of recorded sound."""
+        if self._kept_bytes is not None:
+            return self._kept_bytes
+        kind, _ = _kind_at_the_beginning(bytes(beginning[:SNIFFED_BYTES]))
+        kept_bytes = SNIFFED_BYTES if kind is WebhookKind.AUDIO else MAX_BODY_BYTES
+        if len(beginning) >= SNIFFED_BYTES:
+            self._kept_bytes = kept_bytes
+        return kept_bytes
+
+
+def _digest(tenant: str, content: bytes) -> bytes:
+    return hashlib.sha256(tenant.encode() + b"\0" + content).digest()
 
 
 def _kind_at_the_beginning(content: bytes) -> tuple[WebhookKind, str | None]:
-    """The same of a body that is not whole, or no JSON."""
+    """The kind of a body that is not whole, or no JSON, and its type in ElevenLabs' words; None if it has none."""
     found = _TYPE.search(content[:SNIFFED_BYTES])
     name = None if found is None else found[1].decode()
     return _KINDS.get(name or "", WebhookKind.UNKNOWN), name
-
-
-def _kept_bytes(beginning: bytearray) -> int:
-    """How much of a body is kept: nothing but the beginning of recorded sound."""
-    return (
-        SNIFFED_BYTES
-        if _kind_at_the_beginning(bytes(beginning[:SNIFFED_BYTES]))[0] is WebhookKind.AUDIO
-        else MAX_BODY_BYTES
-    )
 
 
 def _read(delivery: "asyncio.Future[None]") -> None:

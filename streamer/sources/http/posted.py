@@ -1,14 +1,12 @@
 """POST /events: batches of events, as JSON lines or CloudEvents."""
 
-import asyncio
 import base64
 import binascii
 import re
 import time
 import uuid
-import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -30,7 +28,23 @@ from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
 from streamer.sources.http.frameworks import translated
-from streamer.sources.http.receiving import Bodies, OverfullError, Sender, Senders, UnreadBodyError, key_of, value_of
+from streamer.sources.http.json_parts import (
+    JsonText,
+    OverfullError,
+    TooManyError,
+    UnsplitError,
+    element_of,
+)
+from streamer.sources.http.receiving import (
+    MAX_EVENTS,
+    Bodies,
+    BrokenGzipError,
+    Sender,
+    Senders,
+    Turn,
+    UnreadBodyError,
+    key_of,
+)
 from streamer.sources.replay import agent_event_name, event_name, event_time_ms
 from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
 
@@ -41,22 +55,11 @@ STRUCTURED: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
 LINES: Final = frozenset({"application/x-ndjson", "application/jsonl", "application/x-jsonlines"})
 REQUIRED: Final = ("specversion", "id", "source", "type")
-MAX_EVENTS: Final = 10_000
-"""Most events of one request."""
-MAX_EVENT_PARTS: Final = 25_000
-"""Most commas and opening brackets of one event: to read and check so many values takes some 20 ms, in which nobody else has a turn."""
-MAX_DEPTH: Final = 1_000
-"""Deepest nesting that is looked at; the reader of JSON takes less."""
-STEPS_A_TURN: Final = 50
-"""Quiet stretches, brackets and commas that are looked at before others may have their turn: 5 ms at most."""
-_QUIET: Final = re.compile(rb'(?:[^"\[\]{},]+|"[^"]*(?:"|\Z)){0,2000}+')
-_QUIET_INSIDE: Final = re.compile(rb'(?:[^"\[\]{}]+|"[^"]*(?:"|\Z)|\[\]|\{\}){0,2000}+')
-"""Quiet stretches: what neither ends nor separates values, at the level of the search and inside of a value."""
 LEFT_OUT: Final = object()
 """In the place of an event: something of another framework that no rule reads."""
 _QUOTED: Final = re.compile(r'"(.*)"', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
-_LINE: Final = re.compile(rb"\S[^\n]*")
+_LINE: Final = re.compile(rb"\s*+(\S[^\n]*+)")
 
 
 class UnreadableBodyError(ValueError):
@@ -82,7 +85,7 @@ class Posted(NamedTuple):
 def posted_events(
     body: bytes, content_type: str, headers: Mapping[str, str], most_events: int = MAX_EVENTS
 ) -> Iterator[Posted | None]:
-    """Reads the events of a request, one by one, after they were counted.
+    """Reads the events of a request, one by one, after they were told apart. One that is no JSON is refused alone.
 
     Args:
         body: The body.
@@ -94,7 +97,7 @@ def posted_events(
         The events; None between steps of a long search, so that others may have their turn.
 
     Raises:
-        UnreadableBodyError: It is no JSON, has too many events, or is a CloudEvents batch that is no array.
+        UnreadableBodyError: No events can be told apart in it, or too many. That is known before the first event is yielded.
     """
     kind = content_type.partition(";")[0].strip().lower()
     is_array = body.lstrip()[:1] == b"["
@@ -116,9 +119,12 @@ def posted_events(
 
 
 def _one(body: bytes, posted: Callable[[int, Any], Posted]) -> Posted:
+    """The one event of a body. An object is one also if something in it is wrong."""
     try:
-        return _read(1, body, posted)
+        return posted(1, element_of(body))
     except ValueError as error:
+        if isinstance(error, OverfullError) or (body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}"):
+            return _unread(1, error)
         raise UnreadableBodyError(
             f"the body is not JSON ({error}); expected one JSON object, an array of them, or one object a line"
         ) from None
@@ -126,61 +132,48 @@ def _one(body: bytes, posted: Callable[[int, Any], Posted]) -> Posted:
 
 def _lines(body: bytes, most: int) -> Iterator[Posted]:
     """The events of JSON lines; blank lines have a number and no event."""
-    found = list(islice(_LINE.finditer(body), most + 1))
+    found = list(islice(_found_lines(body), most + 1))
     if len(found) > most:
         raise UnreadableBodyError(f"expected at most {most} events in a request, saw more")
     number, at = 1, 0
     for line in found:
-        number, at = number + body.count(b"\n", at, line.start()), line.start()
-        try:
-            yield _read(number, line.group(), Posted)
-        except ValueError as error:
-            yield Posted(number, None, None, f"the line is not JSON: {error}")
+        number, at = number + body.count(b"\n", at, line.start(1)), line.start(1)
+        yield _read(number, line.group(1), Posted)
+
+
+def _found_lines(body: bytes) -> Iterator[re.Match[bytes]]:
+    at = 0
+    while (line := _LINE.match(body, at)) is not None:
+        yield line
+        at = line.end()
 
 
 def _elements(body: bytes, most: int, posted: Callable[[int, Any], Posted]) -> Iterator[Posted | None]:
     """The events of a JSON array."""
-    begin, spans, end = body.index(b"[") + 1, list[tuple[int, int]](), None
-    for mark in _outer_marks(body, begin):
-        if mark is None:
-            yield None
-        elif mark.depth < 0 or mark.sign == b",":
-            spans.append((begin, mark.at))
-            begin = mark.at + 1
-            if len(spans) > most:
-                raise UnreadableBodyError(f"expected at most {most} events in a request, saw more")
-            if mark.depth < 0:
-                end = mark
-                break
-    if end is None or end.sign != b"]" or body[begin:].strip():
-        raise UnreadableBodyError("the body is not JSON: expected an array that ends with the body")
-    if len(spans) == 1 and not body[slice(*spans[0])].strip():
-        return
-    for place, (first, last) in enumerate(spans, 1):
-        try:
-            yield _read(place, body[first:last], posted)
-        except ValueError as error:
-            raise UnreadableBodyError(f"the body is not JSON: element {place} of the array: {error}") from None
+    text = JsonText(body)
+    try:
+        places = yield from text.elements(text.place, b"[]", most)
+    except TooManyError:
+        raise UnreadableBodyError(f"expected at most {most} events in a request, saw more") from None
+    except UnsplitError as error:
+        raise UnreadableBodyError(f"the body is not JSON: {error}") from None
+    for number, place in enumerate(places, 1):
+        yield _read(number, text.at(place), posted)
 
 
 def _is_one_value(body: bytes) -> Generator[None, None, bool]:
     """Whether a body that may be JSON lines is one value; an object may have line breaks inside."""
     if b"\n" not in body.strip():
         return True
-    if body.lstrip()[:1] != b"{":
+    text = JsonText(body)
+    try:
+        place = yield from text.whole()
+    except UnsplitError:
         return False
-    for mark in _outer_marks(body, body.index(b"{")):
-        if mark is None:
-            yield None
-        else:
-            whole = body[: mark.at + 1]
-            if _LINE.search(body, mark.at + 1) is not None:
-                return False
-            break
-    else:
+    if _LINE.match(body, place.end) is not None:
         return False
     try:
-        value_of(whole, MAX_EVENT_PARTS)
+        element_of(text.at(place))
     except OverfullError:
         return True
     except ValueError:
@@ -188,44 +181,15 @@ def _is_one_value(body: bytes) -> Generator[None, None, bool]:
     return True
 
 
-class _Mark(NamedTuple):
-    """A comma or a closing bracket that is inside no value after the beginning of a search; -1 closes what is around it."""
-
-    sign: bytes
-    at: int
-    depth: int
-
-
-def _outer_marks(body: bytes, begin: int) -> Iterator[_Mark | None]:
-    text = body.replace(b"\\\\", b"__").replace(b'\\"', b"__")  # a quote ends a text now
-    depth, at, steps = 0, begin, 0
-    while True:
-        steps += 1
-        if steps % STEPS_A_TURN == 0:
-            yield None
-        if found := (_QUIET_INSIDE if depth else _QUIET).match(text, at):
-            at = found.end()
-        sign = text[at : at + 1]
-        if sign in (b"[", b"{") and depth < MAX_DEPTH:
-            depth += 1
-        elif sign in (b"]", b"}"):
-            depth -= 1
-            if depth <= 0:
-                yield _Mark(sign, at, depth)
-        elif sign == b"," and depth == 0:
-            yield _Mark(sign, at, depth)
-        elif sign and depth < MAX_DEPTH:
-            continue  # the longest quiet stretch that is looked at in one step
-        else:
-            return
-        at += 1
-
-
 def _read(place: int, text: bytes, posted: Callable[[int, Any], Posted]) -> Posted:
     try:
-        return posted(place, value_of(text, MAX_EVENT_PARTS))
-    except OverfullError as error:
-        return Posted(place, None, {}, str(error))
+        return posted(place, element_of(text))
+    except ValueError as error:
+        return _unread(place, error)
+
+
+def _unread(place: int, error: ValueError) -> Posted:
+    return Posted(place, None, {}, str(error) if isinstance(error, OverfullError) else f"expected JSON: {error}")
 
 
 def _structured(place: int, document: Any) -> Posted:
@@ -240,7 +204,7 @@ def _structured(place: int, document: Any) -> Posted:
     fault = _lacking(attributes)
     if "data_base64" in document and fault is None:
         try:
-            data = value_of(base64.b64decode(document["data_base64"], validate=True), MAX_EVENT_PARTS)
+            data = element_of(base64.b64decode(document["data_base64"], validate=True))
         except (ValueError, TypeError, binascii.Error):
             fault = "data_base64 is not JSON in base64"
     return Posted(place, data, attributes, fault)
@@ -373,12 +337,15 @@ class Batches:
             return self._unknown_type(place, posted.event)
         if (foreign := self._foreign_tenant(event, sender)) is not None:
             return foreign._replace(line=place)
-        if not self._senders.owns(sender, key):
+        if self._senders.is_foreign(sender, key):
             return _refusal(
                 place, RefusalReason.INVALID_EVENT, "the conversation is another tenant's",
                 "expected a conversation that this tenant began", "Give each call an id that nobody can guess, for example a UUID.",
             )  # fmt: skip
-        return self._admitted(place, key, stream, event, attributes, f"{request_id}/{place}", sender)
+        outcome = self._admitted(place, key, stream, event, attributes, f"{request_id}/{place}", sender)
+        if isinstance(outcome, Accepted):
+            self._senders.claim(sender, key)
+        return outcome
 
     def _unknown_type(self, place: int, event: Mapping[str, Any]) -> Refusal:
         """The refusal of an event whose stream nothing names: the type seen, the nearest known ones, and the page that has all."""
@@ -478,10 +445,6 @@ MAX_SHOWN_REFUSALS: Final = 100
 """Refused events that an answer describes one by one; `refused_events` counts all of them."""
 MAX_SHOWN_MISREADINGS: Final = 20
 """Kinds of events that are not understood which an answer names."""
-TURN_SECONDS: Final = 0.01
-"""How long a body is read and checked before other requests get their turn; one event may take longer."""
-BYTES_AN_EVENT: Final = MAX_BODY_BYTES // MAX_EVENTS
-"""A refused body is charged to the rate of its sender as one event for so many bytes."""
 RETRY_SECONDS: Final = 5
 """Pause after which a sender should try again when Kafka is away, or there is no room."""
 MAX_REQUEST_ID_CHARS: Final = 200
@@ -521,49 +484,53 @@ class EventsRoute:
             text = "Expected `Authorization: Bearer` with the token of the setting ingest.token, or of a tenant."
             headers = {"www-authenticate": challenge(authorization)}
             return self._refused("", IngestOutcome.UNAUTHORIZED, 401, text, headers)
-        if (wait_seconds := sender.wait_seconds()) > 0:
-            text = f"More than {sender.settings.events_per_second} events a second on average; nothing was accepted."
-            return self._refused(sender.tenant, IngestOutcome.LIMITED, 429, text, _retry(wait_seconds))
+        if (limited := self._limited(sender)) is not None:
+            return limited
         encoding = request.headers.get("content-encoding", "identity").lower()
         if encoding not in ("identity", "gzip"):
             text = f"Expected a body in gzip or without Content-Encoding, saw {encoding[:MAX_SHOWN_CHARS]!r}; nothing was accepted."
             return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 415, text)
         unzips_to = MAX_BODY_BYTES if encoding == "gzip" else None
         try:
-            async with self._bodies.read(request, lambda _: MAX_BODY_BYTES, unzips_to=unzips_to) as body:
+            async with self._bodies.read(request, sender.tenant, lambda _: MAX_BODY_BYTES, unzips_to=unzips_to) as body:
                 if body.is_whole:
                     return await self._taken(request, body.content, sender)
-        except zlib.error as error:
+        except BrokenGzipError as error:
+            sender.take_body(error.read_bytes)
             text = f"Expected a body in gzip, as its Content-Encoding says: {error}. Nothing was accepted."
-            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, text)
+            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, text, {"connection": "close"})
         except UnreadBodyError as error:
+            sender.take_body(error.arrived_bytes)
             text, headers = _UNREAD[error.reason]
             return self._refused(sender.tenant, IngestOutcome(error.reason), error.status, text, headers)
-        sender.take(_cost(body.total_bytes))
+        sender.take_body(body.total_bytes)
         saw = "more when unpacked" if unzips_to else str(body.total_bytes)
         text = f"Expected a body of at most {MAX_BODY_BYTES} bytes, saw {saw}: send smaller batches."
         return self._refused(sender.tenant, IngestOutcome.TOO_LARGE, 413, text)
 
+    def _limited(self, sender: Sender) -> Response | None:
+        """The answer to a sender that has to wait; None if it may send now."""
+        if (wait_seconds := sender.wait_seconds()) <= 0:
+            return None
+        text = f"More than {sender.settings.events_per_second} events a second on average; nothing was accepted."
+        return self._refused(sender.tenant, IngestOutcome.LIMITED, 429, text, _retry(wait_seconds))
+
     async def _taken(self, request: Request, body: bytes, sender: Sender) -> Response:
         began = time.perf_counter()
-        headers = {
-            name.decode("latin-1"): _text(value) for name, value in reversed(request.headers.raw)
-        }  # the first one counts
-        request_id = request.headers.get("idempotency-key", "")[:MAX_REQUEST_ID_CHARS] or uuid.uuid4().hex
         accepted: list[Accepted] = []
         refused: list[Refusal] = []
-        left_out = 0
-        try:
-            async for posted in _in_turns(self._read(body, headers.get("content-type", ""), headers)):
-                found = list(self._batches.all_checked(posted, sender, request_id))
-                accepted += [each for each in found if isinstance(each, Accepted)]
-                refused += [each for each in found if isinstance(each, Refusal)]
-                left_out += not found
-        except UnreadableBodyError as error:
-            sender.take(_cost(len(body)))
-            return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, f"{error}. Nothing was accepted.")
-        # What is refused is charged by its size: it took as long to read, and nothing else would slow its sender down.
-        sender.take(len(accepted) + len(refused) if accepted else max(len(refused), _cost(len(body))))
+        async with sender.turn, self._senders.turn() as turn:
+            if (limited := self._limited(sender)) is not None:  # by bodies that were read before this one
+                return limited
+            try:
+                left_out = await self._read_all(request, body, sender, turn, accepted, refused)
+            except UnreadableBodyError as error:
+                sender.take_body(len(body))
+                return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, f"{error}. Nothing was accepted.")
+            if accepted and not refused:
+                sender.take(len(accepted))
+            else:
+                sender.take_body(len(body), len(accepted) + len(refused))
         if not accepted and not refused and not left_out:
             return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, "The body is empty.")
         try:
@@ -575,6 +542,35 @@ class EventsRoute:
             seconds = time.perf_counter() - began
             self._instruments.observe("callgauge_ingest_acknowledgement_seconds", ("events",), seconds)
         return self._summary(sender.tenant, accepted, refused, left_out)
+
+    async def _read_all(
+        self,
+        request: Request,
+        body: bytes,
+        sender: Sender,
+        turn: Turn,
+        accepted: list[Accepted],
+        refused: list[Refusal],
+    ) -> int:
+        """Sorts what the body says into what is accepted and what is refused; returns the number of events that no rule reads."""
+        headers = {
+            name.decode("latin-1"): _text(value) for name, value in reversed(request.headers.raw)
+        }  # the first one counts
+        request_id = request.headers.get("idempotency-key", "")[:MAX_REQUEST_ID_CHARS] or uuid.uuid4().hex
+        left_out = 0
+        for posted in self._read(body, headers.get("content-type", ""), headers):
+            await turn.pass_on()
+            if posted is None:
+                continue
+            count = len(accepted) + len(refused)
+            for outcome in self._batches.all_checked(posted, sender, request_id):
+                await turn.pass_on()
+                if isinstance(outcome, Accepted):
+                    accepted.append(outcome)
+                else:
+                    refused.append(outcome)
+            left_out += count == len(accepted) + len(refused)
+        return left_out
 
     def _summary(
         self, tenant: str, accepted: Sequence[Accepted], refused: Sequence[Refusal], left_out: int
@@ -608,23 +604,8 @@ class EventsRoute:
         return JSONResponse({"accepted_events": 0, "error": text}, status_code=status, headers=headers)
 
 
-async def _in_turns(events: Iterator[Posted | None]) -> AsyncIterator[Posted]:
-    """The events; the loop has its turn after each `TURN_SECONDS`."""
-    since = time.perf_counter()
-    for each in events:
-        if time.perf_counter() - since > TURN_SECONDS:
-            await asyncio.sleep(0)
-            since = time.perf_counter()
-        if each is not None:
-            yield each
-
-
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape").strip()
-
-
-def _cost(total_bytes: int) -> int:
-    return min(MAX_EVENTS, 1 + total_bytes // BYTES_AN_EVENT)
 
 
 def _retry(seconds: float) -> dict[str, str]:

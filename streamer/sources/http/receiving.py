@@ -1,44 +1,63 @@
 """Receives bodies within bounds, and knows the tenant of each sender."""
 
 import asyncio
+import ipaddress
 import time
 import zlib
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Self
 
-from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
 from consumers.runtime.http import is_token
 from schemas.wire import MAX_NAME_CHARS
 from streamer.settings.all_settings import SenderSettings
 
-# Bodies of requests, read within bounds: of one body, of all bodies in memory at a time, and of time.
+# Bodies of requests, read within bounds: of one body, of all bodies in memory at a time, of those of one sender, and of time.
 
 BODY_SECONDS: Final = 20.0
 """How long a body may take. A megabyte over a slow line (1 Mbit/s) takes 8 s."""
 MAX_PENDING_BYTES: Final = 67_108_864
-"""Bytes of all bodies of a route that are in memory at a time; further requests are asked to come again."""
+"""Bytes of all bodies of a room that are in memory at a time. Beyond them a body that is not finished yet is ended: the oldest one of
+the sender that holds most."""
+MAX_PENDING_BYTES_A_SENDER: Final = MAX_PENDING_BYTES // 2
+"""The same for one sender, so that its finished bodies, which nothing ends while Kafka is slow, leave room for others."""
 MAX_DRAINED_BYTES: Final = 134_217_728
 """Bytes of one body that are read and dropped. A client that is cut while it still sends sees no answer; an hour of recorded
 sound in base64 has 80 MB."""
 _GZIP: Final = 16 + zlib.MAX_WBITS
+_GZIP_OVERHEAD_BYTES: Final = 65_536
+"""How much longer than its content a body in gzip may be: content that cannot be compressed gets a few bytes for each 16 kB."""
 
 
 class UnreadBodyError(Exception):
     """A body that was not read to its end; nothing of it is kept.
 
     Attributes:
-        reason: `busy` if too many bodies are in memory, `too_slow` if it did not arrive in time, `gone` if the client went
-            away before its end, or sends without one. Metrics call it so too.
+        reason: `busy` if it was ended because too many bodies are in memory, `too_slow` if it did not arrive in time, `gone` if the
+            client went away before its end, or sends without one. Metrics call it so too.
+        arrived_bytes: Bytes that arrived, for the rate of the sender.
     """
 
-    def __init__(self, reason: Literal["busy", "too_slow", "gone"]) -> None:
+    def __init__(self, reason: Literal["busy", "too_slow", "gone"], arrived_bytes: int) -> None:
         super().__init__(reason)
         self.reason = reason
         self.status = {"busy": 503, "too_slow": 408, "gone": 400}[reason]
+        self.arrived_bytes = arrived_bytes
+
+
+class BrokenGzipError(ValueError):
+    """A body that is not gzip, ends too early, or goes on after its end.
+
+    Attributes:
+        read_bytes: Bytes that arrived, or that they became if these are more, for the rate of the sender.
+    """
+
+    def __init__(self, error: zlib.error, read_bytes: int) -> None:
+        super().__init__(str(error))
+        self.read_bytes = read_bytes
 
 
 class Body(NamedTuple):
@@ -53,18 +72,42 @@ class Body(NamedTuple):
         return self.total_bytes == len(self.content)
 
 
+class _Arriving:
+    """A body on its way."""
+
+    def __init__(self, sender: Hashable, deadline: asyncio.Timeout) -> None:
+        self.sender = sender
+        self.kept = bytearray()
+        self.arrived_bytes = 0
+        self.is_ended = False
+        self._deadline = deadline
+
+    def end(self) -> None:
+        """Ends it at the next turn of the loop, in the middle of whatever it waits for."""
+        self.is_ended = True
+        if not self._deadline.expired():
+            self._deadline.reschedule(0)
+
+
 class Bodies:
-    """The bodies of one route that are in memory now."""
+    """The bodies of one room that are in memory now.
+
+    Attributes:
+        pending_bytes: Their bytes.
+    """
 
     def __init__(self) -> None:
         self.pending_bytes = 0
+        self._held = Counter[Hashable]()
+        self._unfinished: dict[_Arriving, None] = {}  # oldest first
 
     @asynccontextmanager
     async def read(
         self,
         request: Request,
+        sender: Hashable,
         most_bytes: Callable[[bytearray], int],
-        on_piece: Callable[[bytes], None] | None = None,
+        on_piece: Callable[[bytes], float] | None = None,
         *,
         unzips_to: int | None = None,
     ) -> AsyncIterator[Body]:
@@ -72,70 +115,175 @@ class Bodies:
 
         Args:
             request: The request.
+            sender: Whose it is: each has its share of the room.
             most_bytes: Returns how many bytes are kept, from the beginning of the body as far as it is known.
-            on_piece: Called with each piece, in order, also with those that are dropped.
+            on_piece: Called with each piece, in order, also with those that are dropped. Returns the pause before the next one in
+                seconds.
             unzips_to: Most bytes that a body in gzip becomes: what is beyond them is dropped without becoming anything. None for
                 a body that is not compressed.
 
         Raises:
             UnreadBodyError: It was not read to its end.
-            zlib.error: It is not gzip, or ends too early.
+            BrokenGzipError: It is not gzip, ends too early, or goes on after its end.
         """
-        kept, total_bytes = bytearray(), 0
-        unzipped = None if unzips_to is None else zlib.decompressobj(_GZIP)
+        body: _Arriving | None = None
+        total_bytes = 0
+        unzipping = None if unzips_to is None else _Unzipping(unzips_to)
         try:
             try:
-                async with asyncio.timeout(BODY_SECONDS):
+                async with asyncio.timeout(BODY_SECONDS) as deadline:
+                    body = _Arriving(sender, deadline)
+                    self._unfinished[body] = None
                     async for piece in request.stream():
-                        if on_piece is not None:
-                            on_piece(piece)
-                        if unzipped is not None and unzips_to is not None:
-                            room = unzips_to + 1 - total_bytes
-                            piece = unzipped.decompress(piece, room) if room > 0 else b""
-                        if total_bytes == (before := len(kept)):  # nothing was dropped so far
-                            kept += piece
-                        total_bytes += len(piece)
-                        del kept[most_bytes(kept) :]
-                        self.pending_bytes += len(kept) - before
-                        if total_bytes > MAX_DRAINED_BYTES:
-                            raise UnreadBodyError("gone")
-                        if self.pending_bytes > MAX_PENDING_BYTES:
-                            raise UnreadBodyError("busy")
+                        body.arrived_bytes += len(piece)
+                        if body.arrived_bytes > MAX_DRAINED_BYTES:
+                            raise UnreadBodyError("gone", body.arrived_bytes)
+                        pause_seconds = 0.0 if on_piece is None else on_piece(piece)
+                        content = piece if unzipping is None else unzipping.add(piece)
+                        total_bytes += len(content)
+                        if total_bytes == len(body.kept) + len(content):  # nothing was dropped so far
+                            self._keep(body, content, most_bytes)
+                        if pause_seconds > 0:
+                            await asyncio.sleep(pause_seconds)
+                    await asyncio.sleep(0)  # to read what arrived begins in a turn of its own
+                if unzipping is not None:
+                    unzipping.finish()
             except TimeoutError:
-                raise UnreadBodyError("too_slow") from None
+                raise UnreadBodyError(
+                    "busy" if body is not None and body.is_ended else "too_slow", _arrived(body)
+                ) from None
             except ClientDisconnect:
-                raise UnreadBodyError("gone") from None
-            if unzipped is not None and unzips_to is not None and total_bytes <= unzips_to and not unzipped.eof:
-                raise zlib.error("it ends too early")
-            yield Body(bytes(kept), total_bytes)
+                raise UnreadBodyError("gone", _arrived(body)) from None
+            except zlib.error as error:
+                raise BrokenGzipError(error, max(_arrived(body), total_bytes)) from None
+            if body.is_ended:  # in the turn of its end
+                raise UnreadBodyError("busy", body.arrived_bytes)
+            del self._unfinished[body]
+            yield Body(bytes(body.kept), total_bytes)
         finally:
-            self.pending_bytes -= len(kept)
+            if body is not None:
+                self._unfinished.pop(body, None)
+                self._drop(body)
+
+    def _keep(self, body: _Arriving, content: bytes, most_bytes: Callable[[bytearray], int]) -> None:
+        before = len(body.kept)
+        body.kept += content
+        del body.kept[most_bytes(body.kept) :]
+        self.pending_bytes += len(body.kept) - before
+        self._held[body.sender] += len(body.kept) - before
+        while self._held[body.sender] > MAX_PENDING_BYTES_A_SENDER:
+            self._end_one_of(body.sender)
+        while self.pending_bytes > MAX_PENDING_BYTES:
+            self._end_one_of(max((each.sender for each in self._unfinished if each.kept), key=self._held.__getitem__))
+
+    def _end_one_of(self, sender: Hashable) -> None:
+        """Ends the unfinished body of this sender that takes room for the longest time: a whole one arrives in a second."""
+        oldest = next(each for each in self._unfinished if each.sender == sender and each.kept)
+        self._drop(oldest)
+        oldest.end()
+
+    def _drop(self, body: _Arriving) -> None:
+        self.pending_bytes -= len(body.kept)
+        self._held[body.sender] -= len(body.kept)
+        if not self._held[body.sender]:
+            del self._held[body.sender]
+        body.kept = bytearray()
 
 
-# JSON of others, which is counted before it is read: 4 MB of empty lists take seconds and 300 MB.
-
-MAX_PARTS: Final = 400_000
-"""Most commas and opening brackets of a body: 4 MB of spans have as many, or the record of three hours. To read them takes 50 ms."""
+def _arrived(body: _Arriving | None) -> int:
+    return 0 if body is None else body.arrived_bytes
 
 
-class OverfullError(ValueError):
-    """JSON with so many parts that reading it would keep others waiting."""
+class _Unzipping:
+    """A body in gzip, which becomes a bounded number of bytes, from a bounded number of bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._room = most_bytes + 1
+        self._left_bytes = most_bytes + _GZIP_OVERHEAD_BYTES
+        self._member = zlib.decompressobj(_GZIP)
+
+    def add(self, piece: bytes) -> bytes:
+        """What a piece becomes; empty once there is more than that.
+
+        Raises:
+            zlib.error: It is not gzip, or goes on after its end.
+        """
+        if self._room <= 0:
+            return b""
+        self._left_bytes -= len(piece)
+        content = self._member.decompress(piece, self._room)
+        if self._member.unused_data:
+            raise zlib.error("it goes on after its end")
+        if self._left_bytes < 0:  # blocks of nothing become nothing without end
+            raise zlib.error("it is longer than anything that may be in it")
+        self._room -= len(content)
+        return content
+
+    def finish(self) -> None:
+        """Checks that it was whole.
+
+        Raises:
+            zlib.error: It ends too early.
+        """
+        if self._room > 0 and not self._member.eof:
+            raise zlib.error("it ends too early")
 
 
-def value_of(text: bytes, most_parts: int = MAX_PARTS) -> Any:
-    """The value that JSON has.
+# Addresses of clients that send bodies before anything says whose they are: the signature of a webhook is that of its whole body.
 
-    Raises:
-        OverfullError: It has more parts than that.
-        ValueError: It is not JSON.
-    """
-    if (parts := text.count(b",") + text.count(b"[") + text.count(b"{")) > most_parts:
-        raise OverfullError(f"expected at most {most_parts} commas and brackets, saw {parts}")
-    return from_json(text, allow_inf_nan=False)
+UNSIGNED_BYTES_PER_SECOND: Final = 16_777_216
+"""Bytes a second of one address that are read at full speed: three hundredths of a processor."""
+UNSIGNED_BURST_BYTES: Final = 2 * UNSIGNED_BYTES_PER_SECOND
+"""Bytes of one address that are read at full speed after a pause."""
+UNSIGNED_REQUEST_BYTES: Final = 131_072
+"""A request costs an address as much as so many bytes."""
+MAX_PAUSE_SECONDS: Final = 1.0
+"""Longest pause before the next piece of a body, some 64 kB: so a record of usual size arrives in time, whatever others send through
+the same proxy."""
+MAX_ADDRESSES: Final = 10_000
+"""Addresses that are remembered, 3 MB; the one that sent nothing for the longest time is forgotten."""
+_SHARED_BITS: Final = 64
+"""Bits of an address of IPv6 that all addresses of one network have."""
+
+
+class Addresses:
+    """How much each address sent without a signature. What turns out to be signed is given back."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # bytes, and the time of it
+
+    def take(self, address: str, sent_bytes: int) -> float:
+        """Takes what the address sent; returns the pause before its next piece in seconds."""
+        now = self._clock()
+        left, at = self._left.pop(address, (float(UNSIGNED_BURST_BYTES), now))
+        left = min(float(UNSIGNED_BURST_BYTES), left + (now - at) * UNSIGNED_BYTES_PER_SECOND) - sent_bytes
+        # A debt beyond the longest pause would last, and slow down those who come through the same proxy.
+        left = max(left, -MAX_PAUSE_SECONDS * UNSIGNED_BYTES_PER_SECOND)
+        self._left[address] = left, now
+        if len(self._left) > MAX_ADDRESSES:
+            self._left.popitem(last=False)
+        return max(0.0, -left / UNSIGNED_BYTES_PER_SECOND)
+
+
+def address_of(request: Request) -> str:
+    """The address of the client; of IPv6, its network, because one client has all addresses in it."""
+    host = "" if request.client is None else request.client.host
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:  # a name that a proxy gave
+        return host[:MAX_NAME_CHARS]
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    return str(ipaddress.IPv6Network((address.packed, _SHARED_BITS), strict=False))
 
 
 # The senders that may post: their tokens, how much each may send, and which conversations are theirs.
 
+BYTES_AN_EVENT: Final = 419
+"""A body of which something is refused is charged to the rate of its sender as one event for so many bytes: it took as long to read."""
+MAX_EVENTS: Final = 10_000
+"""Most events of one request, and most that a body is charged as for its size."""
 BURST_SECONDS: Final = 10.0
 """A sender may send so many seconds' worth of events at once, for example after its network was away."""
 MAX_REMEMBERED_CALLS: Final = 100_000
@@ -165,6 +313,8 @@ class Sender:
         tenant: Name of the tenant; empty for everybody.
         settings: Its rights and limits.
         calls: Keys of its conversations, the newest last.
+        turn: Held while a body of the sender is read as events: one at a time, so that its rate is known before the next one, and no
+            other sender waits for more than one body of this one.
     """
 
     def __init__(self, tenant: str, settings: SenderSettings) -> None:
@@ -172,6 +322,7 @@ class Sender:
         self.tenant = tenant
         self.settings = settings
         self.calls: OrderedDict[bytes, None] = OrderedDict()
+        self.turn = asyncio.Lock()
         self._most = settings.events_per_second * BURST_SECONDS
         self._left = self._most
         self._at = time.monotonic()
@@ -187,6 +338,45 @@ class Sender:
         """Takes events from the allowance. It may fall below 0: a batch is never cut, and the next one waits."""
         self._left -= events
 
+    def take_body(self, total_bytes: int, events: int = 0) -> None:
+        """Takes for a body of which something is refused: by its size, and at least so many events."""
+        self.take(max(events, min(MAX_EVENTS, 1 + total_bytes // BYTES_AN_EVENT)))
+
+
+TURN_SECONDS: Final = 0.01
+"""How long a body is read and checked before others get their turn; one event may take longer."""
+
+
+class Turn:
+    """The turn of one body: while one is read and checked, no other one is. So bodies that are read at the same time share the loop in
+    turns, and the loop is nobody's for longer than one of them.
+    """
+
+    def __init__(self, of_all: asyncio.Lock) -> None:
+        self._of_all = of_all
+        self._is_ours = False
+        self._since = 0.0
+
+    async def __aenter__(self) -> Self:
+        """Waits for the turn."""
+        await self._of_all.acquire()
+        self._is_ours, self._since = True, time.perf_counter()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Ends the turn; after a cancelled wait there is none."""
+        if self._is_ours:
+            self._of_all.release()
+
+    async def pass_on(self) -> None:
+        """Lets others have their turn if this one has lasted for `TURN_SECONDS`."""
+        if time.perf_counter() - self._since <= TURN_SECONDS:
+            return
+        self._is_ours = False
+        self._of_all.release()
+        await asyncio.sleep(0)
+        await self.__aenter__()
+
 
 class Senders:
     """All senders, and the owners of the newest conversations."""
@@ -195,6 +385,11 @@ class Senders:
         self.by_tenant = {tenant: Sender(tenant, each) for tenant, each in settings.items()}
         self._has_tenants = any(self.by_tenant)
         self._owners: dict[bytes, Sender] = {}
+        self._turn_of_all = asyncio.Lock()
+
+    def turn(self) -> Turn:
+        """The turn of the next body that is read."""
+        return Turn(self._turn_of_all)
 
     def with_token(self, token: bytes) -> Sender | None:
         """The sender with this token. Every token is compared, so that time says nothing."""
@@ -204,18 +399,20 @@ class Senders:
                 found = sender
         return found
 
-    def owns(self, sender: Sender, key: bytes) -> bool:
-        """Whether a conversation is the sender's, by the key that is written. It belongs to the tenant that first sent an event of it.
+    def is_foreign(self, sender: Sender, key: bytes) -> bool:
+        """Whether a conversation is another tenant's, by the key that is written."""
+        return self._has_tenants and self._owners.get(key, sender) is not sender
+
+    def claim(self, sender: Sender, key: bytes) -> None:
+        """Makes a conversation the sender's, with the first event of it that is accepted. It must not be another tenant's.
 
         When there are too many, the tenant with the most forgets its oldest, so that no tenant makes us forget another one's.
         """
         if not self._has_tenants:
-            return True
-        owner = self._owners.setdefault(key, sender)
-        if owner is sender:
-            sender.calls[key] = None
-            sender.calls.move_to_end(key)
+            return
+        self._owners[key] = sender
+        sender.calls[key] = None
+        sender.calls.move_to_end(key)
         if len(self._owners) > MAX_REMEMBERED_CALLS:
             busiest = max(self.by_tenant.values(), key=lambda each: len(each.calls))
             del self._owners[busiest.calls.popitem(last=False)[0]]
-        return owner is sender

@@ -80,7 +80,7 @@ class IngestRole:
         batches = Batches(senders, limits, redactor, wall_clock_ms)
         events = EventsRoute(senders, batches, of_events, self._writer, instruments)
         traces = EventsRoute(senders, batches, of_events, self._writer, instruments, posted_spans)
-        webhook = WebhookRoute(senders, of_webhooks, self._writer, instruments, limits, wall_clock_ms)
+        self._webhook = webhook = WebhookRoute(senders, of_webhooks, self._writer, instruments, limits, wall_clock_ms)
         routes = [
             Route(EVENTS_PATH, events.answer, methods=["POST"]),
             Route(TRACES_PATH, traces.answer, methods=["POST"]),
@@ -118,6 +118,7 @@ class IngestRole:
             self.ready.clear()
             await self._listener.stop()
             await self._writer.close()
+            self._webhook.close()
 
     def problems(self) -> Sequence[str]:
         """The reason why it receives nothing now, for `/readyz`. Requests are tried nevertheless, and end it."""

@@ -4,22 +4,40 @@ A span comes when it is over, some seconds after it began. So a call that is tol
 other values. The conversation id is `trace-` and the id of the trace: no other id is in every span. Pure.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from schemas.units import MS_PER_SECOND, to_seconds
-from streamer.recordings.spans import PROTOBUF, Span, UnreadableSpansError, spans_in_json, spans_in_protobuf
+from streamer.recordings.spans import (
+    PROTOBUF,
+    Reader,
+    Span,
+    UnreadableSpansError,
+    service_in_json,
+    span_in_json,
+    spans_in_protobuf,
+    unreadable,
+)
 from streamer.sources.http.frameworks import Event, message_events, number_in, parsed, speech_event, tool_event
-from streamer.sources.http.posted import LEFT_OUT, MAX_EVENTS, Posted, UnreadableBodyError
-from streamer.sources.http.receiving import value_of
+from streamer.sources.http.json_parts import JsonText, Place, TooManyError, UnsplitError, element_of
+from streamer.sources.http.posted import LEFT_OUT, Posted, UnreadableBodyError
+from streamer.sources.http.receiving import MAX_EVENTS
 
+RESOURCES: Final = b"resourceSpans"
+RESOURCE: Final = b"resource"
+SCOPES: Final = b"scopeSpans"
+SPANS: Final = b"spans"
+"""The parts of an export request in JSON that are read. The arrays are each in the elements of the one before."""
+MAX_MEMBERS: Final = 100
+"""Most members of the objects around the spans; each has three."""
 CE_SOURCE: Final = "otlp"
 CALL: Final = "trace-{}"
 """Conversation id of a call that spans tell, with the id of their trace in hexadecimal digits."""
 
 
 def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) -> Iterator[Posted | None]:
-    """Reads the spans of a request as events of their calls.
+    """Reads the spans of a request as events of their calls, after they were told apart. One that cannot be read is refused alone.
 
     Args:
         body: The body of an export request, in protobuf or JSON.
@@ -30,36 +48,77 @@ def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) ->
         between parts of the request, so that others may have their turn.
 
     Raises:
-        UnreadableBodyError: It is no export request.
+        UnreadableBodyError: No spans can be told apart in it, or too many. That is known before the first event is yielded.
     """
+    is_protobuf = content_type.partition(";")[0].strip().lower() == PROTOBUF
+    try:
+        spans = yield from (spans_in_protobuf(body, MAX_EVENTS) if is_protobuf else _in_json(JsonText(body)))
+    except (UnreadableSpansError, UnsplitError) as error:
+        raise UnreadableBodyError(f"the body is no export request of traces: {error}") from None
     begun: set[str] = set()
-    place = 0
-    try:
-        for span in _spans(body, content_type):
-            if span is None:
-                yield None
-                continue
-            if (place := place + 1) > MAX_EVENTS:
-                raise UnreadableBodyError(f"expected at most {MAX_EVENTS} spans in a request, saw more")
-            events = list(_events_of(span))
-            if events and span.trace_id not in begun:
-                begun.add(span.trace_id)
-                yield _posted(place, span, "call_started", _started(span))
-            for number, event in enumerate(events):
-                yield _posted(place, span, f"{span.span_id}/{number}", event)
-            if not events:
-                yield Posted(place, LEFT_OUT)
-    except UnreadableSpansError as error:
-        raise UnreadableBodyError(str(error)) from None
+    for place, read in enumerate(spans, 1):
+        yield None
+        try:
+            span = read()
+        except ValueError as error:
+            yield Posted(place, None, {}, str(error))
+            continue
+        events = list(_events_of(span))
+        if events and span.trace_id not in begun:
+            begun.add(span.trace_id)
+            yield _posted(place, span, "call_started", _started(span))
+        for number, event in enumerate(events):
+            yield _posted(place, span, f"{span.span_id}/{number}", event)
+        if not events:
+            yield Posted(place, LEFT_OUT)
 
 
-def _spans(body: bytes, content_type: str) -> Iterator[Span | None]:
-    if content_type.partition(";")[0].strip().lower() == PROTOBUF:
-        return spans_in_protobuf(body)
+def _in_json(text: JsonText) -> Generator[None, None, list[Reader]]:
+    """The spans of an export request in JSON, as `spans_in_protobuf` gives them."""
+    readers = list[Reader]()
+    request = yield from text.members(text.place, MAX_MEMBERS)
+    if RESOURCES not in request:
+        raise UnsplitError(f"expected `{RESOURCES.decode()}`")
+    scopes = 0
+    for of in (yield from text.elements(request[RESOURCES], b"[]", MAX_EVENTS)):
+        yield None
+        try:
+            resource = yield from text.members(of, MAX_MEMBERS)
+            service = _service(text.at(resource[RESOURCE])) if RESOURCE in resource else ""
+            found = (yield from text.elements(resource[SCOPES], b"[]", MAX_EVENTS)) if SCOPES in resource else []
+        except UnsplitError as error:
+            readers.append(unreadable(error))
+            continue
+        if (scopes := scopes + len(found)) > MAX_EVENTS:
+            raise TooManyError(f"expected at most {MAX_EVENTS} scopes in a request, saw more")
+        for each in found:
+            yield None
+            readers += yield from _in_scope(text, each, service)
+        if len(readers) > MAX_EVENTS:
+            raise TooManyError(f"expected at most {MAX_EVENTS} spans in a request, saw more")
+    return readers
+
+
+def _in_scope(text: JsonText, place: Place, service: str) -> Generator[None, None, list[Reader]]:
     try:
-        return spans_in_json(value_of(body))
-    except ValueError as error:
-        raise UnreadableSpansError(f"the body is no export request of traces in JSON ({error})") from None
+        scope = yield from text.members(place, MAX_MEMBERS)
+        spans = (yield from text.elements(scope[SPANS], b"[]", MAX_EVENTS)) if SPANS in scope else []
+    except TooManyError:
+        raise
+    except UnsplitError as error:
+        return [unreadable(error)]
+    return [partial(_span, text, each, service) for each in spans]
+
+
+def _service(text: bytes) -> str:
+    try:
+        return service_in_json(element_of(text))
+    except ValueError:
+        return ""
+
+
+def _span(text: JsonText, place: Place, service: str) -> Span:
+    return span_in_json(element_of(text.at(place)), service)
 
 
 def _posted(place: int, span: Span, event_id: str, event: Event) -> Posted:

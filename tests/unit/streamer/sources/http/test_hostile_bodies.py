@@ -22,7 +22,9 @@ from schemas.events.simulator import STREAMS
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http import posted as events
-from streamer.sources.http.posted import MAX_EVENT_PARTS, MAX_EVENTS, UnreadableBodyError, posted_events
+from streamer.sources.http.json_parts import MAX_ELEMENT_PARTS
+from streamer.sources.http.posted import UnreadableBodyError, posted_events
+from streamer.sources.http.receiving import MAX_EVENTS
 from tests.support.calls.hostile import GOOD, Hostile
 from tests.support.patience import patient
 from tests.support.webhooks import SECRET
@@ -217,7 +219,7 @@ def test_a_hostile_body_takes_four_times_its_size_at_most(name: str) -> None:
 
 
 async def test_an_event_of_too_many_parts_is_refused_by_its_line(receiver: Receiver) -> None:
-    full = started(x=[0] * MAX_EVENT_PARTS)
+    full = started(x=[0] * MAX_ELEMENT_PARTS)
     for body, content_type in (
         (json.dumps([started(), full, started()]), JSON),
         ("\n".join(map(json.dumps, (started(), full, started()))), NDJSON),
@@ -226,7 +228,7 @@ async def test_an_event_of_too_many_parts_is_refused_by_its_line(receiver: Recei
         assert response.status_code == 207
         (refused,) = response.json()["refused"]
         assert refused["line"] == 2
-        assert f"at most {MAX_EVENT_PARTS} commas and brackets" in refused["expected_and_seen"]
+        assert f"at most {MAX_ELEMENT_PARTS} commas and brackets" in refused["expected_and_seen"]
     for body in (json.dumps(full), json.dumps(full, indent=1)):
         response = await receiver.events(body.encode())
         assert (response.status_code, response.json()["refused"][0]["line"]) == (422, 1)
@@ -239,7 +241,7 @@ async def test_an_event_of_too_many_parts_is_refused_by_its_line(receiver: Recei
         (b"[" * 20_000, 422),
         (b"\n" * 20_000, 400),
         (b"[" + b" " * SIZE + b"]", 413),
-        (json.dumps(started(x=[0] * MAX_EVENT_PARTS)).encode(), 422),
+        (json.dumps(started(x=[0] * MAX_ELEMENT_PARTS)).encode(), 422),
     ],
 )
 async def test_a_refused_body_is_charged_to_its_sender(body: bytes, status: int) -> None:

@@ -20,7 +20,8 @@ from schemas.events.envelope import read_envelope
 from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http import posted as events
 from streamer.sources.http import receiving as bodies
-from streamer.sources.http.posted import MAX_EVENTS, Posted, UnreadableBodyError, posted_events
+from streamer.sources.http.posted import Posted, UnreadableBodyError, posted_events
+from streamer.sources.http.receiving import MAX_EVENTS
 from tests.support.patience import patient
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 

@@ -219,10 +219,7 @@ async def test_what_is_no_export_request_is_refused(receiver: Receiver) -> None:
         (b"[]", "application/json"),
         (b"{", "application/json"),
         (b'{"resourceSpans": 5}', "application/json"),
-        (
-            in_json(exported(OF_LIVEKIT)).replace(b'TimeUnixNano": "', b'TimeUnixNano": "' + b"9" * 400),
-            "application/json",
-        ),
+        (b'{"resourceSpans": [{"scopeSpans": [{"spans": [', "application/json"),
     ):
         answer = await receiver.post("/v1/traces", body, content_type=kind, **HEADERS)
         assert (answer.status_code, "no export request" in answer.text) == (400, True)
@@ -263,7 +260,7 @@ def test_a_request_of_millions_of_parts_is_refused_in_short_steps_and_little_mem
         longest, refusal = _read_to_refusal(body)
     finally:
         gc.enable()
-    assert "expected at most" in refusal
+    assert "expected at most" in refusal or name == "attributes of a resource"  # it has no spans
     assert longest < patient(0.1)  # 0.05 on a processor that nothing else uses
     tracemalloc.start()  # apart, because to watch the memory takes most of the time
     try:
@@ -275,15 +272,19 @@ def test_a_request_of_millions_of_parts_is_refused_in_short_steps_and_little_mem
 
 
 def _read_to_refusal(body: bytes) -> tuple[float, str]:
-    """The processor time of the longest step, and the refusal."""
+    """The processor time of the longest step, and the refusal of the body or of its last span."""
     parts, longest = posted_spans(body, "application/json" if body[:1] == b"{" else PROTOBUF, {}), 0.0
+    refusal = ""
     while True:
         since = time.thread_time()
         try:
-            next(parts)
+            posted = next(parts)
+        except StopIteration:
+            return longest, refusal
         except UnreadableBodyError as error:
             return max(longest, time.thread_time() - since), str(error)
         longest = max(longest, time.thread_time() - since)
+        refusal = refusal if posted is None else posted.fault or ""
 
 
 @given(st.binary(max_size=300), st.sampled_from([PROTOBUF, "application/json"]))
