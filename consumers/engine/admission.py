@@ -101,22 +101,11 @@ def admit(
     key: bytes | None = record.key
     if not key or len(key) > MAX_NAME_CHARS:
         return _without_key(record, f"a key of {len(key)} bytes" if key else "no key")
-    if value is None or len(value) > limits.max_record_bytes:
-        if value is None:
-            return _refused(record, RefusalReason.UNDECODABLE, "the record has no value", "expected one JSON object",
-                            "Input topics are not compacted: do not write tombstones to them.")  # fmt: skip
-        return _refused(
-            record, RefusalReason.RECORD_TOO_LARGE, "the record is too large",
-            f"expected at most {limits.max_record_bytes} bytes, saw {len(value)}",
-            "Leave audio and prompts out of events, or raise max_record_bytes.",
-        )  # fmt: skip
-    most_parts = limits.max_record_parts * (2 if source is InputSource.ELEVENLABS else 1)
-    if len(value) > most_parts and (parts := parts_of(value)) > most_parts:
-        return _refused(
-            record, RefusalReason.RECORD_TOO_LARGE, "the record has too many values",
-            f"expected at most {most_parts} commas and opening brackets, saw {parts}",
-            "Leave large tables out of the arguments and answers of tools, or raise max_record_parts.",
-        )  # fmt: skip
+    if value is None:
+        return _refused(record, RefusalReason.UNDECODABLE, "the record has no value", "expected one JSON object",
+                        "Input topics are not compacted: do not write tombstones to them.")  # fmt: skip
+    if len(value) > limits.small_record_bytes and (overfull := _overfull(source, record, value, limits)) is not None:
+        return overfull
     envelope = read_envelope(record.headers) if record.headers else None
     try:
         event, conversation_id = decode(source, value, envelope), key.decode()
@@ -145,6 +134,24 @@ def admit(
             _remedy_for_time(time_ms),
         )  # fmt: skip
     return Arrival(source, record.offset, broker_time_ms, conversation_id, event, value, envelope)
+
+
+def _overfull(source: InputSource, record: BrokerRecord, value: bytes, limits: Limits) -> QuarantineRecord | None:
+    """The refusal of a record with too many bytes or too many values; None for one that is read."""
+    if len(value) > limits.max_record_bytes:
+        return _refused(
+            record, RefusalReason.RECORD_TOO_LARGE, "the record is too large",
+            f"expected at most {limits.max_record_bytes} bytes, saw {len(value)}",
+            "Leave audio and prompts out of events, or raise max_record_bytes.",
+        )  # fmt: skip
+    most_parts = limits.max_record_parts * (2 if source is InputSource.ELEVENLABS else 1)
+    if (parts := parts_of(value)) > most_parts:
+        return _refused(
+            record, RefusalReason.RECORD_TOO_LARGE, "the record has too many values",
+            f"expected at most {most_parts} commas and opening brackets, saw {parts}",
+            "Leave large tables out of the arguments and answers of tools, or raise max_record_parts.",
+        )  # fmt: skip
+    return None
 
 
 def parts_of(text: bytes) -> int:

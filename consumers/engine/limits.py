@@ -1,5 +1,6 @@
 """Settings of the engine: every bound with its default, its unit and its reason, and the rules of judging goals."""
 
+from functools import cached_property
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
@@ -127,6 +128,11 @@ class Limits(BaseModel):
         description="Prices of the agents' models by name, from which calls have their cost: of a million tokens or characters, or of a "
         "minute of sound, in US dollars, because the records of ElevenLabs have their prices in them.",
     )
+
+    @cached_property
+    def small_record_bytes(self) -> int:
+        """A record with at most so many bytes has neither too many of them nor too many values."""
+        return min(self.max_record_bytes, self.max_record_parts)
 
 
 def needs_of(limits: Limits) -> TopicNeeds:

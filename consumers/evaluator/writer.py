@@ -175,8 +175,7 @@ class Outbox:
 
     def put(self, decision: Decision) -> None:
         """Adds a decision behind all others."""
-        if not self._decisions:
-            self.waiting_since = time.monotonic()
+        self.waiting_since = self.waiting_since or time.monotonic()
         self._decisions.append(decision)
         self._records += len(decision.records)
         self._put += 1

@@ -120,7 +120,8 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Trouble",
-                "Per hour: partitions taken away by another evaluator, roles restarted, records deleted unread, limits reached.",
+                "Per hour: partitions taken away by another evaluator, roles restarted, records deleted unread, limits reached, "
+                "stops of a process for more than 0.5 s.",
                 "short",
                 6,
                 {
@@ -128,6 +129,8 @@ ROWS: tuple[Row, ...] = (
                     "restarts": "3600 * sum(rate(callgauge_role_restarts_total[$__rate_interval]))",
                     "lost": "3600 * sum(rate(callgauge_input_records_lost_total[$__rate_interval]))",
                     "limits": "3600 * sum(rate(callgauge_limits_hit_total[$__rate_interval]))",
+                    "stops": "3600 * (sum(rate(callgauge_loop_lag_seconds_count[$__rate_interval]))"
+                    ' - sum(rate(callgauge_loop_lag_seconds_bucket{le="0.5"}[$__rate_interval])))',
                 },
             ),
         ),

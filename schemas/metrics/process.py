@@ -34,7 +34,7 @@ _STEP = Label(
 STEP_EDGES_SECONDS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Edges of a step on the way of an event: all together take 0.1 s at p50 and 0.25 s at p99 on a machine that keeps up."""
 STEP_METRIC: Final = "callgauge_event_step_seconds"
-LOOP_EDGES_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LOOP_EDGES_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Edges of how late the event loop is: no request and no event may hold it for longer than 0.05 s at default limits; above 0.5 s probes,
 heartbeats and other tenants feel it."""
 LOOP_METRIC: Final = "callgauge_loop_lag_seconds"

@@ -4,17 +4,29 @@ import asyncio
 import gc
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Self
 
 MOST_SECONDS: Final = 0.05
 """The longest step that the product allows itself at default limits."""
 
 
+@contextmanager
+def kept_out_of_collections() -> Iterator[None]:
+    """Keeps the objects of other tests out of collections of cycles: to search them takes longer than any step."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 class HeldLoop:
     """Measures every step of the event loop of the thread that enters it.
 
-    Only the processor time of that thread counts, so other programs change little. Objects of other tests are kept out of collections
-    meanwhile, because searching them takes longer than any step.
+    Only the processor time of that thread counts, so other programs change little.
 
     Attributes:
         longest_seconds: Processor time of the longest step so far.
@@ -40,14 +52,14 @@ class HeldLoop:
             finally:
                 held._note(time.thread_time() - began, handle)
 
-        gc.collect()
-        gc.freeze()
+        self._keeping = kept_out_of_collections()
+        self._keeping.__enter__()
         asyncio.Handle._run = measured  # type: ignore[method-assign,assignment]  # every step of a loop goes through it
         return self
 
     def __exit__(self, *_: object) -> None:
         asyncio.Handle._run = self._run  # type: ignore[method-assign]
-        gc.unfreeze()
+        self._keeping.__exit__(None, None, None)
 
     def forget(self) -> None:
         """Begins anew, for example after what a test sets up."""

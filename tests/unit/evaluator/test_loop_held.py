@@ -17,7 +17,7 @@ from consumers.runtime.process import tune_collection
 from schemas.closed_sets import InputSource
 from schemas.events.elevenlabs import MAX_ENTRIES
 from tests.support.fakes.evaluator_fakes import NOW_MS, Record, Shell
-from tests.support.held_loop import MOST_SECONDS, HeldLoop
+from tests.support.held_loop import MOST_SECONDS, HeldLoop, kept_out_of_collections
 
 Json = dict[str, Any]
 LIMITS = Limits()
@@ -188,7 +188,7 @@ def test_the_close_of_the_longest_call_takes_short_steps() -> None:
             evaluator.receive(_arrival(number, time_ms, event))
         evaluator.pass_time(NOW_MS + LIMITS.max_call_duration_ms)
         assert evaluator.closing_calls == 1
-        with HeldLoop():
+        with kept_out_of_collections():
             steps = []
             while evaluator.closing_calls:
                 steps.append(_seconds(evaluator.close_some))
@@ -204,7 +204,7 @@ def test_thousands_of_calls_that_are_over_at_once_close_in_short_steps() -> None
         for call in range(2_000):
             for event in ({"type": "call_started", "agent": "desk"}, {"type": "call_ended"}):
                 evaluator.receive(_arrival(next(numbers), NOW_MS, event | {"timestamp": NOW_MS}, b"c-%d" % call))
-        with HeldLoop():
+        with kept_out_of_collections():
             steps = [_seconds(partial(evaluator.pass_time, NOW_MS + 200_000))]
             while evaluator.closing_calls:
                 steps.append(_seconds(evaluator.close_some))

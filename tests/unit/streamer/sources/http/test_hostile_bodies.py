@@ -26,6 +26,7 @@ from streamer.sources.http.json_parts import MAX_ELEMENT_PARTS
 from streamer.sources.http.posted import UnreadableBodyError, posted_events
 from streamer.sources.http.receiving import MAX_EVENTS
 from tests.support.calls.hostile import GOOD, Hostile
+from tests.support.held_loop import MOST_SECONDS, kept_out_of_collections
 from tests.support.patience import patient
 from tests.support.webhooks import SECRET
 from tests.unit.streamer.sources.http.receiver import Receiver
@@ -195,13 +196,15 @@ def hostile(name: str, size: int) -> tuple[bytes, str]:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_body_is_read_in_short_steps(name: str) -> None:
     body, content_type = hostile(name, SIZE)
-    longest, since = 0.0, time.thread_time()  # of this thread: what else the machine does is no matter here
-    try:
-        for _ in posted_events(body, content_type, {}):
-            longest, since = max(longest, time.thread_time() - since), time.thread_time()
-    except UnreadableBodyError:
-        pass
-    assert max(longest, time.thread_time() - since) < patient(0.05)
+    with kept_out_of_collections():
+        longest, since = 0.0, time.thread_time()  # of this thread: what else the machine does is no matter here
+        try:
+            for _ in posted_events(body, content_type, {}):
+                longest, since = max(longest, time.thread_time() - since), time.thread_time()
+        except UnreadableBodyError:
+            pass
+        longest = max(longest, time.thread_time() - since)
+    assert longest < patient(MOST_SECONDS)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -179,7 +179,12 @@ class Ingest:
 
 def _posted(port: int, path: str, body: bytes, headers: Json) -> tuple[int, bytes]:
     length = {} if "transfer-encoding" in headers else {"content-length": len(body)}
-    named = {"host": "x", "authorization": f"Bearer {TOKEN}", "connection": "close", "content-type": "application/json"}
+    named = {
+        "host": "127.0.0.1",
+        "authorization": f"Bearer {TOKEN}",
+        "connection": "close",
+        "content-type": "application/json",
+    }
     lines = [f"{name}: {value}" for name, value in {**named, **length, **headers}.items()]
     with socket.create_connection(("127.0.0.1", port), timeout=patient(60)) as connection:
         connection.sendall("\r\n".join([f"POST {path} HTTP/1.1", *lines, "", ""]).encode() + body)
