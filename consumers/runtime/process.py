@@ -160,14 +160,15 @@ def wall_clock_ms() -> int:
 # Sets how often Python searches reference cycles, for a process with many long-lived objects.
 
 YOUNG_OBJECTS = 50_000
-MIDDLE_ROUNDS = 20
-OLD_ROUNDS = 50
+MIDDLE_ROUNDS = 4
+OLD_ROUNDS = 250
 
 
 def tune_collection() -> None:
     """Makes collections of cycles rare.
 
     State is freed by reference counts, because a closed call breaks its own cycles. So collections find almost nothing, but
-    with 10,000 open calls each searches millions of objects: a fifth of the time per event at Python's default thresholds.
+    with 10,000 open calls each searches millions of objects: a fifth of the time per event at Python's default thresholds. The
+    middle generation has 200,000 objects at most: to search them takes 40 ms, in which nothing else runs.
     """
     gc.set_threshold(YOUNG_OBJECTS, MIDDLE_ROUNDS, OLD_ROUNDS)
