@@ -21,7 +21,7 @@ from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http import posted as events
 from streamer.sources.http import receiving as bodies
 from streamer.sources.http.posted import Posted, UnreadableBodyError, posted_events
-from streamer.sources.http.receiving import MAX_EVENTS
+from streamer.sources.http.receiving import MAX_EVENTS, NEW_CALL_EVENTS, Senders
 from tests.support.patience import patient
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 
@@ -161,9 +161,21 @@ async def test_a_tenant_over_its_limit_waits_and_another_one_does_not() -> None:
     assert (await receiver.events([started()] * 30, "of-acme")).status_code == 202
     limited = await receiver.events([started()], "of-acme")
     assert limited.status_code == 429
-    assert 15 <= int(limited.headers["retry-after"]) <= 25
+    assert 15 <= int(limited.headers["retry-after"]) - NEW_CALL_EVENTS <= 25
     assert (await receiver.events([started(conversation_id="c2")], "of-globex")).status_code == 202
     assert receiver.count(REQUESTS, tenant="acme", outcome="limited") == 1
+
+
+def test_new_conversations_cost_more_than_events_of_known_ones() -> None:
+    """So a sender of ever new ids cannot keep the evaluators of all busy at its allowed rate of events."""
+    senders = Senders({"": SenderSettings.model_validate({"token": "of-all", "events_per_second": 10})})
+    sender = senders.by_tenant[""]
+    for _ in range(1_000):
+        senders.claim(sender, b"known")
+    assert sender.wait_seconds() == 0
+    for number in range(10):
+        senders.claim(sender, b"new-%d" % number)
+    assert sender.wait_seconds() > NEW_CALL_EVENTS / 10
 
 
 async def test_ten_megabytes_are_refused_with_an_answer(receiver: Receiver) -> None:
