@@ -69,9 +69,9 @@ LISTING: Final = Bounds(threads=1, waiting=2 * MAX_CHOICES, kept_bytes=16 * 2**2
 SEARCHING: Final = Bounds(threads=2, waiting=10, kept_bytes=2 * 2**20)
 """Searches of past calls and comparisons: half a second each with 200,000 calls, and never longer than history allows."""
 LOOKING_UP: Final = Bounds(threads=1, waiting=60)
-"""What history has of a call that runs: a millisecond or two each."""
+"""History is asked about a call that runs: a millisecond or two each."""
 LOOKING_FOR: Final = Bounds(threads=1, waiting=20)
-"""What history has of any other call, which may be none at all: apart, so that unknown ids delay no call that runs."""
+"""History is asked about any other call, which it may not have: apart, so that unknown ids delay no call that runs."""
 SEARCH_KEPT_MS: Final = 3_000
 """How long the answer to a search is given to who asks the same."""
 NOWHERE_SECONDS: Final = 5.0
@@ -301,7 +301,7 @@ class ConsoleSite:
         self._now: RunningCalls = fleet.now(wall_clock_ms())
         self._now_until = 0.0
         self._states = 0
-        """How often `_now` was told anew."""
+        """How often `_now` was made anew."""
         self._looking: asyncio.Task[float] | None = None
         self._common: tuple[object, Mapping[str, Mapping[str, str]]] = (None, {})
         self._workshops = {
@@ -428,7 +428,7 @@ class ConsoleSite:
         work: Callable[[], _Made],
         version: Callable[[], Hashable] = object,
     ) -> _Made:
-        """What a workshop makes; without a version it is made anew for everybody who asks after it has begun.
+        """Returns the result of a workshop; without a version it is made anew for everybody who asks after it has begun.
 
         Raises:
             _UnansweredError: Too much of it waits already.
@@ -995,7 +995,7 @@ _BUSY: Final = {
     "known": "As many calls are being looked up in history as the console does at a time.",
     "unknown": "As many calls are being looked for in history as the console does at a time.",
 }
-"""What is told where a workshop has no room, by the reason that is counted."""
+"""The text of an answer where a workshop has no room, by the reason that is counted."""
 
 
 class _UnansweredError(HTTPException):

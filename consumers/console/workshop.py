@@ -21,7 +21,7 @@ class BusyError(Exception):
 
 
 class Bounds(NamedTuple):
-    """What one kind of work may take.
+    """The bounds of one kind of work.
 
     Attributes:
         threads: How many threads do it.
@@ -44,7 +44,7 @@ class _Piece:
 
 
 class _Kept(NamedTuple):
-    """What was made, of which version."""
+    """A result, and the version that it was made of."""
 
     version: Hashable
     made: Any
@@ -52,7 +52,7 @@ class _Kept(NamedTuple):
 
 
 class _Subject:
-    """What work is about: one piece of it is done at a time, so that one subject leaves threads to others."""
+    """The subject of some work: one piece of it is done at a time, so that one subject leaves threads to others."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -101,7 +101,7 @@ class Workshop:
         piece = self._pieces.get(key)
         if piece is None or (piece.has_begun and piece.version != wanted):
             piece = self._begun(key, subject, version, work)
-        return await asyncio.shield(piece.task)  # whoever leaves takes nothing from the others
+        return await asyncio.shield(piece.task)  # a reader who leaves takes nothing from the others
 
     async def close(self, seconds: float) -> None:
         """Refuses further work, and waits for what is being done no longer than this."""
@@ -134,7 +134,7 @@ class Workshop:
             if not of_subject.pieces:
                 del self._subjects[subject]
             if not task.cancelled():
-                task.exception()  # whoever wanted it may have left
+                task.exception()  # its readers may have left
 
         piece.task.add_done_callback(ended)
         return piece
@@ -164,7 +164,7 @@ class Workshop:
 
 
 _LEAST_BYTES: Final = 500
-"""What is kept takes so much at least: its key and its place."""
+"""A kept result takes so much at least: its key and its place."""
 
 
 def size_of(made: Any) -> int:

@@ -58,7 +58,7 @@ _MAY_BEGIN: Final = frozenset({*MONTHS, *ORDINALS, *MAY_BEGIN_A_NUMBER, *GERMAN_
 """Words with which a day or a year begins."""
 _SPELLED_OUT: Final = SAID_IN_DATES | BIRTH_WORDS
 _BEFORE_NUMBERS: Final = frozenset({"de", "del", "di", "du", ".", "/"})
-"""What comes between a day and a month that is a number: 4 del 7, 4. 7., 4 / 7."""
+"""Signs and words between a day and a month that is a number: 4 del 7, 4. 7., 4 / 7."""
 _BEFORE_MONTHS: Final = frozenset({"of", "the", "-", "day"}) | _BEFORE_NUMBERS
 _BEFORE_YEARS: Final = frozenset(
     {
