@@ -36,6 +36,7 @@ from schemas.scores.records import (
     VoiceToVoiceLatency,
 )
 from streamer.notebook import score
+from streamer.sources.http.receiving import NEW_CALL_EVENTS
 from streamer.sources.replay import WireEvent, in_time_order, renamed, seconds_to_now, shifted
 from streamer.sources.simulator.plan import CallKind
 from streamer.sources.simulator.traffic import simulate_call
@@ -73,7 +74,7 @@ class Load(NamedTuple):
 
     Attributes:
         seconds: How long, on a machine that keeps up.
-        new_calls_per_second: Calls that the noisy tenant begins; with them it is at its allowed rate.
+        events_per_second: Events that the noisy tenant may send; it begins as many calls as that allows.
         turns: Turns of its long call.
         readers: Readers of the pages of that call, one page after the other.
         searches: Searches among past calls, one after the other.
@@ -83,7 +84,7 @@ class Load(NamedTuple):
     """
 
     seconds: float
-    new_calls_per_second: int
+    events_per_second: int
     turns: int
     readers: int
     searches: int
@@ -93,11 +94,11 @@ class Load(NamedTuple):
 
 
 SHORT: Final = Load(
-    seconds=15, new_calls_per_second=150, turns=150, readers=4, searches=2, past_calls=5_000, quiet_calls=8, rounds=4
+    seconds=15, events_per_second=150, turns=150, readers=4, searches=2, past_calls=5_000, quiet_calls=8, rounds=4
 )
 LONG: Final = Load(
     seconds=float(os.environ.get("NOISY_SECONDS", "600")),
-    new_calls_per_second=500,
+    events_per_second=500,
     turns=900,
     readers=60,
     searches=30,
@@ -129,7 +130,7 @@ def environment(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 def write_tenants(environment: Mapping[str, str], load: Load) -> None:
     """The quiet tenant may send a whole call at once; the noisy one is at its rate with its new calls and one more event."""
-    rates = {QUIET: 1_000_000, NOISY: load.new_calls_per_second + 1}
+    rates = {QUIET: 1_000_000, NOISY: load.events_per_second + 1}
     Path(environment["CALLGAUGE_INGEST__TENANTS_FILE"]).write_text(
         "".join(f'[{name}]\ntoken = "{TOKENS[name]}"\nevents_per_second = {rate}\n' for name, rate in rates.items())
     )
@@ -285,11 +286,12 @@ def paced(seconds: float, count: int) -> Iterator[int]:
 
 
 def make_noise(client: Client, load: Load, of_long_call: str) -> None:
-    """Begins ever new calls, and goes on with the long one, so that its page changes."""
+    """Begins as many new calls as its rate allows, and goes on with the long one, so that its page changes."""
+    new_calls = max(1, load.events_per_second // (1 + NEW_CALL_EVENTS) - 1)
     for second in paced(load.seconds, round(load.seconds)):
         new = [
             event(f"noise-{second}-{number}-{uuid.uuid4().hex[:8]}", "call_started", now_ms(), **NOISE)
-            for number in range(load.new_calls_per_second)
+            for number in range(new_calls)
         ]
         client.post(
             [*new, event(of_long_call, "user_message", now_ms(), data={"content": f"still here {second}"})], NOISY
@@ -390,8 +392,8 @@ async def test_a_tenant_within_its_rights_changes_nothing_for_another(
         latencies = counted("callgauge_turns_final_total")
         assert latencies > load.quiet_calls
         of_long_call = list(long_call("long", load.turns))
-        for first in range(0, len(of_long_call), load.new_calls_per_second):
-            noisy.post(of_long_call[first : first + load.new_calls_per_second], NOISY)
+        for first in range(0, len(of_long_call), load.events_per_second):
+            noisy.post(of_long_call[first : first + load.events_per_second], NOISY)
         wait_for("the long call", lambda: readers[0].ask("/calls/long") == http.client.OK, 60)
         before = delays(ingest.metrics)
 
