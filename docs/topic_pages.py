@@ -25,7 +25,7 @@ _COMMANDS: Final = {
     ("annotations", WRITE): ("console", "`callgauge call`", "`callgauge history forget`"),
     ("annotations", READ): ("`callgauge call`", "`callgauge report`"),
 }
-"""Who else does this with a topic. The console asks for the right only at the first label, so it is none of its needs."""
+"""Other programs that do this with a topic. The console asks for the right only at the first label, so it is none of its needs."""
 
 
 def topic_lines() -> Iterator[str]:

@@ -414,7 +414,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._topic_watch.look(self._standstill())
 
     def _standstill(self) -> Standstill | None:
-        """What has stood still for longest; None while all goes on. It says little while it lasts for less than `SLOW_SECONDS`."""
+        """Returns the part that has stood still for longest; None while all goes on. Less than `SLOW_SECONDS` of it says little."""
         found: list[Standstill] = []
         if self._joining_since is not None and self._group.twin is None:
             what = f"the group {self._settings.group_id} has given this member no partitions"

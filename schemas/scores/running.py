@@ -284,7 +284,7 @@ class RunningCalls:
 
 
 def _said_of(call: ShownCall) -> str:
-    """What a list says of a call, in which a person searches: its id, its labels, and what is wrong."""
+    """The texts of a call in a list, in which a person searches: its id, its labels, and what is wrong."""
     labels = call.view.labels
     said = [call.view.conversation_id, labels.agent, labels.tenant, labels.environment]
     return "\n".join([*said, *(trouble.reason for trouble in call.troubles)]).casefold()

@@ -331,16 +331,21 @@ def test_the_call_that_goes_is_the_first_by_events_then_time_then_name(
     assert _evicted(feed) == expected
 
 
-def test_ten_times_as_many_ids_as_fit_cost_no_more_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = 0
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often eviction looks at the place of a call, under `places`."""
+    found = Counter[str]()
     place_of = eviction.Eviction._place
 
     def counted(self: eviction.Eviction, call: Any) -> tuple[bool, bool, int, str]:
-        nonlocal looks
-        looks += 1
+        found["places"] += 1
         return place_of(self, call)
 
     monkeypatch.setattr(eviction.Eviction, "_place", counted)
+    return found
+
+
+def test_ten_times_as_many_ids_as_fit_cost_no_more_for_each(looks: Counter[str]) -> None:
     most = 100
     feed = Feed(Limits(max_open_calls=most))
     for number in range(10 * most):
@@ -349,7 +354,7 @@ def test_ten_times_as_many_ids_as_fit_cost_no_more_for_each(monkeypatch: pytest.
         feed.close_all()
     assert len(_evicted(feed)) == 10 * most + 1 - most
     assert "real" not in _evicted(feed)
-    assert looks <= 3 * 10 * most, "one when it opens, one when it goes, and those of places that are old"
+    assert looks["places"] <= 3 * 10 * most, "one when it opens, one when it goes, and those of places that are old"
     assert len(feed.evaluator._eviction._places) <= 2 * most + eviction._SPARE + 1
     assert heapq.nsmallest(1, feed.evaluator._eviction._places)[0] == feed.evaluator._eviction._places[0]
 
@@ -376,24 +381,16 @@ def test_a_tenant_that_sends_ever_new_ids_closes_its_own_calls_alone(most: int) 
     assert [name for name in _evicted(feed) if name.startswith("quiet-")] == []
 
 
-def test_what_a_tenant_s_flood_costs_does_not_grow_with_the_open_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = 0
-    place_of = eviction.Eviction._place
-
-    def counted(self: eviction.Eviction, call: Any) -> tuple[bool, bool, int, str]:
-        nonlocal looks
-        looks += 1
-        return place_of(self, call)
-
-    monkeypatch.setattr(eviction.Eviction, "_place", counted)
+def test_what_a_tenant_s_flood_costs_does_not_grow_with_the_open_calls(looks: Counter[str]) -> None:
     costs = []
     for most in (200, 800):
-        feed, looks = Feed(Limits(max_open_calls=most)), 0
+        feed = Feed(Limits(max_open_calls=most))
+        looks.clear()
         _start(feed, "quiet", "acme", 0)
         for number in range(3 * most):
             _start(feed, f"flood-{number}", "globex", 1 + number)
             feed.close_all()
-        costs.append(looks / (3 * most))
+        costs.append(looks["places"] / (3 * most))
     assert costs[1] < 1.2 * costs[0] < 30
 
 

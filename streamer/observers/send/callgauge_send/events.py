@@ -256,7 +256,7 @@ class _Walk:
 
 
 def _content(value: Any, most: int) -> object:
-    """What is in an object of others: pydantic models and mappings are read as they are; None for everything else."""
+    """Returns the content of an object of others: pydantic models and mappings are read as they are; None for everything else."""
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json", exclude_none=True)

@@ -30,7 +30,7 @@ ROUND_SECONDS: Final = 3 * REQUEST_TIMEOUT_MS / 1000
 """How long the answers to a round may take; what has none is sent again."""
 MAX_SHOWN_CHARS: Final = 400
 _OF_RECORDS: Final = (InvalidTimestampError, MessageSizeTooLargeError, RecordListTooLargeError)
-"""What the broker will say again of the same records. It says so of a whole batch, of which one record may be the cause."""
+"""Refusals that the broker would repeat for the same records. It says so of a whole batch, of which one record may be the cause."""
 _OF_ONE_RECORD: Final = (*_OF_RECORDS, AssertionError, TypeError, ValueError)
 """What the client says of a record before it is in a batch: too large, or a serializer of the options does not take it."""
 _Refused = tuple[Outbox, Record, BaseException]
