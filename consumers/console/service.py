@@ -26,7 +26,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import AddressInUseError, ConnectionBounds, HttpLimit, HttpListener
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from consumers.runtime.process import finish_unless, tune_collection, wall_clock_ms
+from consumers.runtime.process import finish_unless, tune_python, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.scores.live_view import SHOWN_RECORD
 from schemas.topics import SCORES_TOPIC
@@ -172,7 +172,7 @@ class ConsoleRole:
             KafkaUnreachableError: No broker answers.
             TopicsUnfitError: There is no topic `scores`.
         """
-        tune_collection()
+        tune_python()
         await partition_counts(self._kafka, [SCORES_TOPIC])
         await self._listen()
         work = [asyncio.create_task(each) for each in (self._tick(), self._ask_for_alerts())]

@@ -43,7 +43,7 @@ from consumers.console.reading import ConsoleEndsError, TooManyWatchedError, Unk
 from consumers.console.settings import ConsoleSettings
 from consumers.console.streams import Streams, events_of, version_in
 from consumers.console.watched import WatchedCall, past_call
-from consumers.console.workshop import Bounds, BusyError, Workshop
+from consumers.console.workshop import Bounds, BusyError, Pace, Workshop
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import challenge
 from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
@@ -62,16 +62,21 @@ STEP_SECONDS: Final = 0.005
 """How long looking through the running calls goes on before everything else has its turn."""
 MAX_CHOICES: Final = 64
 """Different choices of running calls that open pages show: each is drawn anew again and again, once for all that show the same."""
-DRAWING: Final = Bounds(threads=2, waiting=30, kept_bytes=64 * 2**20)
+DRAWING: Final = Bounds(threads=2, waiting=30, kept_bytes=64 * 2**20, share=0.3, at_once_seconds=4)
 """Pages and answers about one call. One of 900 turns takes a second and has 1 MB; the second thread is for the pages of other calls."""
 LISTING: Final = Bounds(threads=1, waiting=2 * MAX_CHOICES, kept_bytes=16 * 2**20)
 """Pages and answers about all running calls: some 10 ms each, with 10,000 calls 30 ms."""
-SEARCHING: Final = Bounds(threads=2, waiting=10, kept_bytes=2 * 2**20)
+SEARCHING: Final = Bounds(threads=2, waiting=10, kept_bytes=2 * 2**20, share=0.25, at_once_seconds=3)
 """Searches of past calls and comparisons: half a second each with 200,000 calls, and never longer than history allows."""
 LOOKING_UP: Final = Bounds(threads=1, waiting=60)
 """History is asked about a call that runs: a millisecond or two each."""
 LOOKING_FOR: Final = Bounds(threads=1, waiting=20)
 """History is asked about any other call, which it may not have: apart, so that unknown ids delay no call that runs."""
+ANSWERED_BYTES: Final = 32 * 2**20
+"""Bytes a second of all answers together that are no streams, and twice that at once: to copy 1 MB into a socket takes the loop a
+millisecond or two, and who reads the same page again and again gets it from memory."""
+LEAST_ANSWER_BYTES: Final = 2**16
+"""A small answer counts as so many: a request takes the loop half a millisecond or more, whatever it asks for."""
 SEARCH_KEPT_MS: Final = 3_000
 """How long the answer to a search is given to who asks the same."""
 NOWHERE_SECONDS: Final = 5.0
@@ -304,13 +309,14 @@ class ConsoleSite:
         """How often `_now` was made anew."""
         self._looking: asyncio.Task[float] | None = None
         self._common: tuple[object, Mapping[str, Mapping[str, str]]] = (None, {})
-        self._workshops = {
-            "drawings": Workshop("drawing", DRAWING),
-            "lists": Workshop("lists", LISTING),
-            "history": Workshop("searches", SEARCHING),
-            "known": Workshop("known", LOOKING_UP),
-            "unknown": Workshop("unknown", LOOKING_FOR),
+        bounds = {
+            "drawings": DRAWING,
+            "lists": LISTING,
+            "history": SEARCHING,
+            "known": LOOKING_UP,
+            "unknown": LOOKING_FOR,
         }
+        self._workshops = {name: Workshop(name, each, self._waited_for(name)) for name, each in bounds.items()}
         self._nowhere: OrderedDict[str, float] = OrderedDict()
         """Ids that were found nowhere, and until when they are not looked for."""
         self._lists: dict[WantedCalls, tuple[Channel, list[int]]] = {}
@@ -347,7 +353,12 @@ class ConsoleSite:
             Route(f"{api.PREFIX}/fleet", self._api(self._api_fleet)),
             Route(f"{api.PREFIX}/stream", _Asgi(self._require_user, self._live_records)),
         ]
-        return [Mount("/", app=_Secured(Router(routes, redirect_slashes=False), self._instruments))]
+        return [
+            Mount(
+                "/",
+                app=_Secured(Router(routes, redirect_slashes=False), self._instruments, self._waited_for("answers")),
+            )
+        ]
 
     async def close(self, seconds: float) -> None:
         """Ends what is being made, and waits for that no longer than this."""
@@ -437,6 +448,9 @@ class ConsoleSite:
             return await self._workshops[workshop].make(subject, what, version, work)
         except BusyError:
             raise self._busy(workshop, _BUSY[workshop]) from None
+
+    def _waited_for(self, share: str) -> Callable[[float], None]:
+        return lambda seconds: self._instruments.inc("callgauge_console_waited_seconds_total", (share,), seconds)
 
     def _busy(self, reason: str, detail: str) -> "_UnansweredError":
         self._instruments.inc("callgauge_console_refused_total", (reason,))
@@ -664,19 +678,20 @@ class ConsoleSite:
             for name in ("since", "agent", "where", "text")
         }
         asked["since"] = asked["since"] or "24h"
-        remark, has_more = "", False
+        remark = ""
         if asked["text"] and not self._settings.words:  # a search would tell what was said
             asked["text"], remark = "", "Words are hidden: console.words is false. They are not searched."
         sought = {name: self._redactor.redact(value) for name, value in asked.items()}
         log.info("calls_searched", role="console", user=self._access.user_of(request), **sought)
-        found: Sequence[Mapping[str, object]] = ()
+
+        def page() -> bytes:
+            found, has_more = past.find(**asked)
+            return pages.past_page(site, asked, found, remark, has_more=has_more).encode()
+
         try:
-            search = partial(past.find, **asked)
-            what = tuple(asked.values())
-            found, has_more = await self._made("history", what, "search", search, _version_of_search)
+            return _html(await self._made("history", (*asked.values(), remark), "search", page, _version_of_search))
         except OperatorError as error:
-            remark = str(error)
-        return _html(pages.past_page(site, asked, found, remark, has_more=has_more).encode())
+            return _html(pages.past_page(site, asked, (), str(error), has_more=False).encode())
 
     async def _report(self, request: Request) -> Response:
         """The page of a call as one file to keep, which needs no console."""
@@ -704,15 +719,19 @@ class ConsoleSite:
         ids = [each[: api.MAX_ID_CHARS] for each in request.query_params.getlist("id")[:2]]
         for conversation_id in ids:
             self._note(request, conversation_id)
+        site = self._site("./")
+
+        def compared() -> bytes | None:
+            columns = past.compared(ids)
+            return pages.comparison_page(site, columns).encode() if columns else None
+
         try:
-            columns = await self._made(
-                "history", ("compare", *ids), "compare", lambda: past.compared(ids), _version_of_search
-            )
+            made = await self._made("history", ("compare", *ids), "compare", compared, _version_of_search)
         except OperatorError as error:
             raise _UnansweredError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
-        if not columns:
+        if made is None:
             raise _UnansweredError(HTTPStatus.NOT_FOUND, "History has no call with these ids.")
-        return _html(pages.comparison_page(self._site("./"), columns).encode())
+        return _html(made)
 
     def _require_past(self) -> PastCalls:
         if self._past is None:
@@ -1030,9 +1049,11 @@ class _Secured:
     sites have a browser ask: only a link may lead here from there.
     """
 
-    def __init__(self, app: ASGIApp, instruments: Instruments) -> None:
+    def __init__(self, app: ASGIApp, instruments: Instruments, waited: Callable[[float], None]) -> None:
         self._app = app
         self._instruments = instruments
+        self._pace = Pace(ANSWERED_BYTES, 2 * ANSWERED_BYTES)
+        self._waited = waited
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_begun = False
@@ -1040,6 +1061,7 @@ class _Secured:
         async def sent(message: Message) -> None:
             nonlocal has_begun
             if message["type"] == "http.response.start":
+                await self._turn(dict(message["headers"]))
                 has_begun = True
                 message["headers"] = [
                     *message["headers"],
@@ -1058,7 +1080,17 @@ class _Secured:
         except HTTPException as error:
             if has_begun:
                 raise
-            await _problem(request, error)(scope, receive, send)
+            await _problem(request, error)(scope, receive, sent)
+
+    async def _turn(self, headers: Mapping[bytes, bytes]) -> None:
+        """Waits until this answer fits into what all answers may have; a stream, which has no length, has bounds of its own."""
+        if (length := headers.get(b"content-length")) is None:
+            return
+        seconds = self._pace.wait_seconds()
+        self._pace.take(max(LEAST_ANSWER_BYTES, int(length)))
+        if seconds > 0:
+            self._waited(seconds)
+            await asyncio.sleep(seconds)
 
 
 async def _to_now(request: Request) -> Response:

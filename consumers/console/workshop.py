@@ -5,6 +5,8 @@ with them the evaluator, probes and other pages.
 """
 
 import asyncio
+import math
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,11 +29,38 @@ class Bounds(NamedTuple):
         threads: How many threads do it.
         waiting: How many pieces of it may wait for a thread.
         kept_bytes: How much of what was made is kept for those who want the same again; 0 keeps nothing.
+        share: How much of a processor it may take on the average; more than that waits.
+        at_once_seconds: How many seconds of a processor it may take at once after a pause.
     """
 
     threads: int
     waiting: int
     kept_bytes: int = 0
+    share: float = math.inf
+    at_once_seconds: float = 0.0
+
+
+class Pace:
+    """How much may be used: so much a second on the average, and so much at once after a pause.
+
+    It may be overdrawn, because what something takes is known only afterwards; what comes next waits for it.
+    """
+
+    def __init__(self, a_second: float, at_once: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is used yet. An infinite rate never waits."""
+        self._seconds_each = 1 / a_second
+        self._at_once_seconds = at_once / a_second
+        self._clock = clock
+        self._paid_until = -math.inf
+
+    def take(self, amount: float) -> None:
+        """Notes a use."""
+        begin = max(self._paid_until, self._clock() - self._at_once_seconds)
+        self._paid_until = begin + amount * self._seconds_each
+
+    def wait_seconds(self) -> float:
+        """How long the next use has to wait; 0 for not at all."""
+        return max(0.0, self._paid_until - self._clock())
 
 
 class _Piece:
@@ -62,16 +91,19 @@ class _Subject:
 class Workshop:
     """Threads for one kind of work, what waits for them, and what they made lately."""
 
-    def __init__(self, name: str, bounds: Bounds) -> None:
+    def __init__(self, name: str, bounds: Bounds, waited: Callable[[float], None] = lambda _: None) -> None:
         """No thread begins before there is work.
 
         Args:
             name: Of the threads.
             bounds: What the work may take.
+            waited: Is told how many seconds a piece of work waited for its share of the processor.
         """
         self._bounds = bounds
         self._threads = ThreadPoolExecutor(bounds.threads, f"console-{name}")
         self._free = asyncio.Semaphore(bounds.threads)
+        self._pace = Pace(bounds.share, bounds.at_once_seconds)
+        self._waited = waited
         self._subjects: dict[Hashable, _Subject] = {}
         self._pieces: dict[Hashable, _Piece] = {}
         self._open: set[asyncio.Task[Any]] = set()
@@ -147,9 +179,25 @@ class Workshop:
         version: Callable[[], Hashable],
         work: Callable[[], Any],
     ) -> Any:
+        took_seconds = 0.0
+
+        def timed() -> Any:
+            nonlocal took_seconds
+            began = time.thread_time()
+            try:
+                return work()
+            finally:
+                took_seconds = time.thread_time() - began
+
         async with subject.turn, self._free:
+            while (seconds := self._pace.wait_seconds()) > 0:  # the other thread may have gone on meanwhile
+                await asyncio.sleep(seconds)
+                self._waited(seconds)
             piece.version, piece.has_begun = version(), True
-            made = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            try:
+                made = await asyncio.get_running_loop().run_in_executor(self._threads, timed)
+            finally:
+                self._pace.take(took_seconds)
         self._keep(key, _Kept(piece.version, made, size_of(made)))
         return made
 

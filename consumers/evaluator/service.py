@@ -46,7 +46,7 @@ from consumers.runtime.kafka.broker_clock import BrokerClock
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.log_ends import LogEnds
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, Placement, Subscription
-from consumers.runtime.process import END_SECONDS, OperatorError, StuckTaskError, end_tasks, first_of, tune_collection
+from consumers.runtime.process import END_SECONDS, OperatorError, StuckTaskError, end_tasks, first_of, tune_python
 from consumers.runtime.registry import Instruments
 from schemas.goals.goal_set import ChoosesGoals
 from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
@@ -159,7 +159,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             TopicsUnfitError: Topics are missing, or are not as exactly-once scores need them.
             Exception: Taking over, folding or writing failed. The role must end; its successor reads from the commit.
         """
-        tune_collection()
+        tune_python()
         try:
             await first_of(stop.wait(), self._subscription.failure(), self._read())
             self.ready.clear()

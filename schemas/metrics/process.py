@@ -160,6 +160,8 @@ _REFUSED = Label(
     ),
 )
 
+_SHARE = Label("share", "which share was used up", ("drawings", "lists", "history", "known", "unknown", "answers"))
+
 CONSOLE_METRICS: Final[tuple[Metric, ...]] = (
     _CONSOLE.gauge("callgauge_console_pages_open", "pages")(
         "Pages of the console that are open, and readers of its stream."
@@ -170,6 +172,9 @@ CONSOLE_METRICS: Final[tuple[Metric, ...]] = (
     _CONSOLE.counter("callgauge_console_refused_total", "requests", _REFUSED)(
         "Requests that were refused: too many pages or choices are open, too many calls are watched, looked for, drawn or listed, too many "
         "searches wait, the token was wrong, or a page of another site asked."
+    ),
+    _CONSOLE.counter("callgauge_console_waited_seconds_total", "seconds", _SHARE)(
+        "How long answers waited because their kind had used up its share of the processor, or of bytes, all together."
     ),
 )
 """In the order in which they are listed."""

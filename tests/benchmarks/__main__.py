@@ -12,7 +12,7 @@ from pathlib import Path
 from platform import machine
 from typing import Final
 
-from consumers.runtime.process import tune_collection
+from consumers.runtime.process import tune_python
 from tests.benchmarks.console_load import measure_console, measure_console_process
 from tests.benchmarks.engine_cost import measure_engine, measure_memory, measure_recomputing, measure_scaling
 from tests.benchmarks.evaluator_cost import measure_backlog, measure_start
@@ -54,7 +54,7 @@ def main() -> None:
     wanted = arguments.only or ALL
     figures = Figures()
     say(f"callgauge {version('callgauge')}, {interpreter()}, {machine()}; processor time, best of several runs")
-    tune_collection()  # as the evaluator does
+    tune_python()  # as the evaluator does
     for name, measure in IN_PROCESS.items():
         if name in wanted:
             measure(figures)

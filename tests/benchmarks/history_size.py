@@ -25,7 +25,7 @@ from consumers.history.rows import COLUMN_NAMES
 from consumers.history.search import Condition, Question
 from consumers.history.sqlite import WINDOW_BITS, Batch, SqliteHistory, words_of
 from consumers.runtime.private_files import FILE_MODE
-from consumers.runtime.process import tune_collection
+from consumers.runtime.process import tune_python
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact, TurnValues
 from schemas.units import DAY_MS
 from streamer.history.comparison import Period, compared
@@ -147,7 +147,7 @@ def batches(calls: Sequence[Recorded], numbers: range, day_ms: int) -> Iterator[
 
 def write_day(folder: Path, day: int, calls: int, recorded: Sequence[Recorded]) -> None:
     """Writes a day in a folder of its own, and moves its file to the others."""
-    tune_collection()
+    tune_python()
     store = SqliteHistory(folder / f"day-{day}", writes=True, retention_days=3_660)
     number = calls // (COPIES + 1)
     for batch in batches(recorded, range(day * number, (day + 1) * number), (FIRST_DAY + day) * DAY_MS):

@@ -354,6 +354,9 @@ class ReportedCall:
         """`history` has all revisions, in any order; without it nobody knows what a value was before."""
         self.conversation_id = conversation_id
         self.records = tuple(records)
+        self._by_kind: dict[type, list[Any]] = {}
+        for record in self.records:
+            self._by_kind.setdefault(type(record), []).append(record)
         self.heard = heard = heard if self.closed is not None else _going_on(heard)
         self.anchor_id = anchor_id
         self.annotations: Sequence[Annotation] = ()
@@ -367,14 +370,14 @@ class ReportedCall:
 
     def of(self, kind: type[Record]) -> list[Record]:
         """The records of one kind."""
-        return [record for record in self.records if isinstance(record, kind)]
+        return [record for each, records in self._by_kind.items() if issubclass(each, kind) for record in records]
 
     @property
     def labels(self) -> CallLabels:
         """The newest labels of the call."""
         return self.records[-1].labels if self.records else CallLabels()
 
-    @property
+    @cached_property
     def closed(self) -> ClosedFact | None:
         """The `closed` fact; None while the call is open."""
         return next(iter(self.of(ClosedFact)), None)
@@ -428,7 +431,7 @@ class ReportedCall:
     def _rows(self) -> dict[int | None, TurnValues]:
         return {row.turn: row for row in self.rows}
 
-    @property
+    @cached_property
     def whole(self) -> CallValues | None:
         """The measured values of the whole call."""
         return next(iter(self.of(CallValues)), None)

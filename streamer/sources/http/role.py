@@ -12,7 +12,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http import ConnectionBounds, HttpLimit, HttpListener
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.process import OperatorError, first_of, tune_collection, wall_clock_ms
+from consumers.runtime.process import OperatorError, first_of, tune_python, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from streamer.settings.all_settings import IngestSettings
 from streamer.sources.http.elevenlabs import WebhookRoute
@@ -105,7 +105,7 @@ class IngestRole:
             KafkaUnreachableError: No broker answers.
             ProducerBrokenError: Records cannot be written any more.
         """
-        tune_collection()  # a large batch is a hundred thousand objects, and a search among them keeps everybody waiting
+        tune_python()  # a large batch is a hundred thousand objects, and a search among them keeps everybody waiting
         await self._writer.start()
         try:
             await self._listener.start()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -711,6 +712,21 @@ async def test_searches_wait_in_a_room_of_their_own_and_equal_ones_are_made_once
         answers = await asyncio.gather(*different, *equal)
     assert {each.status_code for each in answers} <= {200, 503}
     assert past.asked <= most + 1, "those who ask the same wait for one answer"
+
+
+async def test_who_asks_again_at_once_gets_no_more_than_the_share_of_all_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(site, "ANSWERED_BYTES", 8 * site.LEAST_ANSWER_BYTES)
+    async with serving() as made, made.client() as client:
+        began = time.monotonic()
+        for _ in range(20):
+            assert (await client.get("/login")).status_code == 303
+        assert time.monotonic() - began >= (20 - 1 - 2 * 8) / 8, "16 at once, and 8 a second"
+        async with following(made, "/live/now") as events:
+            await events.until('"parts"')
+    waited = made.registry.get_sample_value("callgauge_console_waited_seconds_total", {"share": "answers"})
+    assert waited is not None
 
 
 async def test_unknown_ids_delay_no_call_that_runs() -> None:

@@ -1,7 +1,10 @@
 """Long work is done beside the loop, once for all who want the same, one piece for each subject at a time, and within its bounds."""
 
 import asyncio
+import itertools
+import math
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -9,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from consumers.console.workshop import MAX_OF_ONE, Bounds, BusyError, Workshop, size_of
+from consumers.console.workshop import MAX_OF_ONE, Bounds, BusyError, Pace, Workshop, size_of
 from tests.support.patience import patient
 
 SECONDS = 20
@@ -165,6 +168,49 @@ async def test_a_closed_workshop_waits_for_nothing_and_takes_nothing() -> None:
         with pytest.raises(asyncio.CancelledError):
             await each
     gate.open()
+
+
+def test_a_pace_allows_so_much_at_once_and_so_much_a_second_on_the_average() -> None:
+    now = 100.0
+    pace = Pace(10, 30, lambda: now)
+    for _ in range(3):
+        assert pace.wait_seconds() == 0
+        pace.take(10)
+    assert pace.wait_seconds() == 0
+    pace.take(25)
+    assert pace.wait_seconds() == pytest.approx(2.5), "it may be overdrawn, and the next one waits for it"
+    now += 2.0
+    assert pace.wait_seconds() == pytest.approx(0.5)
+    now += 1_000.0
+    pace.take(35)
+    assert pace.wait_seconds() == pytest.approx(0.5), "no more is saved than may be used at once"
+
+
+def test_an_infinite_pace_never_waits() -> None:
+    pace = Pace(math.inf, 0, lambda: 5.0)
+    for _ in range(10):
+        pace.take(1e9)
+        assert pace.wait_seconds() == 0
+
+
+async def test_work_beyond_its_share_of_the_processor_waits_and_says_how_long() -> None:
+    waited: list[float] = []
+    began: list[float] = []
+
+    def busy() -> None:
+        began.append(time.monotonic())
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
+
+    made = Workshop("test", Bounds(2, 10, share=0.1), waited.append)
+    try:
+        for number in range(3):
+            await made.make("a", number, object, busy)
+    finally:
+        await made.close(patient(SECONDS))
+    assert [later - earlier >= 0.2 for earlier, later in itertools.pairwise(began)] == [True, True]
+    assert sum(waited) <= began[-1] - began[0]
 
 
 def test_sizes_are_those_of_texts_and_what_holds_them() -> None:

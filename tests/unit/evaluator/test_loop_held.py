@@ -13,7 +13,7 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.evaluator import service
-from consumers.runtime.process import tune_collection
+from consumers.runtime.process import tune_python
 from schemas.closed_sets import InputSource
 from schemas.events.elevenlabs import MAX_ENTRIES
 from tests.support.fakes.evaluator_fakes import NOW_MS, Record, Shell
@@ -104,7 +104,7 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
     made = Shell(monkeypatch)
     monkeypatch.setattr(service, "PartitionEvaluator", PartitionEvaluator)  # the real one
     await made.assigned(0)
-    tune_collection()  # as the role does when it runs
+    tune_python()  # as the role does when it runs
     return made
 
 
