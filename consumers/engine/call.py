@@ -16,7 +16,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.measures.rows import Measures
 from consumers.engine.records import Cause, Revisions
 from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, CallRedactor, Redactor
-from consumers.engine.sources import (
+from consumers.engine.sources.streams import (
     AGENT_EVENTS,
     AUDIO_KINDS,
     STEERING,

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, from_json
 
+from consumers.engine.sources.otlp import Span, spans_in_json
 from schemas.events.elevenlabs import ConversationRecord, RecordedToolCall, RecordedToolResult, RecordEntry
 from schemas.units import MS_PER_SECOND
 from schemas.wire import without_infinity
 from streamer.recordings.files import shown
-from streamer.recordings.spans import Span, spans_in_json
 
 Event = dict[str, Any]
 _ROLES: Final = ("user", "agent")

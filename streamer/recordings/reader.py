@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from consumers.engine.sources.otlp import UnreadableSpansError
 from consumers.runtime.process import OperatorError
 from schemas.goals.goal_set import GoalSet
 from streamer.goals.files import SAMPLE_GOALS, GoalIndex, doubles_in, goal_files_of, read_goal_file
@@ -44,7 +45,6 @@ from streamer.recordings.files import (
     with_metrics,
     without_trial,
 )
-from streamer.recordings.spans import UnreadableSpansError
 from streamer.terminal import say
 
 # Reads recorded calls, one at a time: EVA record directories, files of events or of whole calls, ElevenLabs' records.

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from consumers.engine.limits import Limits
+from consumers.engine.sources.otlp import UnreadableSpansError
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import WebhookKind, WebhookOutcome
 from schemas.events.elevenlabs import RecordEntry
@@ -27,7 +28,6 @@ from schemas.units import to_seconds
 from schemas.wire import MAX_INSTRUCTIONS_CHARS
 from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call, without_spans
 from streamer.recordings.files import shown
-from streamer.recordings.spans import UnreadableSpansError
 from streamer.settings.all_settings import SenderSettings
 from streamer.sources.http.json_parts import value_of
 from streamer.sources.http.receiving import (

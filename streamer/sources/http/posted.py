@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from consumers.engine.admission import admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.sources.frameworks import translated
 from consumers.runtime.http import challenge, given_token
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import IngestOutcome, RefusalReason
@@ -27,7 +28,6 @@ from schemas.events.simulator import STREAMS, Stream, source_of, stream_of, stre
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
-from streamer.sources.http.frameworks import translated
 from streamer.sources.http.json_parts import (
     JsonText,
     OverfullError,

@@ -8,7 +8,7 @@ import pytest
 
 from consumers.engine.call import _HANDLERS, MAX_PRODUCERS, SeenEvents
 from consumers.engine.limits import Limits
-from consumers.engine.sources import FLEETING, STEERING, UNKNOWN, UNREAD
+from consumers.engine.sources.streams import FLEETING, STEERING, UNKNOWN, UNREAD
 from schemas.events.audit import AuditEvent
 from schemas.events.codec import ControlEvent, VerdictEvent
 from schemas.events.elevenlabs import ConversationRecord, TypedAgentEvent

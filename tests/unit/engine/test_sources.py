@@ -11,7 +11,7 @@ from consumers.engine.goals.text_judges import transcript_of
 from consumers.engine.limits import Limits
 from consumers.engine.records import Cause, Revisions
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.sources import AgentEvents, CallEnd
+from consumers.engine.sources.streams import AgentEvents, CallEnd
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.live import LiveCall
 from schemas.closed_sets import Anchor, InputSource

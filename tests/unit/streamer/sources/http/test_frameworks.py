@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
+from consumers.engine.sources.frameworks import translated
 from schemas.closed_sets import Anchor
 from schemas.events.envelope import read_envelope
 from schemas.scores.records import ToolUseFact, TurnValues
 from streamer.event_check import check_events, finding_lines
-from streamer.sources.http.frameworks import translated
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
 from tests.support.fakes.engine_feed import Feed, plain, records_of
 from tests.unit.streamer.sources.http.receiver import Receiver

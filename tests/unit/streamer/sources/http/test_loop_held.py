@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from consumers.engine.sources.otlp import PROTOBUF
 from consumers.runtime.http import ConnectionBounds, HttpListener
-from streamer.recordings.spans import PROTOBUF
 from streamer.settings.all_settings import IngestSettings
 from streamer.sources.http import elevenlabs
 from streamer.sources.http.json_parts import MAX_ELEMENT_BYTES, MAX_ELEMENT_PARTS, MAX_PARTS

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from streamer.recordings.spans import PROTOBUF
+from consumers.engine.sources.otlp import PROTOBUF
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 from tests.unit.streamer.sources.http.test_posted import NOW_MS, started
 from tests.unit.streamer.sources.http.test_traces import field

@@ -21,9 +21,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import Status, StatusCode
 
+from consumers.engine.sources.otlp import PROTOBUF
 from schemas.closed_sets import Anchor
 from schemas.scores.records import CallStartedFact, ToolUseFact, TurnOutcome, TurnValues
-from streamer.recordings.spans import PROTOBUF
 from streamer.sources.http.posted import MAX_BODY_BYTES, UnreadableBodyError
 from streamer.sources.http.traces import posted_spans
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
