@@ -1,9 +1,7 @@
 """A call from its first record to its close: its parts in the order in which they see an event, and its final records."""
 
-import hashlib
-from array import array
 from bisect import insort
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
@@ -16,60 +14,41 @@ from consumers.engine.limits import Limits
 from consumers.engine.measures.rows import Measures
 from consumers.engine.records import Cause, Revisions
 from consumers.engine.redaction.redactor import MAX_CHARS_PER_STEP, CallRedactor, Redactor
-from consumers.engine.sources.streams import (
-    AGENT_EVENTS,
-    AUDIO_KINDS,
-    STEERING,
-    UNKNOWN,
-    UNREAD,
-    AgentEvents,
-    CallEnd,
-    EventHandler,
-    reports_of,
-    rule_of,
+from consumers.engine.sources.elevenlabs import AgentFacts
+from consumers.engine.sources.facts import (
+    AgentError,
+    Corrected,
+    CutOff,
+    Ended,
+    EvaElement,
+    Fallback,
+    Layer,
+    Line,
+    Lost,
+    Note,
+    Recorded,
+    RecordFollows,
+    Said,
+    Speech,
+    Started,
+    Teller,
+    Text,
+    TextBorder,
+    ToolRun,
+    ToolUsed,
+    Unread,
+    Verdict,
 )
+from consumers.engine.sources.findings import Findings
+from consumers.engine.sources.pipecat import NAMELESS
+from consumers.engine.sources.repeats import NUMBERED, Repeats
+from consumers.engine.sources.rules import RULES, UNKNOWN, VERDICT, reports_of
 from consumers.engine.transcripts import CallTranscript, RecordedTranscript, transcript_bytes
-from consumers.engine.turns.bot import MOMENT_BY_KIND, MOMENT_BY_LINE, SpeechMoment
+from consumers.engine.turns.bot import SpeechMoment
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.live import INPUT_RANK, NO_CHANGES, LiveCall
-from consumers.engine.turns.timeline import ElementKind, SilenceKind, ToolUse
+from consumers.engine.turns.timeline import BrokerMoment, ElementKind, SilenceKind
 from schemas.closed_sets import CloseReason, InputSource
-from schemas.events.audit import (
-    AuditAssistant,
-    AuditFallback,
-    AuditLlmCall,
-    AuditToolCall,
-    AuditToolResponse,
-    AuditUser,
-    CallEnded,
-    CallStarted,
-    UserTextUpdated,
-)
-from schemas.events.codec import NAMELESS_TOOL, UnrecognizedEvent, misread_of
-from schemas.events.elevenlabs import AgentEvent, AgentFailed
-from schemas.events.pipecat import (
-    CallNote,
-    EventsDropped,
-    FunctionCallRecord,
-    LlmResponse,
-    MessageRecord,
-    ObserverRecord,
-    PipecatMetric,
-    ProcessorFailed,
-    SpeechEventRecord,
-    TtsText,
-    TurnMarker,
-    UserSpeaking,
-)
-from schemas.events.simulator import (
-    USER_ROLES,
-    AssistantSpeech,
-    AudioEvent,
-    CarriedSimulatorEvent,
-    ConnectionState,
-    UserSpeech,
-)
-from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
 from schemas.wire import MAX_NAME_CHARS
@@ -84,85 +63,79 @@ ENTRIES_OF_ONE_STEP: Final = 200
 Done = TypeVar("Done")
 
 
-# Recognises repeated records: by producer and event id, by the simulator's sequence and bytes, or by an ElevenLabs
-# event id with its words.
-#
-# Never by content alone: callers do say the same thing twice. Ids and bytes are remembered as 8-byte hashes in flat
-# arrays.
-
-MAX_PRODUCERS = 16
-"""Producers of one call whose event ids are remembered; three write a call, and a bot that moves hosts adds one."""
-
-_AGENT = "\0agent"  # the agent's own ids of its events, whichever producer sent them; no producer has this name
+# Decides when a call without further events is over: announced, silent for too long, or too long altogether.
 
 
-class SeenEvents:
-    """The newest `bound` events of one producer in one call.
+class CallEnd:
+    """The end of one call, by the broker times of its records.
 
-    An event with a sequence above all earlier ones is new without a search; others are searched for.
+    Attributes:
+        last_ms: Broker time of the latest record so far.
+        due_ms: Broker time from which the call is over if no record follows.
+        reason: Why it is over then.
     """
 
-    def __init__(self, bound: int) -> None:
-        self._bound = bound
-        self._digests = array("Q")
-        self._highest: int | None = None
+    def __init__(self, first_ms: int, limits: Limits) -> None:
+        self.last_ms = first_ms
+        self._limits = limits
+        self._first_ms = first_ms
+        self._announced: BrokerMoment | None = None
+        self._announced_reason = CloseReason.ENDED
+        self._recorded_ms: int | None = None
+        self._awaits_record = False
+        self._plan()
 
-    def is_repeat(self, identity: bytes, sequence: int | None) -> bool:
-        """Whether this event was seen before; from now on it was.
+    def heard(self, broker_ms: int) -> None:
+        """Notes a record with this broker time."""
+        if broker_ms > self.last_ms:
+            self.last_ms = broker_ms
+            self._plan()
+        elif broker_ms < self._first_ms:
+            self._first_ms = broker_ms
+            self._plan()
 
-        Args:
-            identity: Equal for repeats of one event: its id, or its sequence and bytes.
-            sequence: Its number among the producer's events; None when it has none.
+    def announce(self, at: BrokerMoment, reason: CloseReason) -> bool:
+        """Notes an announced end of the call. Of several the first in the broker's order counts. The end of a session gives the
+        reason, wherever it is in that order: which of two topics was faster says nothing of the call.
+
+        Returns:
+            Whether this is the first so far.
         """
-        digest = int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "big")
-        highest = self._highest
-        is_ahead = sequence is not None and (highest is None or sequence > highest)
-        if not is_ahead and digest in self._digests:
-            return True
-        if is_ahead:
-            self._highest = sequence
-        self._digests.append(digest)
-        if len(self._digests) > self._bound:
-            del self._digests[: self._bound // 2]  # half at once: one deletion for many appends
-        return False
+        if reason is CloseReason.SESSION_ENDED:
+            self._announced_reason = reason
+        is_first = self._announced is None or at < self._announced
+        if is_first:
+            self._announced = at
+        self._plan()
+        return is_first
 
+    def await_record(self) -> None:
+        """Notes that the agent is one of ElevenLabs: its record follows the end of the call."""
+        if not self._awaits_record:
+            self._awaits_record = True
+            self._plan()
 
-class Repeats:
-    """The events that the producers of one call have sent."""
+    def recorded(self, at: BrokerMoment) -> None:
+        """Notes the record of a conversation that is over; of several the first counts."""
+        if self._recorded_ms is None or at.broker_ms < self._recorded_ms:
+            self._recorded_ms = at.broker_ms
+            self._plan()
 
-    def __init__(self, bound: int) -> None:
-        self._bound = bound
-        self._seen: dict[str, SeenEvents] = {}
-
-    def is_repeat(self, arrival: Arrival) -> bool:
-        """Whether the record was seen before: by the id of its envelope, or for the simulator by sequence and bytes."""
-        envelope = arrival.envelope
-        sequence: int | None
-        is_elevenlabs = arrival.source is InputSource.ELEVENLABS
-        if is_elevenlabs and isinstance(arrival.event, AgentEvent) and self._is_repeated_by_agent(arrival):
-            return True
-        if envelope is not None and envelope.id is not None:
-            producer, identity, sequence = envelope.source or "", envelope.id.encode(), envelope.sequence
-        else:
-            sequence = getattr(arrival.event, "sequence", None)
-            # Without a declared field of the model, `sequence` is any value of the producer.
-            if not is_elevenlabs or not isinstance(sequence, int):
-                return False
-            producer, identity = "", b"%d:%s" % (sequence, arrival.value)
-        return self._has_seen(producer, identity, sequence)
-
-    def _is_repeated_by_agent(self, arrival: Arrival) -> bool:
-        """A monitor that reconnects is sent the last events again, and the bridge gives them new ids and times."""
-        identity = arrival.event.identity
-        return identity is not None and self._has_seen(_AGENT, identity, None)
-
-    def _has_seen(self, producer: str, identity: bytes, sequence: int | None) -> bool:
-        seen = self._seen.get(producer)
-        if seen is None:
-            if len(self._seen) >= MAX_PRODUCERS:
-                return False
-            seen = self._seen[producer] = SeenEvents(self._bound)
-        return seen.is_repeat(identity, sequence)
+    def _plan(self) -> None:
+        limits = self._limits
+        due_ms, reason = self.last_ms + limits.idle_ms, CloseReason.IDLE
+        longest_ms = self._first_ms + limits.max_call_duration_ms
+        if longest_ms < due_ms:
+            due_ms, reason = longest_ms, CloseReason.LIMIT_DURATION
+        if self._announced is not None:
+            announced_ms = self._announced.broker_ms + limits.closing_grace_ms
+            if self._recorded_ms is not None:
+                announced_ms = max(announced_ms, self._recorded_ms + limits.closing_grace_ms)
+            elif self._awaits_record:
+                announced_ms = max(announced_ms, self._announced.broker_ms + limits.agent_record_grace_ms)
+            if announced_ms <= due_ms:
+                due_ms, reason = announced_ms, self._announced_reason
+        self.due_ms, self.reason = due_ms, reason
 
 
 # One call: events of every source in, effects out. It owns EVA's history, the live call and the closing.
@@ -206,7 +179,7 @@ class Call:
         self._offsets = self._revisions.offsets
         self.live = LiveCall(self.history, self._revisions, limits)
         self._repeats = Repeats(limits.max_remembered_ids)
-        self._agent = AgentEvents()
+        self._agent = AgentFacts()
         ratings = Ratings()
         self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._revisions, ratings)
         self._measures = Measures(self._revisions, limits, ratings)
@@ -231,16 +204,16 @@ class Call:
     def _fold(self, arrival: Arrival, out: list[Effect]) -> str:
         self.redactor.left_chars = MAX_CHARS_PER_STEP
         source, event, broker_ms = arrival.source, arrival.event, arrival.broker_time_ms
-        rule = _RULES.get(type(event), _UNREAD)
+        rule = RULES.get(type(event)) or UNKNOWN[source]
         offsets = self._offsets
         if source not in offsets:
             self.first_offsets[source] = arrival.offset
         offsets[source] = arrival.offset
-        if rule is not _VERDICT:  # a verdict is no event of the call
+        if rule is not VERDICT:  # a verdict is no event of the call
             self.end.heard(broker_ms)
-        if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats_another(arrival):
+        if (arrival.envelope is not None or source in NUMBERED) and self._repeats_another(arrival):
             return "repeated"
-        self.events += rule is not _VERDICT
+        self.events += rule is not VERDICT
         live, limits = self.live, self._limits
         outcome = rule.outcome
         timestamp = event.timestamp
@@ -250,10 +223,8 @@ class Call:
             if rule.is_of_a_stream and live.note_time(source, time_ms):
                 outcome = "late" if outcome == "folded" else outcome
                 out.append(Count("callgauge_late_events_total", (source.value,)))
-            if rule.handler is not None:
-                rule.handler(self, event, time_ms, out)
-            elif rule is _UNRECOGNIZED:
-                self._on_unrecognized(source, time_ms)
+            for fact in rule.facts(event):
+                _READERS[type(fact)](self, fact, time_ms, out)
             if self.is_closing:
                 return outcome
             changes = NO_CHANGES
@@ -375,7 +346,7 @@ class Call:
         )
         out += self._measures.closing_counts()
         if self.live.nameless_tools:
-            out.append(NotUnderstood(InputSource.PIPECAT, self.conversation_id, NAMELESS_TOOL))
+            self._unread(NAMELESS, 0, out)
         ended_reason = None if self.ended_reason is None else self.redactor.redact(self.ended_reason)[:MAX_NAME_CHARS]
         closed = self._revisions.make(
             ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), cause, reason=reason,
@@ -429,150 +400,130 @@ class Call:
         if self.end.announce(at, reason):
             self.live.dead_air.note(SilenceKind.LINE_DOWN, 0, at)
 
-    # One handler for each type of event, by the table below. EVA's history comes first: the live call reads its machine.
+    # One reader for each type of fact, by the table below. EVA's history comes first: the live call reads its machine.
 
-    def _on_audio(self, event: AudioEvent, time_ms: int, _out: list[Effect]) -> None:
-        is_user, is_start = event.user in USER_ROLES, event.event_type == "audio_start"
-        self.history.simulator(AUDIO_KINDS[is_user, is_start], time_ms, event.audio_timestamp)
-        self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
+    def _speech(self, heard: Speech, time_ms: int, _out: list[Effect]) -> None:
+        if heard.layer is Layer.LINE:
+            self.history.simulator(_ELEMENTS[heard.is_user, heard.is_start], time_ms, heard.at_s)
+            self.live.audio(is_user=heard.is_user, is_start=heard.is_start, at_s=heard.at_s)
+        else:
+            self.live.moment(_MOMENTS[heard[:3]], heard.at_s, heard.started_s)
 
-    def _on_tts_text(self, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
-        self.history.text_stream.speech(event.timestamp, event.data.frame)
+    def _text(self, text: Text, _time_ms: int, _out: list[Effect]) -> None:
+        if text.is_written:
+            self.history.text_stream.response(text.stamp_ms, text.text)
+        else:
+            self.history.text_stream.speech(text.stamp_ms, text.text)
         if self.live.bot is not None:
-            self.live.bot_text(event.timestamp, event.data.frame)
+            self.live.bot_text(text.stamp_ms, text.text, is_reply=text.is_written)
 
-    def _on_llm_response(self, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
-        self.history.text_stream.response(event.timestamp, event.data.frame)
-        self.live.bot_text(event.timestamp, event.data.frame, is_reply=True)
-
-    def _on_marker(self, event: TurnMarker, _time_ms: int, _out: list[Effect]) -> None:
-        self.history.text_stream.marker(event.type, event.timestamp)
+    def _text_border(self, border: TextBorder, _time_ms: int, _out: list[Effect]) -> None:
+        self.history.text_stream.marker(border.name, border.stamp_ms)
         if self.live.bot is not None:
             self.live.bot.marked()
 
-    def _on_user_speaking(self, event: UserSpeaking, _time_ms: int, _out: list[Effect]) -> None:
-        self.live.moment(MOMENT_BY_LINE[event.type], event.timestamp / 1000)
+    def _said(self, said: Said, time_ms: int, _out: list[Effect]) -> None:
+        if said.teller is Teller.BOT:
+            self.live.message(said)
+            self.kept_bytes += len(said.text)
+        elif said.teller is not Teller.LOG:
+            self._agent.fold(said, self.live)
+        elif said.is_user:
+            self.live.user_text(time_ms, self.history.audit_user(time_ms, said.text, said.id))
+        else:
+            self.live.assistant_text(time_ms, self.history.audit(ElementKind.AUDIT_ASSISTANT, time_ms, said.text))
 
-    def _on_speech_event(self, event: SpeechEventRecord, _time_ms: int, _out: list[Effect]) -> None:
-        moment = MOMENT_BY_KIND.get(event.data.kind)
-        if moment is not None:
-            self.live.moment(moment, event.data.timestamp, event.data.started_at)
-        elif event.data.cause is not None:
-            self._measures.notes.interrupted(event.data.cause, event.data.timestamp)
+    def _corrected(self, said: Corrected, _time_ms: int, _out: list[Effect]) -> None:
+        if said.teller is Teller.LOG:
+            self.history.update_user_text(said.text, said.id)
+        else:
+            self._agent.fold(said, self.live)
 
-    def _on_message(self, event: MessageRecord, time_ms: int, _out: list[Effect]) -> None:
-        text = event.data.content
-        if text is not None:
-            self.live.message(time_ms, text, event.data, is_user=event.type == "user_message")
-            self.kept_bytes += len(text)
+    def _cut_off(self, cut: CutOff, _time_ms: int, _out: list[Effect]) -> None:
+        self._agent.fold(cut, self.live)
 
-    def _on_function_call(self, event: FunctionCallRecord, time_ms: int, out: list[Effect]) -> None:
-        if event.data.tool_call_id is None and (misread := misread_of(event)) is not None:
-            out.append(NotUnderstood(InputSource.PIPECAT, self.conversation_id, misread))
-        self.live.function_call(event.data, time_ms)
-        self._measures.stages.observe(InputSource.PIPECAT, event, time_ms)
+    def _tool_used(self, tool: ToolUsed, time_ms: int, _out: list[Effect]) -> None:
+        kind, moment = _OF_TOOLS[tool.is_response]
+        self.history.audit(kind, time_ms, tool.use)
+        self.live.tool_used(moment, tool.use, time_ms)
 
-    def _on_measurement(self, event: ObserverRecord | PipecatMetric, time_ms: int, _out: list[Effect]) -> None:
-        self._measures.stages.observe(InputSource.PIPECAT, event, time_ms)
+    def _tool_run(self, run: ToolRun, _time_ms: int, _out: list[Effect]) -> None:
+        if run.teller is Teller.BOT:
+            self.live.function_call(run)
+        else:
+            self._agent.fold(run, self.live)
 
-    def _on_note(self, event: CallNote, time_ms: int, _out: list[Effect]) -> None:
-        self._measures.notes.told(event, time_ms)
-
-    def _on_dropped(self, event: EventsDropped, _time_ms: int, out: list[Effect]) -> None:
-        dropped = event.dropped()
-        out += [Count("callgauge_source_events_dropped_total", (what.value,), count) for what, count in dropped]
-
-    def _on_processor_failed(self, event: ProcessorFailed, time_ms: int, out: list[Effect]) -> None:
-        out.append(Count("callgauge_agent_errors_total", (InputSource.PIPECAT.value,)))
-        self.live.agent_failed(time_ms, event.component, out)
-
-    def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
-        self.history.simulator(ElementKind.USER_SPEECH, time_ms, event.data.text)
-
-    def _on_assistant_speech(self, event: AssistantSpeech, time_ms: int, _out: list[Effect]) -> None:
-        self.history.simulator(ElementKind.ASSISTANT_SPEECH, time_ms, event.data.text)
-
-    def _on_connection(self, event: ConnectionState, time_ms: int, _out: list[Effect]) -> None:
-        has_ended = event.data.state == "session_ended"
-        self.history.simulator(ElementKind.SESSION_ENDED if has_ended else None, time_ms, None)
-        self.history.line_state(event.data.details)
-        if has_ended:
-            self._plan_close(CloseReason.SESSION_ENDED)
-
-    def _on_carried(self, _event: CarriedSimulatorEvent, time_ms: int, _out: list[Effect]) -> None:
-        self.history.simulator(None, time_ms, None)
-
-    def _on_audit_user(self, event: AuditUser, time_ms: int, _out: list[Effect]) -> None:
-        self.live.user_text(time_ms, self.history.audit_user(time_ms, event.value, event.turn_id))
-
-    def _on_audit_assistant(self, event: AuditAssistant, time_ms: int, _out: list[Effect]) -> None:
-        self.live.assistant_text(time_ms, self.history.audit(ElementKind.AUDIT_ASSISTANT, time_ms, event.value))
-
-    def _on_fallback(self, _event: AuditFallback, time_ms: int, _out: list[Effect]) -> None:
+    def _fallback(self, _fact: Fallback, time_ms: int, _out: list[Effect]) -> None:
         self.history.audit(ElementKind.FALLBACK, time_ms, None)
         if self.live.bot is not None:
             self.live.bot.fell_back(time_ms)
 
-    def _on_llm_call(self, event: AuditLlmCall, time_ms: int, _out: list[Effect]) -> None:
-        self.history.audit(None, time_ms, None)
-        self._measures.stages.observe(InputSource.AUDIT, event, time_ms)
+    def _element(self, element: EvaElement, time_ms: int, _out: list[Effect]) -> None:
+        if element.is_audit:
+            self.history.audit(element.kind, time_ms, element.text)
+        else:
+            self.history.simulator(element.kind, time_ms, element.text)
 
-    def _on_tool_call(self, event: AuditToolCall, time_ms: int, _out: list[Effect]) -> None:
-        use = ToolUse(event.value.tool, event.value.parameters)
-        self.history.audit(ElementKind.TOOL_CALL, time_ms, use)
-        self.live.tool_used(SpeechMoment.TOOL_CALL, use, time_ms)
+    def _line(self, line: Line, time_ms: int, _out: list[Effect]) -> None:
+        self.history.simulator(ElementKind.SESSION_ENDED if line.has_ended else None, time_ms, None)
+        self.history.line_state(line.details)
+        if line.has_ended:
+            self._plan_close(CloseReason.SESSION_ENDED)
 
-    def _on_tool_response(self, event: AuditToolResponse, time_ms: int, _out: list[Effect]) -> None:
-        use = ToolUse(event.value.tool, event.value.response)
-        self.history.audit(ElementKind.TOOL_RESPONSE, time_ms, use)
-        self.live.tool_used(SpeechMoment.TOOL_RESPONSE, use, time_ms)
+    def _findings(self, findings: Findings, _time_ms: int, _out: list[Effect]) -> None:
+        self._measures.stages.observe(findings)
 
-    def _on_agent_event(self, event: Any, time_ms: int, out: list[Effect]) -> None:
-        # An error out of the past was counted when it happened, or before anybody watched.
-        if isinstance(event, AgentFailed) and event.is_time_exact:
-            out.append(Count("callgauge_agent_errors_total", (InputSource.ELEVENLABS.value,)))
-            self.live.agent_failed(time_ms, None, out)
-        if self._agent.fold(event, time_ms, self.live, self.end):
+    def _note(self, note: Note, _time_ms: int, _out: list[Effect]) -> None:
+        self._measures.notes.add(note)
+
+    def _error(self, error: AgentError, time_ms: int, out: list[Effect]) -> None:
+        out.append(Count("callgauge_agent_errors_total", (error.source.value,)))
+        self.live.agent_failed(time_ms, error.component, out)
+
+    def _lost(self, lost: Lost, _time_ms: int, out: list[Effect]) -> None:
+        out.append(Count("callgauge_source_events_dropped_total", (lost.what.value,), lost.count))
+
+    def _unread(self, unread: Unread, _time_ms: int, out: list[Effect]) -> None:
+        out.append(NotUnderstood(unread.source, self.conversation_id, unread.misread))
+
+    def _record_follows(self, _fact: RecordFollows, _time_ms: int, _out: list[Effect]) -> None:
+        self.end.await_record()
+
+    def _recorded(self, record: Recorded, _time_ms: int, _out: list[Effect]) -> None:
+        self.live.records.fold(record)
+        if record.is_final:
+            self.end.recorded(self.live.broker_moment)
             self._plan_close(CloseReason.ENDED)
 
-    def _on_unrecognized(self, source: InputSource, time_ms: int) -> None:
-        if source is InputSource.AUDIT:
-            self.history.audit(None, time_ms, None)
-        elif source is InputSource.ELEVENLABS:
-            self.history.simulator(None, time_ms, None)
-
-    def _on_call_started(self, event: CallStarted, time_ms: int, out: list[Effect]) -> None:
+    def _started(self, started: Started, time_ms: int, out: list[Effect]) -> None:
         known = self._revisions.labels
         self.live.began(time_ms)
-        if event.is_told_later:
+        if started.is_told_later:
             self.live.without_dead_air()
-        self._measures.eva.supplied.started(event)
-        if event.pipeline_type is not None:
-            self.history.set_pipeline_type(event.pipeline_type)
+        self._measures.eva.supplied.started(started)
+        if started.pipeline_type is not None:
+            self.history.set_pipeline_type(started.pipeline_type)
             self.live.pipeline_type_set()
         labels = CallLabels(
-            agent=event.agent or known.agent,
-            tenant=event.tenant or known.tenant,
-            environment=event.environment or known.environment,
+            agent=started.agent or known.agent,
+            tenant=started.tenant or known.tenant,
+            environment=started.environment or known.environment,
             pipeline_type=self.history.pipeline_type,
         )
-        self.live.set_labels(labels, event.version, event.traceparent, self.end.last_ms, out)
-        self._judged.started(event, labels.agent, self.live, self.end.last_ms, out)
+        self.live.set_labels(labels, started.version, started.traceparent, self.end.last_ms, out)
+        self._judged.started(started, labels.agent, self.live, self.end.last_ms, out)
 
-    def _on_call_ended(self, event: CallEnded, time_ms: int, _out: list[Effect]) -> None:
+    def _ended(self, ended: Ended, time_ms: int, _out: list[Effect]) -> None:
         self.live.announced_end_ms = max(self.live.announced_end_ms, time_ms)
-        self.ended_reason = self.ended_reason if event.reason is None else event.reason
-        self._measures.eva.supplied.ended(event)
+        self.ended_reason = self.ended_reason if ended.reason is None else ended.reason
+        self._measures.eva.supplied.ended(ended)
         self._plan_close(CloseReason.ENDED)
 
-    def _on_verdict(self, event: JudgeVerdict, _time_ms: int, out: list[Effect]) -> None:
+    def _verdict(self, verdict: Verdict, _time_ms: int, out: list[Effect]) -> None:
         broker_ms = self.live.broker_ms
-        self._judged.fold(event, self.live, broker_ms, out)
+        self._judged.fold(verdict, self.live, broker_ms, out)
         if self.is_over and not self._judged.awaits_verdicts:
             self.close(self.end.reason, broker_ms)
-
-    def _on_user_text_updated(self, event: UserTextUpdated, _time_ms: int, _out: list[Effect]) -> None:
-        self.history.update_user_text(event.text, event.turn_id)
 
 
 def _in_steps(work: Generator[None, None, Done], *, takes_several: bool) -> Generator[bool, None, Done]:
@@ -586,39 +537,44 @@ def _in_steps(work: Generator[None, None, Done], *, takes_several: bool) -> Gene
             yield False
 
 
-_HANDLERS: Final[dict[type, EventHandler]] = {
-    AudioEvent: Call._on_audio,
-    UserSpeech: Call._on_user_speech,
-    AssistantSpeech: Call._on_assistant_speech,
-    ConnectionState: Call._on_connection,
-    CarriedSimulatorEvent: Call._on_carried,
-    AuditUser: Call._on_audit_user,
-    AuditAssistant: Call._on_audit_assistant,
-    AuditFallback: Call._on_fallback,
-    AuditLlmCall: Call._on_llm_call,
-    AuditToolCall: Call._on_tool_call,
-    AuditToolResponse: Call._on_tool_response,
-    CallStarted: Call._on_call_started,
-    CallEnded: Call._on_call_ended,
-    UserTextUpdated: Call._on_user_text_updated,
-    JudgeVerdict: Call._on_verdict,
-    TtsText: Call._on_tts_text,
-    LlmResponse: Call._on_llm_response,
-    TurnMarker: Call._on_marker,
-    UserSpeaking: Call._on_user_speaking,
-    SpeechEventRecord: Call._on_speech_event,
-    MessageRecord: Call._on_message,
-    FunctionCallRecord: Call._on_function_call,
-    ObserverRecord: Call._on_measurement,
-    PipecatMetric: Call._on_measurement,
-    EventsDropped: Call._on_dropped,
-    CallNote: Call._on_note,
-    ProcessorFailed: Call._on_processor_failed,
-    **dict.fromkeys(AGENT_EVENTS, Call._on_agent_event),
+_ELEMENTS: Final = {
+    (True, True): ElementKind.USER_AUDIO_START, (True, False): ElementKind.USER_AUDIO_END,
+    (False, True): ElementKind.ASSISTANT_AUDIO_START, (False, False): ElementKind.ASSISTANT_AUDIO_END,
+}  # fmt: skip
+"""EVA's element of sound on the line, by (whether the user's, whether a start)."""
+_MOMENTS: Final = {
+    (Layer.SOUND, True, True): SpeechMoment.VAD_STARTED, (Layer.SOUND, True, False): SpeechMoment.VAD_STOPPED,
+    (Layer.RULING, True, True): SpeechMoment.TURN_STARTED, (Layer.RULING, True, False): SpeechMoment.TURN_RELEASED,
+    (Layer.SOUND, False, True): SpeechMoment.BOT_STARTED, (Layer.SOUND, False, False): SpeechMoment.BOT_STOPPED,
+}  # fmt: skip
+"""The bot's moment of speech, by (layer, whether the user's, whether a start)."""
+_OF_TOOLS: Final = (
+    (ElementKind.TOOL_CALL, SpeechMoment.TOOL_CALL),
+    (ElementKind.TOOL_RESPONSE, SpeechMoment.TOOL_RESPONSE),
+)
+"""Element and moment of a tool of the audit log: of its call, then of its answer."""
+
+_READERS: Final[Mapping[type, Callable[[Call, Any, int, list[Effect]], None]]] = {
+    Started: Call._started,
+    Ended: Call._ended,
+    Line: Call._line,
+    Speech: Call._speech,
+    Text: Call._text,
+    TextBorder: Call._text_border,
+    Said: Call._said,
+    Corrected: Call._corrected,
+    CutOff: Call._cut_off,
+    ToolUsed: Call._tool_used,
+    ToolRun: Call._tool_run,
+    Fallback: Call._fallback,
+    EvaElement: Call._element,
+    Findings: Call._findings,
+    Note: Call._note,
+    AgentError: Call._error,
+    Lost: Call._lost,
+    Unread: Call._unread,
+    RecordFollows: Call._record_follows,
+    Recorded: Call._recorded,
+    Verdict: Call._verdict,
 }
-
-
-_RULES: Final = {kind: rule_of(kind, _HANDLERS.get(kind)) for kind in (*_HANDLERS, *STEERING, *UNKNOWN, *UNREAD)}
-_UNREAD: Final = rule_of(object, None)
-_VERDICT: Final = _RULES[JudgeVerdict]
-_UNRECOGNIZED: Final = _RULES[UnrecognizedEvent]
+"""A table, because a `match` over as many types costs more than most facts do."""

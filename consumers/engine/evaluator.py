@@ -14,8 +14,8 @@ from consumers.engine.effects import Count, Effect, OpenCall
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.sources.audit import start_of
 from schemas.closed_sets import ClockSkew, CloseReason, InputSource, PipelineType
-from schemas.events.audit import CallStarted
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 
@@ -522,8 +522,7 @@ def folded(
         ended_reason: Why the call ended, unless a `call_ended` among the events has a reason.
         limits: Bounds; by default none that a recording can reach.
     """
-    started = CallStarted(type="call_started", timestamp=0, pipeline_type=PipelineType(pipeline_type))
-    first = Arrival(InputSource.JUDGE, 0, 0, "", started, b"", None)
+    first = Arrival(InputSource.JUDGE, 0, 0, "", start_of(PipelineType(pipeline_type)), b"", None)
     call = Call(first, limits, "offline")
     call.history.set_pipeline_type(PipelineType(pipeline_type))
     effects: list[Effect] = []

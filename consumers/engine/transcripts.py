@@ -10,13 +10,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 from pydantic_core import from_json, to_json
 
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
+from consumers.engine.sources.elevenlabs import usage_in
+from consumers.engine.sources.facts import RecordedToolCall, RecordedToolResult, RecordEntry
 from consumers.engine.turns.bot import TokenUsage, TurnMetrics
 from consumers.engine.turns.heard import HeardSide, HeardTurn, Purpose, answers_of, cut_off_turns
 from consumers.engine.turns.live import LiveCall
-from consumers.engine.turns.reported import usage_in
 from consumers.engine.turns.timeline import PairedUse
 from schemas.closed_sets import ToolOutcome
-from schemas.events.elevenlabs import RecordedToolCall, RecordedToolResult, RecordEntry
 from schemas.transcript import (
     TRANSCRIPT,
     AgentMetadata,

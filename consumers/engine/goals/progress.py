@@ -23,9 +23,9 @@ from consumers.engine.goals.text_judges import JudgedTurns, Ratings, TextJudges,
 from consumers.engine.goals.tool_correctness import Difference, ToolCorrectness, ToolQuestion
 from consumers.engine.limits import GoalRules
 from consumers.engine.records import Cause, ExpectedToolValues, GoalValues, Revisions, Value, result_of
+from consumers.engine.sources.facts import Started
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from schemas.closed_sets import UnscoredReason
-from schemas.events.audit import CallStarted
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Votes
 from schemas.scores.records import (
@@ -536,7 +536,7 @@ class JudgedScores:
         """Whether a question is open."""
         return any(part.awaits_verdicts for part in self._parts)
 
-    def started(self, event: CallStarted, agent: str, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+    def started(self, event: Started, agent: str, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
         """Folds a `call_started`: the first one with a goal set decides the set of the call.
 
         Args:

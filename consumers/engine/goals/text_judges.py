@@ -11,11 +11,11 @@ from consumers.engine.goals.questions import Answer, AskingBudget, OpenQuestions
 from consumers.engine.limits import GoalRules
 from consumers.engine.records import Revisions, hash_of
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
+from consumers.engine.sources.facts import Started
 from consumers.engine.turns.heard import HeardTurn, Purpose
 from consumers.engine.turns.live import LiveCall, LiveChanges
 from consumers.engine.turns.timeline import PairedUse, outcome_of
 from schemas.closed_sets import CALL_JUDGES, TURN_JUDGES, JudgeKind, PipelineType, ToolOutcome, UnscoredReason
-from schemas.events.audit import CallStarted
 from schemas.judging import PROMPT_VERSIONS, AgentBrief, JudgeRequest, JudgeVerdict, NotRateable, Rated, TranscriptItem
 from schemas.scores.records import NotApplicable, Result, Scored, Unscored
 from schemas.units import MS_PER_SECOND
@@ -287,7 +287,7 @@ class TextJudges:
         """Sets the agent whose budget pays for the judges' work."""
         self._agent = agent
 
-    def started(self, event: CallStarted) -> None:
+    def started(self, event: Started) -> None:
         """Keeps the role, instructions, tools and date of the agent, redacted. A field that the event omits stays unchanged."""
         tools = event.tools and _dumped([tool.model_dump(exclude_none=True) for tool in event.tools])
         told = {

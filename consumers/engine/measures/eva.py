@@ -42,11 +42,11 @@ from consumers.engine.measures.eva_tools import (
 )
 from consumers.engine.measures.words import stt_wer
 from consumers.engine.records import MetricResult, failed, scored, skipped
+from consumers.engine.sources.facts import AgentTool, Ended, Started
 from consumers.engine.turns.eva import CallerLine, EvaHistory
 from consumers.engine.turns.heard import HeardTurns
 from consumers.engine.turns.live import LiveCall
 from schemas.closed_sets import Anchor, JudgeKind, UnscoredReason
-from schemas.events.audit import AgentTool, CallEnded, CallStarted
 from schemas.judging import Rated
 from schemas.metric_context import MetricContext
 from schemas.scores.records import EvaMetricName, NotApplicable, Result, Scored, Unscored
@@ -322,13 +322,13 @@ class SuppliedFacts:
         self.final_state_hash: str | None = None
         self.latencies_ms: Sequence[float] = ()
 
-    def started(self, event: CallStarted) -> None:
-        """Folds a `call_started` event."""
+    def started(self, event: Started) -> None:
+        """Folds what is known of the agent."""
         self.tools = self.tools if event.tools is None else event.tools
         self.expected_state = self.expected_state if event.expected_state is None else event.expected_state
 
-    def ended(self, event: CallEnded) -> None:
-        """Folds a `call_ended` event."""
+    def ended(self, event: Ended) -> None:
+        """Folds the end of the call."""
         if event.final_state is not None:
             self.final_state, self.final_state_hash = event.final_state, event.final_state_hash
         if event.response_latencies_ms is not None:

@@ -9,8 +9,8 @@ from typing import Any, Final
 from consumers.engine.goals.checks import is_same
 from consumers.engine.measures.eva_timing import SCORE_DIGITS
 from consumers.engine.records import MetricResult, scored, skipped
+from consumers.engine.sources.facts import AgentTool
 from consumers.engine.turns.timeline import ElementKind
-from schemas.events.audit import AgentTool
 from schemas.goals.patterns import MAX_SEARCHED_CHARS, PatternError, worst_steps
 from schemas.metric_context import MetricContext
 

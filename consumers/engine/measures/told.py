@@ -6,15 +6,13 @@ from math import fsum, inf
 from typing import Any, Final, NamedTuple
 
 from consumers.engine.limits import MILLION, SECONDS_IN_MINUTE, Price
-from consumers.engine.measures.stages import Used
+from consumers.engine.sources.facts import Note, Used
 from consumers.engine.turns.bot import PRICE_DIGITS, TokenUsage
 from consumers.engine.turns.heard import HeardTurn
-from schemas.closed_sets import InterruptionCause, UnscoredReason
-from schemas.events.pipecat import CallNote
+from schemas.closed_sets import UnscoredReason
 from schemas.scores.latency_stages import ServiceKind
 from schemas.scores.records import Result, Scored, Unscored
 from schemas.units import MS_PER_SECOND
-from schemas.wire import MAX_NAME_CHARS
 
 SECOND_DIGITS: Final = 3
 """Decimals of seconds of sound."""
@@ -125,14 +123,6 @@ MAX_NOTES: Final = 100
 """Notes of one call, the earliest ones. A call has some; more is a loop."""
 
 
-class Note(NamedTuple):
-    """A note: when, what, and its particulars by their names in `FrameworkNote`."""
-
-    at_ms: int
-    what: str
-    more: tuple[tuple[str, str | bool], ...]
-
-
 class Notes:
     """The notes of one call. Which are kept does not depend on the order in which they arrive."""
 
@@ -140,23 +130,14 @@ class Notes:
         self.is_full = False
         self._notes: list[Note] = []
 
-    def told(self, event: CallNote, time_ms: int) -> None:
-        """Notes a handoff, or an interruption that was none."""
-        data: Mapping[str, Any] = event.data if isinstance(event.data, Mapping) else {}
-        if event.type == "agent_handoff":
-            agents = {"from_agent": data.get("old_agent"), "to_agent": data.get("new_agent")}
-            more = {name: agent[:MAX_NAME_CHARS] for name, agent in agents.items() if isinstance(agent, str)}
-            self._add(Note(time_ms, "handoff", tuple(more.items())))
-        else:
-            resumed = data.get("resumed")
-            self._add(
-                Note(time_ms, "false_interruption", (("is_resumed", resumed),) if isinstance(resumed, bool) else ())
-            )
-
-    def interrupted(self, cause: str, at_s: float) -> None:
-        """Notes why an answer was cut off."""
-        known = cause if cause in _CAUSES else InterruptionCause.UNKNOWN.value
-        self._add(Note(int(at_s * MS_PER_SECOND), "interruption", (("cause", known),)))
+    def add(self, note: Note) -> None:
+        """Keeps a note, unless it came before."""
+        if note in self._notes:
+            return
+        insort(self._notes, note)
+        if len(self._notes) > MAX_NOTES:
+            self.is_full = True
+            self._notes.pop()
 
     def fields(self, turns: Iterable[HeardTurn]) -> list[dict[str, Any]]:
         """The fields of each `FrameworkNote`; the turns of the call say in which one it was."""
@@ -167,17 +148,6 @@ class Notes:
             {"what": note.what, "at_ms": note.at_ms, "turn": _turn_at(begun, note.at_ms), **dict(note.more)}
             for note in self._notes
         ]
-
-    def _add(self, note: Note) -> None:
-        if note in self._notes:
-            return
-        insort(self._notes, note)
-        if len(self._notes) > MAX_NOTES:
-            self.is_full = True
-            self._notes.pop()
-
-
-_CAUSES: Final = frozenset(InterruptionCause)
 
 
 def _turn_at(begun: Sequence[tuple[float, float]], at_ms: int) -> int | None:

@@ -606,22 +606,6 @@ _RULES = tuple(getattr(BotTurnMachine, f"_{kind.name.lower()}") for kind in Spee
 # The bot's own view of who speaks, as a timeline: speech moments of pipecat's stream, tools and transcripts of the
 # audit log, events of an ElevenLabs agent.
 
-MOMENT_BY_KIND = {
-    "user_speech_started": SpeechMoment.VAD_STARTED,
-    "user_speech_stopped": SpeechMoment.VAD_STOPPED,
-    "user_turn_started": SpeechMoment.TURN_STARTED,
-    "user_turn_stopped": SpeechMoment.TURN_RELEASED,
-    "bot_speech_started": SpeechMoment.BOT_STARTED,
-    "bot_speech_stopped": SpeechMoment.BOT_STOPPED,
-}
-"""Moments by pipecat's `SpeechEvent` kinds; its `interruption` adds nothing to the starts."""
-
-MOMENT_BY_LINE = {
-    "user_started_speaking": SpeechMoment.TURN_STARTED,
-    "user_stopped_speaking": SpeechMoment.TURN_RELEASED,
-}
-"""EVA's lines for the turn decision."""
-
 _START_OF = {
     SpeechMoment.VAD_STOPPED: SpeechMoment.VAD_STARTED,
     SpeechMoment.TURN_RELEASED: SpeechMoment.TURN_STARTED,

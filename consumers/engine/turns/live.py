@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from consumers.engine.effects import Effect, PublishScore
 from consumers.engine.limits import Limits
 from consumers.engine.records import Cause, LabelHistory, Revisions
+from consumers.engine.sources.facts import Said, ToolRun, ToolState
 from consumers.engine.turns.bot import BotHistory, BotTurn, BotTurnMachine, SpeechMoment, Words
 from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
 from consumers.engine.turns.eva import EvaHistory, EvaTurnMachine
@@ -35,7 +36,6 @@ from consumers.engine.turns.timeline import (
     voice_to_voice_ms,
 )
 from schemas.closed_sets import InputSource, PipelineType, ToolOutcome
-from schemas.events.pipecat import FunctionCall, Message, message_began_ms
 from schemas.scores.latency_stages import ServiceKind
 from schemas.scores.records import (
     WITHDRAWN,
@@ -263,10 +263,10 @@ class FunctionCalls:
     """
 
     def __init__(self) -> None:
-        self._tools = ReportedTools(InputSource.PIPECAT)
+        self._tools = ReportedTools()
         self._heard: set[tuple[str, bool]] = set()
         self._names: dict[str, str] = {}
-        self._nameless: dict[str, list[tuple[FunctionCall, int]]] = {}
+        self._nameless: dict[str, list[ToolRun]] = {}
         self._gave_way_at: BrokerMoment | None = None
 
     @property
@@ -274,39 +274,30 @@ class FunctionCalls:
         """Tools of which no event has the name; they are in no score."""
         return len(self._nameless)
 
-    def fold(
-        self, call: FunctionCall, logged_ms: int, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
-    ) -> None:
-        """Folds one event of a function call. One event of several needs to have the name. `bot` is None where a simulated caller hears
-        the call.
-        """
-        call_id, is_over = call.tool_call_id, call.is_over
-        if call_id is None or not (is_over or call.is_in_progress):
+    def fold(self, run: ToolRun, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None) -> None:
+        """Folds one step of a use. One step of several needs to have the name. `bot` is None where a simulated caller hears the call."""
+        call_id, is_over = run.call_id, run.state is not ToolState.RUNS
+        if run.state is ToolState.ASKED:
             return
-        at_ms = logged_ms if call.timestamp is None else int(call.timestamp * MS_PER_SECOND)
         if (call_id, is_over) not in self._heard:
             self._heard.add((call_id, is_over))
-            dead_air.note(SilenceKind.FUNCTION_SETTLED if is_over else SilenceKind.FUNCTION_CALLED, at_ms, at)
+            dead_air.note(SilenceKind.FUNCTION_SETTLED if is_over else SilenceKind.FUNCTION_CALLED, run.at_ms, at)
         if bot is None or self._gave_way_at is not None:
             return
-        if call.function_name is None and call_id not in self._names:
-            self._nameless.setdefault(call_id, []).append((call, at_ms))
+        if run.name is None and call_id not in self._names:
+            self._nameless.setdefault(call_id, []).append(run)
             return
-        name = self._names.setdefault(call_id, call.function_name or "")
-        for earlier, earlier_ms in self._nameless.pop(call_id, ()):
-            self._use(bot, earlier, call_id, name, earlier_ms)
-        self._use(bot, call, call_id, name, at_ms)
+        name = self._names.setdefault(call_id, run.name or "")
+        for step in (*self._nameless.pop(call_id, ()), run):
+            self._use(bot, step._replace(name=name))
 
-    def _use(self, bot: BotHistory, call: FunctionCall, call_id: str, name: str, at_ms: int) -> None:
-        if not call.is_over:
-            self._tools.called(bot, call_id, name, at_ms, call.arguments)
-        elif call.in_progress_at is not None:
-            self._tools.called(bot, call_id, name, int(call.in_progress_at * MS_PER_SECOND), None)
-        if call.has_answered:
-            result = call.result if call.error is None else {"status": "error", "message": call.error}
-            self._tools.answered(
-                bot, call_id, name, at_ms, result, is_error=call.has_failed, is_withheld=call.withholds_result
-            )
+    def _use(self, bot: BotHistory, run: ToolRun) -> None:
+        if run.state is ToolState.RUNS:
+            self._tools.called(bot, run)
+        elif run.began_ms is not None:
+            self._tools.called(bot, run._replace(at_ms=run.began_ms, value=None))
+        if run.state is ToolState.ANSWERED:
+            self._tools.answered(bot, run)
 
     def give_way(self, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None) -> None:
         """Drops these tools: another source, the audit log or an ElevenLabs agent, has reported a tool at this moment.
@@ -551,20 +542,16 @@ class LiveCall:
             if self.bot.machine.is_mute:  # its words are the answer
                 self.someone_speaks(time_ms)
 
-    def message(self, time_ms: int, text: str, message: Message, *, is_user: bool) -> None:
-        """Folds pipecat's own record of an utterance, for calls whose audit log lacks it."""
+    def message(self, said: Said) -> None:
+        """Folds the bot's own record of an utterance, for calls whose audit log lacks it."""
         if self.bot is None:
             return
-        # An utterance that was cut off is logged after the caller has begun, and belongs to the turn before.
-        if not is_user:
-            time_ms = message_began_ms(message.timestamp, time_ms)
-            if message.says_what_was_heard:
-                self.bot.report_answers()
-            if self.bot.machine.is_mute:
-                self.someone_speaks(time_ms)
-        is_cut = not is_user and message.interrupted is True
-        words = Words(is_user, 1 if is_user else 2, text, is_cut=is_cut, is_turn=is_user)
-        self.bot.said_to_pipecat(time_ms, words)
+        if said.tells_cuts:
+            self.bot.report_answers()
+        if not said.is_user and self.bot.machine.is_mute:
+            self.someone_speaks(said.at_ms)
+        words = Words(said.is_user, 1 if said.is_user else 2, said.text, is_cut=said.is_cut, is_turn=said.is_user)
+        self.bot.said_to_pipecat(said.at_ms, words)
 
     def pipeline_type_set(self) -> None:
         """Follows a change of the history's pipeline type: it decides whether transcripts mark the end of turns."""
@@ -585,9 +572,9 @@ class LiveCall:
             is_call = moment is SpeechMoment.TOOL_CALL
             self.dead_air.note(SilenceKind.TOOL_CALLED if is_call else SilenceKind.TOOL_ANSWERED, time_ms, at)
 
-    def function_call(self, call: FunctionCall, time_ms: int) -> None:
-        """Folds pipecat's report of a tool's progress."""
-        self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self.bot)
+    def function_call(self, run: ToolRun) -> None:
+        """Folds the bot's report of a tool's progress."""
+        self._function_calls.fold(run, self.broker_moment, self.dead_air, self.bot)
 
     @property
     def nameless_tools(self) -> int:

@@ -1,54 +1,26 @@
 """Reports of the bot itself: the finished record of an ElevenLabs agent, and uses of tools."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from pydantic_core import from_json
 
 from consumers.engine.effects import Count, Effect
-from consumers.engine.turns.bot import BotHistory, BotTurnMachine, SpeechMoment, TokenUsage
-from consumers.engine.turns.timeline import MS_DIGITS, ToolUse, TurnView
-from schemas.closed_sets import Anchor, InputSource
-from schemas.events.elevenlabs import LATENCY_METRIC, ConversationRecord, RecordEntry
-from schemas.scores.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, SEVERAL, Several
-from schemas.units import MS_PER_SECOND
+from consumers.engine.sources.facts import INPUT_OF, Recorded, RecordedTurn, ToolRun, plain_words
+from consumers.engine.turns.bot import BotHistory, BotTurnMachine, SpeechMoment
+from consumers.engine.turns.timeline import ToolUse, TurnView
+from schemas.closed_sets import Anchor
 from schemas.wire import without_infinity
 
 # Matches the turns of an ElevenLabs conversation record with the turns heard live.
 #
-# A record groups into turns as the live events do: a turn begins when the caller speaks after the agent has. Entries
-# match live events by id. Without ids, turns match by place if both sides have as many, otherwise by the caller's
+# Entries of a record match live events by id. Without ids, turns match by place if both sides have as many, otherwise by the caller's
 # words.
 
-MAX_AMOUNT: Final = 1e12
-"""Largest number of tokens, or price, of a turn."""
 _PIECE_CHARS: Final = 64
 """Characters that cost as much to read as one turn."""
-
-
-class RecordedTurn(NamedTuple):
-    """One turn of a record.
-
-    Attributes:
-        user_words: The caller's words, in small letters and with single blanks.
-        ids: (whether the caller's, id of the live event) of its entries.
-        latency_ms: The latency that ElevenLabs measured for the caller; None without one.
-        metrics: Seconds by name; of several entries' values the one that `SEVERAL` chooses.
-        usage: Tokens and their prices by model.
-    """
-
-    user_words: str
-    ids: frozenset[tuple[bool, int]]
-    latency_ms: float | None
-    metrics: Mapping[str, float]
-    usage: Mapping[str, TokenUsage] = {}
-
-    @property
-    def measured(self) -> tuple[object, ...]:
-        """The measured values, without the fields that identify the turn."""
-        return self[2:]
 
 
 _NOTHING: Final = RecordedTurn("", frozenset(), None, {})
@@ -64,15 +36,10 @@ class AgentRecord:
         ended_ms: When the call ended, in ms since 1970; 0 where the record does not say.
     """
 
-    def __init__(self, record: ConversationRecord) -> None:
-        self.agent_id = record.agent_id
-        self.entries = record.transcript if record.is_final else ()
-        metadata = record.metadata
-        self.ended_reason = metadata.termination_reason
-        start_s, duration_s = metadata.start_time_unix_secs, metadata.call_duration_secs
-        self.ended_ms = 0 if start_s is None or duration_s is None else int((start_s + duration_s) * MS_PER_SECOND)
-        self._turns = _turns(record)
-        self._worth = _worth(record)
+    def __init__(self, record: Recorded) -> None:
+        self.agent_id, self.entries = record.agent_id, record.entries
+        self.ended_reason, self.ended_ms = record.ended_reason, record.ended_ms
+        self._turns, self._worth = record.turns, record.worth
         self._places: dict[int, int] = {}
         self._place_by_id = {each: place for place, turn in enumerate(self._turns) for each in turn.ids}
         self._spoken = [place for place, turn in enumerate(self._turns) if turn.user_words]
@@ -80,9 +47,9 @@ class AgentRecord:
         for place in self._spoken:
             self._places_by_words.setdefault(self._turns[place].user_words, []).append(place)
 
-    def is_worth_less_than(self, record: ConversationRecord) -> bool:
+    def is_worth_less_than(self, record: Recorded) -> bool:
         """Whether the other record is of a call that is over, is longer, or is newer."""
-        return self._worth < _worth(record)
+        return self._worth < record.worth
 
     @property
     def placed(self) -> dict[int, RecordedTurn]:
@@ -141,93 +108,13 @@ class AgentRecord:
         return found
 
 
-def _turns(record: ConversationRecord) -> tuple[RecordedTurn, ...]:
-    grouped: list[list[RecordEntry]] = [[]]
-    has_agent_spoken = False
-    for entry in record.transcript:
-        if entry.user_words and (has_agent_spoken or len(grouped) == 1):
-            grouped.append([])
-            has_agent_spoken = False
-        has_agent_spoken = has_agent_spoken or bool(entry.agent_words)
-        grouped[-1].append(entry)
-    return tuple(map(_turn, grouped))
-
-
-def _turn(entries: list[RecordEntry]) -> RecordedTurn:
-    said = " ".join(entry.user_words for entry in entries if entry.user_words)
-    measured = [(entry.role == "user", entry.metrics) for entry in entries]
-    waits_s = (seconds.get(LATENCY_METRIC, 0.0) for is_user, seconds in measured if not is_user)
-    # The first wait only: a turn with tools has several, and the caller's silence precedes none of the later ones.
-    wait_s = next((seconds for seconds in waits_s if 0 < seconds <= MAX_STAGE_SECONDS), None)
-    return RecordedTurn(
-        user_words=_plain(said),
-        ids=frozenset(
-            (entry.role == "user", entry.source_event_id)
-            for entry in entries
-            if entry.source_event_id is not None and (entry.user_words or entry.agent_words)
-        ),
-        latency_ms=round(wait_s * MS_PER_SECOND, MS_DIGITS) if wait_s is not None else None,
-        metrics=_together(seconds for _, seconds in measured),
-        usage=usage_in(entry.llm_usage for entry in entries),
-    )
-
-
-def _together(entries: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
-    """A turn with tools has several entries, and an entry after a tool may repeat earlier measurements."""
-    metrics: dict[str, float] = {}
-    for seconds in entries:
-        for name, elapsed in seconds.items():
-            known = CONVAI_METRICS.get(name)
-            if name not in metrics or (known is not None and SEVERAL[known.stage] is Several.LAST):
-                metrics[name] = elapsed
-    return metrics
-
-
-def usage_in(entries: Iterable[object]) -> Mapping[str, TokenUsage]:
-    """Tokens of a turn by model, from `llm_usage` of its entries. Equal counts are one count repeated: requests to a model grow
-    from one to the next.
-    """
-    counted: list[tuple[str, TokenUsage]] = []
-    for entry in entries:
-        by_model = entry.get("model_usage") if isinstance(entry, Mapping) else None
-        if isinstance(by_model, Mapping):
-            counted += [
-                (str(model), _token_usage(each)) for model, each in by_model.items() if isinstance(each, Mapping)
-            ]
-    usage: dict[str, TokenUsage] = {}
-    for model, used in dict.fromkeys(counted):
-        usage[model] = usage.get(model, TokenUsage()).plus(used)
-    return usage
-
-
-def _token_usage(counts: Mapping[str, object]) -> TokenUsage:
-    kinds = [counts.get(kind) for kind in ("input", "input_cache_read", "input_cache_write", "output_total")]
-    found = [each if isinstance(each, Mapping) else {} for each in kinds]
-    tokens = [int(_amount(each.get("tokens"))) for each in found]
-    return TokenUsage(*tokens, *(_amount(each.get("price")) for each in found))
-
-
-def _amount(value: Any) -> float:
-    """A number of tokens or of dollars; 0 for an impossible one."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value <= MAX_AMOUNT else 0.0
-
-
 def _user_words(machine: BotTurnMachine, turn: int) -> str:
     said = [words.ref for words in machine.words[turn] if words.is_user]
-    return _plain(" ".join(text for text in said if isinstance(text, str)))
+    return plain_words(" ".join(text for text in said if isinstance(text, str)))
 
 
 def _pieces(ref: object) -> int:
     return len(ref) // _PIECE_CHARS if isinstance(ref, str) else 0
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
-def _worth(record: ConversationRecord) -> tuple[bool, int, float]:
-    return record.is_final, len(record.transcript), float(record.timestamp)
 
 
 # The conversation records of one call with an ElevenLabs agent: chooses the best and matches it with the live turns.
@@ -260,7 +147,7 @@ class AgentRecords:
         self._count = 0
         self._work = 0
 
-    def fold(self, record: ConversationRecord) -> None:
+    def fold(self, record: Recorded) -> None:
         """Keeps a record if it is more complete than the best so far."""
         best = self._newest or self.current
         if best is None or best.is_worth_less_than(record):
@@ -346,97 +233,60 @@ class _Tool:
 
 
 class ReportedTools:
-    """The tools of one call that `source` reports. Of repeated reports the earlier time and the fuller value count."""
+    """The tools of one call that one teller reports. Of repeated reports the earlier time and the fuller value count."""
 
-    def __init__(self, source: InputSource) -> None:
-        self._source = source
+    def __init__(self) -> None:
         self._tools: dict[str, _Tool] = {}
 
-    def called(
-        self,
-        bot: BotHistory,
-        call_id: str,
-        name: str,
-        at_ms: int,
-        arguments: object,
-        event_id: int | None = None,
-        *,
-        is_exact: bool = True,
-    ) -> bool:
-        """Adds the call of a tool at `at_ms`; `arguments` are None if not reported, `is_exact` is false for a time that gives
-        only the order.
+    def called(self, bot: BotHistory, run: ToolRun) -> bool:
+        """Adds the call of a tool.
 
         Returns:
             Whether it is the first report of this call.
         """
-        tool = self._tools.setdefault(call_id, _Tool())
+        tool = self._tools.setdefault(run.call_id, _Tool())
         is_news = tool.call is None
-        if arguments is not None:
-            tool.arguments = arguments
+        if run.value is not None:
+            tool.arguments = run.value
         if tool.call is not None:
             bot.timeline.remove(tool.call)
-        tool.called_ms = at_ms if is_news else min(tool.called_ms, at_ms)
-        tool.is_exact = tool.is_exact and is_exact
-        use = ToolUse(name, tool.arguments, call_id, is_exact=tool.is_exact, source=self._source)
-        tool.call = bot.from_agent(SpeechMoment.TOOL_CALL, tool.called_ms, event_id, use)
+        tool.called_ms = run.at_ms if is_news else min(tool.called_ms, run.at_ms)
+        tool.is_exact = tool.is_exact and run.is_exact
+        use = ToolUse(run.name or "", tool.arguments, run.call_id, is_exact=tool.is_exact, source=INPUT_OF[run.teller])
+        tool.call = bot.from_agent(SpeechMoment.TOOL_CALL, tool.called_ms, run.event_id, use)
         return is_news
 
-    def answered(
-        self,
-        bot: BotHistory,
-        call_id: str,
-        name: str,
-        at_ms: int,
-        result: object,
-        event_id: int | None = None,
-        *,
-        is_error: bool,
-        is_withheld: bool = False,
-        is_exact: bool = True,
-        took_ms: int | None = None,
-    ) -> bool:
-        """Adds the answer of a tool at `at_ms`.
-
-        Args:
-            bot: The timeline.
-            call_id: Id of the call.
-            name: Name of the tool.
-            at_ms: When it answered.
-            result: Its answer, parsed if the text holds JSON, so that an error in it is found; None if not reported.
-            event_id: Id of the event.
-            is_error: Whether it failed.
-            is_withheld: Whether the producer keeps the answer back; `result` is then None, or its status alone.
-            is_exact: Whether the time is its own, and not only its place in the order.
-            took_ms: Its time, if the event itself has it.
+    def answered(self, bot: BotHistory, run: ToolRun) -> bool:
+        """Adds the answer of a tool, parsed if its text holds JSON, so that an error in it is found.
 
         Returns:
             Whether it is the first report of this answer.
         """
-        tool = self._tools.setdefault(call_id, _Tool())
+        tool = self._tools.setdefault(run.call_id, _Tool())
         is_news = tool.reply is None
-        tool.result_is_error = tool.result_is_error or is_error
-        if result is not None or tool.result is None:
-            tool.is_withheld = is_withheld
-        if result is not None:
-            tool.result = _parsed(result)
-        tool.is_exact = tool.is_exact and is_exact
-        tool.took_ms = took_ms if tool.took_ms is None else tool.took_ms
+        tool.result_is_error = tool.result_is_error or run.is_error
+        if run.value is not None or tool.result is None:
+            tool.is_withheld = run.is_withheld
+        if run.value is not None:
+            tool.result = _parsed(run.value)
+        tool.is_exact = tool.is_exact and run.is_exact
+        tool.took_ms = run.took_ms if tool.took_ms is None else tool.took_ms
         if tool.reply is not None:
             bot.timeline.remove(tool.reply)
-        tool.replied_ms = at_ms if is_news else min(tool.replied_ms, at_ms)
+        tool.replied_ms = run.at_ms if is_news else min(tool.replied_ms, run.at_ms)
         # A failure without a result gets an answer of its own, because EVA sees no answer in None.
         answer = {"status": "error"} if tool.result is None and tool.result_is_error else tool.result
         use = ToolUse(
-            name,
+            run.name or "",
             answer,
-            call_id,
+            run.call_id,
             is_error=tool.result_is_error,
             is_withheld=tool.is_withheld and answer is tool.result,
             is_exact=tool.is_exact,
             took_ms=tool.took_ms,
-            source=self._source,
+            source=INPUT_OF[run.teller],
         )
-        tool.reply = bot.from_agent(SpeechMoment.TOOL_RESPONSE, tool.replied_ms, event_id, use)
+        tool.reply = bot.from_agent(SpeechMoment.TOOL_RESPONSE, tool.replied_ms, run.event_id, use)
         return is_news
 
     def withdraw(self, bot: BotHistory) -> None:

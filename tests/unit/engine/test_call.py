@@ -2,18 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from consumers.engine.call import _HANDLERS, MAX_PRODUCERS, SeenEvents
+from consumers.engine.call import _READERS
 from consumers.engine.limits import Limits
-from consumers.engine.sources.streams import FLEETING, STEERING, UNKNOWN, UNREAD
+from consumers.engine.sources.facts import nothing
+from consumers.engine.sources.repeats import MAX_PRODUCERS, SeenEvents
+from consumers.engine.sources.rules import RULES
 from schemas.events.audit import AuditEvent
 from schemas.events.codec import ControlEvent, VerdictEvent
-from schemas.events.elevenlabs import ConversationRecord, TypedAgentEvent
+from schemas.events.elevenlabs import AgentEvent, CarriedAgentEvent, ConversationRecord, TypedAgentEvent
 from schemas.events.envelope import Envelope
-from schemas.events.pipecat import PipecatEvent
+from schemas.events.pipecat import IgnoredLine, PipecatEvent, ToolLine
 from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
 from tests.support.fakes.engine_feed import Feed
 
@@ -104,14 +106,28 @@ def _members(union: Any) -> Iterator[type]:
 DECODED = {kind for union in UNIONS for kind in _members(union)} | {AudioEvent, ConversationRecord}
 
 
+UNREAD = {IgnoredLine, ToolLine, CarriedAgentEvent}
+"""Known events that no rule reads: only their time counts."""
+UNKNOWN = {AgentEvent}
+
+
 def test_an_event_that_can_be_decoded_is_read_or_named_as_unread() -> None:
-    assert DECODED - _HANDLERS.keys() == UNREAD
-    assert _HANDLERS.keys() & UNREAD == set()
+    assert RULES.keys() == DECODED | UNKNOWN
+    assert {kind for kind, rule in RULES.items() if rule.facts is nothing} == UNREAD | UNKNOWN
+    assert {kind for kind, rule in RULES.items() if rule.outcome == "unknown"} == UNKNOWN
 
 
-def test_an_event_that_is_read_can_be_decoded() -> None:
-    assert _HANDLERS.keys() - UNKNOWN <= DECODED
-    assert (STEERING | FLEETING) - UNKNOWN <= DECODED
+def test_every_fact_of_a_source_has_a_reader() -> None:
+    told = {fact for rule in RULES.values() for fact in _facts_in(get_type_hints(rule.facts)["return"])}
+    assert told == _READERS.keys()
+
+
+def _facts_in(hint: Any) -> Iterator[type]:
+    """The types of facts that a translator says it returns."""
+    if isinstance(hint, type) and get_origin(hint) is None:
+        yield hint
+    for part in get_args(hint):
+        yield from _facts_in(part)
 
 
 def test_a_call_says_the_version_of_its_agent_once_it_is_known() -> None:

@@ -19,7 +19,7 @@ from consumers.engine.measures import words as word_errors
 from consumers.engine.measures.eva_timing import MAX_LIVE_SOUNDS, heard_times
 from consumers.engine.records import Revisions
 from consumers.engine.redaction import redactor as redaction
-from consumers.engine.sources.streams import MAX_REPLIES_OF_AN_ID
+from consumers.engine.sources.elevenlabs import MAX_REPLIES_OF_AN_ID
 from consumers.engine.turns.bot import BotTurnMachine
 from consumers.engine.turns.timeline import ToolEntry, ToolUse, ToolUses
 from schemas import judging

@@ -11,7 +11,9 @@ from consumers.engine.goals.text_judges import transcript_of
 from consumers.engine.limits import Limits
 from consumers.engine.records import Cause, Revisions
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.sources.streams import AgentEvents, CallEnd
+from consumers.engine.sources.elevenlabs import AgentFacts
+from consumers.engine.sources.facts import RecordFollows
+from consumers.engine.sources.rules import RULES
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.live import LiveCall
 from schemas.closed_sets import Anchor, InputSource
@@ -622,10 +624,12 @@ def test_the_agent_s_own_log_beside_its_events_makes_no_further_turns() -> None:
 def facts_of(*events: Json) -> dict[int, TurnFacts]:
     """The turns as goals are judged on them."""
     live = LiveCall(EvaHistory(), Revisions("call", "test"), Limits())
-    agent = AgentEvents()
+    agent = AgentFacts()
     for event in events:
         typed = decode(InputSource.ELEVENLABS, json.dumps(event).encode(), envelope_of(event))
-        agent.fold(typed, int(event["timestamp"]), live, CallEnd(T0_MS, Limits()))
+        for fact in RULES[type(typed)].facts(typed):
+            if not isinstance(fact, RecordFollows):
+                agent.fold(fact, live)
     live.refresh(Cause(T0_MS, T0_MS), [])
     return facts_of_turns(live, range(live.turn + 1))
 

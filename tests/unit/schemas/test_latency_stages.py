@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.measures.stages import Findings, findings_of
+from consumers.engine.sources.findings import Findings
+from consumers.engine.sources.rules import RULES
 from consumers.engine.turns.bot import TokenUsage
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
@@ -51,10 +52,9 @@ TOKENS = metrics.LLMTokenUsage(
 
 def findings(event: dict[str, Any]) -> Findings:
     """An event, as it is read from its bytes."""
-    found = findings_of(
-        decode(InputSource.PIPECAT, json.dumps({"timestamp": AT_MS} | event, allow_nan=False).encode()), AT_MS
-    )
-    assert found is not None
+    typed = decode(InputSource.PIPECAT, json.dumps({"timestamp": AT_MS} | event, allow_nan=False).encode())
+    (found,) = RULES[type(typed)].facts(typed)
+    assert isinstance(found, Findings)
     return found
 
 

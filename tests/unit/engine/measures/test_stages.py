@@ -9,17 +9,16 @@ import pytest
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.measures.stages import (
-    MAX_ITEMS,
     MAX_VALUES_PER_TURN,
-    Findings,
-    Measured,
     Reported,
     StageLatencies,
     StageValues,
     TurnWindows,
     convai_seconds,
-    findings_of,
 )
+from consumers.engine.sources.facts import Measured
+from consumers.engine.sources.findings import MAX_ITEMS, Findings
+from consumers.engine.sources.rules import RULES
 from consumers.engine.turns.bot import BotTurn, BotTurnMachine, TokenUsage
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.heard import HeardByTheBot
@@ -460,9 +459,9 @@ AT_S = AT_MS / 1000
 
 
 def read(source: InputSource, event: dict[str, Any]) -> Findings:
-    found = findings_of(decode(source, json.dumps({"timestamp": AT_MS} | event).encode()), AT_MS)
-    assert found is not None
-    return found
+    typed = decode(source, json.dumps({"timestamp": AT_MS} | event).encode())
+    found = [fact for fact in RULES[type(typed)].facts(typed) if isinstance(fact, Findings)]
+    return found[0] if found else Findings(source)
 
 
 def pipecat(event: dict[str, Any]) -> Findings:
@@ -531,7 +530,7 @@ def test_a_breakdown_of_another_shape_says_nothing(data: Any) -> None:
 @pytest.mark.parametrize("kind", ["startup_timing", "transport_timing", "turn_started", "user_message"])
 def test_other_records_are_about_something_else(kind: str) -> None:
     event = decode(InputSource.PIPECAT, json.dumps({"timestamp": AT_MS, "type": kind, "data": {"seconds": 1}}).encode())
-    assert findings_of(event, AT_MS) is None
+    assert not any(isinstance(fact, Findings) for fact in RULES[type(event)].facts(event))
 
 
 def test_times_that_are_no_times_fall_back_to_the_event_s() -> None:

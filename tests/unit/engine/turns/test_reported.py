@@ -3,6 +3,8 @@
 import pytest
 
 from consumers.engine.effects import Effect
+from consumers.engine.sources.facts import Recorded
+from consumers.engine.sources.rules import RULES
 from consumers.engine.turns import reported as agent_records
 from consumers.engine.turns.bot import AgentWords, BotHistory, SpeechMoment, Words
 from consumers.engine.turns.reported import MAX_RECORDS, AgentRecords
@@ -129,13 +131,15 @@ def turns_heard(count: int) -> BotHistory:
     return bot
 
 
-def waits_recorded(*waits: Json, at_ms: int) -> ConversationRecord:
+def waits_recorded(*waits: Json, at_ms: int) -> Recorded:
     entries = [
         each
         for number, wait in enumerate(waits, 1)
         for each in (entry("user", "yes", source_event_id=number), entry("agent", "Good.", **wait))
     ]
-    return ConversationRecord.model_validate(record(*entries, at_ms=at_ms))
+    (recorded,) = RULES[ConversationRecord].facts(ConversationRecord.model_validate(record(*entries, at_ms=at_ms)))
+    assert isinstance(recorded, Recorded)
+    return recorded
 
 
 def test_words_that_were_never_said_are_no_place_in_a_record() -> None:
