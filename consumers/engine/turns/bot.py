@@ -18,6 +18,7 @@ from consumers.engine.turns.timeline import (
     ToolUse,
     order_key,
 )
+from schemas.units import MS_PER_SECOND
 
 # The bot's own texts in pieces, so that each lies in the turn in which it came, with or without EVA's turn markers.
 #
@@ -133,6 +134,12 @@ MAX_PENDING_SECONDS: Final = 3.0
 """Longest time from the end of a stretch of sound to the ruling that makes it a turn; a strategy that waits for words takes
 one or two. An older stretch was a cough.
 """
+MESSAGE_RANK: Final = 2
+"""Rank of an answer's words that a bot sends as one message, among those of the other sources."""
+FIRST_WORDS_SECONDS: Final = 0.3
+"""Shortest time from the start of a sound that a detector hears to final words of it: one short word, without the recogniser's
+own time. Earlier words are of the sound before.
+"""
 
 
 class Gap:
@@ -179,7 +186,8 @@ class Words(NamedTuple):
     """Words of one speaker: the rank of their source (0 is best), and the text, the bot's text or its key in EVA's history.
 
     `event_id` is the one that an ElevenLabs agent gave it. `is_cut` marks the heard part of an answer that was cut off,
-    `is_turn` the words of the caller at the end of a turn.
+    `is_turn` the words of the caller at the end of a turn. `sounded_s` is a moment of their sound (epoch seconds), where the
+    source tells it beside the time of the record.
     """
 
     is_user: bool
@@ -188,6 +196,7 @@ class Words(NamedTuple):
     event_id: int | None = None
     is_cut: bool = False
     is_turn: bool = False
+    sounded_s: float | None = None
 
 
 class AgentWords(NamedTuple):
@@ -232,6 +241,21 @@ class BotTurn(NamedTuple):
         """All moments of the turn, in groups."""
         return chain(self[:8], (self.agent_heard, self.agent_said))
 
+    @property
+    def user_start_s(self) -> float | None:
+        """The caller's first moment, of sound or ruling; None without any, and where a start was lost."""
+        return (
+            None
+            if self.gaps & (Gap.VAD | Gap.RULING)
+            else min((*self.vad_starts[:1], *self.release_starts[:1]), default=None)
+        )
+
+    @property
+    def user_end_s(self) -> float | None:
+        """End of the caller's last sound, otherwise of the last ruling; None without either, and while it is open."""
+        starts, ends = (self.vad_starts, self.vad_ends) if self.vad_starts else (self.release_starts, self.release_ends)
+        return ends[-1] if ends and len(ends) == len(starts) else None
+
 
 class PendingSpeech(NamedTuple):
     """A stretch of sound that no ruling has made a turn yet: its start and end, None while unknown, and whether the bot spoke
@@ -272,6 +296,8 @@ class BotTurnMachine:
     Six attributes are no state but facts of the call, whenever they become known: whether transcripts mark the end of the
     caller's turn (`hears_transcripts`), a turn strategy rules (`has_rulings`), a detector hears the caller (`hears_detector`),
     the bot reports its answers as they were heard (`reports_answers`), no event shows that it speaks (`is_mute`), it `is_over`.
+
+    Words can come after the next sound has begun. `latest_words_s` is how long after the end of a sound they may still be of it.
     """
 
     # Each value that a checkpoint keeps, besides turns and words; its annotation makes it one.
@@ -296,7 +322,8 @@ class BotTurnMachine:
     hears_agent: bool = False
     last_tool: ToolEntry | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, latest_words_s: float = 0.0) -> None:
+        self.latest_words_s = latest_words_s
         self.turns = dict[int, BotTurn]()
         self.words = dict[int, tuple[Words, ...]]()
         self.touched = set[int]()
@@ -532,14 +559,79 @@ class BotTurnMachine:
 
     def _words(self, words: Words, time_ms: int) -> None:
         # Words are no part of a turn as it is heard: only judging, transcripts and counts of words read them.
-        if words.is_user and words.is_turn and self.ruled_turn is None and self.pending_vad is not None:
-            self._file_pending(self._take_pending(time_ms / 1000))  # the ruling was lost: words prove that it came
-        turn = self.turn if words.is_user or self.hears_agent else self.answering
+        turn = self.turn if self.hears_agent else self.answering
+        if words.is_user:
+            turn = self._turn_of_caller(words, time_ms / 1000)
+        elif turn > 1 and words.rank == MESSAGE_RANK and words.sounded_s is None:
+            turn = self._turn_of_message(turn, time_ms / 1000)
         self.words[turn] = (*self.words.get(turn, ()), words)
         self.have_words_changed = True
         if self.is_mute and not words.is_user:
             self.has_bot_spoken = True
             self._change(turn, is_written=True)
+
+    def _turn_of_caller(self, words: Words, at_s: float) -> int:
+        """The turn of the sound that these words of the caller are of; they came at `at_s`."""
+        pending = self.pending_vad if self.ruled_turn is None else None
+        turn = self.turn
+        if pending is not None:
+            if self._are_of_a_sound_before(words, at_s, pending.start_s, turn, is_open=pending.end_s is None):
+                return self._sounded(words, turn)
+            if words.is_turn:  # the ruling was lost: words prove that it came
+                self._file_pending(self._take_pending(at_s))
+            return self.turn
+        state = self._of(turn)
+        is_open = (self.vad_turn if state.vad_starts else self.ruled_turn) == turn
+        is_first = len(state.vad_starts or state.release_starts) == 1
+        if not self._are_of_a_sound_before(words, at_s, state.user_start_s, turn - 1, is_open=is_open and is_first):
+            return turn
+        turn = self._sounded(words, turn - 1)
+        self.touched.add(turn)  # the call has left it
+        return turn
+
+    def _turn_of_message(self, turn: int, at_s: float) -> int:
+        """The turn of the answer that a message without a time of its own has the words of. A bot sends it when the answer is over,
+        or before its sound: so it is of the answer that ended last, where that one has no words yet and no new one is heard.
+        """
+        before = self._of(turn - 1)
+        is_over = len(before.bot_ends) == len(before.bot_starts) > 0 and self.bot_turn is None
+        if not is_over or self._of(turn).bot_starts or at_s - before.bot_ends[-1] > self.latest_words_s:
+            return turn
+        if any(not each.is_user for each in self.words.get(turn - 1, ())):
+            return turn
+        self.touched.add(turn - 1)  # the call has left it
+        return turn - 1
+
+    def _are_of_a_sound_before(
+        self, words: Words, at_s: float, start_s: float | None, turn: int, *, is_open: bool
+    ) -> bool:
+        """Whether words came after the caller's newest sound began and are of an earlier one.
+
+        Args:
+            words: The words.
+            at_s: When they came.
+            start_s: When the newest sound began; None when unknown.
+            turn: The turn of the sound before it.
+            is_open: Whether the newest sound is the first of its turn and has not ended.
+        """
+        if start_s is None or turn < 1:
+            return False
+        if words.sounded_s is not None:
+            return words.sounded_s < start_s - SAME_MOMENT_SECONDS
+        # Without a time of their own they are of the sound that ended last before they came, where that one has none yet.
+        state = self._of(turn)
+        end_s = state.user_end_s
+        if not is_open or end_s is None or at_s - end_s > self.latest_words_s:
+            return False
+        is_too_soon = self.hears_detector and at_s - start_s < FIRST_WORDS_SECONDS
+        return is_too_soon or not any(each.is_user and each.rank == words.rank for each in self.words.get(turn, ()))
+
+    def _sounded(self, words: Words, turn: int) -> int:
+        """The turn, at most this one, in which the words sounded, by their own time."""
+        if words.sounded_s is not None:
+            while turn > 1 and (self._of(turn).user_start_s or 0.0) - SAME_MOMENT_SECONDS > words.sounded_s:
+                turn -= 1
+        return turn
 
     def _bot_text(self, piece: TextPiece, time_ms: int) -> None:
         self._words(Words(is_user=False, rank=0, ref=piece), time_ms)
@@ -647,8 +739,8 @@ _MAX_ORDERED_ID = 0xFFFF
 class BotHistory:
     """Orders the moments of a call by their times, in whatever order they arrive."""
 
-    def __init__(self, replays: Replays) -> None:
-        self.machine = BotTurnMachine()
+    def __init__(self, replays: Replays, latest_words_ms: int = 0) -> None:
+        self.machine = BotTurnMachine(latest_words_ms / MS_PER_SECOND)
         self._replays = replays
         self.timeline = Timeline(self.machine, TIME_SHIFT, replays)
         self._pipecat_count = 0

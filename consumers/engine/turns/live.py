@@ -10,7 +10,15 @@ from typing import Final, NamedTuple
 from consumers.engine.effects import Effect, PublishScore
 from consumers.engine.limits import Limits
 from consumers.engine.records import Cause, LabelHistory, Revisions
-from consumers.engine.turns.bot import BotHistory, BotTurn, BotTurnMachine, SpeechMoment, Words
+from consumers.engine.turns.bot import (
+    MESSAGE_RANK,
+    SAME_MOMENT_SECONDS,
+    BotHistory,
+    BotTurn,
+    BotTurnMachine,
+    SpeechMoment,
+    Words,
+)
 from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
 from consumers.engine.turns.eva import EvaHistory, EvaTurnMachine
 from consumers.engine.turns.heard import (
@@ -420,7 +428,7 @@ class LiveCall:
         self.turns = TurnMoments(revisions)
         self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self.history, self._revisions, self._limits = history, revisions, limits
-        self.bot: BotHistory | None = BotHistory(history.replays)
+        self.bot: BotHistory | None = BotHistory(history.replays, limits.allowed_lateness_ms)
         self._heard_by = HeardBy.BOT
         self._watermarks: dict[InputSource, int] = {}
         self.low_ms, self.settle_at_ms, self._has_announced = -inf, inf, False
@@ -555,15 +563,21 @@ class LiveCall:
         """Folds pipecat's own record of an utterance, for calls whose audit log lacks it."""
         if self.bot is None:
             return
-        # An utterance that was cut off is logged after the caller has begun, and belongs to the turn before.
+        # A time that is the record's own says nothing of the sound.
+        began_ms = message_began_ms(message.timestamp, time_ms)
+        is_timed = time_ms - began_ms > SAME_MOMENT_SECONDS * MS_PER_SECOND
         if not is_user:
-            time_ms = message_began_ms(message.timestamp, time_ms)
+            # An utterance that was cut off is logged after the caller has begun, and belongs to the turn before.
+            time_ms = began_ms
             if message.says_what_was_heard:
                 self.bot.report_answers()
             if self.bot.machine.is_mute:
                 self.someone_speaks(time_ms)
-        is_cut = not is_user and message.interrupted is True
-        words = Words(is_user, 1 if is_user else 2, text, is_cut=is_cut, is_turn=is_user)
+        words = Words(
+            is_user, 1 if is_user else MESSAGE_RANK, text,
+            is_cut=not is_user and message.interrupted is True, is_turn=is_user,
+            sounded_s=began_ms / MS_PER_SECOND if is_timed else None,
+        )  # fmt: skip
         self.bot.said_to_pipecat(time_ms, words)
 
     def pipeline_type_set(self) -> None:
