@@ -14,6 +14,8 @@ from consumers.engine.limits import Limits
 from consumers.engine.turns.heard import Purpose
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
+from tests.support.calls.agent_calls import arrivals_of as agent_arrivals
+from tests.support.calls.agent_calls import heard, said
 from tests.support.fakes.engine_feed import T0_MS, Json
 
 LIMITS = Limits(max_event_time_skew_ms=0)
@@ -117,3 +119,46 @@ def test_after_every_record_the_words_are_where_the_records_so_far_put_them(talk
         evaluator.receive(arrival)
         again = folded(sorted(order[:place], key=lambda record: record["timestamp"]))
         assert said_in(evaluator) == said_in(again)
+
+
+@st.composite
+def agent_talks(draw: st.DrawFn) -> tuple[list[Json], list[Json]]:
+    """An ElevenLabs agent's words with ids that grow, in time, and with some of them later than the next ones."""
+    events = [said("Hello.", 0, 1)] if draw(st.booleans()) else []
+    at_ms, event_id = 0, 1
+    for turn in range(1, draw(st.integers(2, 6))):
+        for speaks in [heard, *[said] * draw(st.integers(1, 2))]:
+            at_ms, event_id = at_ms + draw(st.integers(300, 4_000)), event_id + draw(st.integers(1, 3))
+            events.append(speaks(f"{speaks.__name__} {turn} {event_id}", at_ms, event_id))
+    late, place = list(events), 0
+    while place < len(late) - 1:
+        if draw(st.booleans()):
+            late[place], late[place + 1] = (
+                late[place + 1],
+                late[place] | {"timestamp": late[place + 1]["timestamp"] + 50},
+            )
+            place += 1
+        place += 1
+    return events, late
+
+
+def agent_words(events: Sequence[Json]) -> dict[int, list[list[str]]]:
+    """The words of both sides by turn; two answers of a turn in any order."""
+    evaluator = PartitionEvaluator(LIMITS, "test")
+    for arrival in agent_arrivals(events):
+        evaluator.receive(arrival)
+    call = evaluator._calls.get("call")
+    heard_turns = {} if call is None else call.live.heard().turns(call.live.heard().numbers())
+    return {
+        number: [sorted(side.said(Purpose.SPOKEN).split()) for side in (turn.user, turn.assistant)]
+        for number, turn in heard_turns.items()
+    }
+
+
+@given(agent_talks(), st.data())
+def test_an_agent_s_late_words_are_filed_by_their_ids_in_any_order_of_arrival(
+    talk: tuple[list[Json], list[Json]], data: st.DataObject
+) -> None:
+    events, late = talk
+    assert agent_words(late) == agent_words(events)
+    assert agent_words(data.draw(st.permutations(late))) == agent_words(events)

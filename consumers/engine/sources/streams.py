@@ -340,7 +340,7 @@ class _AgentStream:
         words = Words(is_user=True, rank=_USER_RANK, ref=text, event_id=said.event_id)
         heard = AgentWords((words,), event.is_time_exact)
         self._keys.append(bot.from_agent(SpeechMoment.AGENT_HEARD, time_ms, said.event_id, heard))
-        if event.is_time_exact and not bot.machine.has_user_events:
+        if event.is_time_exact and not bot.machine.has_user_events and not bot.machine.was_answered(time_ms):
             live.user_fell_silent(time_ms, bot.machine.turn)
 
     def _on_reply(self, event: AgentResponse, time_ms: int, live: LiveCall, bot: BotHistory) -> None:

@@ -335,6 +335,10 @@ class BotTurnMachine:
         """Applies one moment; `payload` is its exact time in epoch seconds, or the tool."""
         _RULES[kind](self, payload, time_ms)
 
+    def was_answered(self, time_ms: int) -> bool:
+        """Whether an ElevenLabs agent had answered in the newest turn by then."""
+        return any(said_s <= time_ms / 1000 for said_s in self._of(self.turn).agent_said[:1])
+
     def freeze(self) -> object:
         """The state; turns are immutable, so a shallow copy is enough."""
         return _read_fields(self), dict(self.turns), dict(self.words)
@@ -644,30 +648,96 @@ class BotTurnMachine:
     def _agent_heard(self, said: AgentWords, time_ms: int) -> None:
         if not self.has_user_events:
             self.hears_agent = True
-            self._user_begins(over_bot=False)
+            at_s, is_exact = time_ms / 1000, said.is_exact
+            answered_s = self._begin_answered(said.words[0].event_id, at_s)
+            if answered_s is None:
+                self._user_begins(over_bot=False)
+            else:
+                at_s, is_exact = answered_s, False  # only the order is known
             self.answering = self.turn
             state = self._of(self.turn)
             self._change(
                 self.turn,
-                agent_heard=(*state.agent_heard, time_ms / 1000),
-                are_times_exact=state.are_times_exact and said.is_exact,
+                agent_heard=(*state.agent_heard, at_s),
+                are_times_exact=state.are_times_exact and is_exact,
             )
         for words in said.words:
             self._words(words, time_ms)
 
-    def _agent_said(self, said: AgentWords, time_ms: int) -> None:
-        for words in said.words:
-            self._words(words, time_ms)
-        if self.has_bot_events:
-            return
-        self.has_bot_spoken = True
-        state = self._of(self.turn)
-        is_first = not state.agent_said  # only the first answer ends a latency
-        self._change(
-            self.turn,
-            agent_said=(*state.agent_said, time_ms / 1000),
-            are_times_exact=state.are_times_exact and (said.is_exact or not is_first),
+    def _begin_answered(self, event_id: int | None, at_s: float) -> float | None:
+        """Begins the turn of words that come after their answer, and gives it the answer. The ids of an ElevenLabs agent grow, so an
+        answer with the same id or a higher one is of these words.
+
+        Returns:
+            The time of the answer; None where these words come before it.
+        """
+        turn, state = self.turn, self._of(self.turn)
+        said = self.words.get(turn, ())
+        ids = [each.event_id for each in said if not each.is_user and each.rank == 0]
+        place = _first_from(event_id, ids)
+        if place is None or len(ids) != len(state.agent_said) or at_s - state.agent_said[place] > self.latest_words_s:
+            return None
+        if place or not turn:
+            of_answer = [not each.is_user and each.event_id in ids[place:] for each in said]
+            self._part(turn, of_answer, agent_said=(state.agent_said[:place], state.agent_said[place:]))
+        return state.agent_said[place]
+
+    def _part(self, turn: int, are_later: list[bool], **times_s: tuple[tuple[float, ...], tuple[float, ...]]) -> None:
+        """Makes the newest turn two: each has its part of the words and times."""
+        said = self.words.get(turn, ())
+        self.words[turn], self.words[turn + 1] = (
+            tuple(words for words, is_later in zip(said, are_later, strict=True) if is_later is of_later)
+            for of_later in (False, True)
         )
+        self.turn = turn + 1
+        self._change(turn, **{name: earlier for name, (earlier, _) in times_s.items()})
+        self._change(turn + 1, **{name: later for name, (_, later) in times_s.items()})
+        if self.turns[turn] == _EMPTY and not self.words[turn]:
+            del self.turns[turn], self.words[turn]
+
+    def _agent_said(self, said: AgentWords, time_ms: int) -> None:
+        turn, is_late = self._turn_of_answer(said.words[0].event_id, time_ms / 1000)
+        if not is_late:
+            for words in said.words:
+                self._words(words, time_ms)
+            if self.has_bot_events:
+                return
+            self.has_bot_spoken = True
+        else:
+            self.words[turn] = (*self.words.get(turn, ()), *said.words)
+            self.have_words_changed = True
+        state = self._of(turn)
+        is_first = not state.agent_said  # only the first answer ends a latency
+        is_exact = said.is_exact and not is_late
+        self._change(
+            turn,
+            agent_said=(*state.agent_said, time_ms / 1000),
+            are_times_exact=state.are_times_exact and (is_exact or not is_first),
+        )
+
+    def _turn_of_answer(self, event_id: int | None, at_s: float) -> tuple[int, bool]:
+        """The turn of an answer, and whether it comes after words of the caller that followed it, as their ids tell."""
+        turn, state = self.turn, self._of(self.turn)
+        said = self.words.get(turn, ())
+        ids = [each.event_id for each in said if each.is_user]
+        place = None if event_id is None else _first_from(event_id + 1, ids)
+        if place is None or len(ids) != len(state.agent_heard) or at_s - state.agent_heard[place] > self.latest_words_s:
+            return turn, False
+        if not place:
+            return turn - 1, True
+        first = ids[place] or 0
+        are_later = [each.event_id is not None and each.event_id >= first for each in said]
+        answers = sum(
+            not later and not each.is_user and each.rank == 0 for each, later in zip(said, are_later, strict=True)
+        )
+        self._part(
+            turn,
+            are_later,
+            agent_heard=(state.agent_heard[:place], state.agent_heard[place:]),
+            agent_said=(state.agent_said[:answers], state.agent_said[answers:]),
+        )
+        self.answering = self.turn
+        return turn, True
 
     def _agent_cut_off(self, _payload: None, _time_ms: int) -> None:
         if not self.has_user_events:
@@ -687,6 +757,15 @@ class BotTurnMachine:
     def _tool(self, use: ToolUse, time_ms: int, *, is_response: bool) -> None:
         self._change(self.turn)
         self.last_tool = ToolEntry(self.last_tool, self.turn, use, time_ms, is_response=is_response)
+
+
+def _first_from(event_id: int | None, ids: list[int | None]) -> int | None:
+    """The place from which on all ids are this one or higher; None without one, and where an id is not known."""
+    if event_id is None or None in ids:
+        return None
+    place = next((place for place, each in enumerate(ids) if each is not None and each >= event_id), None)
+    are_higher = place is not None and all(each is not None and each >= event_id for each in ids[place:])
+    return place if are_higher else None
 
 
 _FIELDS = tuple(BotTurnMachine.__annotations__)

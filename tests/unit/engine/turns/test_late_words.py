@@ -8,6 +8,8 @@ import pytest
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
+from consumers.engine.turns.heard import Purpose
+from tests.support.calls.agent_calls import envelope_of, heard, said
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of
 
 FIRST, SECOND = "I lost my badge.", "The blue one."
@@ -199,3 +201,70 @@ def test_a_first_answer_before_its_sound_is_no_greeting() -> None:
     bot_said(line, "Which one?", 2_100)
     line.spoke("bot", 2_800, 3_800)
     assert answered(line) == [None, "Which one?"]
+
+
+# An ElevenLabs agent: the ids of its events grow, whenever they arrive.
+
+
+def spoken(*events: Json) -> list[tuple[int, str, str]]:
+    """Turn, side and words of the agent's events, in this order of their times."""
+    line = Line()
+    for event in events:
+        line.send("user_sim", event, event["timestamp"] - T0_MS, envelope=envelope_of(event))
+    turns = line.evaluator._calls["call"].live.heard()
+    return [
+        (number, side, text)
+        for number in sorted(turns.numbers())
+        if (turn := turns.turn(number)) is not None
+        for side, text in (("user", turn.user.said(Purpose.SPOKEN)), ("agent", turn.assistant.said(Purpose.SPOKEN)))
+        if text
+    ]
+
+
+TALK = [
+    said("Hello.", 0, 1),
+    heard("One.", 2_000, 3),
+    said("First.", 3_000, 5),
+    heard("Two.", 6_000, 8),
+    said("Second.", 7_000, 9),
+]
+SPOKEN = [
+    (0, "agent", "Hello."),
+    (1, "user", "One."),
+    (1, "agent", "First."),
+    (2, "user", "Two."),
+    (2, "agent", "Second."),
+]
+
+
+@pytest.mark.parametrize(("place", "by"), [(0, 1), (1, 1), (2, 1), (3, 1), (0, 2), (2, 2)])
+def test_an_agent_s_words_that_come_late_are_filed_by_their_ids(place: int, by: int) -> None:
+    """One event comes after the next ones: its time is then later than theirs, and within a slow transcription."""
+    late = TALK[place]
+    after = TALK[min(place + by, len(TALK) - 1)]
+    moved = {**late, "timestamp": after["timestamp"] + 100}
+    others = [event for event in TALK if event is not late]
+    assert spoken(*sorted([*others, moved], key=lambda event: event["timestamp"])) == SPOKEN
+
+
+@pytest.mark.parametrize("place", [1, 3])
+def test_a_late_transcript_gives_its_turn_no_estimate(place: int) -> None:
+    late = {**TALK[place], "timestamp": TALK[place + 1]["timestamp"] + 100}
+    line = Line()
+    for event in sorted([*TALK[:place], *TALK[place + 1 :], late], key=lambda event: event["timestamp"]):
+        line.send("user_sim", event, event["timestamp"] - T0_MS, envelope=envelope_of(event))
+    line.advance(900_000)
+    assert [turn for turn, value in line.latencies().items() if value == 1000.0] == [2 if place == 1 else 1]
+
+
+def test_a_transcript_without_an_id_is_of_a_turn_of_its_own() -> None:
+    events = [said("Hello.", 0, 1), said("First.", 3_000, 5), heard("One.", 3_100)]
+    assert spoken(*events) == [(0, "agent", "Hello. First."), (1, "user", "One.")]
+
+
+def test_after_a_late_transcript_nobody_waits_for_the_answer_that_has_come() -> None:
+    line = Line()
+    for event in (said("Hello.", 0, 1), said("First.", 3_000, 5), heard("One.", 3_100, 3)):
+        line.send("user_sim", event, event["timestamp"] - T0_MS, envelope=envelope_of(event))
+    line.advance(20_000)
+    assert line.records("dead_air") == []
