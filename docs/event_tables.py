@@ -63,8 +63,9 @@ WHEN: Final[Mapping[str, str]] = {
     "SpeechEventRecord": "When a side starts or stops speaking. `user_speech_*` comes from the voice activity detector, "
     "`user_turn_*` from the turn strategy. `data.timestamp` is the time of the sound itself, in seconds. `started_at` "
     "belongs to a stop: it repeats the start, so a lost start does no harm.",
-    "MessageRecord": "When the words of a turn are complete. `data.timestamp` of an answer is the ISO 8601 time at which the "
-    "turn began. `interrupted` says whether the user cut the answer off; `content` is then the part that was heard.",
+    "MessageRecord": "When the words of a turn are complete. `data.timestamp` is the time at which the turn began, by ISO 8601 or in "
+    "seconds: with it, words that come late belong to the turn of their sound. `interrupted` says whether the user cut the "
+    "answer off; `content` is then the part that was heard.",
     "FunctionCallRecord": "When a tool call is requested, starts to run, and ends. Leave `result` out to keep it private: "
     'the outcome is then `unknown`. `{"status": "error", "withheld": true}` tells the outcome alone.',
     "TtsText": "When text goes to speech synthesis: a word or a phrase. It is no sound; latencies need `speech_event`.",

@@ -10,19 +10,24 @@ from typing import Any, Final, NamedTuple, get_args
 from pydantic_core import from_json
 
 from consumers.console.page.drawing import counted
-from consumers.engine.admission import FIRST_MS
+from consumers.engine.admission import FIRST_MS, Arrival
+from consumers.engine.effects import Count
+from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
 from consumers.engine.limits import Limits
+from consumers.engine.measures.stages import CONTRADICTED
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.process import OperatorError, wall_clock_ms
-from schemas.closed_sets import MisreadReason
-from schemas.events.codec import Misread
+from schemas.closed_sets import InputSource, MisreadReason
+from schemas.events.codec import Misread, decode
 from schemas.events.elevenlabs import CarriedAgentEvent
+from schemas.events.envelope import read_envelope
 from schemas.events.pipecat import CallNote, IgnoredLine, ToolLine
 from schemas.events.simulator import CONTROL_EVENTS, source_of
 from streamer.settings.all_settings import SenderSettings
 from streamer.sources.http.posted import LINES, Accepted, Batches, Posted, Refusal, UnreadableBodyError, posted_events
 from streamer.sources.http.receiving import Sender, Senders
 from streamer.sources.replay import agent_event_name, event_name, event_time_ms
+from streamer.sources.writer import OutgoingRecord
 
 # The results of a call, and the events that each of them needs. Pure.
 
@@ -158,6 +163,8 @@ def missing_for(result: Result, present: Collection[str]) -> frozenset[str] | No
 
 MAX_EVENTS: Final = 1_000_000
 """Most events of one file; a day of a small installation."""
+_LONG_AFTER_MS: Final = 2**53
+"""A time at which every call is over."""
 UNNAMED: Final = "the call"
 """Name for the conversation of events that have none in them: on Kafka it is in the key."""
 _CARRIED: Final = {
@@ -179,6 +186,7 @@ class Findings:
         without_conversation: Events that name no conversation.
         in_seconds: Places of events whose time looks like seconds.
         names_by_call: The names of the events of each call, as `coverage` asks for them.
+        contradicted: Latencies of stages that the sounds of their turn contradict, by source and stage.
     """
 
     read: Counter[str] = field(default_factory=Counter)
@@ -188,6 +196,7 @@ class Findings:
     without_conversation: int = 0
     in_seconds: list[int] = field(default_factory=list)
     names_by_call: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    contradicted: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
     def missing(self) -> Iterator[tuple[Result, int, frozenset[str]]]:
         """Each result, the number of calls that have it, and the events that most of the others lack."""
@@ -213,6 +222,7 @@ def check_events(content: bytes, content_type: str = "") -> Findings:
     # Recorded events may be from any year, so their distance from now is no fault here.
     limits = Limits(max_event_time_skew_ms=0)
     batches = Batches(Senders({"": SenderSettings()}), limits, Redactor(), wall_clock_ms)
+    calls = _FoldedCalls()
     for posted in filter(None, posted_events(content, content_type, {}, most_events=MAX_EVENTS)):
         given = _named(posted, findings)
         outcomes = list(batches.all_checked(given, sender, "check"))
@@ -223,7 +233,33 @@ def check_events(content: bytes, content_type: str = "") -> Findings:
                 findings.refused.append(outcome)
             else:
                 _note(given.place, outcome, findings)
+                calls.take(outcome.record)
+    findings.contradicted = calls.contradicted()
     return findings
+
+
+class _FoldedCalls:
+    """The calls of the events, folded as the evaluator would: only so is known what contradicts what."""
+
+    def __init__(self) -> None:
+        self._evaluator = PartitionEvaluator(NO_LIMITS, "check")
+        self._taken: Counter[InputSource] = Counter()
+
+    def take(self, record: OutgoingRecord) -> None:
+        """Folds one event; no time passes for the broker, so no call closes before its last one."""
+        envelope = read_envelope(record.headers) if record.headers else None
+        event = decode(record.source, record.value, envelope)
+        offset, key = self._taken[record.source], record.key.decode()
+        self._taken[record.source] += 1
+        self._evaluator.receive(Arrival(record.source, offset, 0, key, event, record.value, envelope))
+
+    def contradicted(self) -> Counter[tuple[str, ...]]:
+        """Closes the calls; returns the latencies that their sounds contradict, by source and stage."""
+        found: Counter[tuple[str, ...]] = Counter()
+        for effect in self._evaluator.advance(_LONG_AFTER_MS):
+            if isinstance(effect, Count) and effect.metric == CONTRADICTED:
+                found[effect.labels] += effect.by
+        return found
 
 
 def _named(posted: Posted, findings: Findings) -> Posted:
@@ -304,6 +340,10 @@ def findings_document(findings: Findings) -> dict[str, Any]:
         ],
         "lines_in_seconds": findings.in_seconds,
         "without_conversation": findings.without_conversation,
+        "contradicted": [
+            {"source": source, "stage": stage, "values": count}
+            for (source, stage), count in sorted(findings.contradicted.items())
+        ],
         "results": [
             {"result": result.name, "calls_with_it": measured, "missing_events": sorted(lacking)}
             for result, measured, lacking in findings.missing()
@@ -346,6 +386,14 @@ def _faults(findings: Findings) -> Iterator[str]:
     if findings.in_seconds:
         places = ", ".join(map(str, findings.in_seconds[:MAX_SHOWN_REFUSALS]))
         yield f"Times that look like seconds: `timestamp` is in milliseconds since 1970. Lines {places}."
+    if findings.contradicted:
+        yield (
+            "Latencies that the sounds of their turn contradict: longer than the wait that they are part of, or than the turn. They "
+            "are in no score. Check the unit: seconds, and milliseconds only where the event says so."
+        )
+        yield from (
+            f"  {count:>7}  {stage} of {source}" for (source, stage), count in sorted(findings.contradicted.items())
+        )
     if findings.without_conversation:
         count = counted(findings.without_conversation, "event")
         yield (

@@ -470,8 +470,8 @@ class Call:
         if line.has_ended:
             self._plan_close(CloseReason.SESSION_ENDED)
 
-    def _findings(self, findings: Findings, _time_ms: int, _out: list[Effect]) -> None:
-        self._measures.stages.observe(findings)
+    def _findings(self, findings: Findings, time_ms: int, _out: list[Effect]) -> None:
+        self._measures.stages.observe(findings, time_ms)
 
     def _note(self, note: Note, _time_ms: int, _out: list[Effect]) -> None:
         self._measures.notes.add(note)

@@ -10,7 +10,7 @@ from schemas.closed_sets import Telling
 from schemas.events.audit import CallEnded, CallStarted, UserTextUpdated
 from schemas.scores.latency_stages import ServiceKind, service_kind
 from schemas.units import MS_PER_SECOND
-from schemas.wire import JsonValue, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
+from schemas.wire import MAX_TIME_MS, JsonValue, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
 # One number of a pipecat `MetricsFrame`, in the shape in which EVA logs it (`pipecat_metrics.jsonl`).
 
@@ -239,8 +239,8 @@ class FunctionCallRecord(PipecatLine):
 
 
 class Message(WireModel):
-    """Words of one turn. Of an answer, `timestamp` is a text by ISO 8601: when the turn began. `interrupted` says whether the
-    caller cut it off; `content` is then the part that was heard.
+    """Words of one turn. `timestamp` is when the turn began, a text by ISO 8601 or seconds since 1970; of a caller's words any time
+    of their sound. `interrupted` says whether the caller cut an answer off; `content` is then the part that was heard.
     """
 
     content: Text | None = None
@@ -299,11 +299,13 @@ def message_began_ms(stamp: object, time_ms: int) -> int:
     """Returns when the turn of a pipecat message began. The message is written at the end of the turn, with the time of its start.
 
     Args:
-        stamp: Start of the turn, a text by ISO 8601.
+        stamp: Start of the turn, a text by ISO 8601 or seconds since 1970.
         time_ms: When it was written. This is the result if the message has no start, or an impossible one.
 
     Example:
         >>> message_began_ms("2026-09-21T14:13:20.666+00:00", 1_790_000_003_000)
+        1790000000666
+        >>> message_began_ms(1790000000.666, 1_790_000_003_000)
         1790000000666
         >>> message_began_ms("2026-09-21T14:13:20.666", 1_790_000_003_000)  # of no zone
         1790000003000
@@ -312,9 +314,13 @@ def message_began_ms(stamp: object, time_ms: int) -> int:
         moment = datetime.fromisoformat(stamp) if isinstance(stamp, str) else None
     except ValueError:
         moment = None
-    if moment is None or moment.tzinfo is None:
+    if moment is not None and moment.tzinfo is not None:
+        began_s = moment.timestamp()
+    elif isinstance(stamp, int | float) and not isinstance(stamp, bool) and 0 < stamp < MAX_TIME_MS:
+        began_s = stamp
+    else:
         return time_ms
-    began_ms = round(moment.timestamp() * MS_PER_SECOND)
+    began_ms = round(began_s * MS_PER_SECOND)
     return began_ms if 0 <= time_ms - began_ms <= MAX_MESSAGE_MS else time_ms
 
 

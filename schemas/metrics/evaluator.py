@@ -4,6 +4,7 @@ from typing import Final
 
 from schemas.closed_sets import ClockSkew, InputSource, MisreadReason, RefusalReason, Telling
 from schemas.metrics.definition import REDACTION_TYPE, SCORE_KIND, Label, Metric, MetricsOf, words_of
+from schemas.scores.latency_stages import Stage, StageSource
 
 _EVALUATOR = MetricsOf("evaluator")
 
@@ -46,6 +47,8 @@ _LIMIT = Label(
         "placed_records",
     ),
 )
+_STAGE_SOURCE = Label("source", "which source reported the stage", words_of(StageSource, without=StageSource.SPEECH))
+_STAGE = Label("stage", "the stage", words_of(Stage))
 _CALL_SOURCE = Label("source", "which source's topic", words_of(InputSource, without=InputSource.JUDGE))
 _FILE_OUTCOME = Label(
     "outcome",
@@ -91,6 +94,10 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EVALUATOR.counter("callgauge_stage_values_unmapped_total", "values", _EVENT_SOURCE)(
         "Latencies and token counts that were reported under a name, or as a value, that no table of stages has."
+    ),
+    _EVALUATOR.counter("callgauge_stage_values_contradicted_total", "values", _STAGE_SOURCE, _STAGE)(
+        "Latencies of stages that are in no score, because the sounds of their turn contradict them: longer than the wait that they "
+        "are part of, or than the turn. Usually a producer sends another unit. Counted when a call closes."
     ),
     _EVALUATOR.counter("callgauge_limits_hit_total", "hits", _LIMIT)(
         "Times a call reached a limit and was closed by it. Some close nothing: at `held` an input lagged too far to wait for "

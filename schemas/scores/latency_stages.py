@@ -139,6 +139,44 @@ FROM_USER_SILENCE: Final = frozenset(
 )
 """Stages that begin at the user's last sound, so they have an anchor. All others begin inside the agent."""
 
+
+class PartOfWait(StrEnum):
+    """The part of a turn's wait, from the user's last sound to the assistant's first, in which a stage lies.
+
+    - `hearing`: it may begin before the ruling that the user's turn is over, so a wait from that ruling on has not all of it
+    - `answering`: it begins when the user's turn is over
+    """
+
+    HEARING = "hearing"
+    ANSWERING = "answering"
+
+
+PARTS_OF_WAIT: Final[Mapping[Stage, PartOfWait]] = MappingProxyType(
+    dict.fromkeys(
+        (
+            Stage.STT_TRAILING, Stage.TURN_ANALYZER, Stage.TRANSCRIPTION, Stage.TURN_DETECTION, Stage.TURN_COMPLETION, Stage.PIPELINE
+        ),
+        PartOfWait.HEARING,
+    )
+    | dict.fromkeys(
+        (
+            Stage.LLM_FIRST_TOKEN, Stage.LLM_FIRST_SENTENCE, Stage.TOOL_REQUEST, Stage.TTS_FIRST_BYTE, Stage.LLM_INFERENCE,
+            Stage.LLM_TOOL_CALL, Stage.FUNCTION_HANDLER, Stage.SENTENCE_AGGREGATION, Stage.SPEECH_SYNTHESIS,
+            Stage.OUTPUT_TRANSPORT, Stage.AWAITING_SPEAKABLE_TEXT,
+        ),
+        PartOfWait.ANSWERING,
+    )
+)  # fmt: skip
+"""Stages that are a part of the wait: a longer one contradicts the sounds, unless it began in the wait and went on after the first sound.
+
+The others may be longer than the wait. Endpointing may begin before the user's last sound, when the user goes on after a pause;
+the last sentence and tools go on while the assistant speaks; the wait as another source measures it, and that for the greeting,
+are sums with other anchors; and pipecat may wait for the user to go on.
+"""
+
+RUNS_ON: Final = frozenset({Stage.TOOL_RUN, Stage.FIRST_SPEECH})
+"""Stages that neither the wait nor the next turn bounds: a tool may run behind the talk, and a call may be heard late."""
+
 # Pipecat's MetricsFrame data, in the shape in which EVA logs it.
 
 

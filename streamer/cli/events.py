@@ -34,7 +34,7 @@ def check(
     It prints which events are understood, which are refused and why, and which results a call does not have for want of
     which event. No broker is needed, and nothing is sent.
 
-    Exit code 1 when an event is refused or not understood, or a time looks like seconds.
+    Exit code 1 when an event is refused or not understood, a time looks like seconds, or a stage took longer than the sounds allow.
 
     Examples:
         callgauge events check events.jsonl
@@ -49,5 +49,5 @@ def check(
         for line in finding_lines(findings):
             print_line(line)
     faults = len(findings.refused) + findings.not_understood.total() + len(findings.in_seconds)
-    if faults:
+    if faults or findings.contradicted:
         raise typer.Exit(1)

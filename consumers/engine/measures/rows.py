@@ -574,6 +574,7 @@ class Measures:
             may_differ = number in changed or number >= heard.current or turn.rests_on_open_sound
             records.append(self._turns.make(live, heard, number, cause, end_ms, is_final=True, may_differ=may_differ))
         yield
+        self.stages.count_contradicted(heard)
         counted = heard.numbers()
         speech = speech_of(live, heard, sorted(counted), last_ms, is_over=True)
         yield

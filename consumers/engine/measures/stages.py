@@ -3,10 +3,10 @@
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from consumers.engine.effects import Count
 from consumers.engine.limits import Limits
@@ -22,7 +22,11 @@ from schemas.scores.latency_stages import (
     CONVAI_NAMES,
     FROM_USER_SILENCE,
     MAX_STAGE_SECONDS,
+    MS,
+    PARTS_OF_WAIT,
+    RUNS_ON,
     SEVERAL,
+    PartOfWait,
     ServiceKind,
     Several,
     Stage,
@@ -63,8 +67,13 @@ class TurnWindows:
         end_s = self._order[place + 1][0] if place + 1 < len(self._order) else inf
         return begin_s if place else -inf, end_s
 
+    @property
+    def first_s(self) -> float:
+        """Start of the first turn; infinite without one."""
+        return self._order[0][0] if self._order else inf
+
     def turn_at(self, at_s: float) -> int | None:
-        """The turn at that time; None before the first turn."""
+        """The turn at that time, the first one before it; None without turns."""
         if not self._order:
             return None
         place = bisect_right(self._order, at_s, key=lambda begun: begun[0])
@@ -83,6 +92,71 @@ class TurnWindows:
             place = bisect_left(order, (begin_s, turn))
             moved.update(each for _, each in order[max(0, place - 1) : place + 1])
             order.insert(place, (begin_s, turn))
+
+
+# What the sounds of a turn allow for a value that a source reports.
+
+BEFORE_FIRST_TURN_SECONDS: Final = 60.0
+"""How long before the first sound of the call a value may have begun: a cold bot takes up to a minute to its greeting."""
+DISAGREEMENT_MS: Final = 200
+"""Difference in ms that two sources may have: one step of a voice detector, or the way over the line."""
+DISAGREEMENT_SHARE: Final = 0.2
+"""And share of the larger number. Beyond both they disagree: a clock is skewed, or one of them measures something else."""
+_EVERY_PART: Final = frozenset(PARTS_OF_WAIT)
+_ANSWERING: Final = frozenset(stage for stage, part in PARTS_OF_WAIT.items() if part is PartOfWait.ANSWERING)
+_PARTS_BY_ANCHOR: Final = {
+    Anchor.VAD: _EVERY_PART, Anchor.AUDIO: _EVERY_PART, Anchor.RECORD: _EVERY_PART,
+    Anchor.TURN_RELEASE: _ANSWERING, Anchor.TRANSCRIPT: _ANSWERING,
+}  # fmt: skip
+"""The stages that lie in the wait, by the source of its beginning. An estimate bounds none."""
+_OF_THE_USER: Final = FROM_USER_SILENCE | {stage for stage, part in PARTS_OF_WAIT.items() if part is PartOfWait.HEARING}
+
+
+def disagree(one_ms: float, other_ms: float) -> bool:
+    """Whether two numbers for the same stage differ by more than measuring it twice explains.
+
+    Example:
+        >>> disagree(300, 480), disagree(3000, 3500), disagree(300, 700)
+        (False, False, True)
+    """
+    return abs(one_ms - other_ms) > max(DISAGREEMENT_MS, DISAGREEMENT_SHARE * max(one_ms, other_ms))
+
+
+def _exceeds(seconds: float, bound_s: float) -> bool:
+    """Whether a length is beyond its bound by more than measuring explains."""
+    return seconds > bound_s and disagree(seconds * MS_PER_SECOND, max(0.0, bound_s) * MS_PER_SECOND)
+
+
+class StageBounds(NamedTuple):
+    """What the sounds of a turn allow, in epoch seconds and seconds.
+
+    Attributes:
+        least_s: No value of the turn began before it.
+        heard_s: Start of the user's first sound; minus infinity where it is not known.
+        silent_s: End of the user's last sound; infinite without a wait.
+        until_s: Start of the next turn.
+        wait_s: The wait of the turn; infinite where it is not known, or where the assistant began first.
+        parts: The stages that lie in it.
+    """
+
+    least_s: float
+    heard_s: float
+    silent_s: float
+    until_s: float
+    wait_s: float
+    parts: frozenset[Stage]
+
+    def allow(self, stage: Stage, seconds: float, begin_s: float = -inf) -> bool:
+        """Whether the stage can have taken so long, by the sounds; `begin_s` is minus infinity where its start is not known."""
+        tolerance_s = DISAGREEMENT_MS * MS
+        # One that begins in the wait may go on after the first sound: another sound bridged the time.
+        if stage in self.parts and begin_s < self.silent_s - tolerance_s and _exceeds(seconds, self.wait_s):
+            return False
+        if stage in RUNS_ON or begin_s == -inf:
+            return True
+        if begin_s < self.least_s or (stage in _OF_THE_USER and begin_s < self.heard_s - tolerance_s):
+            return False
+        return not _exceeds(seconds, self.until_s - begin_s)
 
 
 # The reported stage latencies of one call, in the order in which the stages began, and their reports for one turn.
@@ -152,7 +226,19 @@ class StageValues:
     def _says(self, place: int) -> tuple[int, float, str]:
         return self._codes[place], self._seconds[place], self._models[place]
 
-    def reports(self, from_s: float, until_s: float, silent_from_s: float | None = None) -> Reports:
+    def __iter__(self) -> Iterator[Measured]:
+        """Every value, in the order of their starts."""
+        for begin_s, code, seconds, model in zip(self._begins_s, self._codes, self._seconds, self._models, strict=True):
+            stage, source, rank = _CODES[code]
+            yield Measured(begin_s, stage, source, seconds, rank, model)
+
+    def reports(
+        self,
+        from_s: float,
+        until_s: float,
+        silent_from_s: float | None = None,
+        allow: Callable[[Stage, float, float], bool] | None = None,
+    ) -> Reports:
         """The reports of the values that began in the window of a turn.
 
         Args:
@@ -160,6 +246,7 @@ class StageValues:
             until_s: Its end, excluded.
             silent_from_s: End of the user's last speech before the answer; None when unknown. A request to the model that was
                 replaced by one after it was not answered, so it and the rest of its values do not count.
+            allow: Says of a stage, its seconds and its start whether the sounds of the turn allow them; None allows all.
         """
         found: Reports = {}
         asked: dict[StageSource, tuple[float, str]] = {}
@@ -171,6 +258,8 @@ class StageValues:
             stage, source, rank = _CODES[self._codes[place]]
             seconds, model = self._seconds[place], self._models[place]
             begin_s = self._begins_s[place]
+            if allow is not None and not allow(stage, seconds, begin_s):
+                continue
             if begin_s < answered_s and stage in OF_A_REQUEST and source is StageSource.PIPECAT:
                 continue
             if stage is Stage.TOOL_RUN:  # the one stage that is a union
@@ -216,24 +305,9 @@ def _take(found: Reports, stage: Stage, source: StageSource, value: Reported) ->
 
 # The stages of one turn: the best source's number, the other sources' numbers, and whether they disagree.
 
-DISAGREEMENT_MS = 200
-"""Difference in ms that two sources may have: one step of a voice detector, or the way over the line."""
-DISAGREEMENT_SHARE = 0.2
-"""And share of the larger number. Beyond both they disagree: a clock is skewed, or one of them measures something else."""
-
 SECOND_DIGITS = 6
 _FROM_A_RECORD = frozenset({StageSource.ELEVENLABS, StageSource.RUN})
 _SPEECH = SOURCES.index(StageSource.SPEECH)
-
-
-def disagree(one_ms: float, other_ms: float) -> bool:
-    """Whether two numbers for the same stage differ by more than measuring it twice explains.
-
-    Example:
-        >>> disagree(300, 480), disagree(3000, 3500), disagree(300, 700)
-        (False, False, True)
-    """
-    return abs(one_ms - other_ms) > max(DISAGREEMENT_MS, DISAGREEMENT_SHARE * max(one_ms, other_ms))
 
 
 class StageReading(NamedTuple):
@@ -315,6 +389,8 @@ MAX_UNKNOWN_KEYS = 32
 """Unknown names that are kept of a call, for debugging."""
 
 _UNMAPPED = "callgauge_stage_values_unmapped_total"
+CONTRADICTED: Final = "callgauge_stage_values_contradicted_total"
+"""The counter of values that the sounds of their turn do not allow, by source and stage."""
 _LIMIT = "callgauge_limits_hit_total"
 
 
@@ -335,12 +411,16 @@ class StageLatencies:
         self._convai: dict[int, Mapping[str, float]] = {}
         self._of_the_run_s: dict[int, float] = {}
         self._stale: set[int] = set()
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, ...]] = Counter()
         self._is_full = False
 
-    def observe(self, findings: Findings) -> None:
-        """Folds the reports of one event."""
+    def observe(self, findings: Findings, time_ms: int) -> None:
+        """Folds the reports of one event, which came at `time_ms`."""
         for value in findings.measured:
+            # It was over when it was told, so it began so long before at the latest.
+            latest_s = time_ms / MS_PER_SECOND - value.seconds
+            if value.begin_s > latest_s + PRECISION_SECONDS and value.stage not in RUNS_ON:
+                value = value._replace(begin_s=latest_s)
             if self._has_room() and self._values.add(value):
                 self._is_stale_at(value.begin_s)
         for used in findings.used:
@@ -379,8 +459,8 @@ class StageLatencies:
             self._counts[_UNMAPPED, InputSource.AUDIT.value] += len(latencies_ms)
 
     def drain_counts(self) -> list[Count]:
-        """Counts of reports without a stage, since the last drain."""
-        counts = [Count(metric, (label,), by) for (metric, label), by in self._counts.items()]
+        """Counts of reports without a stage, and at the close of those that the sounds contradict, since the last drain."""
+        counts = [Count(metric, tuple(labels), by) for (metric, *labels), by in self._counts.items()]
         self._counts.clear()
         return counts
 
@@ -408,6 +488,18 @@ class StageLatencies:
         if heard.is_simulated and not is_reported and not turn.tools:
             return []
         return stage_readings(self._reports(turn), turn.view.heard_ms)
+
+    def count_contradicted(self, heard: HeardTurns) -> None:
+        """Counts the values that the sounds do not allow: at the close, when every sound is known."""
+        bounds = {number: self._bounds(turn) for number, turn in heard.turns(heard.numbers()).items()}
+        for value in self._values if self._windows.first_s < inf else ():
+            turn = self._windows.turn_at(value.begin_s)
+            if turn in bounds and not bounds[turn].allow(value.stage, value.seconds, value.begin_s):
+                self._counts[CONTRADICTED, value.source.value, value.stage.value] += 1
+        for turn, by_name in self._convai.items():
+            for stage, seconds in _in_record(by_name) if turn in bounds else ():
+                if not bounds[turn].allow(stage, seconds):
+                    self._counts[CONTRADICTED, StageSource.ELEVENLABS.value, stage.value] += 1
 
     def agreement(self, heard: HeardTurns, turns: Iterable[int]) -> dict[int, tuple[int, int]]:
         """By the place of a stage: turns in which several sources measured it, and turns in which they disagree."""
@@ -481,15 +573,37 @@ class StageLatencies:
         return own
 
     def _reports(self, turn: HeardTurn) -> Reports:
-        """All reports of the turn."""
-        reports = self._values.reports(*self._windows.window(turn.number), turn.silent_from_s)
-        by_name = self._convai.get(turn.number, {})
-        # A copy follows its original, which thereby wins.
-        known = sorted(CONVAI_METRICS.keys() & by_name, key=lambda name: CONVAI_METRICS[name].is_copy)
-        found = [(CONVAI_METRICS[name].stage, StageSource.ELEVENLABS, by_name[name]) for name in known]
+        """All reports of the turn that its sounds allow."""
+        bounds = self._bounds(turn)
+        reports = self._values.reports(*self._windows.window(turn.number), turn.silent_from_s, bounds.allow)
+        recorded = _in_record(self._convai.get(turn.number, {}))
+        found = [
+            (stage, StageSource.ELEVENLABS, seconds) for stage, seconds in recorded if bounds.allow(stage, seconds)
+        ]
         if turn.number in self._of_the_run_s:
             found.append((Stage.VOICE_TO_VOICE, StageSource.RUN, self._of_the_run_s[turn.number]))
         for stage, source, seconds in (*self._own(turn), *found):
             if 0 < seconds <= MAX_STAGE_SECONDS:
                 reports.setdefault(stage, {}).setdefault(source, Reported(0, round(seconds, SECOND_DIGITS), ""))
         return reports
+
+    def _bounds(self, turn: HeardTurn) -> StageBounds:
+        """What the sounds of the turn allow for a value."""
+        view, (from_s, until_s) = turn.view, self._windows.window(turn.number)
+        least_s = max(from_s, self._windows.first_s - BEFORE_FIRST_TURN_SECONDS)
+        heard_s = turn.user.starts[0] if turn.user.starts and not turn.user.has_gaps else -inf
+        recorded_s = self._convai.get(turn.number, {}).get(CONVAI_NAMES[Stage.VOICE_TO_VOICE])
+        anchor, heard_ms = (None, None) if view is None else (view.anchor, view.heard_ms)
+        wait_s = None if heard_ms is None else heard_ms / MS_PER_SECOND
+        silent_s = inf if view is None or view.user_end_s is None else view.user_end_s
+        if anchor is Anchor.ESTIMATED:  # the record measured the wait; when it began is not known
+            anchor, wait_s, silent_s = Anchor.RECORD, recorded_s, inf
+        if anchor is None or wait_s is None or not 0 < wait_s <= MAX_STAGE_SECONDS:
+            return StageBounds(least_s, heard_s, inf, until_s, inf, frozenset())
+        return StageBounds(least_s, heard_s, silent_s, until_s, wait_s, _PARTS_BY_ANCHOR[anchor])
+
+
+def _in_record(by_name: Mapping[str, float]) -> list[tuple[Stage, float]]:
+    """The stages of an ElevenLabs record's turn. A copy follows its original, which thereby wins."""
+    known = sorted(CONVAI_METRICS.keys() & by_name, key=lambda name: CONVAI_METRICS[name].is_copy)
+    return [(CONVAI_METRICS[name].stage, by_name[name]) for name in known]

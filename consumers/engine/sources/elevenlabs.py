@@ -333,7 +333,7 @@ class _AgentStream:
         words = Words(is_user=True, rank=_USER_RANK, ref=said.text, event_id=said.id)
         heard = AgentWords((words,), said.is_exact)
         self._keys.append(bot.from_agent(SpeechMoment.AGENT_HEARD, said.at_ms, said.id, heard))
-        if said.is_exact and not bot.machine.has_user_events:
+        if said.is_exact and not bot.machine.has_user_events and not bot.machine.was_answered(said.at_ms):
             live.user_fell_silent(said.at_ms, bot.machine.turn)
 
     def _on_reply(self, said: Said, live: LiveCall, bot: BotHistory) -> None:

@@ -136,6 +136,7 @@ class Said(NamedTuple):
         is_cut: Whether an answer is the part that was heard before the user cut it off.
         tells_cuts: Whether the teller distinguishes such an answer from a whole one.
         is_exact: Whether the time is its own, and not only a place in the order.
+        sounded_s: A moment of their sound (epoch seconds), where the teller knows it and it is not that of the event.
     """
 
     teller: Teller
@@ -146,6 +147,7 @@ class Said(NamedTuple):
     is_cut: bool = False
     tells_cuts: bool = False
     is_exact: bool = True
+    sounded_s: float | None = None
 
 
 class Corrected(NamedTuple):

@@ -21,6 +21,7 @@ from consumers.engine.sources.facts import (
     Unread,
 )
 from consumers.engine.sources.findings import Findings, is_number, items_in, moment_in, name_in, text_in
+from consumers.engine.turns.bot import SAME_MOMENT_SECONDS
 from schemas.closed_sets import InputSource, InterruptionCause
 from schemas.events.codec import NAMELESS_TOOL, misread_of
 from schemas.events.pipecat import (
@@ -111,11 +112,18 @@ def _message(event: MessageRecord) -> tuple[Said, ...]:
     message, time_ms = event.data, int(event.timestamp)
     if message.content is None:
         return ()
-    if event.type == "user_message":
-        return (Said(Teller.BOT, message.content, time_ms, is_user=True),)
     began_ms = message_began_ms(message.timestamp, time_ms)
-    is_cut, tells_cuts = message.interrupted is True, message.says_what_was_heard
-    return (Said(Teller.BOT, message.content, began_ms, is_user=False, is_cut=is_cut, tells_cuts=tells_cuts),)
+    # A time that is the record's own says nothing of the sound.
+    is_timed = time_ms - began_ms > SAME_MOMENT_SECONDS * MS_PER_SECOND
+    sounded_s = began_ms / MS_PER_SECOND if is_timed else None
+    if event.type == "user_message":
+        return (Said(Teller.BOT, message.content, time_ms, is_user=True, sounded_s=sounded_s),)
+    return (
+        Said(
+            Teller.BOT, message.content, began_ms, is_user=False, is_cut=message.interrupted is True,
+            tells_cuts=message.says_what_was_heard, sounded_s=sounded_s,
+        ),
+    )  # fmt: skip
 
 
 # Tools, notes and faults.

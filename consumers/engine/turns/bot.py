@@ -18,6 +18,7 @@ from consumers.engine.turns.timeline import (
     ToolUse,
     order_key,
 )
+from schemas.units import MS_PER_SECOND
 
 # The bot's own texts in pieces, so that each lies in the turn in which it came, with or without EVA's turn markers.
 #
@@ -133,6 +134,12 @@ MAX_PENDING_SECONDS: Final = 3.0
 """Longest time from the end of a stretch of sound to the ruling that makes it a turn; a strategy that waits for words takes
 one or two. An older stretch was a cough.
 """
+MESSAGE_RANK: Final = 2
+"""Rank of an answer's words that a bot sends as one message, among those of the other sources."""
+FIRST_WORDS_SECONDS: Final = 0.3
+"""Shortest time from the start of a sound that a detector hears to final words of it: one short word, without the recogniser's
+own time. Earlier words are of the sound before.
+"""
 
 
 class Gap:
@@ -179,7 +186,8 @@ class Words(NamedTuple):
     """Words of one speaker: the rank of their source (0 is best), and the text, the bot's text or its key in EVA's history.
 
     `event_id` is the one that an ElevenLabs agent gave it. `is_cut` marks the heard part of an answer that was cut off,
-    `is_turn` the words of the caller at the end of a turn.
+    `is_turn` the words of the caller at the end of a turn. `sounded_s` is a moment of their sound (epoch seconds), where the
+    source tells it beside the time of the record.
     """
 
     is_user: bool
@@ -188,6 +196,7 @@ class Words(NamedTuple):
     event_id: int | None = None
     is_cut: bool = False
     is_turn: bool = False
+    sounded_s: float | None = None
 
 
 class AgentWords(NamedTuple):
@@ -232,6 +241,21 @@ class BotTurn(NamedTuple):
         """All moments of the turn, in groups."""
         return chain(self[:8], (self.agent_heard, self.agent_said))
 
+    @property
+    def user_start_s(self) -> float | None:
+        """The caller's first moment, of sound or ruling; None without any, and where a start was lost."""
+        return (
+            None
+            if self.gaps & (Gap.VAD | Gap.RULING)
+            else min((*self.vad_starts[:1], *self.release_starts[:1]), default=None)
+        )
+
+    @property
+    def user_end_s(self) -> float | None:
+        """End of the caller's last sound, otherwise of the last ruling; None without either, and while it is open."""
+        starts, ends = (self.vad_starts, self.vad_ends) if self.vad_starts else (self.release_starts, self.release_ends)
+        return ends[-1] if ends and len(ends) == len(starts) else None
+
 
 class PendingSpeech(NamedTuple):
     """A stretch of sound that no ruling has made a turn yet: its start and end, None while unknown, and whether the bot spoke
@@ -272,6 +296,8 @@ class BotTurnMachine:
     Six attributes are no state but facts of the call, whenever they become known: whether transcripts mark the end of the
     caller's turn (`hears_transcripts`), a turn strategy rules (`has_rulings`), a detector hears the caller (`hears_detector`),
     the bot reports its answers as they were heard (`reports_answers`), no event shows that it speaks (`is_mute`), it `is_over`.
+
+    Words can come after the next sound has begun. `latest_words_s` is how long after the end of a sound they may still be of it.
     """
 
     # Each value that a checkpoint keeps, besides turns and words; its annotation makes it one.
@@ -296,7 +322,8 @@ class BotTurnMachine:
     hears_agent: bool = False
     last_tool: ToolEntry | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, latest_words_s: float = 0.0) -> None:
+        self.latest_words_s = latest_words_s
         self.turns = dict[int, BotTurn]()
         self.words = dict[int, tuple[Words, ...]]()
         self.touched = set[int]()
@@ -307,6 +334,10 @@ class BotTurnMachine:
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
         """Applies one moment; `payload` is its exact time in epoch seconds, or the tool."""
         _RULES[kind](self, payload, time_ms)
+
+    def was_answered(self, time_ms: int) -> bool:
+        """Whether an ElevenLabs agent had answered in the newest turn by then."""
+        return any(said_s <= time_ms / 1000 for said_s in self._of(self.turn).agent_said[:1])
 
     def freeze(self) -> object:
         """The state; turns are immutable, so a shallow copy is enough."""
@@ -532,14 +563,79 @@ class BotTurnMachine:
 
     def _words(self, words: Words, time_ms: int) -> None:
         # Words are no part of a turn as it is heard: only judging, transcripts and counts of words read them.
-        if words.is_user and words.is_turn and self.ruled_turn is None and self.pending_vad is not None:
-            self._file_pending(self._take_pending(time_ms / 1000))  # the ruling was lost: words prove that it came
-        turn = self.turn if words.is_user or self.hears_agent else self.answering
+        turn = self.turn if self.hears_agent else self.answering
+        if words.is_user:
+            turn = self._turn_of_caller(words, time_ms / 1000)
+        elif turn > 1 and words.rank == MESSAGE_RANK and words.sounded_s is None:
+            turn = self._turn_of_message(turn, time_ms / 1000)
         self.words[turn] = (*self.words.get(turn, ()), words)
         self.have_words_changed = True
         if self.is_mute and not words.is_user:
             self.has_bot_spoken = True
             self._change(turn, is_written=True)
+
+    def _turn_of_caller(self, words: Words, at_s: float) -> int:
+        """The turn of the sound that these words of the caller are of; they came at `at_s`."""
+        pending = self.pending_vad if self.ruled_turn is None else None
+        turn = self.turn
+        if pending is not None:
+            if self._are_of_a_sound_before(words, at_s, pending.start_s, turn, is_open=pending.end_s is None):
+                return self._sounded(words, turn)
+            if words.is_turn:  # the ruling was lost: words prove that it came
+                self._file_pending(self._take_pending(at_s))
+            return self.turn
+        state = self._of(turn)
+        is_open = (self.vad_turn if state.vad_starts else self.ruled_turn) == turn
+        is_first = len(state.vad_starts or state.release_starts) == 1
+        if not self._are_of_a_sound_before(words, at_s, state.user_start_s, turn - 1, is_open=is_open and is_first):
+            return turn
+        turn = self._sounded(words, turn - 1)
+        self.touched.add(turn)  # the call has left it
+        return turn
+
+    def _turn_of_message(self, turn: int, at_s: float) -> int:
+        """The turn of the answer that a message without a time of its own has the words of. A bot sends it when the answer is over,
+        or before its sound: so it is of the answer that ended last, where that one has no words yet and no new one is heard.
+        """
+        before = self._of(turn - 1)
+        is_over = len(before.bot_ends) == len(before.bot_starts) > 0 and self.bot_turn is None
+        if not is_over or self._of(turn).bot_starts or at_s - before.bot_ends[-1] > self.latest_words_s:
+            return turn
+        if any(not each.is_user for each in self.words.get(turn - 1, ())):
+            return turn
+        self.touched.add(turn - 1)  # the call has left it
+        return turn - 1
+
+    def _are_of_a_sound_before(
+        self, words: Words, at_s: float, start_s: float | None, turn: int, *, is_open: bool
+    ) -> bool:
+        """Whether words came after the caller's newest sound began and are of an earlier one.
+
+        Args:
+            words: The words.
+            at_s: When they came.
+            start_s: When the newest sound began; None when unknown.
+            turn: The turn of the sound before it.
+            is_open: Whether the newest sound is the first of its turn and has not ended.
+        """
+        if start_s is None or turn < 1:
+            return False
+        if words.sounded_s is not None:
+            return words.sounded_s < start_s - SAME_MOMENT_SECONDS
+        # Without a time of their own they are of the sound that ended last before they came, where that one has none yet.
+        state = self._of(turn)
+        end_s = state.user_end_s
+        if not is_open or end_s is None or at_s - end_s > self.latest_words_s:
+            return False
+        is_too_soon = self.hears_detector and at_s - start_s < FIRST_WORDS_SECONDS
+        return is_too_soon or not any(each.is_user and each.rank == words.rank for each in self.words.get(turn, ()))
+
+    def _sounded(self, words: Words, turn: int) -> int:
+        """The turn, at most this one, in which the words sounded, by their own time."""
+        if words.sounded_s is not None:
+            while turn > 1 and (self._of(turn).user_start_s or 0.0) - SAME_MOMENT_SECONDS > words.sounded_s:
+                turn -= 1
+        return turn
 
     def _bot_text(self, piece: TextPiece, time_ms: int) -> None:
         self._words(Words(is_user=False, rank=0, ref=piece), time_ms)
@@ -552,30 +648,96 @@ class BotTurnMachine:
     def _agent_heard(self, said: AgentWords, time_ms: int) -> None:
         if not self.has_user_events:
             self.hears_agent = True
-            self._user_begins(over_bot=False)
+            at_s, is_exact = time_ms / 1000, said.is_exact
+            answered_s = self._begin_answered(said.words[0].event_id, at_s)
+            if answered_s is None:
+                self._user_begins(over_bot=False)
+            else:
+                at_s, is_exact = answered_s, False  # only the order is known
             self.answering = self.turn
             state = self._of(self.turn)
             self._change(
                 self.turn,
-                agent_heard=(*state.agent_heard, time_ms / 1000),
-                are_times_exact=state.are_times_exact and said.is_exact,
+                agent_heard=(*state.agent_heard, at_s),
+                are_times_exact=state.are_times_exact and is_exact,
             )
         for words in said.words:
             self._words(words, time_ms)
 
-    def _agent_said(self, said: AgentWords, time_ms: int) -> None:
-        for words in said.words:
-            self._words(words, time_ms)
-        if self.has_bot_events:
-            return
-        self.has_bot_spoken = True
-        state = self._of(self.turn)
-        is_first = not state.agent_said  # only the first answer ends a latency
-        self._change(
-            self.turn,
-            agent_said=(*state.agent_said, time_ms / 1000),
-            are_times_exact=state.are_times_exact and (said.is_exact or not is_first),
+    def _begin_answered(self, event_id: int | None, at_s: float) -> float | None:
+        """Begins the turn of words that come after their answer, and gives it the answer. The ids of an ElevenLabs agent grow, so an
+        answer with the same id or a higher one is of these words.
+
+        Returns:
+            The time of the answer; None where these words come before it.
+        """
+        turn, state = self.turn, self._of(self.turn)
+        said = self.words.get(turn, ())
+        ids = [each.event_id for each in said if not each.is_user and each.rank == 0]
+        place = _first_from(event_id, ids)
+        if place is None or len(ids) != len(state.agent_said) or at_s - state.agent_said[place] > self.latest_words_s:
+            return None
+        if place or not turn:
+            of_answer = [not each.is_user and each.event_id in ids[place:] for each in said]
+            self._part(turn, of_answer, agent_said=(state.agent_said[:place], state.agent_said[place:]))
+        return state.agent_said[place]
+
+    def _part(self, turn: int, are_later: list[bool], **times_s: tuple[tuple[float, ...], tuple[float, ...]]) -> None:
+        """Makes the newest turn two: each has its part of the words and times."""
+        said = self.words.get(turn, ())
+        self.words[turn], self.words[turn + 1] = (
+            tuple(words for words, is_later in zip(said, are_later, strict=True) if is_later is of_later)
+            for of_later in (False, True)
         )
+        self.turn = turn + 1
+        self._change(turn, **{name: earlier for name, (earlier, _) in times_s.items()})
+        self._change(turn + 1, **{name: later for name, (_, later) in times_s.items()})
+        if self.turns[turn] == _EMPTY and not self.words[turn]:
+            del self.turns[turn], self.words[turn]
+
+    def _agent_said(self, said: AgentWords, time_ms: int) -> None:
+        turn, is_late = self._turn_of_answer(said.words[0].event_id, time_ms / 1000)
+        if not is_late:
+            for words in said.words:
+                self._words(words, time_ms)
+            if self.has_bot_events:
+                return
+            self.has_bot_spoken = True
+        else:
+            self.words[turn] = (*self.words.get(turn, ()), *said.words)
+            self.have_words_changed = True
+        state = self._of(turn)
+        is_first = not state.agent_said  # only the first answer ends a latency
+        is_exact = said.is_exact and not is_late
+        self._change(
+            turn,
+            agent_said=(*state.agent_said, time_ms / 1000),
+            are_times_exact=state.are_times_exact and (is_exact or not is_first),
+        )
+
+    def _turn_of_answer(self, event_id: int | None, at_s: float) -> tuple[int, bool]:
+        """The turn of an answer, and whether it comes after words of the caller that followed it, as their ids tell."""
+        turn, state = self.turn, self._of(self.turn)
+        said = self.words.get(turn, ())
+        ids = [each.event_id for each in said if each.is_user]
+        place = None if event_id is None else _first_from(event_id + 1, ids)
+        if place is None or len(ids) != len(state.agent_heard) or at_s - state.agent_heard[place] > self.latest_words_s:
+            return turn, False
+        if not place:
+            return turn - 1, True
+        first = ids[place] or 0
+        are_later = [each.event_id is not None and each.event_id >= first for each in said]
+        answers = sum(
+            not later and not each.is_user and each.rank == 0 for each, later in zip(said, are_later, strict=True)
+        )
+        self._part(
+            turn,
+            are_later,
+            agent_heard=(state.agent_heard[:place], state.agent_heard[place:]),
+            agent_said=(state.agent_said[:answers], state.agent_said[answers:]),
+        )
+        self.answering = self.turn
+        return turn, True
 
     def _agent_cut_off(self, _payload: None, _time_ms: int) -> None:
         if not self.has_user_events:
@@ -595,6 +757,15 @@ class BotTurnMachine:
     def _tool(self, use: ToolUse, time_ms: int, *, is_response: bool) -> None:
         self._change(self.turn)
         self.last_tool = ToolEntry(self.last_tool, self.turn, use, time_ms, is_response=is_response)
+
+
+def _first_from(event_id: int | None, ids: list[int | None]) -> int | None:
+    """The place from which on all ids are this one or higher; None without one, and where an id is not known."""
+    if event_id is None or None in ids:
+        return None
+    place = next((place for place, each in enumerate(ids) if each is not None and each >= event_id), None)
+    are_higher = place is not None and all(each is not None and each >= event_id for each in ids[place:])
+    return place if are_higher else None
 
 
 _FIELDS = tuple(BotTurnMachine.__annotations__)
@@ -631,8 +802,8 @@ _MAX_ORDERED_ID = 0xFFFF
 class BotHistory:
     """Orders the moments of a call by their times, in whatever order they arrive."""
 
-    def __init__(self, replays: Replays) -> None:
-        self.machine = BotTurnMachine()
+    def __init__(self, replays: Replays, latest_words_ms: int = 0) -> None:
+        self.machine = BotTurnMachine(latest_words_ms / MS_PER_SECOND)
         self._replays = replays
         self.timeline = Timeline(self.machine, TIME_SHIFT, replays)
         self._pipecat_count = 0

@@ -10,7 +10,7 @@ from itertools import chain
 from math import inf
 from typing import Final, Literal, NamedTuple, Protocol
 
-from consumers.engine.turns.bot import BotTurn, BotTurnMachine, Gap, TextPiece, Words, texts_of
+from consumers.engine.turns.bot import MESSAGE_RANK, BotTurn, BotTurnMachine, Gap, TextPiece, Words, texts_of
 from consumers.engine.turns.eva import EvaHistory, Pieces, TraceEntry, TurnState, chars_of, joined, text_mark
 from consumers.engine.turns.eva_text import without_eva_labels
 from consumers.engine.turns.normal_text import without_bracketed
@@ -411,7 +411,12 @@ _NOTHING = BotTurn()
 _WRITTEN_RANK = 1
 _RANKS = {
     True: {WordSource.LOG: 0, WordSource.BOT: 1},
-    False: {WordSource.SYNTHESIS: 0, WordSource.LOG: _WRITTEN_RANK, WordSource.BOT: 2, WordSource.HEARD: 2},
+    False: {
+        WordSource.SYNTHESIS: 0,
+        WordSource.LOG: _WRITTEN_RANK,
+        WordSource.BOT: MESSAGE_RANK,
+        WordSource.HEARD: MESSAGE_RANK,
+    },
 }
 """Rank of a source's words in the machine."""
 

@@ -11,7 +11,14 @@ from consumers.engine.effects import Effect, PublishScore
 from consumers.engine.limits import Limits
 from consumers.engine.records import Cause, LabelHistory, Revisions
 from consumers.engine.sources.facts import Said, ToolRun, ToolState
-from consumers.engine.turns.bot import BotHistory, BotTurn, BotTurnMachine, SpeechMoment, Words
+from consumers.engine.turns.bot import (
+    MESSAGE_RANK,
+    BotHistory,
+    BotTurn,
+    BotTurnMachine,
+    SpeechMoment,
+    Words,
+)
 from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
 from consumers.engine.turns.eva import EvaHistory, EvaTurnMachine
 from consumers.engine.turns.heard import (
@@ -411,7 +418,7 @@ class LiveCall:
         self.turns = TurnMoments(revisions)
         self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self.history, self._revisions, self._limits = history, revisions, limits
-        self.bot: BotHistory | None = BotHistory(history.replays)
+        self.bot: BotHistory | None = BotHistory(history.replays, limits.allowed_lateness_ms)
         self._heard_by = HeardBy.BOT
         self._watermarks: dict[InputSource, int] = {}
         self.low_ms, self.settle_at_ms, self._has_announced = -inf, inf, False
@@ -550,7 +557,10 @@ class LiveCall:
             self.bot.report_answers()
         if not said.is_user and self.bot.machine.is_mute:
             self.someone_speaks(said.at_ms)
-        words = Words(said.is_user, 1 if said.is_user else 2, said.text, is_cut=said.is_cut, is_turn=said.is_user)
+        words = Words(
+            said.is_user, 1 if said.is_user else MESSAGE_RANK, said.text, is_cut=said.is_cut, is_turn=said.is_user,
+            sounded_s=said.sounded_s,
+        )  # fmt: skip
         self.bot.said_to_pipecat(said.at_ms, words)
 
     def pipeline_type_set(self) -> None:

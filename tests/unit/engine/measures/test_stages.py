@@ -27,6 +27,8 @@ from schemas.closed_sets import Anchor, InputSource
 from schemas.events.codec import decode
 from schemas.scores.latency_stages import Stage, StageSource
 from schemas.scores.records import STAGE_PREFIX, StageAgreement, StageLatency, TurnStatus, TurnValues
+from tests.support.calls import agent_calls
+from tests.support.calls.pipecat_calls import recorded_calls
 from tests.support.fakes.engine_feed import T0_MS, Feed
 
 STT, LLM, TTS = "OneSTTService#0", "OneLLMService#0", "OneTTSService#0"
@@ -650,3 +652,191 @@ def test_a_turn_known_by_its_transcript_alone_begins_behind_the_bot_s_last_words
     turns[0] = BotTurn(bot_texts=(1.0, 2.0, 4.0))
     assert windows.update(heard(turns), {0}) >= {1}
     assert windows.turn_at(3.0) == 0
+
+
+# Values that the sounds of their turn contradict. `Phone.turn` has a wait of 1.1 s: from the user's last sound to the bot's first.
+
+CONTRADICTED = "callgauge_stage_values_contradicted_total"
+
+
+def closed(phone: Phone, at_ms: int = 60_000) -> Phone:
+    """The call after its end."""
+    phone.send("audit", {"type": "call_ended"}, at_ms)
+    phone.advance(at_ms + 100_000)
+    return phone
+
+
+def told(phone: Phone, kind: str, seconds: float, at_ms: int) -> None:
+    """A source tells one value at `at_ms`, in the form of this kind."""
+    end_s = (T0_MS + at_ms) / 1000
+    match kind.split():
+        case [processor, "ttfb"]:
+            data = {"kind": "ttfb", "processor": processor, "seconds": seconds, "timestamp": end_s}
+            phone.observed("service_latency", data, at_ms)
+        case [processor, "metric"]:
+            phone.metric(processor, seconds, at_ms)
+        case ["contribution", key]:
+            phone.observed("latency_breakdown", {"contributions": [{"key": key, "duration_secs": seconds}]}, at_ms)
+        case ["begun", key]:
+            part = {"key": key, "duration_secs": seconds, "start_time": end_s - 0.3}
+            phone.observed("latency_breakdown", {"contributions": [part]}, at_ms)
+        case ["endpointing", "begun"]:
+            phone.observed(
+                "latency_breakdown", {"user_turn_secs": seconds, "user_turn_start_time": end_s - seconds}, at_ms
+            )
+        case ["endpointing"]:
+            phone.observed("latency_breakdown", {"user_turn_secs": seconds}, at_ms)
+        case ["wait"]:
+            phone.observed("user_bot_latency", {"latency_seconds": seconds}, at_ms)
+        case ["step"]:
+            phone.send("audit", {"message_type": "llm_call", "value": "Yes", "latency_ms": seconds * 1000}, at_ms)
+        case ["response"]:
+            phone.send("pipecat", {"type": "LatencyMetric", "stage": "stt", "value": seconds}, at_ms)
+
+
+FORMS = {
+    f"{STT} ttfb": Stage.STT_TRAILING,
+    f"{LLM} ttfb": Stage.LLM_FIRST_TOKEN,
+    f"{TTS} metric": Stage.TTS_FIRST_BYTE,
+    "contribution llm_inference": Stage.LLM_INFERENCE,
+    "begun speech_synthesis": Stage.SPEECH_SYNTHESIS,
+    "begun function_handler": Stage.FUNCTION_HANDLER,
+    "endpointing begun": Stage.ENDPOINTING,
+    "endpointing": Stage.ENDPOINTING,
+    "wait": Stage.VOICE_TO_VOICE,
+    "step": Stage.LLM_LAST_SENTENCE,
+    "response": Stage.STT_TRAILING,
+}
+
+
+@pytest.mark.parametrize("greets", [True, False])
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("seconds", [203.0, 480.0])
+@pytest.mark.parametrize("form", FORMS)
+def test_no_stage_of_minutes_is_published_on_any_turn(form: str, seconds: float, place: int, *, greets: bool) -> None:
+    phone = Phone()
+    if greets:
+        phone.greeting()
+    for at_ms in (1000, 7000):
+        phone.turn(at_ms)
+    told(phone, form, seconds, (3050, 9050)[place])
+    closed(phone)
+    first = 0 if greets else 1
+    assert [latency for turn in range(first, 3) for latency in phone.stages(turn).values() if latency > 1100] == []
+    source = "audit" if form == "step" else "pipecat"
+    assert phone.counts(CONTRADICTED) == {(source, FORMS[form].value): 1}
+
+
+@pytest.mark.parametrize("form", [form for form, stage in FORMS.items() if stage not in (Stage.VOICE_TO_VOICE,)])
+def test_a_stage_that_fits_into_its_wait_stays(form: str) -> None:
+    phone = Phone()
+    phone.greeting()
+    phone.turn(1000)
+    told(phone, form, 0.3, 3050)
+    closed(phone)
+    assert phone.stages(1)[FORMS[form]] == 300
+    assert phone.counts(CONTRADICTED) == {}
+
+
+@pytest.mark.parametrize(("seconds", "stays"), [(1.25, True), (1.375, True), (1.4, False), (5.0, False)])
+def test_a_part_of_the_wait_may_be_longer_by_what_measuring_explains(
+    phone: Phone, seconds: float, *, stays: bool
+) -> None:
+    phone.turn(4000)
+    told(phone, f"{LLM} ttfb", seconds, 6100)
+    closed(phone)
+    assert (Stage.LLM_FIRST_TOKEN in phone.stages(1)) is stays
+    assert bool(phone.counts(CONTRADICTED)) is not stays
+
+
+def test_what_is_no_part_of_the_wait_may_be_longer(phone: Phone) -> None:
+    """Endpointing of a pause, an answer that is written while it is spoken, a tool that runs on, the wait of another anchor."""
+    phone.turn(1000, spoken=False)
+    told(phone, "endpointing begun", 1.6, 2600)
+    told(phone, "step", 3.0, 5500)
+    told(phone, "wait", 1.6, 3100)
+    times = {"in_progress_at": (T0_MS + 2500) / 1000, "timestamp": (T0_MS + 32_500) / 1000}
+    phone.observed("function_call_event", {"kind": "function_call_completed", "function_name": "f", **times}, 32_500)
+    phone.spoke("bot", 3100, 6100)
+    phone.turn(8000)
+    closed(phone)
+    assert phone.stages(1) == {
+        Stage.ENDPOINTING: 1600,
+        Stage.LLM_LAST_SENTENCE: 3000,
+        Stage.TOOL_RUN: 30_000,
+        Stage.VOICE_TO_VOICE: 1600,
+    }
+    assert phone.counts(CONTRADICTED) == {}
+
+
+def test_a_model_that_answers_behind_a_bridging_sound_keeps_its_time(phone: Phone) -> None:
+    phone.turn(1000)
+    told(phone, f"{LLM} ttfb", 1.9, 4200)  # asked 300 ms after the user's last sound
+    closed(phone)
+    assert phone.stages(1)[Stage.LLM_FIRST_TOKEN] == 1900
+
+
+def test_where_the_wait_begins_with_a_ruling_hearing_may_begin_before_it() -> None:
+    phone = Phone()
+    phone.greeting()
+    phone.speech("user_turn_started", 1000)
+    phone.speech("user_turn_stopped", 3000)
+    phone.spoke("bot", 3400, 5000)
+    told(phone, f"{STT} ttfb", 0.9, 2990)
+    told(phone, f"{LLM} ttfb", 0.9, 3300)
+    closed(phone)
+    assert phone.stages(1) == {Stage.STT_TRAILING: 900}
+    assert phone.counts(CONTRADICTED) == {("pipecat", "llm_first_token"): 1}
+
+
+def test_an_answer_that_began_before_the_user_had_ended_bounds_no_stage(phone: Phone) -> None:
+    phone.speech("user_speech_started", 1000)
+    phone.speech("bot_speech_started", 2500)
+    phone.speech("user_speech_stopped", 3000)
+    told(phone, f"{LLM} ttfb", 0.6, 2400)
+    closed(phone)
+    assert phone.stages(1)[Stage.LLM_FIRST_TOKEN] == 600
+
+
+def test_sounds_that_come_later_take_a_value_back(phone: Phone) -> None:
+    phone.spoke("user", 1000, 2000)
+    told(phone, f"{LLM} ttfb", 2.0, 4400)
+    phone.spoke("bot", 4500, 5500)
+    phone.leave(7000)
+    assert phone.stages(1) == {Stage.LLM_FIRST_TOKEN: 2000}
+    phone.spoke("user", 3000, 4000)
+    phone.speech("user_speech_stopped", 8000)
+    phone.spoke("bot", 9000, 9500)
+    phone.leave(12_000)
+    assert phone.stages(1) == {}
+
+
+def test_a_record_s_stage_that_is_longer_than_its_wait_is_left_out() -> None:
+    feed = Phone()
+    events = [
+        agent_calls.heard("Hello", 1000, 1),
+        agent_calls.said("Yes?", 2000, 2),
+        agent_calls.record(
+            agent_calls.entry("user", "Hello", source_event_id=1),
+            agent_calls.entry(
+                "agent",
+                "Yes?",
+                source_event_id=2,
+                **agent_calls.metrics(ttf_audio_since_silence=1.1, llm_service_ttfb=203.0, tts_service_ttfb=0.2),
+            ),
+        ),
+    ]
+    for event in events:
+        feed.send("user_sim", event, 60_000, envelope=agent_calls.envelope_of(event))
+    closed(feed)
+    assert feed.stages(1) == {Stage.TTS_FIRST_BYTE: 200, Stage.VOICE_TO_VOICE: 1100}
+    assert feed.counts(CONTRADICTED) == {("elevenlabs", "llm_first_token"): 1}
+
+
+@pytest.mark.parametrize("name", sorted(recorded_calls()))
+def test_no_figure_of_a_real_bot_is_contradicted(name: str) -> None:
+    feed = Feed(Limits(max_event_time_skew_ms=10**12))
+    for event in recorded_calls()[name].events:
+        feed.send("pipecat", event, event["timestamp"] - T0_MS)
+    feed.advance(10**9)
+    assert feed.counts(CONTRADICTED) == {}

@@ -126,3 +126,18 @@ def test_a_program_reads_the_findings(tmp_path: Path) -> None:
     results = {each["result"]: each for each in document["results"]}
     assert results["voice-to-voice latency of each turn"]["calls_with_it"] == 1
     assert results["words of the user"]["missing_events"] == ["pipecat user_message"]
+
+
+def test_a_stage_that_the_sounds_contradict_is_named_with_its_source(tmp_path: Path) -> None:
+    seconds = {"kind": "ttfb", "processor": "OneLLMService#0", "seconds": 203.0, "timestamp": (T0_MS + 5_800) / 1000}
+    latency = {"type": "service_latency", "timestamp": T0_MS + 5_800, "data": seconds}
+    events = [{"conversation_id": "c1", **event} for event in (*CALL[:3], latency, *CALL[3:])]
+    ended = check(tmp_path, *events)
+    assert ended.code == 1
+    lines = ended.out.splitlines()
+    assert "        1  llm_first_token of pipecat" in lines
+    assert any(line.startswith("Latencies that the sounds of their turn contradict") for line in lines)
+    listed = json.loads(ran_here("events", "check", str(tmp_path / "events.jsonl"), "--json").out)["contradicted"]
+    assert listed == [{"source": "pipecat", "stage": "llm_first_token", "values": 1}]
+    seconds["seconds"] = 0.203
+    assert check(tmp_path, *events).code == 0
