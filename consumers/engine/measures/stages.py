@@ -529,6 +529,8 @@ DISAGREEMENT_SHARE = 0.2
 
 SECOND_DIGITS = 6
 _FROM_A_RECORD = frozenset({StageSource.ELEVENLABS, StageSource.RUN})
+_FROM_SPEECH = frozenset({Anchor.AUDIO, Anchor.RECORD, Anchor.VAD})
+"""Anchors at the end of the user's speech itself."""
 _SPEECH = SOURCES.index(StageSource.SPEECH)
 
 
@@ -575,7 +577,8 @@ class StageReading(NamedTuple):
 def stage_readings(reports: Reports, heard_ms: float | None) -> list[StageReading]:
     """The measured stages, in the order of the list of stages.
 
-    Voice to voice has a score of its own from the times of speech, `heard_ms`; it appears here where others measured it too.
+    Voice to voice has a score of its own from the times of speech, `heard_ms`; it appears here where others measured it too, unless
+    it does not begin at the end of the user's speech (None).
     """
     readings = []
     for stage, by_source in reports.items():
@@ -716,7 +719,9 @@ class StageLatencies:
         is_reported = self._values or number in self._convai or number in self._of_the_run_s
         if heard.is_simulated and not is_reported and not turn.tools:
             return []
-        return stage_readings(self._reports(turn), turn.view.heard_ms)
+        # A source measures from the end of the user's speech; from a transcript or a ruling on, the wait is another one.
+        is_from_silence = turn.view.anchor in _FROM_SPEECH
+        return stage_readings(self._reports(turn), turn.view.heard_ms if is_from_silence else None)
 
     def agreement(self, heard: HeardTurns, turns: Iterable[int]) -> dict[int, tuple[int, int]]:
         """By the place of a stage: turns in which several sources measured it, and turns in which they disagree."""

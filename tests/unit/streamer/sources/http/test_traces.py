@@ -132,8 +132,9 @@ async def test_spans_of_livekit_are_a_call_with_latency_words_stages_and_tool(
     assert (plain(row.voice_to_voice_ms), row.anchor, row.labels.agent) == (900, Anchor.VAD, "desk")
     tool = [each for each in records if isinstance(each, ToolUseFact)][-1]
     assert (tool.tool, tool.outcome, tool.duration_ms) == ("find", "error", 200)
-    assert [event["value"] for _, event in receiver.written if event["type"] == "TTFBMetricsData"] == [0.25, 0.1]
-    said = [event["data"]["content"] for _, event in receiver.written if event["type"].endswith("_message")]
+    assert [event["value"] for _, event in receiver.written if event.get("type") == "TTFBMetricsData"] == [0.25, 0.1]
+    said = [event.get("value") or event["data"]["content"] for _, event in receiver.written
+            if "message_type" in event or event["type"].endswith("_message")]  # fmt: skip
     assert said == ["My badge is lost.", "Which one?"]
     assert [each for each in records if each.name == "dead_air"] == []
     spans = {each.name: each.span_id.hex() for each in request.resource_spans[0].scope_spans[0].spans}
