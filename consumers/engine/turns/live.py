@@ -411,6 +411,7 @@ class LiveCall:
         low_ms: Time in ms that every stream has reached; minus infinity before the first.
         settle_at_ms: Time in ms at which the oldest turn that is left settles, once every stream has reached it; infinity without one.
         bot: The bot's own history; None where a simulated caller hears the call.
+        is_told_later: Whether events come long after what they tell, as spans do.
     """
 
     def __init__(self, history: EvaHistory, revisions: Revisions, limits: Limits) -> None:
@@ -421,6 +422,7 @@ class LiveCall:
         self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self.history, self._revisions, self._limits = history, revisions, limits
         self.bot: BotHistory | None = BotHistory(history.replays)
+        self.is_told_later = False
         self._heard_by = HeardBy.BOT
         self._watermarks: dict[InputSource, int] = {}
         self.low_ms, self.settle_at_ms, self._has_announced = -inf, inf, False
@@ -496,8 +498,14 @@ class LiveCall:
         if self.first_ms is None or time_ms < self.first_ms:
             self.first_ms = time_ms
 
-    def without_dead_air(self) -> None:
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether no speech, no words and no use of a tool are known."""
+        return self.bot is not None and not len(self.bot.timeline) and not self.records.is_any
+
+    def told_later(self) -> None:
         """Leaves dead air out of this call: its events come too late to tell silence from speech that is not known yet."""
+        self.is_told_later = True
         self.dead_air = DeadAirWatch(NEVER_MS, 0)
 
     def moment(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> None:

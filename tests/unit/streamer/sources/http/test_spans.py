@@ -7,6 +7,7 @@ from zlib import crc32
 
 import pytest
 
+from consumers.engine.call import MAX_HELD
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.sources.otlp import UnreadableSpansError
@@ -401,3 +402,39 @@ def test_a_saved_body_without_speech_words_or_a_tool_has_no_call() -> None:
 def test_a_saved_body_of_something_else_is_refused(document: Any) -> None:
     with pytest.raises(UnreadableSpansError, match="no export request"):
         list(calls_in_traces(document))
+
+
+# Traces without a call.
+
+
+AROUND = (
+    span("job_entrypoint", 0, 1, lk__agent_name="billing"),
+    span("llm", 1, 2, failed=True, metrics__ttfb=0.3, gen_ai__usage__input_tokens=12),
+    span("turn", 0, 3, turn__user_bot_latency_seconds=0.5),
+)
+"""Spans that say something about a call, and no speech, word or tool."""
+
+
+def test_a_trace_without_speech_words_or_a_tool_is_no_call() -> None:
+    call = told(request(*AROUND), request(span("agent_session", 0, 4, lk__agent_name="billing")))
+    assert call.feed.records() == []
+    assert [(closing.records, closing.transcript) for closing in closings_of(call.feed.effects)] == [((), None)]
+
+
+def test_nothing_that_came_before_the_first_words_of_a_call_is_lost() -> None:
+    call = told(request(*AROUND), request(*cascade(1)))
+    assert set(call.agents) == {"billing"}
+    assert [each.errors for each in call.feed.records("agent_errors")] == [1]
+    assert call.tokens == [(12, 0, 0)]
+    assert call.feed.records()[0].name == "call_started"
+
+
+def test_a_tool_alone_is_a_call() -> None:
+    call = told(request(*AROUND, span("function_tool", 3, 4, lk__function_tool__name="find")))
+    assert call.tools == {"find": ToolOutcome.UNKNOWN}
+
+
+def test_what_is_held_of_a_trace_without_a_call_is_bounded() -> None:
+    failures = [span("llm", 20.0 * at, 20.0 * at + 1, failed=True) for at in range(MAX_HELD + 10)]
+    assert told(request(*failures[: MAX_HELD - 2])).feed.records() == []
+    assert told(request(*failures)).feed.records("agent_errors")[-1].errors == MAX_HELD + 10
