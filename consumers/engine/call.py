@@ -507,6 +507,8 @@ class Call:
 
     def _on_measurement(self, event: ObserverRecord | PipecatMetric, time_ms: int, _out: list[Effect]) -> None:
         self._measures.stages.observe(InputSource.PIPECAT, event, time_ms)
+        if event.type == "user_bot_latency" and isinstance(event, ObserverRecord):
+            self.live.waited(event.data)
 
     def _on_note(self, event: CallNote, time_ms: int, _out: list[Effect]) -> None:
         self._measures.notes.told(event, time_ms)

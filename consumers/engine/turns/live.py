@@ -5,7 +5,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from consumers.engine.effects import Effect, PublishScore
 from consumers.engine.limits import Limits
@@ -20,7 +20,7 @@ from consumers.engine.turns.heard import (
     view_of_bot_turn,
     view_of_eva_turn,
 )
-from consumers.engine.turns.reported import AgentRecord, AgentRecords, ReportedTools
+from consumers.engine.turns.reported import AgentRecord, AgentRecords, ReportedTools, ToldWaits
 from consumers.engine.turns.timeline import (
     BrokerMoment,
     HeardBy,
@@ -432,6 +432,7 @@ class LiveCall:
         self._labels = LabelHistory()
         self.records = AgentRecords()
         self._function_calls = FunctionCalls()
+        self._told_waits = ToldWaits()
         self.errors = AgentErrors(revisions)
 
     @property
@@ -597,6 +598,11 @@ class LiveCall:
         """Folds pipecat's report of a tool's progress."""
         self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self.bot)
 
+    def waited(self, data: Any) -> None:
+        """Folds the wait for an answer as the agent's framework measured it."""
+        if self.bot is not None:
+            self._told_waits.fold(data, self.bot.machine)
+
     @property
     def nameless_tools(self) -> int:
         """Tools of which no event of pipecat has the name."""
@@ -696,6 +702,8 @@ class LiveCall:
             return {turn: view_of_eva_turn(of_caller[turn], end_s) for turn in _among(of_caller, numbers)}
         machine, record = self.bot.machine, self.record
         views = {turn: view_of_bot_turn(machine, turn) for turn in _among(machine.turns, numbers)}
+        if self._told_waits:
+            views = {turn: self._told_waits.revised(machine, turn, view) for turn, view in views.items()}
         return views if record is None else {turn: record.revised(turn, view) for turn, view in views.items()}
 
     def _publish(self, records: Sequence[AnyScoreRecord], out: list[Effect]) -> None:

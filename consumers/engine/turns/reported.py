@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
@@ -457,3 +458,50 @@ def _parsed(result: object) -> object:
         except ValueError:
             return result
     return result
+
+
+# Waits that the agent's framework measured itself, of turns in which no event tells when the answer was heard.
+
+MAX_TOLD_WAITS: Final = 1_000
+"""Waits of one call that are kept, the first ones: as many as a call may have turns."""
+
+
+class ToldWaits:
+    """The waits of one call, each with the stretch of time in which its turn lies. They do not depend on the order of arrival."""
+
+    def __init__(self) -> None:
+        self._waits: list[tuple[float, float, float]] = []
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def fold(self, data: Any, machine: BotTurnMachine) -> None:
+        """Takes the wait of a turn, and touches the turns that it may belong to; nothing if it has no stretch."""
+        names = ("turn_began_at", "turn_ended_at", "latency_seconds")
+        wait = tuple(data.get(name) for name in names) if isinstance(data, Mapping) else ()
+        if not all(isinstance(each, float | int) for each in wait) or len(wait) != len(names):
+            return
+        begin_s, end_s, seconds = (float(each) for each in wait)
+        if 0 < seconds <= MAX_STAGE_SECONDS and len(self._waits) < MAX_TOLD_WAITS:
+            self._waits.append((begin_s, end_s, seconds))
+            machine.touched.update(
+                number
+                for number, turn in machine.turns.items()
+                if any(begin_s <= at_s <= end_s for at_s in turn.transcripts)
+            )
+
+    def revised(self, machine: BotTurnMachine, number: int, view: TurnView) -> TurnView:
+        """The view of a turn with the told wait, if its words are all that is known of the answer. The turn is the last one whose
+        transcript lies in the stretch: of several waits, the framework keeps the last.
+        """
+        turn, following = machine.turns[number], machine.turns.get(number + 1)
+        if not view.is_answered_in_text or view.anchor is not Anchor.TRANSCRIPT or not turn.transcripts:
+            return view
+        next_s = following.transcripts[0] if following is not None and following.transcripts else inf
+        told_s = [
+            seconds for begin_s, end_s, seconds in self._waits if begin_s <= turn.transcripts[-1] <= end_s < next_s
+        ]
+        if not told_s:
+            return view
+        recorded_ms = round(min(told_s) * MS_PER_SECOND, MS_DIGITS)
+        return view._replace(recorded_ms=recorded_ms, anchor=Anchor.VAD, source="pipecat")

@@ -12,7 +12,7 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.sources.otlp import UnreadableSpansError
 from consumers.engine.sources.spans import calls_in_traces
-from schemas.closed_sets import ToolOutcome
+from schemas.closed_sets import Anchor, ToolOutcome
 from schemas.events.envelope import Envelope
 from schemas.scores.latency_stages import Stage
 from schemas.scores.records import TurnOutcome
@@ -172,6 +172,36 @@ def test_a_realtime_bot_of_pipecat_has_its_words_tools_and_tokens() -> None:
     ]  # fmt: skip
     assert call.tools == {"track": ToolOutcome.ERROR}
     assert call.tokens == [(420, 0, 190)]
+
+
+def realtime_turn(at: float, wait_s: float, *words: str) -> Iterable[Attributes]:
+    """A turn of a realtime bot, with pipecat's own wait."""
+    for place, text in enumerate(words):
+        yield span("stt", at + 2.4 + place, at + 2.41 + place, transcript=text)
+    yield span("llm_response", at + 5.5, at + 5.51, output="At nine.", metrics__ttfb=0.72)
+    yield span("turn", at, at + 8, turn__user_bot_latency_seconds=wait_s)
+
+
+@pytest.mark.parametrize("is_backwards", [False, True])
+def test_where_nothing_tells_when_the_answer_was_heard_pipecat_s_own_wait_counts(is_backwards: bool) -> None:
+    spans = [
+        *realtime_turn(1, 0.9, "Where is it?"),
+        *realtime_turn(11, 1.4, "And", "when?"),
+        *realtime_turn(21, 0.7, "Ah."),
+    ]
+    call = told(request(*(reversed(spans) if is_backwards else spans)))
+    assert call.waits == [900, 1_400, 700]
+    assert {row.anchor for row in call.turns.values()} == {Anchor.VAD}
+    assert [row.outcome for row in call.turns.values()] == [TurnOutcome.ANSWERED] * 3
+    assert [call.stages(number)[Stage.VOICE_TO_VOICE] for number in call.turns] == [900, 1_400, 700]
+
+
+def test_a_wait_is_not_that_of_a_turn_outside_of_its_span() -> None:
+    early = span("turn", 0, 2, turn__user_bot_latency_seconds=0.9)
+    call = told(
+        request(early, span("stt", 3.4, 3.41, transcript="Where?"), span("llm_response", 5, 5.1, output="Here."))
+    )
+    assert call.waits == ["answered_in_text"]
 
 
 def test_a_tool_without_an_id_is_told_by_its_result_and_is_not_unanswered() -> None:
