@@ -31,12 +31,12 @@ def _user_said(span: Span) -> Iterator[Event]:
     yield from message_events("user", span.first("lk.pii.user_transcript", "lk.user_transcript"), span.end_ms)
     ruled, heard = (number_in(span.first(name)) for name in ("lk.end_of_turn_delay", "lk.transcription_delay"))
     unit_s = _unit_s(span, max(ruled or 0.0, heard or 0.0))
-    if ruled and unit_s is not None:
+    if ruled and ruled > 0 and unit_s is not None:
         ruled_s = ruled * unit_s
         silent_s = to_seconds(span.end_ms) - ruled_s
         breakdown = {"user_turn_start_time": silent_s, "user_turn_secs": ruled_s}
         yield {"type": "latency_breakdown", "timestamp": int(span.end_ms), "data": breakdown}
-        if heard:
+        if heard and heard > 0:
             heard_s = heard * unit_s
             known = {"kind": "ttfb", "processor": "STTService#0", "seconds": heard_s, "timestamp": silent_s + heard_s}
             yield {"type": "service_latency", "timestamp": int(span.end_ms), "data": known}

@@ -12,6 +12,11 @@ from consumers.engine.sources.otlp import Span
 from consumers.engine.sources.told import Event, message_events, number_in, parsed, tool_event
 from schemas.units import MS_PER_SECOND, to_seconds
 
+LATEST_START_S: Final = 1.0
+"""Longest time in seconds from the caller's first sound to the start of the turn's span, which comes when the detector is sure (0.2 s
+unless set otherwise). A transcript may have the time of that sound.
+"""
+
 
 def _heard(span: Span) -> Iterator[Event]:
     """The final transcript is the nearest moment to the end of speech, and an entry of an audit log says so.
@@ -87,7 +92,7 @@ def _took_turn(span: Span) -> Iterator[Event]:
     if seconds is not None:
         # The span ends with the next turn; so much later than its start, the number is of this one.
         time_ms = int(span.start_ms + seconds * MS_PER_SECOND)
-        turn = {"turn_began_at": to_seconds(span.start_ms), "turn_ended_at": to_seconds(span.end_ms)}
+        turn = {"turn_began_at": to_seconds(span.start_ms) - LATEST_START_S, "turn_ended_at": to_seconds(span.end_ms)}
         yield {"type": "user_bot_latency", "timestamp": time_ms, "data": {"latency_seconds": seconds, **turn}}
 
 

@@ -196,6 +196,12 @@ def test_where_nothing_tells_when_the_answer_was_heard_pipecat_s_own_wait_counts
     assert [call.stages(number)[Stage.VOICE_TO_VOICE] for number in call.turns] == [900, 1_400, 700]
 
 
+def test_a_transcript_may_have_the_time_of_the_first_sound_before_the_detector_was_sure() -> None:
+    turn = span("turn", 11, 19, turn__user_bot_latency_seconds=1.4)
+    heard = span("stt", 10.8, 12, transcript="Where?", gen_ai__provider__name="geminilivellmservice")
+    assert told(request(heard, turn, span("llm_response", 15, 15.1, output="Here."))).waits == [1_400]
+
+
 def test_a_wait_is_not_that_of_a_turn_outside_of_its_span() -> None:
     early = span("turn", 0, 2, turn__user_bot_latency_seconds=0.9)
     call = told(
@@ -428,9 +434,9 @@ def test_a_saved_body_without_speech_words_or_a_tool_has_no_call() -> None:
     assert list(calls_in_traces(silent)) == []
 
 
-@pytest.mark.parametrize("document", [{}, 5, [5], {"resourceSpans": 5}, None])
+@pytest.mark.parametrize("document", [{}, 5, [5], {"resourceSpans": 5}, None, b"\xff\xff"])
 def test_a_saved_body_of_something_else_is_refused(document: Any) -> None:
-    with pytest.raises(UnreadableSpansError, match="no export request"):
+    with pytest.raises(UnreadableSpansError, match=r"no export request|no protobuf"):
         list(calls_in_traces(document))
 
 
