@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood
+from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, PublishScore, RequestVerdict
 from consumers.engine.goals.progress import ChosenGoals, JudgedScores
 from consumers.engine.goals.text_judges import Ratings
 from consumers.engine.limits import Limits
@@ -34,6 +34,7 @@ from consumers.engine.sources.facts import (
     Teller,
     Text,
     TextBorder,
+    ToldWait,
     ToolRun,
     ToolUsed,
     Unread,
@@ -57,10 +58,14 @@ LONG_CALL_TURNS: Final = 100
 """The close of a call with more turns than this takes several steps: that of a shorter one takes 20 ms at most."""
 LONG_CALL_RECORDS: Final = 300
 """The same for its moments: latencies, interruptions and uses of tools."""
+MAX_HELD: Final = 100
+"""Most records that are held while it is unknown whether there is a call. Its labels, goals and errors are some; with more it is one."""
 ENTRIES_OF_ONE_STEP: Final = 200
 """Entries of a transcript that are written in one step: 10 ms."""
 
 Done = TypeVar("Done")
+_SAID: Final = (PublishScore, RequestVerdict)
+"""Effects that others see."""
 
 
 # Decides when a call without further events is over: announced, silent for too long, or too long altogether.
@@ -188,6 +193,8 @@ class Call:
         self.is_over = self.is_closing = False
         self._closing: Iterator[bool] | None = None
         self._last_effects: list[Effect] = []
+        self._held: list[Effect] = []
+        self._is_real = False
         self._closes_as: tuple[CloseReason, int]  # once it is closing
 
     @property
@@ -197,9 +204,31 @@ class Call:
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
         """Folds one record; returns its outcome, a label of the events counter."""
+        before = len(out)
         outcome = self._fold(arrival, out)
+        self._hold(out, before)
         self._plan()
         return outcome
+
+    def _hold(self, out: list[Effect], since: int) -> None:
+        """Keeps what the last step says of a call that may be none, and lets all of it go with the first speech, word or tool: a trace has
+        spans around a call, also where nobody ever speaks.
+        """
+        if self._is_real or not self.live.is_told_later:
+            return
+        if self.live.tells_nothing and len(self._held) < MAX_HELD:
+            new = out[since:]
+            self._held += [effect for effect in new if isinstance(effect, _SAID)]
+            out[since:] = [effect for effect in new if not isinstance(effect, _SAID)]
+        else:
+            self._is_real = True
+            out[since:since] = self._held
+            self._held.clear()
+
+    @property
+    def _is_none(self) -> bool:
+        """Whether nothing shows that this is a call."""
+        return not self._is_real and self.live.is_told_later and self.live.tells_nothing
 
     def _fold(self, arrival: Arrival, out: list[Effect]) -> str:
         self.redactor.left_chars = MAX_CHARS_PER_STEP
@@ -259,6 +288,7 @@ class Call:
     def advance(self, now_ms: int, out: list[Effect]) -> None:
         """Lets broker time reach `now_ms`: dead air, closing. Decisions keep the order of their times, however far it leaps."""
         self.redactor.left_chars = MAX_CHARS_PER_STEP
+        before = len(out)
         due_ms, reason = self.end.due_ms, self.end.reason
         if self._judged.is_any and self._awaits_verdicts(now_ms, due_ms, out):
             pass  # it is over, and verdicts may still come
@@ -268,6 +298,7 @@ class Call:
             self._hit_limit(reason, "duration", due_ms, out)
         else:
             self.close(reason, due_ms)
+        self._hold(out, before)
         self._plan()
 
     def _plan(self) -> None:
@@ -319,8 +350,11 @@ class Call:
     def _steps_of_the_close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> Iterator[bool]:
         """Closes the call, and yields False where a step ends: texts are compared, the final records made, the transcript written.
 
-        No record is folded any more, so time may pass between two steps.
+        No record is folded any more, so time may pass between two steps. What was no call ends without a word.
         """
+        if self._is_none:
+            out.append(CloseCall(self.conversation_id, ()))
+            return
         if not self.is_over:
             self.live.reached(now_ms, out)
         self.live.announce(now_ms, out)
@@ -473,6 +507,9 @@ class Call:
     def _findings(self, findings: Findings, time_ms: int, _out: list[Effect]) -> None:
         self._measures.stages.observe(findings, time_ms)
 
+    def _told_wait(self, wait: ToldWait, _time_ms: int, _out: list[Effect]) -> None:
+        self.live.waited(wait)
+
     def _note(self, note: Note, _time_ms: int, _out: list[Effect]) -> None:
         self._measures.notes.add(note)
 
@@ -499,7 +536,7 @@ class Call:
         known = self._revisions.labels
         self.live.began(time_ms)
         if started.is_told_later:
-            self.live.without_dead_air()
+            self.live.told_later()
         self._measures.eva.supplied.started(started)
         if started.pipeline_type is not None:
             self.history.set_pipeline_type(started.pipeline_type)
@@ -569,6 +606,7 @@ _READERS: Final[Mapping[type, Callable[[Call, Any, int, list[Effect]], None]]] =
     Fallback: Call._fallback,
     EvaElement: Call._element,
     Findings: Call._findings,
+    ToldWait: Call._told_wait,
     Note: Call._note,
     AgentError: Call._error,
     Lost: Call._lost,

@@ -307,6 +307,8 @@ def _take(found: Reports, stage: Stage, source: StageSource, value: Reported) ->
 
 SECOND_DIGITS = 6
 _FROM_A_RECORD = frozenset({StageSource.ELEVENLABS, StageSource.RUN})
+_FROM_SPEECH = frozenset({Anchor.AUDIO, Anchor.RECORD, Anchor.VAD})
+"""Anchors at the end of the user's speech itself."""
 _SPEECH = SOURCES.index(StageSource.SPEECH)
 
 
@@ -343,7 +345,8 @@ class StageReading(NamedTuple):
 def stage_readings(reports: Reports, heard_ms: float | None) -> list[StageReading]:
     """The measured stages, in the order of the list of stages.
 
-    Voice to voice has a score of its own from the times of speech, `heard_ms`; it appears here where others measured it too.
+    Voice to voice has a score of its own from the times of speech, `heard_ms`; it appears here where others measured it too, unless
+    it does not begin at the end of the user's speech (None).
     """
     readings = []
     for stage, by_source in reports.items():
@@ -487,7 +490,9 @@ class StageLatencies:
         is_reported = self._values or number in self._convai or number in self._of_the_run_s
         if heard.is_simulated and not is_reported and not turn.tools:
             return []
-        return stage_readings(self._reports(turn), turn.view.heard_ms)
+        # A source measures from the end of the user's speech; from a transcript or a ruling on, the wait is another one.
+        is_from_silence = turn.view.anchor in _FROM_SPEECH
+        return stage_readings(self._reports(turn), turn.view.heard_ms if is_from_silence else None)
 
     def count_contradicted(self, heard: HeardTurns) -> None:
         """Counts the values that the sounds do not allow: at the close, when every sound is known."""

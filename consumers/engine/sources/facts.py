@@ -310,6 +310,14 @@ class Measured(NamedTuple):
     model: str = ""
 
 
+class ToldWait(NamedTuple):
+    """The user waited `seconds` for an answer, in the one turn that lies between these moments (epoch seconds)."""
+
+    begin_s: float
+    end_s: float
+    seconds: float
+
+
 class Used(NamedTuple):
     """What a model used: tokens, or an `amount` of characters or of seconds of sound. All sources count the same, and those of the
     lowest `rank` win: 0, 1 or 2.

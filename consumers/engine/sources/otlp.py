@@ -3,6 +3,7 @@
 import re
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +22,18 @@ class UnreadableSpansError(ValueError):
     """The bytes are no export request of traces."""
 
 
+class Producer(NamedTuple):
+    """The process that made spans, by what its resource says.
+
+    Attributes:
+        service: `service.name`; empty without one.
+        language: `telemetry.sdk.language`, such as `python` or `nodejs`; empty without one.
+    """
+
+    service: str = ""
+    language: str = ""
+
+
 class Span(NamedTuple):
     """One span.
 
@@ -32,7 +45,7 @@ class Span(NamedTuple):
         end_ms: When it was over, in epoch ms.
         attributes: Its attributes, as Python has them.
         has_failed: Whether its status is an error.
-        service: `service.name` of its process; empty without one.
+        producer: The process that made it.
         parent_id: Of the span that it is part of; empty without one.
     """
 
@@ -43,7 +56,7 @@ class Span(NamedTuple):
     end_ms: float
     attributes: Mapping[str, Any]
     has_failed: bool
-    service: str
+    producer: Producer
     parent_id: str = ""
 
     def first(self, *names: str) -> Any:
@@ -60,33 +73,37 @@ class Span(NamedTuple):
 
 
 def spans_in_json(request: Any) -> Iterator[Span]:
-    """The spans of an export request that is JSON.
+    """The spans of an export request that is JSON. One that cannot be read is left out.
 
     Raises:
-        UnreadableSpansError: It is none, or one of its spans cannot be read.
+        UnreadableSpansError: It is none.
     """
     try:
         for resource in request["resourceSpans"]:
-            service = service_in_json(resource.get("resource"))
-            for scope in resource.get("scopeSpans", ()):
-                for span in scope.get("spans", ()):
-                    yield span_in_json(span, service)
+            producer = producer_in_json(resource.get("resource"))
+            for span in (span for scope in resource.get("scopeSpans", ()) for span in scope.get("spans", ())):
+                with suppress(UnreadableSpansError):
+                    yield span_in_json(span, producer)
     except (KeyError, TypeError, AttributeError) as error:
         raise UnreadableSpansError(
             f"this is no export request of traces in JSON ({type(error).__name__}: {error})"
         ) from None
 
 
-def service_in_json(resource: Any) -> str:
-    """`service.name` of a resource; empty if it has none, or has attributes that cannot be read."""
+def producer_in_json(resource: Any) -> Producer:
+    """What a resource says of its process; nothing if it has attributes that cannot be read."""
     try:
-        found = _in_json(resource["attributes"]).get("service.name")
+        return _producer(_in_json(resource["attributes"]))
     except _UNREADABLE:
-        return ""
-    return found if isinstance(found, str) else ""
+        return Producer()
 
 
-def span_in_json(span: Any, service: str) -> Span:
+def _producer(attributes: Mapping[str, Any]) -> Producer:
+    found = (attributes.get(name) for name in ("service.name", "telemetry.sdk.language"))
+    return Producer(*(each if isinstance(each, str) else "" for each in found))
+
+
+def span_in_json(span: Any, producer: Producer) -> Span:
     """One span of JSON.
 
     Raises:
@@ -101,7 +118,7 @@ def span_in_json(span: Any, service: str) -> Span:
             int(span["endTimeUnixNano"]) / _NS_IN_MS,
             _in_json(span.get("attributes", ())),
             span.get("status", {}).get("code") in _FAILED,
-            service,
+            producer,
             str(span.get("parentSpanId") or "").lower(),
         )
     except _UNREADABLE as error:
@@ -158,14 +175,14 @@ def spans_in_protobuf(body: bytes, most: int) -> Generator[None, None, list[Read
         except ValueError as error:
             readers.append(unreadable(error))
             continue
-        service = _service_in_protobuf(fields)
+        producer = _producer_in_protobuf(fields)
         for scope in _messages(fields, 2):
             yield None
             if (scopes := scopes + 1) > most:
                 raise UnreadableSpansError(f"expected at most {most} scopes in a request, saw more")
             try:
                 for span in _messages(_fields(scope, _room()), 2):
-                    readers.append(partial(span_in_protobuf, span, service))
+                    readers.append(partial(span_in_protobuf, span, producer))
             except ValueError as error:
                 readers.append(unreadable(error))
             if len(readers) > most:
@@ -173,17 +190,16 @@ def spans_in_protobuf(body: bytes, most: int) -> Generator[None, None, list[Read
     return readers
 
 
-def _service_in_protobuf(resource: Iterable[_Field]) -> str:
+def _producer_in_protobuf(resource: Iterable[_Field]) -> Producer:
     room = _room()
     try:
         described = next(_messages(resource, 1), memoryview(b""))
-        found = _in_protobuf(_messages(_fields(described, room), 1), room).get("service.name")
+        return _producer(_in_protobuf(_messages(_fields(described, room), 1), room))
     except _UNREADABLE_MESSAGE:
-        return ""
-    return found if isinstance(found, str) else ""
+        return Producer()
 
 
-def span_in_protobuf(message: memoryview, service: str) -> Span:
+def span_in_protobuf(message: memoryview, producer: Producer) -> Span:
     """One span of protobuf.
 
     Raises:
@@ -202,7 +218,7 @@ def span_in_protobuf(message: memoryview, service: str) -> Span:
             int.from_bytes(last.get(8, b""), "little") / _NS_IN_MS,
             _in_protobuf(_messages(fields, 9), room),
             status.get(3) in _FAILED,
-            service,
+            producer,
             last.get(4, b"").hex(),
         )
     except _UNREADABLE_MESSAGE as error:

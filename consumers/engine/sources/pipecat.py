@@ -16,6 +16,7 @@ from consumers.engine.sources.facts import (
     Teller,
     Text,
     TextBorder,
+    ToldWait,
     ToolRun,
     ToolState,
     Unread,
@@ -49,6 +50,7 @@ from schemas.scores.latency_stages import (
     FIRST_BYTE_STAGES,
     LATENCY_METRIC,
     LATENCY_METRIC_STAGES,
+    MAX_STAGE_SECONDS,
     PIPECAT_METRICS,
     TOKEN_METRICS,
     ServiceKind,
@@ -216,14 +218,24 @@ def _metric(event: PipecatMetric) -> tuple[Findings]:
 # Records of pipecat's observers.
 
 
-def _observed(event: ObserverRecord) -> tuple[Findings, ...]:
+def _observed(event: ObserverRecord) -> tuple[Findings | ToldWait, ...]:
     """Reads a record of an observer; nothing of one about another subject."""
     reader = _RECORD_READERS.get(event.type)
     if reader is None:
         return ()
     findings = Findings(InputSource.PIPECAT)
     reader(event.data, int(event.timestamp) / 1000, findings)
+    if event.type == "user_bot_latency" and isinstance(event.data, Mapping):
+        return (findings, *_told_wait(event.data))
     return (findings,)
+
+
+def _told_wait(data: Mapping[str, Any]) -> Iterator[ToldWait]:
+    """The wait of one turn, where its source knows from when to when the turn was."""
+    values = [data.get(name) for name in ("turn_began_at", "turn_ended_at", "latency_seconds")]
+    begin_s, end_s, seconds = (float(each) if is_number(each) else None for each in values)
+    if begin_s is not None and end_s is not None and seconds is not None and 0 < seconds <= MAX_STAGE_SECONDS:
+        yield ToldWait(begin_s, end_s, seconds)
 
 
 def _service_latency(data: Any, at_s: float, findings: Findings) -> None:

@@ -211,7 +211,7 @@ class BotTurn(NamedTuple):
 
     Starts and ends of the detector, the rulings and the bot belong together by their places; only the last end can be missing.
     A stretch of which one end was lost has no length and lies at the known end; `gaps` says so. `is_cut` means that the caller
-    spoke over the bot's speech of this turn, `is_written` that a bot that never speaks answered in words.
+    spoke over the bot's speech of this turn. `written` has the times of the words with which a bot that never speaks answered.
     """
 
     vad_starts: tuple[float, ...] = ()
@@ -230,7 +230,7 @@ class BotTurn(NamedTuple):
     is_fallback: bool = False
     gaps: int = 0
     is_cut: bool = False
-    is_written: bool = False
+    written: tuple[float, ...] = ()
 
     def has_user_end(self, end_ms: int) -> bool:
         """Whether the caller ended in this turn at that millisecond, by any of the reports that know it."""
@@ -572,7 +572,7 @@ class BotTurnMachine:
         self.have_words_changed = True
         if self.is_mute and not words.is_user:
             self.has_bot_spoken = True
-            self._change(turn, is_written=True)
+            self._change(turn, written=(*self._of(turn).written, time_ms / 1000))
 
     def _turn_of_caller(self, words: Words, at_s: float) -> int:
         """The turn of the sound that these words of the caller are of; they came at `at_s`."""

@@ -465,7 +465,7 @@ def view_of_bot_turn(machine: BotTurnMachine, number: int) -> TurnView:
         user_interrupted=state.user_interrupted,
         assistant_interrupted=state.assistant_interrupted,
         are_times_exact=state.are_times_exact and not state.gaps & unknown,
-        is_answered_in_text=state.is_written and not bot_starts,
+        is_answered_in_text=bool(state.written) and not bot_starts,
     )
 
 
@@ -575,7 +575,7 @@ def _begin_s(state: BotTurn, before: BotTurn) -> float | None:
     of the turn before.
     """
     if state.transcripts:
-        return ((before.bot_starts or before.bot_texts)[-1:] or state.transcripts)[0]
+        return ((before.bot_starts or before.bot_texts or before.written)[-1:] or state.transcripts)[0]
     return min(chain(*state.times_s), default=None)
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from consumers.engine.effects import Effect, PublishScore
 from consumers.engine.limits import Limits
 from consumers.engine.records import Cause, LabelHistory, Revisions
-from consumers.engine.sources.facts import Said, ToolRun, ToolState
+from consumers.engine.sources.facts import Said, ToldWait, ToolRun, ToolState
 from consumers.engine.turns.bot import (
     MESSAGE_RANK,
     BotHistory,
@@ -28,7 +28,7 @@ from consumers.engine.turns.heard import (
     view_of_bot_turn,
     view_of_eva_turn,
 )
-from consumers.engine.turns.reported import AgentRecord, AgentRecords, ReportedTools
+from consumers.engine.turns.reported import AgentRecord, AgentRecords, ReportedTools, ToldWaits
 from consumers.engine.turns.timeline import (
     BrokerMoment,
     HeardBy,
@@ -409,6 +409,7 @@ class LiveCall:
         low_ms: Time in ms that every stream has reached; minus infinity before the first.
         settle_at_ms: Time in ms at which the oldest turn that is left settles, once every stream has reached it; infinity without one.
         bot: The bot's own history; None where a simulated caller hears the call.
+        is_told_later: Whether events come long after what they tell, as spans do.
     """
 
     def __init__(self, history: EvaHistory, revisions: Revisions, limits: Limits) -> None:
@@ -419,6 +420,7 @@ class LiveCall:
         self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self.history, self._revisions, self._limits = history, revisions, limits
         self.bot: BotHistory | None = BotHistory(history.replays, limits.allowed_lateness_ms)
+        self.is_told_later = False
         self._heard_by = HeardBy.BOT
         self._watermarks: dict[InputSource, int] = {}
         self.low_ms, self.settle_at_ms, self._has_announced = -inf, inf, False
@@ -428,6 +430,7 @@ class LiveCall:
         self._labels = LabelHistory()
         self.records = AgentRecords()
         self._function_calls = FunctionCalls()
+        self._told_waits = ToldWaits()
         self.errors = AgentErrors(revisions)
 
     @property
@@ -494,8 +497,14 @@ class LiveCall:
         if self.first_ms is None or time_ms < self.first_ms:
             self.first_ms = time_ms
 
-    def without_dead_air(self) -> None:
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether no speech, no words and no use of a tool are known."""
+        return self.bot is not None and not len(self.bot.timeline) and not self.records.is_any
+
+    def told_later(self) -> None:
         """Leaves dead air out of this call: its events come too late to tell silence from speech that is not known yet."""
+        self.is_told_later = True
         self.dead_air = DeadAirWatch(NEVER_MS, 0)
 
     def moment(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> None:
@@ -585,6 +594,11 @@ class LiveCall:
     def function_call(self, run: ToolRun) -> None:
         """Folds the bot's report of a tool's progress."""
         self._function_calls.fold(run, self.broker_moment, self.dead_air, self.bot)
+
+    def waited(self, wait: ToldWait) -> None:
+        """Folds the wait for an answer as the agent's framework measured it."""
+        if self.bot is not None:
+            self._told_waits.fold(wait, self.bot.machine)
 
     @property
     def nameless_tools(self) -> int:
@@ -685,6 +699,8 @@ class LiveCall:
             return {turn: view_of_eva_turn(of_caller[turn], end_s) for turn in _among(of_caller, numbers)}
         machine, record = self.bot.machine, self.record
         views = {turn: view_of_bot_turn(machine, turn) for turn in _among(machine.turns, numbers)}
+        if self._told_waits:
+            views = {turn: self._told_waits.revised(machine, turn, view) for turn, view in views.items()}
         return views if record is None else {turn: record.revised(turn, view) for turn, view in views.items()}
 
     def _publish(self, records: Sequence[AnyScoreRecord], out: list[Effect]) -> None:

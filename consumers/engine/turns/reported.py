@@ -3,15 +3,17 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from pydantic_core import from_json
 
 from consumers.engine.effects import Count, Effect
-from consumers.engine.sources.facts import INPUT_OF, Recorded, RecordedTurn, ToolRun, plain_words
+from consumers.engine.sources.facts import INPUT_OF, Recorded, RecordedTurn, ToldWait, ToolRun, plain_words
 from consumers.engine.turns.bot import BotHistory, BotTurnMachine, SpeechMoment
-from consumers.engine.turns.timeline import ToolUse, TurnView
+from consumers.engine.turns.timeline import MS_DIGITS, ToolUse, TurnView
 from schemas.closed_sets import Anchor
+from schemas.units import MS_PER_SECOND
 from schemas.wire import without_infinity
 
 # Matches the turns of an ElevenLabs conversation record with the turns heard live.
@@ -307,3 +309,44 @@ def _parsed(result: object) -> object:
         except ValueError:
             return result
     return result
+
+
+# Waits that the agent's framework measured itself, of turns in which no event tells when the answer was heard.
+
+MAX_TOLD_WAITS: Final = 1_000
+"""Waits of one call that are kept, the first ones: as many as a call may have turns."""
+
+
+class ToldWaits:
+    """The waits of one call, each with the stretch of time in which its turn lies. They do not depend on the order of arrival."""
+
+    def __init__(self) -> None:
+        self._waits: list[ToldWait] = []
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def fold(self, wait: ToldWait, machine: BotTurnMachine) -> None:
+        """Takes the wait of a turn, and touches the turns that it may belong to."""
+        if len(self._waits) >= MAX_TOLD_WAITS:
+            return
+        self._waits.append(wait)
+        machine.touched.update(
+            number
+            for number, turn in machine.turns.items()
+            if any(wait.begin_s <= at_s <= wait.end_s for at_s in turn.transcripts)
+        )
+
+    def revised(self, machine: BotTurnMachine, number: int, view: TurnView) -> TurnView:
+        """The view of a turn with the told wait, if its words are all that is known of the answer. The turn is the last one whose
+        transcript lies in the stretch: of several waits, the framework keeps the last.
+        """
+        turn, following = machine.turns[number], machine.turns.get(number + 1)
+        if not view.is_answered_in_text or view.anchor is not Anchor.TRANSCRIPT or not turn.transcripts:
+            return view
+        next_s = following.transcripts[0] if following is not None and following.transcripts else inf
+        told_s = [each.seconds for each in self._waits if each.begin_s <= turn.transcripts[-1] <= each.end_s < next_s]
+        if not told_s:
+            return view
+        recorded_ms = round(min(told_s) * MS_PER_SECOND, MS_DIGITS)
+        return view._replace(recorded_ms=recorded_ms, anchor=Anchor.VAD, source="pipecat")

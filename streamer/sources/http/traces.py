@@ -8,18 +8,18 @@ from collections.abc import Generator, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from consumers.engine.sources import spans as told_by
 from consumers.engine.sources.otlp import (
     PROTOBUF,
+    Producer,
     Reader,
     Span,
     UnreadableSpansError,
-    service_in_json,
+    producer_in_json,
     span_in_json,
     spans_in_protobuf,
     unreadable,
 )
-from consumers.engine.sources.told import Event
+from consumers.engine.sources.spans import CALL, events_of
 from streamer.sources.http.json_parts import JsonText, Place, TooManyError, UnsplitError, element_of
 from streamer.sources.http.posted import LEFT_OUT, Posted, UnreadableBodyError
 from streamer.sources.http.receiving import MAX_EVENTS
@@ -32,8 +32,6 @@ SPANS: Final = b"spans"
 MAX_MEMBERS: Final = 100
 """Most members of the objects around the spans; each has three."""
 CE_SOURCE: Final = "otlp"
-CALL: Final = "trace-{}"
-"""Conversation id of a call that spans tell, with the id of their trace in hexadecimal digits."""
 
 
 def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) -> Iterator[Posted | None]:
@@ -63,12 +61,10 @@ def posted_spans(body: bytes, content_type: str, _headers: Mapping[str, str]) ->
         except ValueError as error:
             yield Posted(place, None, {}, str(error))
             continue
-        events = list(told_by.told(span))
-        if events and span.trace_id not in begun:
-            begun.add(span.trace_id)
-            yield _posted(place, span, "call_started", told_by.started(span))
-        for number, event in enumerate(events):
-            yield _posted(place, span, f"{span.span_id}/{number}", event)
+        events = list(events_of(span, begun))
+        for event_id, event in events:
+            attributes = {"id": event_id, "source": CE_SOURCE, "subject": CALL.format(span.trace_id)}
+            yield Posted(place, event, attributes)
         if not events:
             yield Posted(place, LEFT_OUT)
 
@@ -84,7 +80,7 @@ def _in_json(text: JsonText) -> Generator[None, None, list[Reader]]:
         yield None
         try:
             resource = yield from text.members(of, MAX_MEMBERS)
-            service = _service(text.at(resource[RESOURCE])) if RESOURCE in resource else ""
+            producer = _producer(text.at(resource[RESOURCE])) if RESOURCE in resource else Producer()
             found = (yield from text.elements(resource[SCOPES], b"[]", MAX_EVENTS)) if SCOPES in resource else []
         except UnsplitError as error:
             readers.append(unreadable(error))
@@ -93,13 +89,13 @@ def _in_json(text: JsonText) -> Generator[None, None, list[Reader]]:
             raise TooManyError(f"expected at most {MAX_EVENTS} scopes in a request, saw more")
         for each in found:
             yield None
-            readers += yield from _in_scope(text, each, service)
+            readers += yield from _in_scope(text, each, producer)
         if len(readers) > MAX_EVENTS:
             raise TooManyError(f"expected at most {MAX_EVENTS} spans in a request, saw more")
     return readers
 
 
-def _in_scope(text: JsonText, place: Place, service: str) -> Generator[None, None, list[Reader]]:
+def _in_scope(text: JsonText, place: Place, producer: Producer) -> Generator[None, None, list[Reader]]:
     try:
         scope = yield from text.members(place, MAX_MEMBERS)
         spans = (yield from text.elements(scope[SPANS], b"[]", MAX_EVENTS)) if SPANS in scope else []
@@ -107,20 +103,15 @@ def _in_scope(text: JsonText, place: Place, service: str) -> Generator[None, Non
         raise
     except UnsplitError as error:
         return [unreadable(error)]
-    return [partial(_span, text, each, service) for each in spans]
+    return [partial(_span, text, each, producer) for each in spans]
 
 
-def _service(text: bytes) -> str:
+def _producer(text: bytes) -> Producer:
     try:
-        return service_in_json(element_of(text))
+        return producer_in_json(element_of(text))
     except ValueError:
-        return ""
+        return Producer()
 
 
-def _span(text: JsonText, place: Place, service: str) -> Span:
-    return span_in_json(element_of(text.at(place)), service)
-
-
-def _posted(place: int, span: Span, event_id: str, event: Event) -> Posted:
-    call = CALL.format(span.trace_id)
-    return Posted(place, event, {"id": f"{call}/{event_id}", "source": CE_SOURCE, "subject": call})
+def _span(text: JsonText, place: Place, producer: Producer) -> Span:
+    return span_in_json(element_of(text.at(place)), producer)

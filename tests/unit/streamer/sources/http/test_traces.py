@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from opentelemetry.trace import Status, StatusCode
 
 from consumers.engine.sources.otlp import PROTOBUF
+from consumers.engine.sources.spans import calls_in_traces
 from schemas.closed_sets import Anchor
 from schemas.scores.records import CallStartedFact, ToolUseFact, TurnOutcome, TurnValues
 from streamer.sources.http.posted import MAX_BODY_BYTES, UnreadableBodyError
@@ -132,8 +133,9 @@ async def test_spans_of_livekit_are_a_call_with_latency_words_stages_and_tool(
     assert (plain(row.voice_to_voice_ms), row.anchor, row.labels.agent) == (900, Anchor.VAD, "desk")
     tool = [each for each in records if isinstance(each, ToolUseFact)][-1]
     assert (tool.tool, tool.outcome, tool.duration_ms) == ("find", "error", 200)
-    assert [event["value"] for _, event in receiver.written if event["type"] == "TTFBMetricsData"] == [0.25, 0.1]
-    said = [event["data"]["content"] for _, event in receiver.written if event["type"].endswith("_message")]
+    assert [event["value"] for _, event in receiver.written if event.get("type") == "TTFBMetricsData"] == [0.25, 0.1]
+    said = [event.get("value") or event["data"]["content"] for _, event in receiver.written
+            if "message_type" in event or event["type"].endswith("_message")]  # fmt: skip
     assert said == ["My badge is lost.", "Which one?"]
     assert [each for each in records if each.name == "dead_air"] == []
     spans = {each.name: each.span_id.hex() for each in request.resource_spans[0].scope_spans[0].spans}
@@ -159,6 +161,13 @@ async def test_a_trace_of_livekit_s_own_has_the_latencies_that_livekit_measured(
     tools = {each.tool: each.outcome for each in records if isinstance(each, ToolUseFact)}
     assert tools == {"find_badge": "success", "broken": "error"}
     assert [each.ended_reason for each in records if each.name == "closed"] == ["user_initiated"]
+
+
+def test_a_saved_body_tells_the_same_in_both_encodings() -> None:
+    request = exported(OF_LIVEKIT)
+    ((call, events),) = calls_in_traces(request.SerializeToString())
+    assert [(call, events)] == list(calls_in_traces(json.loads(in_json(request))))
+    assert [event["type"] for event in events if "type" in event][:2] == ["call_started", "speech_event"]
 
 
 async def test_a_request_of_spans_that_no_rule_reads_is_no_fault_of_its_sender(receiver: Receiver) -> None:
