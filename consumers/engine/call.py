@@ -264,9 +264,8 @@ class Call:
                 changes = live.refresh(cause, out)  # first: measures read the tool uses and settled turns it updates
                 if changes.touched or changes.settled:
                     self._measures.follow(live, changes, cause, self._judged, out)
-            judged = self._judged
-            if judged.is_any and (changes.with_tools or machine.turn != judged.seen_turn):
-                judged.follow(live, changes, time_ms, broker_ms, out)
+            if self._judged.is_any and (changes.with_tools or machine.turn != self._judged.seen_turn):
+                self._judged.follow(live, changes, time_ms, broker_ms, out)
             if out and live.turns.highest_turn > limits.max_turns_per_call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.end.last_ms, out)
             if rule.is_kept:
@@ -518,7 +517,7 @@ class Call:
         self.live.agent_failed(time_ms, error.component, out)
 
     def _lost(self, lost: Lost, _time_ms: int, out: list[Effect]) -> None:
-        out.append(Count("callgauge_source_events_dropped_total", (lost.what.value,), lost.count))
+        out.append(Count("callgauge_source_events_dropped_total", (lost.what.value,), lost.events))
 
     def _unread(self, unread: Unread, _time_ms: int, out: list[Effect]) -> None:
         out.append(NotUnderstood(unread.source, self.conversation_id, unread.misread))

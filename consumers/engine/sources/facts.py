@@ -343,7 +343,7 @@ class Lost(NamedTuple):
     """So many events about this were lost before they could be sent."""
 
     what: Telling
-    count: int
+    events: int
 
 
 class Unread(NamedTuple):
