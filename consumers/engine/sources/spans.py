@@ -30,10 +30,12 @@ def told(span: Span) -> Iterator[Event]:
 
 def started(span: Span) -> Event:
     """The start of a call, as its first span shows it. The agent's own name may come with a later one."""
-    names = (livekit_spans.AGENT_NAME,)
-    if span.name not in livekit_spans.RULES:  # there it is the part of the agent that speaks, and changes within a call
-        names = (*names, gen_ai_spans.AGENT_NAME)
-    agent = span.first(*names) or span.producer.service
+    agent = span.first(livekit_spans.AGENT_NAME)
+    if (
+        not agent and span.name not in livekit_spans.RULES
+    ):  # there it is the part of the agent that speaks, and changes within a call
+        agent = span.first(gen_ai_spans.AGENT_NAME)
+    agent = agent or span.producer.service
     named = {"agent": agent} if isinstance(agent, str) and agent else {}
     parent = span.as_parent(span.parent_id or span.span_id)
     time_ms = span.end_ms if span.name == "job_entrypoint" else span.start_ms  # a job begins before its call

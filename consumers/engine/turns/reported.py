@@ -477,11 +477,12 @@ class ToldWaits:
 
     def fold(self, data: Any, machine: BotTurnMachine) -> None:
         """Takes the wait of a turn, and touches the turns that it may belong to; nothing if it has no stretch."""
-        names = ("turn_began_at", "turn_ended_at", "latency_seconds")
-        wait = tuple(data.get(name) for name in names) if isinstance(data, Mapping) else ()
-        if not all(isinstance(each, float | int) for each in wait) or len(wait) != len(names):
+        told = data if isinstance(data, Mapping) else {}
+        begin_s, end_s, seconds = (told.get(name) for name in ("turn_began_at", "turn_ended_at", "latency_seconds"))
+        if not (
+            isinstance(begin_s, float | int) and isinstance(end_s, float | int) and isinstance(seconds, float | int)
+        ):
             return
-        begin_s, end_s, seconds = (float(each) for each in wait)
         if 0 < seconds <= MAX_STAGE_SECONDS and len(self._waits) < MAX_TOLD_WAITS:
             self._waits.append((begin_s, end_s, seconds))
             machine.touched.update(
