@@ -1,7 +1,6 @@
 """Which source a span is of, and the calls in a saved body of spans. Pure."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, cast
 
 from consumers.engine.sources import gen_ai_spans, livekit_spans, pipecat_spans
@@ -88,8 +87,11 @@ def _saved_spans(request: Any) -> Iterator[Span]:
         yield from spans_in_json(request)
         return
     for read in _found_in(spans_in_protobuf(request, MAX_SAVED_SPANS)):
-        with suppress(UnreadableSpansError):
-            yield read()
+        try:
+            span = read()
+        except UnreadableSpansError:
+            continue
+        yield span
 
 
 def _found_in(search: Generator[None, None, list[Reader]]) -> list[Reader]:

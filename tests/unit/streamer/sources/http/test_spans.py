@@ -26,8 +26,9 @@ BATCH_MS = 5_000
 Attributes = dict[str, Any]
 
 
-def span(name: str, begin_s: float, end_s: float, *, failed: bool = False, **more: Any) -> Attributes:
-    """A span of OTLP's JSON; `more` has its attributes, with two underscores for a dot."""
+def span(name: str, begin_s: float, end_s: float, **more: Any) -> Attributes:
+    """A span of OTLP's JSON; `more` has its attributes, with two underscores for a dot, and whether it `failed`."""
+    failed = more.pop("failed", False)
     kinds = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
     attributes = [
         {"key": key.replace("__", "."), "value": {kinds[type(value)]: str(value) if type(value) is int else value}}
