@@ -203,6 +203,15 @@ def test_a_transcript_may_have_the_time_of_the_first_sound_before_the_detector_w
     assert told(request(heard, turn, span("llm_response", 15, 15.1, output="Here."))).waits == [1_400]
 
 
+def test_of_two_answers_in_one_turn_of_pipecat_s_its_wait_is_that_of_the_last() -> None:
+    def answered(at: float) -> Iterable[Attributes]:
+        yield span("stt", at, at + 0.01, transcript="Where?")
+        yield span("llm_response", at + 2, at + 2.01, output="Here.")
+
+    turn = span("turn", 1, 20, turn__user_bot_latency_seconds=0.8)
+    assert told(request(*answered(3), *answered(8), turn)).waits == ["answered_in_text", 800]
+
+
 def test_a_wait_is_not_that_of_a_turn_outside_of_its_span() -> None:
     early = span("turn", 0, 2, turn__user_bot_latency_seconds=0.9)
     call = told(
