@@ -163,7 +163,8 @@ async def test_a_trace_of_livekit_s_own_has_the_latencies_that_livekit_measured(
     assert [each.ended_reason for each in records if each.name == "closed"] == ["user_initiated"]
     heard = [event["data"] for _, event in receiver.written if event.get("type") == "assistant_message"]
     assert [(each["content"][:20], each["interrupted"]) for each in heard] == [
-        ("Hello, this is the d", False), ("I found it.", False), ("This is a very long ", True), ("Yes, I stop.", False), ("It failed.", False)
+        ("Hello, this is the d", False), ("I found it.", False), ("This is a very long ", True), ("Yes, I stop.", False),
+        ("It failed.", False),
     ]  # fmt: skip
 
 
