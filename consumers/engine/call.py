@@ -226,8 +226,8 @@ class Call:
             self._held.clear()
 
     @property
-    def _is_none(self) -> bool:
-        """Whether nothing shows that this is a call."""
+    def is_none(self) -> bool:
+        """Whether nothing shows that this is a call. It ends without a record, and a later one may have its id."""
         return not self._is_real and self.live.is_told_later and self.live.tells_nothing
 
     def _fold(self, arrival: Arrival, out: list[Effect]) -> str:
@@ -351,7 +351,7 @@ class Call:
 
         No record is folded any more, so time may pass between two steps. What was no call ends without a word.
         """
-        if self._is_none:
+        if self.is_none:
             out.append(CloseCall(self.conversation_id, ()))
             return
         if not self.is_over:

@@ -493,8 +493,9 @@ class PartitionEvaluator:
             self._closing.popleft()
             del self._calls[call.conversation_id]
             self._replayed_by_closed += call.history.replays.elements
+            if not call.is_none:  # spans of a job may come long before those of its call
+                self._closed.close(call.conversation_id)
             call.release()
-            self._closed.close(call.conversation_id)
         return call.is_closed
 
 

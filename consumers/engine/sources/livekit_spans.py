@@ -13,6 +13,9 @@ from consumers.engine.sources.told import Event, mapping_in, message_events, num
 from schemas.units import MS_PER_SECOND, to_seconds
 
 AGENT_NAME: Final = "lk.agent_name"
+PYTHON: Final = "python"
+NODE: Final = "nodejs"
+"""Languages by the names of OpenTelemetry's SDKs."""
 ROUNDING_MS: Final = 50
 """How much longer than its span a wait may be, in ms: both ends are taken by different clocks, and a span begins in whole ms."""
 
@@ -29,17 +32,21 @@ def _agent_spoke(span: Span) -> Iterator[Event]:
 
 def _user_said(span: Span) -> Iterator[Event]:
     yield from message_events("user", span.first("lk.pii.user_transcript", "lk.user_transcript"), span.end_ms)
-    ruled, heard = (number_in(span.first(name)) for name in ("lk.end_of_turn_delay", "lk.transcription_delay"))
-    unit_s = _unit_s(span, max(ruled or 0.0, heard or 0.0))
-    if ruled and ruled > 0 and unit_s is not None:
-        ruled_s = ruled * unit_s
-        silent_s = to_seconds(span.end_ms) - ruled_s
+    ruled, heard = (number_in(span.first(name)) or 0.0 for name in _WAITS)
+    unit_s = _unit_s(span, max(ruled, heard))
+    if unit_s is not None:
+        yield from _waited(ruled * unit_s, heard * unit_s, span.end_ms)
+
+
+def _waited(ruled_s: float, heard_s: float, ruled_ms: float) -> Iterator[Event]:
+    """The waits for the ruling that the caller had finished, which came at `ruled_ms`, and for the words; nothing without the first."""
+    if ruled_s > 0:
+        silent_s = to_seconds(ruled_ms) - ruled_s
         breakdown = {"user_turn_start_time": silent_s, "user_turn_secs": ruled_s}
-        yield {"type": "latency_breakdown", "timestamp": int(span.end_ms), "data": breakdown}
-        if heard and heard > 0:
-            heard_s = heard * unit_s
+        yield {"type": "latency_breakdown", "timestamp": int(ruled_ms), "data": breakdown}
+        if heard_s > 0:
             known = {"kind": "ttfb", "processor": "STTService#0", "seconds": heard_s, "timestamp": silent_s + heard_s}
-            yield {"type": "service_latency", "timestamp": int(span.end_ms), "data": known}
+            yield {"type": "service_latency", "timestamp": int(ruled_ms), "data": known}
 
 
 def _unit_s(span: Span, longest: float) -> float | None:
@@ -56,8 +63,8 @@ def _unit_s(span: Span, longest: float) -> float | None:
     has_room_for_s = longest * MS_PER_SECOND <= span.end_ms - span.start_ms + ROUNDING_MS
     has_room_for_ms = longest <= span.end_ms - span.start_ms + ROUNDING_MS
     if has_room_for_s:
-        return None if span.producer.language == "nodejs" else 1.0
-    if has_room_for_ms and span.producer.language != "python":
+        return None if span.producer.language == NODE else 1.0
+    if has_room_for_ms and span.producer.language != PYTHON:
         return 1.0 / MS_PER_SECOND
     return None
 
@@ -91,6 +98,10 @@ def _agent_said(span: Span) -> Iterator[Event]:
     if waited_s is not None:
         time_ms = int(begin_ms + waited_s * MS_PER_SECOND)
         yield {"type": "user_bot_latency", "timestamp": time_ms, "data": {"latency_seconds": waited_s}}
+        ruled_s, heard_s = (number_in(span.first(name)) or 0.0 for name in _WAITS)
+        # Of Node's `user_turn` the unit may be unknown; here it is that of LiveKit's metrics, and the ruling is part of the whole wait.
+        if span.producer.language == NODE and max(ruled_s, heard_s) <= waited_s:
+            yield from _waited(ruled_s, heard_s, begin_ms)
     yield from _asked_realtime_model(span)
 
 
@@ -140,6 +151,14 @@ def _ended(span: Span) -> Iterator[Event]:
     yield {**ended, "reason": reason} if isinstance(reason, str) else ended
 
 
+def _both(one: Rule, other: Rule) -> Rule:
+    def told(span: Span) -> Iterator[Event]:
+        yield from one(span)
+        yield from other(span)
+
+    return told
+
+
 def _with_errors(service: str, rule: Rule) -> Rule:
     """The rule of a span of one request: the node around it fails with it, which is one error."""
 
@@ -159,13 +178,14 @@ def _asked_model(span: Span) -> Iterator[Event]:
     yield from used("LLM", span, has_cache_in_input=True)
 
 
+_WAITS: Final = ("lk.end_of_turn_delay", "lk.transcription_delay")
 _CAUSES: Final[Mapping[str, str]] = {
     "audio_activity": "user_speech", "user_turn": "user_turn", "programmatic": "program"
 }  # fmt: skip
 """Our words for what cut an answer off."""
 RULES: Final[Mapping[str, Rule]] = {
     "user_speaking": _user_spoke,
-    "agent_speaking": lambda span: (*_agent_spoke(span), *_asked_realtime_model(span)),
+    "agent_speaking": _both(_agent_spoke, _asked_realtime_model),
     "user_turn": _user_said,
     "agent_turn": _agent_said,
     "llm_node": _model_said,
@@ -174,7 +194,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "realtime_metrics": _asked_realtime_model,
     "tts_node": _voice_began,
     "tts_request": _with_errors("TTS", _voice_began),
-    "function_tool": lambda span: (*used_tool(span), *_asked_realtime_model(span)),
+    "function_tool": _both(used_tool, _asked_realtime_model),
     "job_entrypoint": _entered,
     "session_close": _ended,
     "agent_session": _called,

@@ -3,7 +3,6 @@
 import re
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -82,8 +81,11 @@ def spans_in_json(request: Any) -> Iterator[Span]:
         for resource in request["resourceSpans"]:
             producer = producer_in_json(resource.get("resource"))
             for span in (span for scope in resource.get("scopeSpans", ()) for span in scope.get("spans", ())):
-                with suppress(UnreadableSpansError):
-                    yield span_in_json(span, producer)
+                try:
+                    found = span_in_json(span, producer)
+                except UnreadableSpansError:
+                    continue
+                yield found
     except (KeyError, TypeError, AttributeError) as error:
         raise UnreadableSpansError(
             f"this is no export request of traces in JSON ({type(error).__name__}: {error})"

@@ -1,7 +1,6 @@
 """Which source a span is of, and the calls in a saved body of spans. Pure."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, cast
 
 from consumers.engine.sources import gen_ai_spans, livekit_spans, pipecat_spans
@@ -30,10 +29,12 @@ def told(span: Span) -> Iterator[Event]:
 
 def started(span: Span) -> Event:
     """The start of a call, as its first span shows it. The agent's own name may come with a later one."""
-    names = (livekit_spans.AGENT_NAME,)
-    if span.name not in livekit_spans.RULES:  # there it is the part of the agent that speaks, and changes within a call
-        names = (*names, gen_ai_spans.AGENT_NAME)
-    agent = span.first(*names) or span.producer.service
+    agent = span.first(livekit_spans.AGENT_NAME)
+    if (
+        not agent and span.name not in livekit_spans.RULES
+    ):  # there it is the part of the agent that speaks, and changes within a call
+        agent = span.first(gen_ai_spans.AGENT_NAME)
+    agent = agent or span.producer.service
     named = {"agent": agent} if isinstance(agent, str) and agent else {}
     parent = span.as_parent(span.parent_id or span.span_id)
     time_ms = span.end_ms if span.name == "job_entrypoint" else span.start_ms  # a job begins before its call
@@ -86,8 +87,11 @@ def _saved_spans(request: Any) -> Iterator[Span]:
         yield from spans_in_json(request)
         return
     for read in _found_in(spans_in_protobuf(request, MAX_SAVED_SPANS)):
-        with suppress(UnreadableSpansError):
-            yield read()
+        try:
+            span = read()
+        except UnreadableSpansError:
+            continue
+        yield span
 
 
 def _found_in(search: Generator[None, None, list[Reader]]) -> list[Reader]:

@@ -26,8 +26,9 @@ BATCH_MS = 5_000
 Attributes = dict[str, Any]
 
 
-def span(name: str, begin_s: float, end_s: float, *, failed: bool = False, **more: Any) -> Attributes:
-    """A span of OTLP's JSON; `more` has its attributes, with two underscores for a dot."""
+def span(name: str, begin_s: float, end_s: float, **more: Any) -> Attributes:
+    """A span of OTLP's JSON; `more` has its attributes, with two underscores for a dot, and whether it `failed`."""
+    failed = more.pop("failed", False)
     kinds = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
     attributes = [
         {"key": key.replace("__", "."), "value": {kinds[type(value)]: str(value) if type(value) is int else value}}
@@ -202,6 +203,15 @@ def test_a_transcript_may_have_the_time_of_the_first_sound_before_the_detector_w
     assert told(request(heard, turn, span("llm_response", 15, 15.1, output="Here."))).waits == [1_400]
 
 
+def test_of_two_answers_in_one_turn_of_pipecat_s_its_wait_is_that_of_the_last() -> None:
+    def answered(at: float) -> Iterable[Attributes]:
+        yield span("stt", at, at + 0.01, transcript="Where?")
+        yield span("llm_response", at + 2, at + 2.01, output="Here.")
+
+    turn = span("turn", 1, 20, turn__user_bot_latency_seconds=0.8)
+    assert told(request(*answered(3), *answered(8), turn)).waits == ["answered_in_text", 800]
+
+
 def test_a_wait_is_not_that_of_a_turn_outside_of_its_span() -> None:
     early = span("turn", 0, 2, turn__user_bot_latency_seconds=0.9)
     call = told(
@@ -286,6 +296,15 @@ def test_the_unit_of_a_wait_follows_from_the_producer_and_from_the_length_of_the
     for number in (1, 2):
         found = call.stages(number)
         assert (found.get(Stage.ENDPOINTING), found.get(Stage.STT_TRAILING)) == pytest.approx(stages)
+
+
+def test_later_versions_for_node_have_their_waits_in_seconds_in_the_agent_s_turn() -> None:
+    waits = dict(zip(DELAYS, (0.65, 0.31), strict=True))
+    turn = span("agent_turn", 12.65, 15, lk__e2e_latency=1.3, **waits)
+    call = told(request(*livekit_turn(10.0, **waits), turn, language="nodejs"))
+    assert (call.stages(1)[Stage.ENDPOINTING], call.stages(1)[Stage.STT_TRAILING]) == (650, 310)
+    old = span("agent_turn", 12.65, 15, lk__e2e_latency=1.3, **dict(zip(DELAYS, (650.0, 310.0), strict=True)))
+    assert Stage.ENDPOINTING not in told(request(*livekit_turn(10.0), old, language="nodejs")).stages(1)
 
 
 def session(**more: Any) -> Attributes:
@@ -463,6 +482,21 @@ def test_nothing_that_came_before_the_first_words_of_a_call_is_lost() -> None:
     assert [each.errors for each in call.feed.records("agent_errors")] == [1]
     assert call.tokens == [(12, 0, 0)]
     assert call.feed.records()[0].name == "call_started"
+
+
+def test_a_call_that_begins_long_after_its_job_is_a_call() -> None:
+    feed = Feed()
+    for event, at_ms in (
+        ({"type": "call_started", "is_told_later": True, "agent": "billing"}, 1_000),
+        ({"type": "call_started", "is_told_later": True}, 1_001_000),
+        ({"type": "user_message", "data": {"content": "Hello?"}}, 1_002_000),
+        ({"type": "call_ended"}, 1_003_000),
+    ):
+        feed.advance(at_ms)
+        feed.send("pipecat", event, at_ms)
+    feed.advance(2_000_000)
+    feed.close_all()
+    assert [closing.records != () for closing in closings_of(feed.effects)] == [False, True]
 
 
 def test_a_tool_alone_is_a_call() -> None:

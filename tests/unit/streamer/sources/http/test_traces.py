@@ -161,6 +161,11 @@ async def test_a_trace_of_livekit_s_own_has_the_latencies_that_livekit_measured(
     tools = {each.tool: each.outcome for each in records if isinstance(each, ToolUseFact)}
     assert tools == {"find_badge": "success", "broken": "error"}
     assert [each.ended_reason for each in records if each.name == "closed"] == ["user_initiated"]
+    heard = [event["data"] for _, event in receiver.written if event.get("type") == "assistant_message"]
+    assert [(each["content"][:20], each["interrupted"]) for each in heard] == [
+        ("Hello, this is the d", False), ("I found it.", False), ("This is a very long ", True), ("Yes, I stop.", False),
+        ("It failed.", False),
+    ]  # fmt: skip
 
 
 def test_a_saved_body_tells_the_same_in_both_encodings() -> None:
