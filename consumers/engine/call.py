@@ -207,6 +207,8 @@ class Call:
         self.live = LiveCall(self.history, self._revisions, limits)
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentEvents()
+        self._are_from_record: dict[type, bool] = {}  # by what is told: speech, words
+        self._recorded_words: list[tuple[int, str, bool]] = []  # late ones, until the record ends
         ratings = Ratings()
         self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._revisions, ratings)
         self._measures = Measures(self._revisions, limits, ratings)
@@ -239,6 +241,8 @@ class Call:
         if rule is not _VERDICT:  # a verdict is no event of the call
             self.end.heard(broker_ms)
         if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats_another(arrival):
+            return "repeated"
+        if type(event) in _TOLD_BY_RECORDS_TOO and self._is_told_otherwise(event):
             return "repeated"
         self.events += rule is not _VERDICT
         live, limits = self.live, self._limits
@@ -284,6 +288,11 @@ class Call:
     def _repeats_another(self, arrival: Arrival) -> bool:
         """Whether the record came before, or is made from the record of a conversation whose live events came."""
         return self._repeats.is_repeat(arrival) or self._agent.repeats_live(arrival.event)
+
+    def _is_told_otherwise(self, event: SpeechEventRecord | MessageRecord) -> bool:
+        """Whether a record and live events tell the same of the call, and the other came first: nothing counts twice."""
+        is_from_record = event.is_from_record is True
+        return self._are_from_record.setdefault(type(event), is_from_record) is not is_from_record
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
         """Lets broker time reach `now_ms`: dead air, closing. Decisions keep the order of their times, however far it leaps."""
@@ -462,7 +471,10 @@ class Call:
 
     def _on_message(self, event: MessageRecord, time_ms: int, _out: list[Effect]) -> None:
         text = event.data.content
-        if text is not None:
+        if text is not None and event.is_from_record and time_ms < self.live.newest_ms:
+            self._recorded_words.append((time_ms, text, event.type == "user_message"))
+            self.kept_bytes += len(text)
+        elif text is not None:
             self.live.message(time_ms, text, event.data, is_user=event.type == "user_message")
             self.kept_bytes += len(text)
 
@@ -483,6 +495,8 @@ class Call:
         out += [Count("callgauge_source_events_dropped_total", (what.value,), count) for what, count in dropped]
 
     def _on_processor_failed(self, event: ProcessorFailed, time_ms: int, out: list[Effect]) -> None:
+        if self.live.errors.is_told_again(event.told_twice, time_ms):
+            return
         out.append(Count("callgauge_agent_errors_total", (InputSource.PIPECAT.value,)))
         self.live.agent_failed(time_ms, event.component, out)
 
@@ -544,14 +558,15 @@ class Call:
     def _on_call_started(self, event: CallStarted, time_ms: int, out: list[Effect]) -> None:
         known = self._revisions.labels
         self.live.began(time_ms)
-        if event.is_told_later:
+        if event.is_told_later and not self.live.has_speech_events:  # otherwise live events came first
             self.live.without_dead_air()
         self._measures.eva.supplied.started(event)
         if event.pipeline_type is not None:
             self.history.set_pipeline_type(event.pipeline_type)
             self.live.pipeline_type_set()
+        keeps_agent = event.is_from_record and known.agent != CallLabels().agent
         labels = CallLabels(
-            agent=event.agent or known.agent,
+            agent=known.agent if keeps_agent else event.agent or known.agent,
             tenant=event.tenant or known.tenant,
             environment=event.environment or known.environment,
             pipeline_type=self.history.pipeline_type,
@@ -563,6 +578,12 @@ class Call:
         self.live.announced_end_ms = max(self.live.announced_end_ms, time_ms)
         self.ended_reason = self.ended_reason if event.reason is None else event.reason
         self._measures.eva.supplied.ended(event)
+        if event.awaits_record:
+            self.end.await_record()
+        elif event.awaits_record is False:
+            self.end.recorded(self.live.broker_moment)
+            self.live.recorded_words(self._recorded_words)
+            self._recorded_words = []
         self._plan_close(CloseReason.ENDED)
 
     def _on_verdict(self, event: JudgeVerdict, _time_ms: int, out: list[Effect]) -> None:
@@ -620,5 +641,6 @@ _HANDLERS: Final[dict[type, EventHandler]] = {
 
 _RULES: Final = {kind: rule_of(kind, _HANDLERS.get(kind)) for kind in (*_HANDLERS, *STEERING, *UNKNOWN, *UNREAD)}
 _UNREAD: Final = rule_of(object, None)
+_TOLD_BY_RECORDS_TOO: Final = frozenset({SpeechEventRecord, MessageRecord})
 _VERDICT: Final = _RULES[JudgeVerdict]
 _UNRECOGNIZED: Final = _RULES[UnrecognizedEvent]

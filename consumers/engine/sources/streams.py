@@ -169,13 +169,13 @@ class CallEnd:
         return is_first
 
     def await_record(self) -> None:
-        """Notes that the agent is one of ElevenLabs: its record follows the end of the call."""
+        """Notes that a record of the call follows its end, as of each agent of ElevenLabs."""
         if not self._awaits_record:
             self._awaits_record = True
             self._plan()
 
     def recorded(self, at: BrokerMoment) -> None:
-        """Notes the record of a conversation that is over; of several the first counts."""
+        """Notes the record of a call that is over; of several the first counts."""
         if self._recorded_ms is None or at.broker_ms < self._recorded_ms:
             self._recorded_ms = at.broker_ms
             self._plan()
