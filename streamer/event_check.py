@@ -16,6 +16,7 @@ from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.measures.stages import CONTRADICTED
 from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.sources.frameworks import translated
 from consumers.runtime.process import OperatorError, wall_clock_ms
 from schemas.closed_sets import InputSource, MisreadReason
 from schemas.events.codec import Misread, decode
@@ -268,7 +269,8 @@ def _named(posted: Posted, findings: Findings) -> Posted:
     event = posted.event
     if not isinstance(event, Mapping) or "conversation_id" in event or {"subject", "partitionkey"} & attributes.keys():
         return posted
-    if isinstance(event.get("message"), Mapping):  # Vapi's, which names the call inside
+    told = translated(event, 0)
+    if told is not None and all(each.get("conversation_id") for each in told.events):  # it names the call inside
         return posted
     findings.without_conversation += 1
     return posted._replace(event={**event, "conversation_id": UNNAMED})

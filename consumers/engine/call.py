@@ -115,13 +115,13 @@ class CallEnd:
         return is_first
 
     def await_record(self) -> None:
-        """Notes that the agent is one of ElevenLabs: its record follows the end of the call."""
+        """Notes that a record of the call follows its end."""
         if not self._awaits_record:
             self._awaits_record = True
             self._plan()
 
     def recorded(self, at: BrokerMoment) -> None:
-        """Notes the record of a conversation that is over; of several the first counts."""
+        """Notes the record of a call that is over; of several the first counts."""
         if self._recorded_ms is None or at.broker_ms < self._recorded_ms:
             self._recorded_ms = at.broker_ms
             self._plan()
@@ -185,6 +185,8 @@ class Call:
         self.live = LiveCall(self.history, self._revisions, limits)
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentFacts()
+        self._are_from_record: dict[type, bool] = {}  # by what is told: speech, words
+        self._recorded_words: list[Said] = []  # late ones, until the record ends
         ratings = Ratings()
         self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._revisions, ratings)
         self._measures = Measures(self._revisions, limits, ratings)
@@ -242,6 +244,8 @@ class Call:
             self.end.heard(broker_ms)
         if (arrival.envelope is not None or source in NUMBERED) and self._repeats_another(arrival):
             return "repeated"
+        if rule.may_be_from_record and self._is_told_otherwise(event):
+            return "repeated"
         self.events += rule is not VERDICT
         live, limits = self.live, self._limits
         outcome = rule.outcome
@@ -283,6 +287,11 @@ class Call:
     def _repeats_another(self, arrival: Arrival) -> bool:
         """Whether the record came before, or is made from the record of a conversation whose live events came."""
         return self._repeats.is_repeat(arrival) or self._agent.repeats_live(arrival.event)
+
+    def _is_told_otherwise(self, event: Any) -> bool:
+        """Whether a record and live events tell the same of the call, and the other came first: nothing counts twice."""
+        is_from_record = event.is_from_record is True
+        return self._are_from_record.setdefault(type(event), is_from_record) is not is_from_record
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
         """Lets broker time reach `now_ms`: dead air, closing. Decisions keep the order of their times, however far it leaps."""
@@ -457,8 +466,11 @@ class Call:
 
     def _said(self, said: Said, time_ms: int, _out: list[Effect]) -> None:
         if said.teller is Teller.BOT:
-            self.live.message(said)
             self.kept_bytes += len(said.text)
+            if said.is_from_record and time_ms < self.live.newest_ms:
+                self._recorded_words.append(said)
+            else:
+                self.live.message(said)
         elif said.teller is not Teller.LOG:
             self._agent.fold(said, self.live)
         elif said.is_user:
@@ -513,6 +525,8 @@ class Call:
         self._measures.notes.add(note)
 
     def _error(self, error: AgentError, time_ms: int, out: list[Effect]) -> None:
+        if self.live.errors.is_told_again(error.told_twice, time_ms):
+            return
         out.append(Count("callgauge_agent_errors_total", (error.source.value,)))
         self.live.agent_failed(time_ms, error.component, out)
 
@@ -534,14 +548,15 @@ class Call:
     def _started(self, started: Started, time_ms: int, out: list[Effect]) -> None:
         known = self._revisions.labels
         self.live.began(time_ms)
-        if started.is_told_later:
+        if started.is_told_later and not self.live.has_speech_events:  # otherwise live events came first
             self.live.told_later()
         self._measures.eva.supplied.started(started)
         if started.pipeline_type is not None:
             self.history.set_pipeline_type(started.pipeline_type)
             self.live.pipeline_type_set()
+        keeps_agent = started.is_from_record and known.agent != CallLabels().agent
         labels = CallLabels(
-            agent=started.agent or known.agent,
+            agent=known.agent if keeps_agent else started.agent or known.agent,
             tenant=started.tenant or known.tenant,
             environment=started.environment or known.environment,
             pipeline_type=self.history.pipeline_type,
@@ -553,6 +568,12 @@ class Call:
         self.live.announced_end_ms = max(self.live.announced_end_ms, time_ms)
         self.ended_reason = self.ended_reason if ended.reason is None else ended.reason
         self._measures.eva.supplied.ended(ended)
+        if ended.awaits_record:
+            self.end.await_record()
+        elif ended.awaits_record is False:
+            self.end.recorded(self.live.broker_moment)
+            self.live.recorded_words(self._recorded_words)
+            self._recorded_words = []
         self._plan_close(CloseReason.ENDED)
 
     def _verdict(self, verdict: Verdict, _time_ms: int, out: list[Effect]) -> None:

@@ -97,7 +97,7 @@ class Limits(BaseModel):
     agent_record_grace_ms: int = Field(
         120_000,
         ge=0,
-        description="From the end of an ElevenLabs agent's call to closing while its record is not there, in ms: webhooks take a minute.",
+        description="From the end of a call to closing while its record is not there, of ElevenLabs or Vapi, in ms: they take a minute.",
     )
     idle_ms: int = Field(
         300_000,

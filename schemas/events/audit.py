@@ -120,7 +120,10 @@ class CallStarted(WireModel):
 
     `traceparent` is the span of the call, in the words of W3C's trace context: evaluation events of the call are part of it.
 
-    `is_told_later` says that events come long after what they tell, as spans do: then no silence is called dead air while the call runs.
+    `is_told_later` says that events come long after what they tell, as spans do: then no silence is called dead air while the call runs,
+    unless somebody was heard before.
+
+    `is_from_record` says that it was made from a record of the whole call: `agent` counts only where none is known.
     """
 
     type: Literal["call_started"]
@@ -137,6 +140,7 @@ class CallStarted(WireModel):
     instructions: Annotated[str, StringConstraints(max_length=MAX_INSTRUCTIONS_CHARS)] | None = None
     current_date_time: Name | None = None
     is_told_later: bool | None = None
+    is_from_record: bool | None = None
     traceparent: Annotated[str, StringConstraints(pattern=TRACEPARENT)] | None = None
 
 
@@ -149,11 +153,15 @@ class CallEnded(WireModel):
 
     `response_latencies_ms` are the waits for the assistant in the order of the turns, as the run itself measured them. They are
     compared with the times of speech if there is one for each turn that has a latency.
+
+    `awaits_record` says that a record of the whole call is made after its end and still to come: the call stays open for it, as long as
+    `agent_record_grace_ms` says. False says that this event comes with that record, or that there will be none.
     """
 
     type: Literal["call_ended"]
     timestamp: WireTimeMs
     reason: Name | None = None
+    awaits_record: bool | None = None
     final_state: JsonObject | None = None
     final_state_hash: Name | None = None
     response_latencies_ms: Annotated[list[FiniteFloat], Field(max_length=MAX_RESPONSE_LATENCIES)] | None = None

@@ -379,7 +379,11 @@ def _is_by_agent(event: CarriedSimulatorEvent) -> bool:
 def _decode_agent(value: bytes, envelope: Envelope) -> Any:
     """Decodes an event of a real ElevenLabs agent, or the record of its conversation. Neither is in EVA's history."""
     if envelope.type == AGENT_RECORD_TYPE:
-        return _validate(_AGENT_RECORD, value)
+        record = _validate(_AGENT_RECORD, value)
+        if "transcript" not in record.model_fields_set:
+            expected = "expected the record of a conversation, which has a `transcript`, or an event with a `type`"
+            raise RefusedRecordError(RefusalReason.INVALID_EVENT, "it has no type", "type", expected, "neither of them")
+        return record
     try:
         return _AGENT.validate_json(value)
     except ValidationError as error:

@@ -138,6 +138,13 @@ class ProcessorFailed(PipecatLine):
         name = self.data.get("processor") if isinstance(self.data, dict) else None
         return service_kind(name) if isinstance(name, str) else None
 
+    @property
+    def told_twice(self) -> tuple[str, str] | None:
+        """Of an error that its framework may tell in two ways: the framework's name of it (`cause`), and the way (`told_by`)."""
+        known = self.data if isinstance(self.data, dict) else {}
+        cause, told_by = known.get("cause"), known.get("told_by")
+        return (cause, told_by) if isinstance(cause, str) and isinstance(told_by, str) else None
+
 
 class ToolLine(PipecatLine):
     """The realtime frameworks' copy of a tool call. The audit log has it too, and only that one counts."""
@@ -169,10 +176,14 @@ class SpeechMoment(WireModel):
 
 
 class SpeechEventRecord(PipecatLine):
-    """A moment of pipecat's `SpeakingObserver`: who spoke, and the turn strategy's rulings."""
+    """A moment of pipecat's `SpeakingObserver`: who spoke, and the turn strategy's rulings.
+
+    `is_from_record` says that it was made from a record of the whole call: it counts only where no live event tells who spoke.
+    """
 
     type: Literal["speech_event"]
     data: SpeechMoment
+    is_from_record: bool | None = None
 
 
 class FunctionCall(WireModel):
@@ -254,10 +265,14 @@ class Message(WireModel):
 
 
 class MessageRecord(PipecatLine):
-    """The words of a turn as pipecat's aggregators put them together."""
+    """The words of a turn as pipecat's aggregators put them together.
+
+    `is_from_record` says that they were taken from a record of the whole call: they count only where no live event has the words.
+    """
 
     type: Literal["user_message", "assistant_message"]
     data: Message
+    is_from_record: bool | None = None
 
 
 class ObserverRecord(PipecatLine):

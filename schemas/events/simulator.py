@@ -169,7 +169,7 @@ def stream_of(event: Mapping[str, Any]) -> Stream | None:
     """
     if "message_type" in event:
         return "audit"
-    if "transcript" in event or "error_event" in event or _is_webhook(event):
+    if "error_event" in event or is_agent_record(event):
         return "elevenlabs"
     if event.get("type") is None and "event_type" in event:
         return "user_sim"
@@ -202,6 +202,15 @@ def source_of(stream: Stream) -> Source:
     return _SOURCES[stream]
 
 
-def _is_webhook(event: Mapping[str, Any]) -> bool:
-    kind = event.get("type")
-    return isinstance(kind, str) and kind.startswith("post_call_") and isinstance(event.get("data"), Mapping)
+def is_agent_record(event: Mapping[str, Any]) -> bool:
+    """Whether it is the record of a conversation with an ElevenLabs agent, or the webhook with one. A record has no type of its own.
+
+    Example:
+        >>> is_agent_record({"transcript": []}), is_agent_record({"data": {"transcript": []}})
+        (True, True)
+        >>> is_agent_record({"type": "user_speech", "data": {"text": "Hello"}}), is_agent_record({"foo": 1})
+        (False, False)
+    """
+    kind, data = event.get("type"), event.get("data")
+    is_webhook = isinstance(kind, str) and kind.startswith("post_call_")
+    return "transcript" in event or (isinstance(data, Mapping) and (is_webhook or "transcript" in data))

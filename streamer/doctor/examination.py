@@ -96,7 +96,11 @@ _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
     "callgauge_agent_errors_total": ("with an error of an agent", "The logs of the agents say what fails."),
 }
 """Counters of an evaluator that show a fault of a producer: what they count, and the remedy."""
-_READ_FROM_PAGE: Final = (_STARTED, _OF_EVALUATOR, *_COUNTERS)
+_OF_INGEST: Final = "callgauge_ingest_requests_total"
+_REFUSED_EVENTS: Final = "callgauge_ingest_events_refused_total"
+_REFUSED_REQUESTS: Final = frozenset({"unreadable", "unauthorized", "too_large", "limited", "too_slow"})
+"""Outcomes of requests of which nothing is accepted, and which come from the sender."""
+_READ_FROM_PAGE: Final = (_STARTED, _OF_EVALUATOR, *_COUNTERS, _OF_INGEST, _REFUSED_EVENTS)
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 
 
@@ -179,13 +183,15 @@ def metrics_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def counter_findings(page: str, now_ms: int) -> Iterator[Finding]:
-    """Reports the records that an evaluator has refused or not understood since its start; nothing if the page is of another role.
+    """Reports what an evaluator has refused or not understood since its start, and what a receiver of events has refused; nothing if
+    the page is of other roles.
 
     Args:
         page: /metrics in the text format.
         now_ms: The time now, in epoch milliseconds.
     """
     counts: dict[str, Counter[str]] = {name: Counter() for name in _COUNTERS}
+    events, requests, is_of_ingest = Counter[str](), Counter[str](), False
     started_ms, is_of_evaluator = now_ms, False
     wanted = "".join(f"{line}\n" for line in page.splitlines() if line.startswith(_READ_FROM_PAGE))
     for sample in (sample for family in text_string_to_metric_families(wanted) for sample in family.samples):
@@ -193,10 +199,18 @@ def counter_findings(page: str, now_ms: int) -> Iterator[Finding]:
             started_ms = int(sample.value * 1_000)
         elif sample.name in counts:
             counts[sample.name][" ".join(sample.labels.values())] += int(sample.value)
+        elif sample.name == _REFUSED_EVENTS:
+            events[sample.labels.get("tenant", "")] += int(sample.value)
+        elif sample.name == _OF_INGEST:
+            is_of_ingest = True
+            if (outcome := sample.labels.get("outcome", "")) in _REFUSED_REQUESTS:
+                requests[" ".join(filter(None, (sample.labels.get("tenant", ""), outcome)))] += int(sample.value)
         is_of_evaluator = is_of_evaluator or sample.name == _OF_EVALUATOR
+    since = f"since it started {duration(max(0, now_ms - started_ms))} ago"
+    if is_of_ingest:
+        yield from _ingest_findings(events, requests, since)
     if not is_of_evaluator:
         return
-    since = f"since it started {duration(max(0, now_ms - started_ms))} ago"
     for name, (what, what_to_do) in _COUNTERS.items():
         if total := counts[name].total():
             most = ", ".join(f"{labels} {count}" for labels, count in counts[name].most_common(MAX_SHOWN) if count)
@@ -205,6 +219,19 @@ def counter_findings(page: str, now_ms: int) -> Iterator[Finding]:
     if not any(map(Counter.total, counts.values())):
         seen = f"the evaluator here has refused and misread nothing {since}, and no agent reported an error"
         yield Finding("counters", Verdict.OK, seen)
+
+
+def _ingest_findings(events: Counter[str], requests: Counter[str], since: str) -> Iterator[Finding]:
+    """What the receiver of events has refused: senders that read no answer do not know it."""
+    check = "ingest refusals"
+    for what, counts in (("posted event", events), ("request", requests)):
+        if total := counts.total():
+            most = ", ".join(f"{name or 'everybody'} {count}" for name, count in counts.most_common(MAX_SHOWN) if count)
+            seen = f"{counted(total, what)} refused {since}: {most}{_more(sum(map(bool, counts.values())))}"
+            what_to_do = "The log of the ingest role names each kind once, with what to do: events_refused."
+            yield Finding(check, Verdict.WARNING, seen, what_to_do)
+    if not events.total() and not requests.total():
+        yield Finding(check, Verdict.OK, f"no event and no request was refused {since}")
 
 
 def quarantine_finding(

@@ -8,7 +8,7 @@
 | `monitor` | ElevenLabs' monitor of a live call | `elevenlabs.events`; start and end to `audit.events` | is known by its content |
 | `http/elevenlabs` | ElevenLabs' webhook after a call | the same | has an id made of the call's and its place |
 | `http/posted` | POST /events of any framework | by its `stream` or type | has its CloudEvents id, or that of the request |
-| `http/frameworks` | the same in the words of Vapi or OpenAI | by its type | has their id, or is known by its content |
+| the same | messages of a framework of `engine/sources/frameworks` | by its type | has their id, or is known by its content |
 | `http/traces` | spans of LiveKit's agents, pipecat's bots and `gen_ai.*` | by its type | has an id made of the span's |
 
 `publisher` sends without waiting, as fast as the broker takes it; `AcknowledgedWriter` returns when Kafka has what was posted.

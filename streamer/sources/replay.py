@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from schemas.events.simulator import Source, is_control_event
+from schemas.events.simulator import Source, is_agent_record, is_control_event
 from schemas.wire import MAX_TIME_MS, without_infinity
 from streamer.recordings.files import Events, RecordedCall
 
@@ -234,10 +234,11 @@ def event_name(source: Source, event: Mapping[str, Any]) -> str:
 
 
 def agent_event_name(event: Mapping[str, Any]) -> str:
-    """The event type of a real ElevenLabs agent; the body of a record or of its webhook is a record."""
+    """The event type of a real ElevenLabs agent; the body of a record or of its webhook is a record. Empty for an event without one."""
     name = event.get("type")
-    is_record = "transcript" in event or "data" in event
-    return AGENT_RECORD if is_record or not isinstance(name, str) else name
+    if is_agent_record(event):
+        return AGENT_RECORD
+    return name if isinstance(name, str) else ""
 
 
 def compact_json(event: Mapping[str, Any]) -> bytes:

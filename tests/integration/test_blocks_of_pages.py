@@ -32,6 +32,7 @@ NEED_A_BROKER: Final = (
     "docs/console.md",
     "docs/history.md",
     "docs/on-call.md",
+    "docs/sources/deepgram.md",
     "docs/sources/http.md",
     "docs/sources/elevenlabs.md",
     "docs/sources/kafka.md",

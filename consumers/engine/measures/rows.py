@@ -146,11 +146,11 @@ def _outcome(
     is_last = turn.number >= heard.current
     if not view.are_times_exact or not live.has_speech_events or (is_last and not is_over):
         return None
-    if not heard.sides.assistant:
-        return None  # nothing tells whether this agent is ever heard
     until_s = inf if following is None or following.begin_s is None else following.begin_s
     if turn.begin_s is not None and live.errors.is_any(turn.begin_s, until_s):
         return TurnOutcome.FAILED
+    if not heard.sides.assistant:
+        return None  # nothing tells whether this agent is ever heard
     return TurnOutcome.ABANDONED if is_last else TurnOutcome.UNANSWERED
 
 

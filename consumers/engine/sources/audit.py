@@ -89,12 +89,17 @@ def _started(event: CallStarted) -> tuple[Started]:
             event.current_date_time,
             bool(event.is_told_later),
             event.traceparent,
+            bool(event.is_from_record),
         ),
     )
 
 
 def _ended(event: CallEnded) -> tuple[Ended]:
-    return (Ended(event.reason, event.final_state, event.final_state_hash, event.response_latencies_ms),)
+    return (
+        Ended(
+            event.reason, event.final_state, event.final_state_hash, event.response_latencies_ms, event.awaits_record
+        ),
+    )
 
 
 def _text_updated(event: UserTextUpdated) -> tuple[Corrected]:

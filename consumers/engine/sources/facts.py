@@ -42,6 +42,7 @@ class Started(NamedTuple):
     current_date_time: str | None
     is_told_later: bool
     traceparent: str | None
+    is_from_record: bool
 
 
 class Ended(NamedTuple):
@@ -51,6 +52,7 @@ class Ended(NamedTuple):
     final_state: Mapping[str, Any] | None
     final_state_hash: str | None
     response_latencies_ms: Sequence[float] | None
+    awaits_record: bool | None
 
 
 class Line(NamedTuple):
@@ -137,6 +139,7 @@ class Said(NamedTuple):
         tells_cuts: Whether the teller distinguishes such an answer from a whole one.
         is_exact: Whether the time is its own, and not only a place in the order.
         sounded_s: A moment of their sound (epoch seconds), where the teller knows it and it is not that of the event.
+        is_from_record: Whether they were taken from a record of the whole call, made after its end.
     """
 
     teller: Teller
@@ -148,6 +151,7 @@ class Said(NamedTuple):
     tells_cuts: bool = False
     is_exact: bool = True
     sounded_s: float | None = None
+    is_from_record: bool = False
 
 
 class Corrected(NamedTuple):
@@ -333,10 +337,13 @@ class Used(NamedTuple):
 
 
 class AgentError(NamedTuple):
-    """The agent reports an error, of this kind of service if that is known."""
+    """The agent reports an error, of this kind of service if that is known. Of one that is told in two ways, `told_twice` has the
+    framework's name of it and the way.
+    """
 
     source: InputSource
     component: ServiceKind | None
+    told_twice: tuple[str, str] | None = None
 
 
 class Lost(NamedTuple):
@@ -379,12 +386,15 @@ class EventRule(NamedTuple):
             costs too much rather than nothing.
         is_of_a_stream: Whether its time advances the watermark of its stream.
         outcome: Label in the events counter when it comes in time.
+        may_be_from_record: Whether a record of the whole call may tell the same, as the field `is_from_record` says: only what came first
+            counts.
     """
 
     facts: Translator
     is_kept: bool = True
     is_of_a_stream: bool = True
     outcome: str = "folded"
+    may_be_from_record: bool = False
 
 
 UNREAD: Final = EventRule(nothing, is_kept=False)

@@ -1,13 +1,22 @@
-"""Events of frameworks whose servers or sockets report a call in their own words: Vapi's server messages, OpenAI's realtime events.
+"""The frameworks whose servers or sockets report a call in their own words. A new one is a module, and a line of this table.
 
-`POST /events` and `callgauge events check` take them as they are. What no rule reads is counted as left out. Pure.
+`POST /events`, files and `callgauge events check` take their messages as they are. What no rule reads is counted as left out. Pure.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from consumers.engine.sources import openai_realtime, vapi
-from consumers.engine.sources.told import Translated
+from consumers.engine.sources import deepgram, openai_realtime, vapi
+from consumers.engine.sources.told import Framework, Needed, Translated
+
+FRAMEWORKS: Final[tuple[Framework, ...]] = (vapi.FRAMEWORK, openai_realtime.FRAMEWORK, deepgram.FRAMEWORK)
+SIGNS: Final[Needed] = {name: inside for each in FRAMEWORKS for name, inside in each.signs.items()}
+"""What tells a message of any of them from other JSON."""
+
+
+def framework_of(event: Mapping[str, Any]) -> Framework | None:
+    """The framework whose message it is; None if it is of none of these. Of a message that is too large, its signs are enough."""
+    return next((each for each in FRAMEWORKS if each.owns(event)), None)
 
 
 def translated(event: Mapping[str, Any], now_ms: int) -> Translated | None:
@@ -24,14 +33,9 @@ def translated(event: Mapping[str, Any], now_ms: int) -> Translated | None:
         >>> translated({"type": "speech_event"}, 9_000) is None
         True
     """
-    message = event.get("message")
-    if isinstance(message, Mapping) and isinstance(message.get("type"), str):
-        return Translated("vapi", tuple(vapi.told(message, now_ms)))
-    kind = event.get("type")
-    if isinstance(kind, str) and (
-        openai_realtime.TYPES.match(kind) or (kind == "error" and isinstance(event.get("error"), Mapping))
-    ):
-        own_id = event.get("event_id")
-        found = tuple(openai_realtime.told(kind, event, now_ms))
-        return Translated("openai-realtime", found, own_id if isinstance(own_id, str) and own_id else None)
-    return None
+    framework = framework_of(event)
+    if framework is None:
+        return None
+    own_id = framework.id_of(event)
+    found = tuple(framework.told(event, now_ms))
+    return Translated(framework.name, found, own_id if isinstance(own_id, str) and own_id else None)

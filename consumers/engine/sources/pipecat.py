@@ -119,11 +119,16 @@ def _message(event: MessageRecord) -> tuple[Said, ...]:
     is_timed = time_ms - began_ms > SAME_MOMENT_SECONDS * MS_PER_SECOND
     sounded_s = began_ms / MS_PER_SECOND if is_timed else None
     if event.type == "user_message":
-        return (Said(Teller.BOT, message.content, time_ms, is_user=True, sounded_s=sounded_s),)
+        return (
+            Said(
+                Teller.BOT, message.content, time_ms, is_user=True, sounded_s=sounded_s,
+                is_from_record=bool(event.is_from_record),
+            ),
+        )  # fmt: skip
     return (
         Said(
             Teller.BOT, message.content, began_ms, is_user=False, is_cut=message.interrupted is True,
-            tells_cuts=message.says_what_was_heard, sounded_s=sounded_s,
+            tells_cuts=message.says_what_was_heard, sounded_s=sounded_s, is_from_record=bool(event.is_from_record),
         ),
     )  # fmt: skip
 
@@ -178,7 +183,7 @@ def _note(event: CallNote) -> tuple[Note]:
 
 
 def _failed(event: ProcessorFailed) -> tuple[AgentError]:
-    return (AgentError(InputSource.PIPECAT, event.component),)
+    return (AgentError(InputSource.PIPECAT, event.component, event.told_twice),)
 
 
 def _dropped(event: EventsDropped) -> Iterator[Lost]:
@@ -344,8 +349,8 @@ RULES: Final[Mapping[type, EventRule]] = {
     LlmResponse: EventRule(_written),
     TurnMarker: EventRule(_border, is_kept=False),
     UserSpeaking: EventRule(_ruling, is_kept=False),
-    SpeechEventRecord: EventRule(_speech, is_kept=False),
-    MessageRecord: EventRule(_message, is_kept=False),  # its words count alone
+    SpeechEventRecord: EventRule(_speech, is_kept=False, may_be_from_record=True),
+    MessageRecord: EventRule(_message, is_kept=False, may_be_from_record=True),  # its words count alone
     FunctionCallRecord: EventRule(_function_call),
     ObserverRecord: EventRule(_observed, is_kept=False),
     PipecatMetric: EventRule(_metric, is_kept=False),

@@ -1,7 +1,8 @@
 """The words in which sources of other frameworks tell a call: events as any framework may send them (docs/sources/other.md)."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json, to_json
@@ -12,8 +13,37 @@ from schemas.wire import MAX_TIME_MS
 Event = dict[str, Any]
 MAX_TOOLS: Final = 100
 """Most uses of tools that are taken from one message."""
+MAX_RECORD_ENTRIES: Final = 10_000
+"""Most entries that are taken from the record of a call: one a second for nearly three hours."""
 MAX_PARSED_CHARS: Final = 100_000
 """Longest text that may be JSON: a longer one stays text, because to read it can take long."""
+
+
+Needed = Mapping[str, Any]
+"""The members of a message that a rule reads, by name: None for a whole value, another `Needed` for the members inside of it. Of an
+array it is that of each element."""
+
+
+class Framework(NamedTuple):
+    """A framework whose own messages are taken as they are.
+
+    Some frameworks repeat the whole call in each message. So one that is too large is read without what no rule reads of it.
+
+    Attributes:
+        name: Its name; with the id of a message it identifies an event.
+        owns: Whether a message, any JSON object, is one of its own.
+        told: What a message says in our words; the number is the time of one that has none, in epoch ms.
+        signs: What `owns` and `needed` look at, a few members.
+        needed: What the rules read of a message, by its signs.
+        id_of: The framework's own id of a message; None where it has none.
+    """
+
+    name: str
+    owns: Callable[[Mapping[str, Any]], bool]
+    told: Callable[[Mapping[str, Any], int], Iterator[Event]]
+    signs: Needed
+    needed: Callable[[Mapping[str, Any]], Needed]
+    id_of: Callable[[Mapping[str, Any]], object] = lambda _: None
 
 
 class Translated(NamedTuple):
@@ -30,21 +60,91 @@ class Translated(NamedTuple):
     event_id: str | None = None
 
     def attributes(self, event: Event) -> dict[str, str]:
-        """The CloudEvents attributes of one of the events."""
-        content = to_json(event, inf_nan_mode="null")
-        return {"id": self.event_id or hashlib.blake2b(content, digest_size=12).hexdigest(), "source": self.framework}
+        """The CloudEvents attributes of one of the events. Several events of one message each have an id of their own."""
+        if self.event_id is not None and len(self.events) == 1:
+            return {"id": self.event_id, "source": self.framework}
+        content = hashlib.blake2b(to_json(event, inf_nan_mode="null"), digest_size=12).hexdigest()
+        return {"id": content if self.event_id is None else f"{self.event_id}/{content}", "source": self.framework}
 
 
-def speech_event(kind: str, time_ms: float) -> Event:
+_SIDES: Final[Mapping[str, str]] = {"user": "user", "assistant": "bot", "bot": "bot", "agent": "bot"}
+"""Who speaks, by the words that frameworks have for it."""
+
+
+def speech_event(kind: str, time_ms: float, **known: object) -> Event:
     """A start or end of speech, or a ruling about a turn, at this moment."""
-    return {"type": "speech_event", "timestamp": int(time_ms), "data": {"kind": kind, "timestamp": to_seconds(time_ms)}}
+    data = {"kind": kind, "timestamp": to_seconds(time_ms), **known}
+    return {"type": "speech_event", "timestamp": int(time_ms), "data": data}
+
+
+def spoke_event(role: object, status: object, time_ms: float) -> Iterator[Event]:
+    """One side has `started` or `stopped` to speak; nothing for other words."""
+    side = _SIDES.get(str(role))
+    if side is not None and status in ("started", "stopped"):
+        yield speech_event(f"{side}_speech_{status}", time_ms)
 
 
 def message_events(role: object, words: object, time_ms: float) -> Iterator[Event]:
-    """The words of a turn of `user`, `assistant` or `bot`; nothing if there are none."""
-    name = {"user": "user_message", "assistant": "assistant_message", "bot": "assistant_message"}.get(str(role))
-    if name is not None and isinstance(words, str) and words.strip():
+    """The words of a turn of one side; nothing if there are none."""
+    side = _SIDES.get(str(role))
+    if side is not None and isinstance(words, str) and words.strip():
+        name = "user_message" if side == "user" else "assistant_message"
         yield {"type": name, "timestamp": int(time_ms), "data": {"content": words}}
+
+
+def recorded_speech(role: object, words: object, start_ms: float, end_ms: float | None) -> Iterator[Event]:
+    """What the record of a call says of one stretch of speech: its words, and its sound if its end is known and after its start.
+
+    The words have the time of the start: a record knows to which sound they belong, and what follows may overlap its end.
+    """
+    is_heard = end_ms is not None and end_ms > start_ms
+    if is_heard:
+        yield from spoke_event(role, "started", start_ms)
+    yield from message_events(role, words, start_ms)
+    if is_heard:
+        yield from spoke_event(role, "stopped", end_ms or 0.0)
+
+
+def of_record(events: Iterable[Event]) -> list[Event]:
+    """The events that the record of a call tells, in the order of time. Speech and words say that they are from a record: where live
+    events have told them, they are repeats.
+    """
+    return [
+        {**event, "is_from_record": True} if event["type"] in _TOLD_LIVE_TOO else event
+        for event in sorted(events, key=itemgetter("timestamp"))
+    ]
+
+
+_TOLD_LIVE_TOO: Final = frozenset({"speech_event", "user_message", "assistant_message"})
+
+
+def call_started(time_ms: float, agent: object, *, is_from_record: bool = False) -> Event:
+    """The start of a call. The events of one that a record tells come long after what they tell."""
+    named = {"agent": agent} if isinstance(agent, str) and agent else {}
+    later = {"is_told_later": True, "is_from_record": True} if is_from_record else {}
+    return {"type": "call_started", "timestamp": int(time_ms), **named, **later}
+
+
+def call_ended(time_ms: float, reason: object, *, awaits_record: bool | None = None) -> Event:
+    """The end of a call, and whether its record is still to come; None where no record ever comes."""
+    named = {"reason": reason} if isinstance(reason, str) and reason else {}
+    record = {} if awaits_record is None else {"awaits_record": awaits_record}
+    return {"type": "call_ended", "timestamp": int(time_ms), **named, **record}
+
+
+def error_event(time_ms: float, message: object, **known: object) -> Event:
+    """An error of the agent. `processor` names the service, for example `STTService#0`. Where a framework may tell one error in two
+    ways, `cause` is its name of the error, and `told_by` names the way.
+    """
+    data = {"error": str(message), **{name: value for name, value in known.items() if value}}
+    return {"type": "error", "timestamp": int(time_ms), "data": data}
+
+
+def service_latency(service: str, begin_ms: float, took_ms: float) -> Event:
+    """Time to first byte of `STT`, `LLM` or `TTS`, from this moment on."""
+    end_ms = begin_ms + took_ms
+    data = {"kind": "ttfb", "processor": f"{service}Service#0", "seconds": to_seconds(took_ms)}
+    return {"type": "service_latency", "timestamp": int(end_ms), "data": {**data, "timestamp": to_seconds(end_ms)}}
 
 
 def tool_event(kind: str, time_ms: float, call_id: object, **known: object) -> Event:
@@ -87,6 +187,6 @@ def mapping_in(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def listed_in(value: object) -> list[Mapping[str, Any]]:
-    """The objects of a list, at most `MAX_TOOLS`; none for anything else."""
-    return [each for each in value[:MAX_TOOLS] if isinstance(each, Mapping)] if isinstance(value, list) else []
+def listed_in(value: object, most: int = MAX_TOOLS) -> list[Mapping[str, Any]]:
+    """The objects of a list, at most so many; none for anything else."""
+    return [each for each in value[:most] if isinstance(each, Mapping)] if isinstance(value, list) else []

@@ -830,6 +830,16 @@ class BotHistory:
         self._has_answers = self._has_answers or not words.is_user
         self._insert(time_ms, SpeechMoment.WORDS, words)
 
+    def said_in_record(self, said: Iterable[tuple[int, Words]]) -> None:
+        """Adds words that a record has of the call, with the times in ms at which they were said."""
+        found = []
+        for time_ms, words in said:
+            self._words_count += 1
+            self._pipecat_count += 1
+            self._has_answers = self._has_answers or not words.is_user
+            found.append((order_key(time_ms, PIPECAT_RANK, self._pipecat_count), SpeechMoment.WORDS, words))
+        self.timeline.insert_all(found)
+
     def is_start_unseen(self, moment: SpeechMoment) -> bool:
         """Whether a moment that is not added yet shows that somebody speaks whose start was lost: the bot stops that did not speak,
         or the caller's turn begins and the detector, which hears this call, has heard no sound.

@@ -326,6 +326,10 @@ NEVER_MS: Final = 10**15
 """A threshold that no silence reaches."""
 ERRORS_EVERY_MS: Final = 10_000
 """From one record of further errors to the next, in ms of the call: a bot can report one for every frame."""
+TOLD_AGAIN_MS: Final = 5_000
+"""Two ways to tell one error are so close together at most: a server says it by two messages at once."""
+MAX_TOLD_ERRORS: Final = 16
+"""Errors kept of a call that may be told again, the newest ones."""
 MAX_ERROR_TIMES: Final = 1_000
 """Times of errors kept of a call, the earliest ones: a turn without an answer is looked up among them."""
 
@@ -333,7 +337,7 @@ MAX_ERROR_TIMES: Final = 1_000
 class AgentErrors:
     """The errors of the agent of one call. What is final does not depend on the order in which they arrive."""
 
-    __slots__ = ("_count", "_newest", "_published_ms", "_revisions", "_times_ms")
+    __slots__ = ("_count", "_newest", "_published_ms", "_revisions", "_times_ms", "_told")
 
     def __init__(self, revisions: Revisions) -> None:
         self._revisions = revisions
@@ -341,6 +345,24 @@ class AgentErrors:
         self._newest = (0, "")
         self._published_ms = 0
         self._times_ms = array("q")
+        self._told: list[tuple[str, str, int]] = []
+
+    def is_told_again(self, told: tuple[str, str] | None, time_ms: int) -> bool:
+        """Whether this is an error that was told already in the other way.
+
+        Args:
+            told: The framework's name of the error, and the way in which it is told; None if there is one way only.
+            time_ms: When it was told.
+        """
+        if told is None:
+            return False
+        cause, told_by = told
+        for place, (known, known_by, known_ms) in enumerate(self._told):
+            if known == cause and known_by != told_by and abs(time_ms - known_ms) <= TOLD_AGAIN_MS:
+                del self._told[place]
+                return True
+        self._told = [*self._told, (cause, told_by, time_ms)][-MAX_TOLD_ERRORS:]
+        return False
 
     def fold(self, time_ms: int, component: ServiceKind | None, cause: Cause) -> AgentErrorsFact | None:
         """Counts an error at this time; returns the record of them all if one is due."""
@@ -566,11 +588,12 @@ class LiveCall:
             self.bot.report_answers()
         if not said.is_user and self.bot.machine.is_mute:
             self.someone_speaks(said.at_ms)
-        words = Words(
-            said.is_user, 1 if said.is_user else MESSAGE_RANK, said.text, is_cut=said.is_cut, is_turn=said.is_user,
-            sounded_s=said.sounded_s,
-        )  # fmt: skip
-        self.bot.said_to_pipecat(said.at_ms, words)
+        self.bot.said_to_pipecat(said.at_ms, _words_of(said))
+
+    def recorded_words(self, said: Iterable[Said]) -> None:
+        """Folds the words of a record that came after what it tells."""
+        if self.bot is not None:
+            self.bot.said_in_record((each.at_ms, _words_of(each)) for each in said)
 
     def pipeline_type_set(self) -> None:
         """Follows a change of the history's pipeline type: it decides whether transcripts mark the end of turns."""
@@ -739,3 +762,9 @@ class LiveCall:
 def _among(turns: Mapping[int, object], numbers: Iterable[int] | None) -> Iterable[int]:
     """The numbers of existing turns among `numbers`, or of all."""
     return turns if numbers is None else [number for number in numbers if number in turns]
+
+
+def _words_of(said: Said) -> Words:
+    """Words of the bot's framework, for the timeline."""
+    rank = 1 if said.is_user else MESSAGE_RANK
+    return Words(said.is_user, rank, said.text, is_cut=said.is_cut, is_turn=said.is_user, sounded_s=said.sounded_s)

@@ -85,11 +85,25 @@ class Timeline:
             if len(keys) % CHECKPOINT_EVERY == 0:
                 self._keep_checkpoint(len(keys))
             return
-        place = bisect_left(keys, own)
-        keys.insert(place, own)
+        self._replay(self._put(own, kind, payload))
+
+    def insert_all(self, elements: Sequence[tuple[int, int, object]]) -> None:
+        """Inserts keys, kinds and payloads that are late, and folds once again what follows the first of them. One by one, those of a
+        long call would take time with the square of its length.
+        """
+        if elements and not self._keys:
+            self._first_key = elements[0][0]
+        if any((key - self._first_key).bit_length() > MOST_BITS_OF_A_KEY for key, _, _ in elements):
+            self._keys = list(self._keys)
+        if elements:
+            self._replay(min([self._put(key - self._first_key, kind, payload) for key, kind, payload in elements]))
+
+    def _put(self, own: int, kind: int, payload: object) -> int:
+        place = bisect_left(self._keys, own)
+        self._keys.insert(place, own)
         self._kinds.insert(place, kind)
         self._payloads.insert(place, payload)
-        self._replay(place)
+        return place
 
     def payload(self, key: int) -> object:
         """The payload of the element with this key; None without one."""

@@ -16,6 +16,10 @@ MAX_PARTS: Final = 400_000
 """Most commas and opening brackets of a document that is read at once: the record of three hours. To read them takes 50 ms."""
 MAX_ELEMENT_PARTS: Final = 25_000
 """Most commas and opening brackets of one element: to read and check so many values takes some 20 ms, in which nobody else has a turn."""
+MAX_LEAN_PARTS: Final = 50_000
+"""The same of one that is read without what no rule reads of it: twice the entries of a call of two hours with a turn in seven seconds."""
+MAX_LEAN_MEMBERS: Final = 10_000
+"""Most members of an object, or elements of an array, among which those are looked for that a rule reads."""
 MAX_ELEMENT_BYTES: Final = 2_097_152
 """Longest element: a record of Kafka has half as many bytes, but a sender may write each letter beyond ASCII in six."""
 MAX_ELEMENT_DIGITS: Final = 750_000
@@ -61,8 +65,8 @@ class TooManyError(UnsplitError):
     """More elements than there may be."""
 
 
-def element_of(text: bytes) -> Any:
-    """The value of one element of a body.
+def element_of(text: bytes, most_parts: int = MAX_ELEMENT_PARTS) -> Any:
+    """The value of one element of a body, if it has at most so many parts.
 
     Raises:
         OverfullError: It is too long, or has too many digits or parts.
@@ -75,7 +79,7 @@ def element_of(text: bytes) -> Any:
         and (digits := len(text) - len(text.translate(None, _DIGITS))) > MAX_ELEMENT_DIGITS
     ):
         raise OverfullError(f"expected at most {MAX_ELEMENT_DIGITS} digits, saw {digits}")
-    return value_of(text, MAX_ELEMENT_PARTS)
+    return value_of(text, most_parts)
 
 
 class Place(NamedTuple):
@@ -105,6 +109,7 @@ class JsonText:
     def __init__(self, body: bytes) -> None:
         self.place = Place(0, len(body))
         self._body = body
+        self._members: dict[Place, Mapping[bytes, Place]] = {}  # of objects that are looked into more than once
         self._marked = body.replace(b"\\\\", b"__").replace(b'\\"', b"__")  # a quote ends a text now
 
     def at(self, place: Place) -> bytes:
@@ -175,6 +180,40 @@ class JsonText:
                 raise UnsplitError(f"expected a name at byte {place.begin + 1}")
             found[key[1]] = Place(key.end(), place.end)
         return found
+
+    def only(self, of: Place, needed: Mapping[str, Any]) -> Generator[None, None, bytes]:
+        """A value without the members that are not needed.
+
+        Args:
+            of: Where it stands.
+            needed: Members of an object, or of the objects in an array, by name: None for one that is kept whole, or what is needed of
+                it.
+
+        Raises:
+            UnsplitError: It has too many members or elements, or they cannot be told apart.
+        """
+        blank = _BLANK.match(self._body, of.begin, of.end)
+        first = of.begin if blank is None else blank.end()
+        sign = self._body[first : first + 1]
+        kept = list[bytes]()
+        if sign == b"[":
+            for place in (yield from self.elements(of, b"[]", MAX_LEAN_MEMBERS)):
+                yield None
+                # An array inside of an array has nothing that is needed, however deep it goes.
+                is_object = self.at(place).lstrip()[:1] == b"{"
+                kept.append((yield from self.only(place, needed)) if is_object else b"null")
+            return b"[" + b",".join(kept) + b"]"
+        if sign != b"{":
+            return self.at(of)
+        members = self._members.get(of)
+        if members is None:
+            members = self._members[of] = yield from self.members(of, MAX_LEAN_MEMBERS)
+        for name, inside in needed.items():
+            place = members.get(name.encode())
+            if place is not None:
+                value = self.at(place) if inside is None else (yield from self.only(place, inside))
+                kept.append(b'"%s":%s' % (name.encode(), value))
+        return b"{" + b",".join(kept) + b"}"
 
     def _marks(self, begin: int) -> Iterator[_Mark | None]:
         text, depth, at, steps, since = self._marked, 0, begin, 0, begin

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
+import structlog
 from pydantic_core import PydanticSerializationError, to_json
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,16 +20,17 @@ from starlette.responses import JSONResponse, Response
 from consumers.engine.admission import admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.sources.frameworks import translated
+from consumers.engine.sources.frameworks import SIGNS, framework_of, translated
 from consumers.runtime.http import challenge, given_token
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import IngestOutcome, RefusalReason
 from schemas.events.codec import Misread, misread_of, nearest_events
-from schemas.events.simulator import STREAMS, Stream, source_of, stream_of, stream_of_type
+from schemas.events.simulator import STREAMS, Stream, is_agent_record, source_of, stream_of, stream_of_type
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
 from streamer.sources.http.json_parts import (
+    MAX_LEAN_PARTS,
     JsonText,
     OverfullError,
     TooManyError,
@@ -36,6 +38,7 @@ from streamer.sources.http.json_parts import (
     element_of,
 )
 from streamer.sources.http.receiving import (
+    BYTES_LEFT_OUT_AN_EVENT,
     MAX_EVENTS,
     Bodies,
     BrokenGzipError,
@@ -102,35 +105,74 @@ def posted_events(
     kind = content_type.partition(";")[0].strip().lower()
     is_array = body.lstrip()[:1] == b"["
     if kind == STRUCTURED:
-        yield _one(body, _structured)
+        yield from _one(body, _structured)
     elif kind == BATCH:
         if not is_array:
             raise UnreadableBodyError(f"{BATCH}: expected a JSON array of CloudEvents")
         yield from _elements(body, most_events, _structured)
     elif "ce-specversion" in headers or "ce-id" in headers:
         attributes = {name[3:]: _decoded(value) for name, value in headers.items() if name.startswith("ce-")}
-        yield _one(body, lambda place, event: Posted(place, event, attributes, _lacking(attributes)))
+        yield from _one(body, lambda place, event: Posted(place, event, attributes, _lacking(attributes)))
     elif is_array and kind not in LINES:
         yield from _elements(body, most_events, Posted)
     elif kind in LINES or not (yield from _is_one_value(body)):
         yield from _lines(body, most_events)
     else:
-        yield _one(body, Posted)
+        yield from _one(body, Posted)
 
 
-def _one(body: bytes, posted: Callable[[int, Any], Posted]) -> Posted:
+def event_in(text: bytes) -> Generator[None, None, Any]:
+    """The value of an event. A message of a framework that is too large is read without what no rule reads of it: some repeat the whole
+    call in each.
+
+    Yields:
+        None between steps of a long search.
+
+    Raises:
+        OverfullError: It is too long, or has too many digits or parts.
+        ValueError: It is not JSON.
+    """
+    try:
+        return element_of(text)
+    except OverfullError:
+        lean = yield from _lean(text)
+        if lean is None:
+            raise
+        return lean
+
+
+def _lean(text: bytes) -> Generator[None, None, Any]:
+    """A message of a framework without what no rule reads of it; None for other JSON.
+
+    Raises:
+        OverfullError: It has too much that is read.
+    """
+    whole = JsonText(text)
+    try:
+        signs = element_of((yield from whole.only(whole.place, SIGNS)))
+        framework = framework_of(signs) if isinstance(signs, Mapping) else None
+        kept = None if framework is None else (yield from whole.only(whole.place, framework.needed(signs)))
+    except OverfullError:
+        raise
+    except ValueError:
+        return None
+    return None if kept is None else element_of(kept, MAX_LEAN_PARTS)
+
+
+def _one(body: bytes, posted: Callable[[int, Any], Posted]) -> Iterator[Posted | None]:
     """The one event of a body. An object is one also if something in it is wrong."""
     try:
-        return posted(1, element_of(body))
+        yield posted(1, (yield from event_in(body)))
     except ValueError as error:
         if isinstance(error, OverfullError) or (body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}"):
-            return _unread(1, error)
+            yield _unread(1, error)
+            return
         raise UnreadableBodyError(
             f"the body is not JSON ({error}); expected one JSON object, an array of them, or one object a line"
         ) from None
 
 
-def _lines(body: bytes, most: int) -> Iterator[Posted]:
+def _lines(body: bytes, most: int) -> Iterator[Posted | None]:
     """The events of JSON lines; blank lines have a number and no event."""
     found = list(islice(_found_lines(body), most + 1))
     if len(found) > most:
@@ -138,7 +180,7 @@ def _lines(body: bytes, most: int) -> Iterator[Posted]:
     number, at = 1, 0
     for line in found:
         number, at = number + body.count(b"\n", at, line.start(1)), line.start(1)
-        yield _read(number, line.group(1), Posted)
+        yield (yield from _read(number, line.group(1), Posted))
 
 
 def _found_lines(body: bytes) -> Iterator[re.Match[bytes]]:
@@ -158,7 +200,7 @@ def _elements(body: bytes, most: int, posted: Callable[[int, Any], Posted]) -> I
     except UnsplitError as error:
         raise UnreadableBodyError(f"the body is not JSON: {error}") from None
     for number, place in enumerate(places, 1):
-        yield _read(number, text.at(place), posted)
+        yield (yield from _read(number, text.at(place), posted))
 
 
 def _is_one_value(body: bytes) -> Generator[None, None, bool]:
@@ -181,9 +223,9 @@ def _is_one_value(body: bytes) -> Generator[None, None, bool]:
     return True
 
 
-def _read(place: int, text: bytes, posted: Callable[[int, Any], Posted]) -> Posted:
+def _read(place: int, text: bytes, posted: Callable[[int, Any], Posted]) -> Generator[None, None, Posted]:
     try:
-        return posted(place, element_of(text))
+        return posted(place, (yield from event_in(text)))
     except ValueError as error:
         return _unread(place, error)
 
@@ -333,7 +375,7 @@ class Batches:
                 "Put the id of the call into every event.",
             )  # fmt: skip
         stream = _stream(event, attributes)
-        if stream is None:
+        if stream is None or not _has_type(event, stream):
             return self._unknown_type(place, posted.event)
         if (foreign := self._foreign_tenant(event, sender)) is not None:
             return foreign._replace(line=place)
@@ -349,12 +391,13 @@ class Batches:
 
     def _unknown_type(self, place: int, event: Mapping[str, Any]) -> Refusal:
         """The refusal of an event whose stream nothing names: the type seen, the nearest known ones, and the page that has all."""
-        name, named = next(
-            ((key, event[key]) for key in ("stream", "type", "event", "event_type") if event.get(key)), ("type", None)
-        )
+        kinds = ("type", "event", "event_type", "message_type")
+        name, named = next(((key, event[key]) for key in kinds if event.get(key)), ("type", None))
         seen = (
             f"`{name}` {self._redactor.beginning(repr(named), MAX_SHOWN_CHARS)}" if named is not None else "no `type`"
         )
+        if (stream := event.get("stream")) is not None:
+            seen += f" and `stream` {self._redactor.beginning(repr(stream), MAX_SHOWN_CHARS)}"
         near = nearest_events(named) if isinstance(named, str) else ""
         return _refusal(
             place, RefusalReason.INVALID_EVENT, "its type is not known",
@@ -430,6 +473,18 @@ def _stream(event: dict[str, Any], attributes: Mapping[str, str]) -> Stream | No
     return stream_of_type(attributes.get("type", "")) or stream_of(event)
 
 
+def _has_type(event: Mapping[str, Any], stream: Stream) -> bool:
+    """Whether an event whose stream is known says what it is. One of a real ElevenLabs agent has a `type` of its own, unless it is the
+    record of a conversation: a type that is known elsewhere alone shows that its stream is wrong.
+    """
+    if stream != "elevenlabs":
+        return any(event.get(key) is not None for key in ("type", "event_type", "message_type"))
+    kind = event.get("type")
+    if is_agent_record(event) or "error_event" in event:
+        return True
+    return isinstance(kind, str) and stream_of(event) in ("elevenlabs", None)
+
+
 def _refusal(
     place: int, reason: RefusalReason, what: str, expected_and_seen: str,
     what_to_do: str = "Compare with `callgauge schema`, fix the sender, and send it again.",
@@ -439,8 +494,10 @@ def _refusal(
 
 # `POST /events`: events of any framework, answered when Kafka has acknowledged them.
 
-MAX_BODY_BYTES: Final = 4_194_304
-"""Largest body: some 20,000 events. A bot sends a few hundred a second at most."""
+MAX_BODY_BYTES: Final = 8_388_608
+"""Largest body: some 40,000 events. A bot sends a few hundred a second at most. Of Vapi, one message of a call of two hours, which has the
+whole call in it several times.
+"""
 MAX_SHOWN_REFUSALS: Final = 100
 """Refused events that an answer describes one by one; `refused_events` counts all of them."""
 MAX_SHOWN_MISREADINGS: Final = 20
@@ -456,6 +513,37 @@ _UNREAD: Final[Mapping[str, tuple[str, dict[str, str]]]] = {
 """The text and the headers of the answer to a body that was not read to its end."""
 
 
+log = structlog.get_logger()
+_WITHOUT_FAULT: Final = frozenset({IngestOutcome.BUSY, IngestOutcome.KAFKA_AWAY, IngestOutcome.GONE})
+"""Outcomes of requests that are no fault of their sender: it comes again, and other metrics tell of them."""
+
+
+class RefusalLog:
+    """Tells a person of refused events: a line in the log for each sender and kind of refusal, when it comes first. A sender that reads
+    no answers, as most webhooks do not, would otherwise lose events silently.
+    """
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str]] = set()  # both are closed sets
+
+    def tell(self, tenant: str, kind: RefusalReason | IngestOutcome, seen: str, what_to_do: str) -> None:
+        """Notes a refusal.
+
+        Args:
+            tenant: Of the sender; empty for everybody.
+            kind: What is wrong.
+            seen: The fault with the expected and the actual content, redacted.
+            what_to_do: The remedy.
+        """
+        if (tenant, kind.value) in self._told:
+            return
+        self._told.add((tenant, kind.value))
+        log.warning(
+            "events_refused", tenant=tenant, kind=kind.value, seen=seen, what_to_do=what_to_do,
+            what_happens_now="They are in no score. Later ones of this kind are only counted, and in the answers.",
+        )  # fmt: skip
+
+
 class EventsRoute:
     """The route for events, in the encoding that `read` knows."""
 
@@ -468,6 +556,7 @@ class EventsRoute:
         instruments: Instruments,
         read: Callable[[bytes, str, Mapping[str, str]], Iterator[Posted | None]] = posted_events,
     ) -> None:
+        self._log = RefusalLog()
         self._read = read
         self._senders = senders
         self._batches = batches
@@ -529,6 +618,8 @@ class EventsRoute:
                 return self._refused(sender.tenant, IngestOutcome.UNREADABLE, 400, f"{error}. Nothing was accepted.")
             if accepted and not refused:
                 sender.take(len(accepted))
+            elif left_out and not refused:
+                sender.take(max(left_out, len(body) // BYTES_LEFT_OUT_AN_EVENT))
             else:
                 sender.take_body(len(body), len(accepted) + len(refused))
         if not accepted and not refused and not left_out:
@@ -580,6 +671,8 @@ class EventsRoute:
             self._instruments.inc("callgauge_ingest_events_total", (tenant, source.value), count)
         if refused:
             self._instruments.inc("callgauge_ingest_events_refused_total", (tenant,), len(refused))
+        for each in refused:
+            self._log.tell(tenant, each.reason, f"{each.what}: {each.expected_and_seen}", each.what_to_do)
         misread = Counter(each.misread for each in accepted if each.misread is not None)
         answer: dict[str, Any] = {"accepted_events": len(accepted), "refused_events": len(refused)}
         if left_out:
@@ -601,6 +694,8 @@ class EventsRoute:
         self, tenant: str, outcome: IngestOutcome, status: int, text: str, headers: dict[str, str] | None = None
     ) -> Response:
         self._instruments.inc("callgauge_ingest_requests_total", (tenant, outcome.value))
+        if outcome not in _WITHOUT_FAULT:
+            self._log.tell(tenant, outcome, text, "docs/sources/http.md has the answers and what to do after each.")
         return JSONResponse({"accepted_events": 0, "error": text}, status_code=status, headers=headers)
 
 
