@@ -54,6 +54,7 @@ from schemas.metric_context import MetricContext
 from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
 from schemas.wire import MAX_NAME_CHARS
 
+_LINE: Final = Layer.LINE  # looked up once
 LONG_CALL_TURNS: Final = 100
 """The close of a call with more turns than this takes several steps: that of a shorter one takes 20 ms at most."""
 LONG_CALL_RECORDS: Final = 300
@@ -88,13 +89,18 @@ class CallEnd:
         self._announced_reason = CloseReason.ENDED
         self._recorded_ms: int | None = None
         self._awaits_record = False
+        self._idle_until_ms = 0  # up to this due time, nothing but silence ends the call: nearly always
         self._plan()
 
     def heard(self, broker_ms: int) -> None:
         """Notes a record with this broker time."""
         if broker_ms > self.last_ms:
             self.last_ms = broker_ms
-            self._plan()
+            due_ms = broker_ms + self._limits.idle_ms
+            if due_ms <= self._idle_until_ms:
+                self.due_ms = due_ms
+            else:
+                self._plan()
         elif broker_ms < self._first_ms:
             self._first_ms = broker_ms
             self._plan()
@@ -130,6 +136,7 @@ class CallEnd:
         limits = self._limits
         due_ms, reason = self.last_ms + limits.idle_ms, CloseReason.IDLE
         longest_ms = self._first_ms + limits.max_call_duration_ms
+        self._idle_until_ms = longest_ms if self._announced is None else 0
         if longest_ms < due_ms:
             due_ms, reason = longest_ms, CloseReason.LIMIT_DURATION
         if self._announced is not None:
@@ -445,19 +452,21 @@ class Call:
     # One reader for each type of fact, by the table below. EVA's history comes first: the live call reads its machine.
 
     def _speech(self, heard: Speech, time_ms: int, _out: list[Effect]) -> None:
-        if heard.layer is Layer.LINE:
-            self.history.simulator(_ELEMENTS[heard.is_user, heard.is_start], time_ms, heard.at_s)
-            self.live.audio(is_user=heard.is_user, is_start=heard.is_start, at_s=heard.at_s)
-        else:
-            self.live.moment(_MOMENTS[heard[:3]], heard.at_s, heard.started_s)
+        layer, is_user, is_start, at_s, started_s = heard
+        if layer is _LINE:
+            self.history.simulator(_ELEMENTS[is_user, is_start], time_ms, at_s)
+            self.live.audio(is_user=is_user, is_start=is_start, at_s=at_s)
+        elif self.live.bot is not None:
+            self.live.moment(_MOMENTS[layer, is_user, is_start], at_s, started_s)
 
     def _text(self, text: Text, _time_ms: int, _out: list[Effect]) -> None:
-        if text.is_written:
-            self.history.text_stream.response(text.stamp_ms, text.text)
+        stamp_ms, frame, is_written = text
+        if is_written:
+            self.history.text_stream.response(stamp_ms, frame)
         else:
-            self.history.text_stream.speech(text.stamp_ms, text.text)
+            self.history.text_stream.speech(stamp_ms, frame)
         if self.live.bot is not None:
-            self.live.bot_text(text.stamp_ms, text.text, is_reply=text.is_written)
+            self.live.bot_text(stamp_ms, frame, is_reply=is_written)
 
     def _text_border(self, border: TextBorder, _time_ms: int, _out: list[Effect]) -> None:
         self.history.text_stream.marker(border.name, border.stamp_ms)

@@ -71,8 +71,10 @@ _HEARD: Final = {
     "user_turn_stopped": (Layer.RULING, True, False),
     "bot_speech_started": (Layer.SOUND, False, True),
     "bot_speech_stopped": (Layer.SOUND, False, False),
+    "user_started_speaking": (Layer.RULING, True, True),
+    "user_stopped_speaking": (Layer.RULING, True, False),
 }
-"""Layer, side and edge by the kind of a `speech_event`."""
+"""Layer, side and edge by the kind of a `speech_event`, or by the type of EVA's line for the decision about a turn."""
 _CAUSES: Final = frozenset(InterruptionCause)
 
 
@@ -88,17 +90,16 @@ def _speech(event: SpeechEventRecord) -> tuple[Speech | Note, ...]:
 
 
 def _ruling(event: UserSpeaking) -> tuple[Speech]:
-    """EVA's line for the decision about a turn."""
-    return (
-        Speech(Layer.RULING, is_user=True, is_start=event.type == "user_started_speaking", at_s=event.timestamp / 1000),
-    )
+    return (Speech(*_HEARD[event.type], event.timestamp / 1000),)
 
 
 # Words.
 
+_made: Final = tuple.__new__  # half of all events are texts, and a fact's own constructor takes twice as long
+
 
 def _spoken(event: TtsText) -> tuple[Text]:
-    return (Text(event.timestamp, event.data.frame),)
+    return (_made(Text, (event.timestamp, event.data.frame, False)),)
 
 
 def _written(event: LlmResponse) -> tuple[Text]:

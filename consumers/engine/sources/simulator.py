@@ -16,10 +16,11 @@ from schemas.events.simulator import (
 
 UNREAD_ENTRY: Final = (EvaElement(),)
 """An event that no rule reads is still the last thing that happened."""
+_LINE: Final = Layer.LINE  # looked up once
 
 
 def _audio(event: AudioEvent) -> tuple[Speech]:
-    return (Speech(Layer.LINE, event.user in USER_ROLES, event.event_type == "audio_start", event.audio_timestamp),)
+    return (Speech(_LINE, event.user in USER_ROLES, event.event_type == "audio_start", event.audio_timestamp),)
 
 
 def _user_speech(event: UserSpeech) -> tuple[EvaElement]:
