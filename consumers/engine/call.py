@@ -456,7 +456,7 @@ class Call:
     def _on_speech_event(self, event: SpeechEventRecord, _time_ms: int, _out: list[Effect]) -> None:
         moment = MOMENT_BY_KIND.get(event.data.kind)
         if moment is not None:
-            self.live.moment(moment, event.data.timestamp, event.data.started_at)
+            self.live.moment(moment, event.data.timestamp, event.data.started_at, event.data.sound_id)
         elif event.data.cause is not None:
             self._measures.notes.interrupted(event.data.cause, event.data.timestamp)
 

@@ -38,7 +38,7 @@ def _realtime(kind: str, event: Mapping[str, Any], time_ms: float) -> Iterator[E
     of, silence_ms = ("turn", 0) if silence_ms is None or not 0 <= silence_ms < time_ms else ("speech", silence_ms)
     match kind:
         case "input_audio_buffer.speech_started":
-            yield speech_event(f"user_{of}_started", time_ms)
+            yield speech_event(f"user_{of}_started", time_ms, event.get("item_id"))
         case "input_audio_buffer.speech_stopped":
             yield speech_event(f"user_{of}_stopped", time_ms - silence_ms)
         case "output_audio_buffer.started":
@@ -46,7 +46,8 @@ def _realtime(kind: str, event: Mapping[str, Any], time_ms: float) -> Iterator[E
         case "output_audio_buffer.stopped" | "output_audio_buffer.cleared":
             yield speech_event("bot_speech_stopped", time_ms)
         case "conversation.item.input_audio_transcription.completed":
-            yield from message_events("user", event.get("transcript"), time_ms)
+            # It may come seconds later than the sound; the item is what the sound became.
+            yield from message_events("user", event.get("transcript"), time_ms, event.get("item_id"))
         case "response.output_audio_transcript.done" | "response.audio_transcript.done":
             yield from message_events("assistant", event.get("transcript"), time_ms)
         case "response.function_call_arguments.done":

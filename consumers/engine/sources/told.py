@@ -35,16 +35,21 @@ class Translated(NamedTuple):
         return {"id": self.event_id or hashlib.blake2b(content, digest_size=12).hexdigest(), "source": self.framework}
 
 
-def speech_event(kind: str, time_ms: float) -> Event:
-    """A start or end of speech, or a ruling about a turn, at this moment."""
-    return {"type": "speech_event", "timestamp": int(time_ms), "data": {"kind": kind, "timestamp": to_seconds(time_ms)}}
+def speech_event(kind: str, time_ms: float, sound_id: object = None) -> Event:
+    """A start or end of speech, or a ruling about a turn, at this moment; words with the same `sound_id` are of this sound."""
+    data = {"kind": kind, "timestamp": to_seconds(time_ms), **_named(sound_id)}
+    return {"type": "speech_event", "timestamp": int(time_ms), "data": data}
 
 
-def message_events(role: object, words: object, time_ms: float) -> Iterator[Event]:
-    """The words of a turn of `user`, `assistant` or `bot`; nothing if there are none."""
+def message_events(role: object, words: object, time_ms: float, sound_id: object = None) -> Iterator[Event]:
+    """The words of a turn of `user`, `assistant` or `bot`; nothing if there are none. `sound_id` names their sound."""
     name = {"user": "user_message", "assistant": "assistant_message", "bot": "assistant_message"}.get(str(role))
     if name is not None and isinstance(words, str) and words.strip():
-        yield {"type": name, "timestamp": int(time_ms), "data": {"content": words}}
+        yield {"type": name, "timestamp": int(time_ms), "data": {"content": words, **_named(sound_id)}}
+
+
+def _named(sound_id: object) -> Event:
+    return {"sound_id": sound_id} if isinstance(sound_id, str) and sound_id else {}
 
 
 def tool_event(kind: str, time_ms: float, call_id: object, **known: object) -> Event:

@@ -508,11 +508,15 @@ class LiveCall:
         """Leaves dead air out of this call: its events come too late to tell silence from speech that is not known yet."""
         self.dead_air = DeadAirWatch(NEVER_MS, 0)
 
-    def moment(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> None:
-        """Folds a start or end of speech that the bot reports; an end may name its start."""
+    def moment(
+        self, moment: SpeechMoment, at_s: float, started_s: float | None = None, sound_id: str | None = None
+    ) -> None:
+        """Folds a start or end of speech that the bot reports; an end may name its start, and a start the id that its words have."""
         bot = self.bot
         if bot is None:
             return
+        if sound_id is not None and moment in _USER_STARTS:
+            bot.machine.name_sound(sound_id, at_s)
         machine, at_ms = bot.machine, int(at_s * 1000)
         is_unseen, is_found = bot.is_start_unseen(moment), bot.spoken(moment, at_s, started_s)
         if is_found and started_s is not None:
@@ -576,7 +580,7 @@ class LiveCall:
         words = Words(
             is_user, 1 if is_user else MESSAGE_RANK, text,
             is_cut=not is_user and message.interrupted is True, is_turn=is_user,
-            sounded_s=began_ms / MS_PER_SECOND if is_timed else None,
+            sounded_s=began_ms / MS_PER_SECOND if is_timed else None, sound_id=message.sound_id,
         )  # fmt: skip
         self.bot.said_to_pipecat(time_ms, words)
 
