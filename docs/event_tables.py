@@ -62,7 +62,8 @@ WHEN: Final[Mapping[str, str]] = {
     "`turn_id`, otherwise in the last one.",
     "SpeechEventRecord": "When a side starts or stops speaking. `user_speech_*` comes from the voice activity detector, "
     "`user_turn_*` from the turn strategy. `data.timestamp` is the time of the sound itself, in seconds. `started_at` "
-    "belongs to a stop: it repeats the start, so a lost start does no harm.",
+    "belongs to a stop: it repeats the start, so a lost start does no harm. `sound_id` of a start names the sound; a `user_message` "
+    "with the same one has its words, however late it comes.",
     "MessageRecord": "When the words of a turn are complete. `data.timestamp` is the time at which the turn began, by ISO 8601 or in "
     "seconds: with it, words that come late belong to the turn of their sound. `interrupted` says whether the user cut the "
     "answer off; `content` is then the part that was heard.",

@@ -452,12 +452,12 @@ class Call:
     # One reader for each type of fact, by the table below. EVA's history comes first: the live call reads its machine.
 
     def _speech(self, heard: Speech, time_ms: int, _out: list[Effect]) -> None:
-        layer, is_user, is_start, at_s, started_s = heard
+        layer, is_user, is_start, at_s, started_s, sound_id = heard
         if layer is _LINE:
             self.history.simulator(_ELEMENTS[is_user, is_start], time_ms, at_s)
             self.live.audio(is_user=is_user, is_start=is_start, at_s=at_s)
         elif self.live.bot is not None:
-            self.live.moment(_MOMENTS[layer, is_user, is_start], at_s, started_s)
+            self.live.moment(_MOMENTS[layer, is_user, is_start], at_s, started_s, sound_id)
 
     def _text(self, text: Text, _time_ms: int, _out: list[Effect]) -> None:
         stamp_ms, frame, is_written = text

@@ -157,7 +157,8 @@ class SpeechMoment(WireModel):
     """pipecat's `SpeechEvent`: `timestamp` is when it happened, in epoch seconds, detector delay already taken out.
 
     `user_speech_*` is what the voice activity detector hears, `user_turn_*` the turn strategy's ruling. Of an end, `started_at`
-    is the start of the same stretch: with it, a start that was lost is known. `cause` of an interruption is `user_speech`,
+    is the start of the same stretch: with it, a start that was lost is known. Words with the same `sound_id` are of the sound that
+    begins with it. `cause` of an interruption is `user_speech`,
     `user_turn` or `program`, where the framework tells it: it becomes a note in the record of the call.
     """
 
@@ -172,6 +173,7 @@ class SpeechMoment(WireModel):
     ]
     timestamp: WireTimeSeconds
     started_at: WireTimeSeconds | None = None
+    sound_id: Name | None = None
     cause: Name | None = None
 
 
@@ -251,12 +253,14 @@ class FunctionCallRecord(PipecatLine):
 
 class Message(WireModel):
     """Words of one turn. `timestamp` is when the turn began, a text by ISO 8601 or seconds since 1970; of a caller's words any time
-    of their sound. `interrupted` says whether the caller cut an answer off; `content` is then the part that was heard.
+    of their sound. `sound_id` names that sound, if its speech event has one. `interrupted` says whether the caller cut an answer
+    off; `content` is then the part that was heard.
     """
 
     content: Text | None = None
     timestamp: Any = None
     interrupted: Any = None
+    sound_id: Name | None = None
 
     @property
     def says_what_was_heard(self) -> bool:

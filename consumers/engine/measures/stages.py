@@ -67,6 +67,10 @@ class TurnWindows:
         end_s = self._order[place + 1][0] if place + 1 < len(self._order) else inf
         return begin_s if place else -inf, end_s
 
+    def turns(self) -> list[int]:
+        """The turns that have a window."""
+        return [turn for _, turn in self._order]
+
     @property
     def first_s(self) -> float:
         """Start of the first turn; infinite without one."""
@@ -76,7 +80,7 @@ class TurnWindows:
         """The turn at that time, the first one before it; None without turns."""
         if not self._order:
             return None
-        place = bisect_right(self._order, at_s, key=lambda begun: begun[0])
+        place = bisect_right(self._order, (at_s, inf))
         return self._order[max(0, place - 1)][1]
 
     def _move(self, turn: int, begin_s: float | None, moved: set[int]) -> None:
@@ -102,6 +106,8 @@ DISAGREEMENT_MS: Final = 200
 """Difference in ms that two sources may have: one step of a voice detector, or the way over the line."""
 DISAGREEMENT_SHARE: Final = 0.2
 """And share of the larger number. Beyond both they disagree: a clock is skewed, or one of them measures something else."""
+LEAST_CHECKED_SECONDS: Final = DISAGREEMENT_MS * MS
+"""A shorter value contradicts nothing by more than measuring explains."""
 _EVERY_PART: Final = frozenset(PARTS_OF_WAIT)
 _ANSWERING: Final = frozenset(stage for stage, part in PARTS_OF_WAIT.items() if part is PartOfWait.ANSWERING)
 _PARTS_BY_ANCHOR: Final = {
@@ -150,13 +156,13 @@ class StageBounds(NamedTuple):
         """Whether the stage can have taken so long, by the sounds; `begin_s` is minus infinity where its start is not known."""
         tolerance_s = DISAGREEMENT_MS * MS
         # One that begins in the wait may go on after the first sound: another sound bridged the time.
-        if stage in self.parts and begin_s < self.silent_s - tolerance_s and _exceeds(seconds, self.wait_s):
+        if begin_s < self.silent_s - tolerance_s and stage in self.parts and _exceeds(seconds, self.wait_s):
             return False
         if stage in RUNS_ON or begin_s == -inf:
             return True
         if begin_s < self.least_s or (stage in _OF_THE_USER and begin_s < self.heard_s - tolerance_s):
             return False
-        return not _exceeds(seconds, self.until_s - begin_s)
+        return seconds <= self.until_s - begin_s or not _exceeds(seconds, self.until_s - begin_s)
 
 
 # The reported stage latencies of one call, in the order in which the stages began, and their reports for one turn.
@@ -226,11 +232,12 @@ class StageValues:
     def _says(self, place: int) -> tuple[int, float, str]:
         return self._codes[place], self._seconds[place], self._models[place]
 
-    def __iter__(self) -> Iterator[Measured]:
-        """Every value, in the order of their starts."""
-        for begin_s, code, seconds, model in zip(self._begins_s, self._codes, self._seconds, self._models, strict=True):
-            stage, source, rank = _CODES[code]
-            yield Measured(begin_s, stage, source, seconds, rank, model)
+    def longest(self, from_s: float, until_s: float) -> Iterator[Measured]:
+        """The values that began in a window and are so long that sounds may contradict them."""
+        for place in range(bisect_left(self._begins_s, from_s), bisect_left(self._begins_s, until_s)):
+            if self._seconds[place] > LEAST_CHECKED_SECONDS:
+                stage, source, rank = _CODES[self._codes[place]]
+                yield Measured(self._begins_s[place], stage, source, self._seconds[place], rank, self._models[place])
 
     def reports(
         self,
@@ -258,7 +265,7 @@ class StageValues:
             stage, source, rank = _CODES[self._codes[place]]
             seconds, model = self._seconds[place], self._models[place]
             begin_s = self._begins_s[place]
-            if allow is not None and not allow(stage, seconds, begin_s):
+            if seconds > LEAST_CHECKED_SECONDS and allow is not None and not allow(stage, seconds, begin_s):
                 continue
             if begin_s < answered_s and stage in OF_A_REQUEST and source is StageSource.PIPECAT:
                 continue
@@ -310,6 +317,7 @@ _FROM_A_RECORD = frozenset({StageSource.ELEVENLABS, StageSource.RUN})
 _FROM_SPEECH = frozenset({Anchor.AUDIO, Anchor.RECORD, Anchor.VAD})
 """Anchors at the end of the user's speech itself."""
 _SPEECH = SOURCES.index(StageSource.SPEECH)
+_SOURCE_PLACES: Mapping[StageSource, int] = {source: place for place, source in enumerate(SOURCES)}
 
 
 class StageReading(NamedTuple):
@@ -350,9 +358,11 @@ def stage_readings(reports: Reports, heard_ms: float | None) -> list[StageReadin
     """
     readings = []
     for stage, by_source in reports.items():
-        found = [(place, by_source[source]) for place, source in enumerate(SOURCES) if source in by_source]
+        found = [(_SOURCE_PLACES[source], value) for source, value in by_source.items()]
+        if len(found) > 1:
+            found.sort()
         source, best = found[0]
-        others = tuple([(place, _ms(other)) for place, other in found[1:]])
+        others = tuple([(place, _ms(other)) for place, other in found[1:]]) if len(found) > 1 else ()
         if stage is Stage.VOICE_TO_VOICE and heard_ms is not None:
             others = (*others, (_SPEECH, heard_ms))
         readings.append(StageReading(STAGE_PLACES[stage], source, _ms(best), best.model, others))
@@ -364,9 +374,9 @@ def convai_seconds(reports: Reports, heard_ms: float | None) -> dict[str, float]
     latencies are for comparison: those as heard come before them.
     """
     seconds = {
-        name: round(reports[stage][_best_source(reports[stage])].seconds, SECOND_DIGITS)
+        name: round(by_source[best].seconds, SECOND_DIGITS)
         for stage, name in CONVAI_NAMES.items()
-        if reports.get(stage) and _best_source(reports[stage]) is not StageSource.RUN
+        if (by_source := reports.get(stage)) and (best := _best_source(by_source)) is not StageSource.RUN
     }
     if heard_ms is not None and heard_ms >= 0:
         seconds.setdefault(CONVAI_NAMES[Stage.VOICE_TO_VOICE], round(heard_ms / MS_PER_SECOND, SECOND_DIGITS))
@@ -375,7 +385,7 @@ def convai_seconds(reports: Reports, heard_ms: float | None) -> dict[str, float]
 
 def _best_source(by_source: Mapping[StageSource, Reported]) -> StageSource:
     """The best source among those present."""
-    return next(source for source in SOURCES if source in by_source)
+    return min(by_source, key=_SOURCE_PLACES.__getitem__)
 
 
 def _ms(found: Reported) -> float:
@@ -430,7 +440,8 @@ class StageLatencies:
             place = bisect_left(self._used, used)
             if self._has_room() and self._used[place : place + 1] != [used]:
                 self._used.insert(place, used)
-        self._unknown(findings.source, findings.unknown)
+        if findings.unknown:
+            self._unknown(findings.source, findings.unknown)
 
     def fold_convai(self, turn: int, seconds: Mapping[str, float]) -> None:
         """Replaces the metrics that an ElevenLabs record has for a turn, in seconds by name."""
@@ -496,14 +507,16 @@ class StageLatencies:
 
     def count_contradicted(self, heard: HeardTurns) -> None:
         """Counts the values that the sounds do not allow: at the close, when every sound is known."""
-        bounds = {number: self._bounds(turn) for number, turn in heard.turns(heard.numbers()).items()}
-        for value in self._values if self._windows.first_s < inf else ():
-            turn = self._windows.turn_at(value.begin_s)
-            if turn in bounds and not bounds[turn].allow(value.stage, value.seconds, value.begin_s):
-                self._counts[CONTRADICTED, value.source.value, value.stage.value] += 1
-        for turn, by_name in self._convai.items():
-            for stage, seconds in _in_record(by_name) if turn in bounds else ():
-                if not bounds[turn].allow(stage, seconds):
+        for number, turn in heard.turns(self._windows.turns() if self._values else ()).items():
+            window = self._windows.window(number)
+            bounds = self._bounds(turn, window)
+            for value in self._values.longest(*window):
+                if not bounds.allow(value.stage, value.seconds, value.begin_s):
+                    self._counts[CONTRADICTED, value.source.value, value.stage.value] += 1
+        for number, turn in heard.turns(self._convai).items():
+            bounds = self._bounds(turn, self._windows.window(number))
+            for stage, seconds in _in_record(self._convai[number]):
+                if not bounds.allow(stage, seconds):
                     self._counts[CONTRADICTED, StageSource.ELEVENLABS.value, stage.value] += 1
 
     def agreement(self, heard: HeardTurns, turns: Iterable[int]) -> dict[int, tuple[int, int]]:
@@ -539,7 +552,8 @@ class StageLatencies:
         usage: dict[str, TokenUsage] = {}
         for each in used:
             if each.rank == best:
-                usage[each.model] = usage.get(each.model, TokenUsage()).plus(each.usage)
+                known = usage.get(each.model)
+                usage[each.model] = each.usage if known is None else known.plus(each.usage)
         return usage
 
     def _has_room(self) -> bool:
@@ -566,7 +580,7 @@ class StageLatencies:
         own = []
         if turn.endpointing_s is not None:
             own.append((Stage.ENDPOINTING, StageSource.SPEECH, turn.endpointing_s))
-        for teller in (StageSource.ELEVENLABS, StageSource.AUDIT):
+        for teller in (StageSource.ELEVENLABS, StageSource.AUDIT) if turn.tools else ():
             # The record itself has the time of pipecat's run.
             runs = [
                 Span(use.called_at_ms, use.called_at_ms + use.duration_ms)
@@ -579,11 +593,15 @@ class StageLatencies:
 
     def _reports(self, turn: HeardTurn) -> Reports:
         """All reports of the turn that its sounds allow."""
-        bounds = self._bounds(turn)
-        reports = self._values.reports(*self._windows.window(turn.number), turn.silent_from_s, bounds.allow)
-        recorded = _in_record(self._convai.get(turn.number, {}))
+        window = self._windows.window(turn.number)
+        bounds = self._bounds(turn, window)
+        reports = self._values.reports(*window, turn.silent_from_s, bounds.allow)
+        by_name = self._convai.get(turn.number)
+        recorded = _in_record(by_name) if by_name else ()
         found = [
-            (stage, StageSource.ELEVENLABS, seconds) for stage, seconds in recorded if bounds.allow(stage, seconds)
+            (stage, StageSource.ELEVENLABS, seconds)
+            for stage, seconds in recorded
+            if seconds <= LEAST_CHECKED_SECONDS or bounds.allow(stage, seconds)
         ]
         if turn.number in self._of_the_run_s:
             found.append((Stage.VOICE_TO_VOICE, StageSource.RUN, self._of_the_run_s[turn.number]))
@@ -592,10 +610,10 @@ class StageLatencies:
                 reports.setdefault(stage, {}).setdefault(source, Reported(0, round(seconds, SECOND_DIGITS), ""))
         return reports
 
-    def _bounds(self, turn: HeardTurn) -> StageBounds:
+    def _bounds(self, turn: HeardTurn, window: tuple[float, float]) -> StageBounds:
         """What the sounds of the turn allow for a value."""
-        view, (from_s, until_s) = turn.view, self._windows.window(turn.number)
-        least_s = max(from_s, self._windows.first_s - BEFORE_FIRST_TURN_SECONDS)
+        view, (from_s, until_s) = turn.view, window
+        least_s = self._windows.first_s - BEFORE_FIRST_TURN_SECONDS if from_s == -inf else from_s
         heard_s = turn.user.starts[0] if turn.user.starts and not turn.user.has_gaps else -inf
         recorded_s = self._convai.get(turn.number, {}).get(CONVAI_NAMES[Stage.VOICE_TO_VOICE])
         anchor, heard_ms = (None, None) if view is None else (view.anchor, view.heard_ms)

@@ -77,13 +77,16 @@ class Layer(IntEnum):
 
 
 class Speech(NamedTuple):
-    """A side begins or ends to speak at `at_s` (epoch seconds). An end may name its start, which counts where that was lost."""
+    """A side begins or ends to speak at `at_s` (epoch seconds). An end may name its start, which counts where that was lost; a start may
+    have the id of its sound, which its words have too.
+    """
 
     layer: Layer
     is_user: bool
     is_start: bool
     at_s: float
     started_s: float | None = None
+    sound_id: str | None = None
 
 
 class Text(NamedTuple):
@@ -140,6 +143,7 @@ class Said(NamedTuple):
         is_exact: Whether the time is its own, and not only a place in the order.
         sounded_s: A moment of their sound (epoch seconds), where the teller knows it and it is not that of the event.
         is_from_record: Whether they were taken from a record of the whole call, made after its end.
+        sound_id: The id of their sound, where that has one.
     """
 
     teller: Teller
@@ -152,6 +156,7 @@ class Said(NamedTuple):
     is_exact: bool = True
     sounded_s: float | None = None
     is_from_record: bool = False
+    sound_id: str | None = None
 
 
 class Corrected(NamedTuple):

@@ -19,6 +19,7 @@ from consumers.engine.sources.told import (
     listed_in,
     mapping_in,
     message_events,
+    named_sound,
     number_in,
     parsed,
     speech_event,
@@ -53,7 +54,7 @@ def _realtime(kind: str, event: Mapping[str, Any], time_ms: float) -> Iterator[E
     item = mapping_in(event.get("item"))
     match kind:
         case "input_audio_buffer.speech_started":
-            yield speech_event(f"user_{of}_started", time_ms)
+            yield speech_event(f"user_{of}_started", time_ms, **named_sound(event.get("item_id")))
         case "input_audio_buffer.speech_stopped":
             yield speech_event(f"user_{of}_stopped", time_ms - silence_ms)
         case "output_audio_buffer.started" | "output_audio_buffer.audio_started":
@@ -61,7 +62,8 @@ def _realtime(kind: str, event: Mapping[str, Any], time_ms: float) -> Iterator[E
         case "output_audio_buffer.stopped" | "output_audio_buffer.audio_stopped" | "output_audio_buffer.cleared":
             yield speech_event("bot_speech_stopped", time_ms)
         case "conversation.item.input_audio_transcription.completed":
-            yield from message_events("user", event.get("transcript"), time_ms)
+            # It may come seconds later than the sound; the item is what the sound became.
+            yield from message_events("user", event.get("transcript"), time_ms, event.get("item_id"))
         case "conversation.item.input_audio_transcription.failed":
             yield _failed(event.get("error"), time_ms, kind, processor="STTService#0")
         case "response.output_audio_transcript.done" | "response.audio_transcript.done":

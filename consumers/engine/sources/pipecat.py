@@ -82,7 +82,7 @@ def _speech(event: SpeechEventRecord) -> tuple[Speech | Note, ...]:
     moment = event.data
     heard = _HEARD.get(moment.kind)
     if heard is not None:
-        return (Speech(*heard, moment.timestamp, moment.started_at),)
+        return (Speech(*heard, moment.timestamp, moment.started_at, moment.sound_id),)
     if moment.cause is None:
         return ()
     cause = moment.cause if moment.cause in _CAUSES else InterruptionCause.UNKNOWN.value
@@ -118,18 +118,13 @@ def _message(event: MessageRecord) -> tuple[Said, ...]:
     began_ms = message_began_ms(message.timestamp, time_ms)
     # A time that is the record's own says nothing of the sound.
     is_timed = time_ms - began_ms > SAME_MOMENT_SECONDS * MS_PER_SECOND
-    sounded_s = began_ms / MS_PER_SECOND if is_timed else None
-    if event.type == "user_message":
-        return (
-            Said(
-                Teller.BOT, message.content, time_ms, is_user=True, sounded_s=sounded_s,
-                is_from_record=bool(event.is_from_record),
-            ),
-        )  # fmt: skip
+    is_user = event.type == "user_message"
     return (
         Said(
-            Teller.BOT, message.content, began_ms, is_user=False, is_cut=message.interrupted is True,
-            tells_cuts=message.says_what_was_heard, sounded_s=sounded_s, is_from_record=bool(event.is_from_record),
+            Teller.BOT, message.content, time_ms if is_user else began_ms, is_user,
+            is_cut=not is_user and message.interrupted is True, tells_cuts=not is_user and message.says_what_was_heard,
+            sounded_s=began_ms / MS_PER_SECOND if is_timed else None, is_from_record=bool(event.is_from_record),
+            sound_id=message.sound_id,
         ),
     )  # fmt: skip
 

@@ -72,7 +72,7 @@ _SIDES: Final[Mapping[str, str]] = {"user": "user", "assistant": "bot", "bot": "
 
 
 def speech_event(kind: str, time_ms: float, **known: object) -> Event:
-    """A start or end of speech, or a ruling about a turn, at this moment."""
+    """A start or end of speech, or a ruling about a turn, at this moment; words with the same `sound_id` are of this sound."""
     data = {"kind": kind, "timestamp": to_seconds(time_ms), **known}
     return {"type": "speech_event", "timestamp": int(time_ms), "data": data}
 
@@ -84,12 +84,17 @@ def spoke_event(role: object, status: object, time_ms: float) -> Iterator[Event]
         yield speech_event(f"{side}_speech_{status}", time_ms)
 
 
-def message_events(role: object, words: object, time_ms: float) -> Iterator[Event]:
-    """The words of a turn of one side; nothing if there are none."""
+def message_events(role: object, words: object, time_ms: float, sound_id: object = None) -> Iterator[Event]:
+    """The words of a turn of one side; nothing if there are none. `sound_id` names their sound."""
     side = _SIDES.get(str(role))
     if side is not None and isinstance(words, str) and words.strip():
         name = "user_message" if side == "user" else "assistant_message"
-        yield {"type": name, "timestamp": int(time_ms), "data": {"content": words}}
+        yield {"type": name, "timestamp": int(time_ms), "data": {"content": words, **named_sound(sound_id)}}
+
+
+def named_sound(sound_id: object) -> Event:
+    """The name of a sound as a field of its speech event and of its words; nothing if it has none."""
+    return {"sound_id": sound_id} if isinstance(sound_id, str) and sound_id else {}
 
 
 def recorded_speech(role: object, words: object, start_ms: float, end_ms: float | None) -> Iterator[Event]:

@@ -136,6 +136,8 @@ one or two. An older stretch was a cough.
 """
 MESSAGE_RANK: Final = 2
 """Rank of an answer's words that a bot sends as one message, among those of the other sources."""
+MAX_NAMED_SOUNDS: Final = 4_096
+"""Sounds of a call that are known by their ids; two hours have a quarter of them."""
 FIRST_WORDS_SECONDS: Final = 0.3
 """Shortest time from the start of a sound that a detector hears to final words of it: one short word, without the recogniser's
 own time. Earlier words are of the sound before.
@@ -187,7 +189,7 @@ class Words(NamedTuple):
 
     `event_id` is the one that an ElevenLabs agent gave it. `is_cut` marks the heard part of an answer that was cut off,
     `is_turn` the words of the caller at the end of a turn. `sounded_s` is a moment of their sound (epoch seconds), where the
-    source tells it beside the time of the record.
+    source tells it beside the time of the record; `sound_id` names that sound.
     """
 
     is_user: bool
@@ -197,6 +199,7 @@ class Words(NamedTuple):
     is_cut: bool = False
     is_turn: bool = False
     sounded_s: float | None = None
+    sound_id: str | None = None
 
 
 class AgentWords(NamedTuple):
@@ -297,7 +300,8 @@ class BotTurnMachine:
     caller's turn (`hears_transcripts`), a turn strategy rules (`has_rulings`), a detector hears the caller (`hears_detector`),
     the bot reports its answers as they were heard (`reports_answers`), no event shows that it speaks (`is_mute`), it `is_over`.
 
-    Words can come after the next sound has begun. `latest_words_s` is how long after the end of a sound they may still be of it.
+    Words can come after the next sound has begun. `latest_words_s` is how long after the end of a sound they may still be of it,
+    and `name_sound` gives a sound the id by which its words name it.
     """
 
     # Each value that a checkpoint keeps, besides turns and words; its annotation makes it one.
@@ -324,6 +328,7 @@ class BotTurnMachine:
 
     def __init__(self, latest_words_s: float = 0.0) -> None:
         self.latest_words_s = latest_words_s
+        self._sounds_s = dict[str, float]()
         self.turns = dict[int, BotTurn]()
         self.words = dict[int, tuple[Words, ...]]()
         self.touched = set[int]()
@@ -334,6 +339,11 @@ class BotTurnMachine:
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
         """Applies one moment; `payload` is its exact time in epoch seconds, or the tool."""
         _RULES[kind](self, payload, time_ms)
+
+    def name_sound(self, sound_id: str, start_s: float) -> None:
+        """Notes the start of a sound of the caller, before its moment is applied."""
+        if len(self._sounds_s) < MAX_NAMED_SOUNDS:
+            self._sounds_s.setdefault(sound_id, start_s)
 
     def was_answered(self, time_ms: int) -> bool:
         """Whether an ElevenLabs agent had answered in the newest turn by then."""
@@ -576,6 +586,8 @@ class BotTurnMachine:
 
     def _turn_of_caller(self, words: Words, at_s: float) -> int:
         """The turn of the sound that these words of the caller are of; they came at `at_s`."""
+        if words.sound_id in self._sounds_s:
+            words = words._replace(sounded_s=self._sounds_s[words.sound_id])
         pending = self.pending_vad if self.ruled_turn is None else None
         turn = self.turn
         if pending is not None:
@@ -988,6 +1000,8 @@ class TokenUsage(NamedTuple):
         """The sum of both."""
         both = [mine + its for mine, its in zip(self, other, strict=True)]
         tokens, prices = both[:4], both[4:]
+        if not any(prices):
+            return TokenUsage(*map(int, tokens))
         return TokenUsage(*map(int, tokens), *(round(price, PRICE_DIGITS) for price in prices))
 
 

@@ -529,11 +529,15 @@ class LiveCall:
         self.is_told_later = True
         self.dead_air = DeadAirWatch(NEVER_MS, 0)
 
-    def moment(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> None:
-        """Folds a start or end of speech that the bot reports; an end may name its start."""
+    def moment(
+        self, moment: SpeechMoment, at_s: float, started_s: float | None = None, sound_id: str | None = None
+    ) -> None:
+        """Folds a start or end of speech that the bot reports; an end may name its start, and a start the id that its words have."""
         bot = self.bot
         if bot is None:
             return
+        if sound_id is not None and moment in _USER_STARTS:
+            bot.machine.name_sound(sound_id, at_s)
         machine, at_ms = bot.machine, int(at_s * 1000)
         is_unseen, is_found = bot.is_start_unseen(moment), bot.spoken(moment, at_s, started_s)
         if is_found and started_s is not None:
@@ -767,4 +771,12 @@ def _among(turns: Mapping[int, object], numbers: Iterable[int] | None) -> Iterab
 def _words_of(said: Said) -> Words:
     """Words of the bot's framework, for the timeline."""
     rank = 1 if said.is_user else MESSAGE_RANK
-    return Words(said.is_user, rank, said.text, is_cut=said.is_cut, is_turn=said.is_user, sounded_s=said.sounded_s)
+    return Words(
+        said.is_user,
+        rank,
+        said.text,
+        is_cut=said.is_cut,
+        is_turn=said.is_user,
+        sounded_s=said.sounded_s,
+        sound_id=said.sound_id,
+    )

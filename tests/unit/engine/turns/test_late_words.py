@@ -8,6 +8,7 @@ import pytest
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
+from consumers.engine.sources.frameworks import translated
 from consumers.engine.turns.heard import Purpose
 from tests.support.calls.agent_calls import envelope_of, heard, said
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of
@@ -201,6 +202,57 @@ def test_a_first_answer_before_its_sound_is_no_greeting() -> None:
     bot_said(line, "Which one?", 2_100)
     line.spoke("bot", 2_800, 3_800)
     assert answered(line) == [None, "Which one?"]
+
+
+# OpenAI's realtime API: a transcript names the item that its sound became, and comes when it is ready.
+
+
+def realtime(*events: tuple[str, int, Json]) -> Line:
+    line = Line()
+    for kind, at_ms, fields in events:
+        event = {"type": kind, "timestamp": T0_MS + at_ms, "conversation_id": "call", **fields}
+        found = translated(event, T0_MS)
+        assert found is not None
+        for each in found.events:
+            line.send("pipecat", {**each, "conversation_id": "call"}, at_ms)
+    return line
+
+
+def test_a_transcript_of_openai_is_of_its_item_however_late_it_comes() -> None:
+    buffer, done = "input_audio_buffer.speech", "conversation.item.input_audio_transcription.completed"
+    first, second = {"item_id": "item_1"}, {"item_id": "item_2"}
+    line = realtime(
+        (f"{buffer}_started", 1_000, first),
+        (f"{buffer}_stopped", 2_000, first),
+        ("output_audio_buffer.started", 2_800, {}),
+        (f"{buffer}_started", 3_500, second),
+        ("output_audio_buffer.cleared", 3_600, {}),
+        (f"{buffer}_stopped", 4_000, second),
+        (done, 4_500, {**second, "transcript": SECOND}),
+        ("output_audio_buffer.started", 4_700, {}),
+        (done, 4_900, {**first, "transcript": FIRST}),
+        ("response.output_audio_transcript.done", 5_000, {"transcript": "Done."}),
+        ("output_audio_buffer.stopped", 6_000, {}),
+    )
+    heard_turns = line.evaluator._calls["call"].live.heard()
+    said_by_turn = {number: turn.user.said(Purpose.SPOKEN) for number, turn in heard_turns.turns([1, 2]).items()}
+    assert said_by_turn == {1: FIRST, 2: SECOND}
+
+
+def test_the_id_of_a_sound_counts_whichever_record_comes_first() -> None:
+    line = Line()
+    for name, start_ms in (("a", 1_000), ("b", 3_500)):
+        words = {"content": name, "sound_id": name}
+        line.send("pipecat", {"type": "user_message", "data": words}, 6_000)
+        started = {"kind": "user_speech_started", "timestamp": (T0_MS + start_ms) / 1000, "sound_id": name}
+        line.send("pipecat", {"type": "speech_event", "data": started}, start_ms)
+        line.speech("user_speech_stopped", start_ms + 1_000)
+        line.spoke("bot", start_ms + 1_500, start_ms + 2_000)
+    heard_turns = line.evaluator._calls["call"].live.heard()
+    assert {number: turn.user.said(Purpose.SPOKEN) for number, turn in heard_turns.turns([1, 2]).items()} == {
+        1: "a",
+        2: "b",
+    }
 
 
 # An ElevenLabs agent: the ids of its events grow, whenever they arrive.
