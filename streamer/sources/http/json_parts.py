@@ -110,11 +110,23 @@ class JsonText:
         self.place = Place(0, len(body))
         self._body = body
         self._members: dict[Place, Mapping[bytes, Place]] = {}  # of objects that are looked into more than once
-        self._marked = body.replace(b"\\\\", b"__").replace(b'\\"', b"__")  # a quote ends a text now
+        self._marked = b""  # the body without escapes, so that a quote ends a text: made with the first search
 
     def at(self, place: Place) -> bytes:
         """What stands there."""
         return self._body[place.begin : place.end]
+
+    def _mark(self) -> Generator[None, None, None]:
+        begin, pieces = 0, list[bytes]()
+        while begin < len(self._body) and not self._marked:
+            piece = self._body[begin : begin + BYTES_A_TURN]
+            # An escape is not cut in two.
+            if (len(piece) - len(piece.rstrip(b"\\"))) % 2 and begin + len(piece) < len(self._body):
+                piece = piece[:-1]
+            pieces.append(piece.replace(b"\\\\", b"__").replace(b'\\"', b"__"))
+            begin += len(piece)
+            yield None
+        self._marked = self._marked or b"".join(pieces)
 
     def whole(self) -> Generator[None, None, Place]:
         """The place of the object or array with which the text begins.
@@ -122,6 +134,7 @@ class JsonText:
         Raises:
             UnsplitError: It begins with none, or that has no end.
         """
+        yield from self._mark()
         blank = _BLANK.match(self._body)
         begin = 0 if blank is None else blank.end()
         if self._body[begin : begin + 1] not in (b"{", b"["):
@@ -145,6 +158,7 @@ class JsonText:
             TooManyError: It has more.
             UnsplitError: It does not begin or end with these brackets.
         """
+        yield from self._mark()
         places = list[Place]()
         blank = _BLANK.match(self._body, of.begin, of.end)
         first = of.begin if blank is None else blank.end()
@@ -209,9 +223,9 @@ class JsonText:
         if members is None:
             members = self._members[of] = yield from self.members(of, MAX_LEAN_MEMBERS)
         for name, inside in needed.items():
-            place = members.get(name.encode())
-            if place is not None:
-                value = self.at(place) if inside is None else (yield from self.only(place, inside))
+            member = members.get(name.encode())
+            if member is not None:
+                value = self.at(member) if inside is None else (yield from self.only(member, inside))
                 kept.append(b'"%s":%s' % (name.encode(), value))
         return b"{" + b",".join(kept) + b"}"
 

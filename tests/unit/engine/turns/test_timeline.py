@@ -56,6 +56,31 @@ def test_elements_are_in_the_order_of_their_keys(apart_ms: int) -> None:
     assert [payload for _, _, payload in timeline] == [0, "new", 2, 3, 4]
 
 
+@pytest.mark.parametrize("apart_ms", [1, DAY_MS, 3_000 * DAY_MS])
+@pytest.mark.parametrize("known", [0, 1, 40])
+def test_late_elements_together_are_what_they_are_one_by_one(apart_ms: int, known: int) -> None:
+    def element(place: int) -> tuple[int, int, object]:
+        return order_key(NOW_MS + place * apart_ms, AUDIT_RANK, 7), 0, place
+
+    late = [element(place) for place in range(-9, 2 * known, 3)]
+    together, one_by_one = Heard(), Heard()
+    timelines = Timeline(together, TIME_SHIFT, Replays()), Timeline(one_by_one, TIME_SHIFT, Replays())
+    for place in range(0, 2 * known, 2):
+        for timeline in timelines:
+            timeline.insert(*element(place))
+    timelines[0].insert_all(late)
+    for each in late:
+        timelines[1].insert(*each)
+    assert list(timelines[0]) == list(timelines[1])
+    assert (
+        sorted(together.seen)
+        == sorted(one_by_one.seen)
+        == [(time_ms, place) for time_ms, place in sorted(together.seen)]
+    )
+    timelines[0].insert_all([])
+    assert list(timelines[0]) == list(timelines[1])
+
+
 def _uses(*events: tuple[int, str, str, int]) -> list[tuple[int, int, str, str | None, int | None]]:
     last: ToolEntry | None = None
     for turn, what, tool, at_ms in events:

@@ -136,6 +136,24 @@ def test_the_counters_of_an_evaluator_say_what_it_refused_since_its_start() -> N
     assert list(counter_findings(COUNTED, NOW_MS)) == [], "a page of another role"
 
 
+def test_the_counters_of_a_receiver_of_events_say_what_it_refused_since_its_start() -> None:
+    page = """\
+callgauge_ingest_events_refused_total{tenant="acme"} 12.0
+callgauge_ingest_requests_total{outcome="accepted",tenant="acme"} 90.0
+callgauge_ingest_requests_total{outcome="limited",tenant="acme"} 3.0
+callgauge_ingest_requests_total{outcome="too_large",tenant=""} 4.0
+callgauge_ingest_requests_total{outcome="kafka_away",tenant="acme"} 5.0
+process_start_time_seconds 1.7899928e+09
+"""
+    events, requests = counter_findings(page, NOW_MS)
+    assert (events.check, events.verdict) == (requests.check, requests.verdict) == ("ingest refusals", Verdict.WARNING)
+    assert events.seen == "12 posted events refused since it started 2 h ago: acme 12"
+    assert requests.seen == "7 requests refused since it started 2 h ago: too_large 4, acme limited 3"
+    assert "events_refused" in (events.what_to_do or "")
+    (calm,) = counter_findings('callgauge_ingest_requests_total{outcome="accepted",tenant=""} 9.0\n', NOW_MS)
+    assert (calm.verdict, calm.check) == (Verdict.OK, "ingest refusals")
+
+
 def test_the_page_is_read_with_the_token_of_the_settings() -> None:
     def answer(request: Request) -> Answer:
         allowed = request.headers.get("authorization") == "Bearer of-tests"

@@ -8,7 +8,9 @@ import pytest
 import structlog.testing
 
 from consumers.engine.sources.frameworks import translated
-from schemas.events.envelope import read_envelope
+from schemas.closed_sets import InputSource
+from schemas.events.codec import RefusedRecordError, decode
+from schemas.events.envelope import AGENT_RECORD_TYPE, Envelope, read_envelope
 from schemas.scores.records import ToolUseFact, TurnOutcome, TurnValues
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
 from tests.support.fakes.engine_feed import Feed, plain, records_of
@@ -105,7 +107,7 @@ async def test_a_report_of_vapi_alone_is_the_whole_call(receiver: Receiver) -> N
 async def test_nothing_that_a_report_of_vapi_repeats_counts_twice(receiver: Receiver, order: str) -> None:
     await told(receiver, [*LIVE, report()] if order == "report last" else [report(), *LIVE])
     records = scores(receiver, lambda _: NOW_MS + 30_000)
-    rows = {each.turn: each for each in records if isinstance(each, TurnValues)}
+    rows: dict[int, Any] = {each.turn: each for each in records if isinstance(each, TurnValues)}
     assert sorted(rows) == [0, 1]
     assert plain(rows[1].voice_to_voice_ms) == 900
     assert (rows[1].talk.user.words, rows[1].talk.assistant.words) == (4, 2)
@@ -230,7 +232,7 @@ async def test_a_call_of_two_hours_at_vapi_passes_whole(receiver: Receiver) -> N
         assert (answer.status_code, answer.json()["refused_events"]) == (202, 0)
     await told(receiver, live[-6:])
     records = scores(receiver)
-    rows = {each.turn: each for each in records if isinstance(each, TurnValues)}
+    rows: dict[int, Any] = {each.turn: each for each in records if isinstance(each, TurnValues)}
     assert [plain(rows[turn].voice_to_voice_ms) for turn in range(1, turns + 1)] == [1_000] * turns
     assert {rows[turn].talk.user.words for turn in range(1, turns + 1)} == {20}
     assert newest(records, "closed").ended_reason == "customer-ended-call"
@@ -529,6 +531,13 @@ async def test_an_event_with_a_stream_and_no_type_is_refused(receiver: Receiver,
     (refused,) = answer.json()["refused"]
     assert (answer.status_code, refused["what"]) == (422, "its type is not known")
     assert f"`stream` '{stream}'" in refused["expected_and_seen"]
+
+
+@pytest.mark.parametrize("event", [{"foo": 1}, {"data": {"text": "Hello"}}, {"agent_id": "a"}], ids=repr)
+def test_no_record_of_a_conversation_is_without_a_transcript_on_kafka_too(event: Json) -> None:
+    envelope = Envelope("1", "s", AGENT_RECORD_TYPE, None)
+    with pytest.raises(RefusedRecordError, match="transcript"):
+        decode(InputSource.ELEVENLABS, json.dumps({"timestamp": NOW_MS, **event}).encode(), envelope)
 
 
 @pytest.mark.parametrize(
