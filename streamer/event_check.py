@@ -2,10 +2,11 @@
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args
+from typing import IO, Any, Final, NamedTuple, get_args
 
 from pydantic_core import from_json
 
@@ -13,22 +14,21 @@ from consumers.console.page.drawing import counted
 from consumers.engine.admission import FIRST_MS, Arrival
 from consumers.engine.effects import Count
 from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
-from consumers.engine.limits import Limits
 from consumers.engine.measures.stages import CONTRADICTED
-from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.sources.frameworks import translated
-from consumers.runtime.process import OperatorError, wall_clock_ms
-from schemas.closed_sets import InputSource, MisreadReason
-from schemas.events.codec import Misread, decode
+from schemas.closed_sets import MisreadReason
+from schemas.events.codec import Misread, misread_of
 from schemas.events.elevenlabs import CarriedAgentEvent
-from schemas.events.envelope import read_envelope
 from schemas.events.pipecat import CallNote, IgnoredLine, ToolLine
-from schemas.events.simulator import CONTROL_EVENTS, source_of
-from streamer.settings.all_settings import SenderSettings
-from streamer.sources.http.posted import LINES, Accepted, Batches, Posted, Refusal, UnreadableBodyError, posted_events
-from streamer.sources.http.receiving import Sender, Senders
-from streamer.sources.replay import agent_event_name, event_name, event_time_ms
-from streamer.sources.writer import OutgoingRecord
+from schemas.events.simulator import CONTROL_EVENTS
+from streamer.offline.contexts import LeftOut, arrivals_of
+from streamer.recordings.elements import elements_in
+from streamer.recordings.files import RecordedCall, RecordingError
+from streamer.recordings.places import Place, RecordedFiles, RecordedPath
+from streamer.recordings.reader import NoCallError, read_call
+from streamer.sources.replay import event_time_ms, in_time_order
+from streamer.terminal import say
+
+STANDARD_INPUT: Final = Path("-")
 
 # The results of a call, and the events that each of them needs. Pure.
 
@@ -160,14 +160,8 @@ def missing_for(result: Result, present: Collection[str]) -> frozenset[str] | No
     return groups[0].difference(present)
 
 
-# Reads a file of events as the ingest role would, and says what callgauge makes of them.
+# Reads a file as every other command does, and says what callgauge makes of it.
 
-MAX_EVENTS: Final = 1_000_000
-"""Most events of one file; a day of a small installation."""
-_LONG_AFTER_MS: Final = 2**53
-"""A time at which every call is over."""
-UNNAMED: Final = "the call"
-"""Name for the conversation of events that have none in them: on Kafka it is in the key."""
 _CARRIED: Final = {
     ("elevenlabs" if kind is CarriedAgentEvent else "pipecat", name)
     for kind in (CarriedAgentEvent, CallNote, IgnoredLine, ToolLine)
@@ -183,7 +177,7 @@ class Findings:
         read: Events that a rule reads or may read, by stream and name.
         carried: Events that no rule reads, by name: they are kept and change nothing.
         not_understood: Events of a type or a kind that this version does not know, by that type or kind.
-        refused: Events that are not accepted.
+        refused: What cannot be read, and events that are not accepted.
         without_conversation: Events that name no conversation.
         in_seconds: Places of events whose time looks like seconds.
         names_by_call: The names of the events of each call, as `coverage` asks for them.
@@ -193,9 +187,9 @@ class Findings:
     read: Counter[str] = field(default_factory=Counter)
     carried: Counter[str] = field(default_factory=Counter)
     not_understood: Counter[Misread] = field(default_factory=Counter)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[RecordingError | LeftOut] = field(default_factory=list)
     without_conversation: int = 0
-    in_seconds: list[int] = field(default_factory=list)
+    in_seconds: list[str] = field(default_factory=list)
     names_by_call: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     contradicted: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
@@ -208,117 +202,78 @@ class Findings:
             yield result, measured, fewest[0] if fewest else frozenset()
 
 
-def check_events(content: bytes, content_type: str = "") -> Findings:
-    """Checks a body of events, without sending it.
-
-    Args:
-        content: A JSON object, an array, or one object a line; or CloudEvents, with their content type.
-        content_type: As a sender would give it.
-
-    Raises:
-        UnreadableBodyError: The content as a whole cannot be read.
-    """
-    findings = Findings()
-    sender = Sender("", SenderSettings())
-    # Recorded events may be from any year, so their distance from now is no fault here.
-    limits = Limits(max_event_time_skew_ms=0)
-    batches = Batches(Senders({"": SenderSettings()}), limits, Redactor(), wall_clock_ms)
-    calls = _FoldedCalls()
-    for posted in filter(None, posted_events(content, content_type, {}, most_events=MAX_EVENTS)):
-        given = _named(posted, findings)
-        outcomes = list(batches.all_checked(given, sender, "check"))
-        if not outcomes:
-            findings.carried["another framework's, without a rule"] += 1
-        for outcome in outcomes:
-            if isinstance(outcome, Refusal):
-                findings.refused.append(outcome)
-            else:
-                _note(given.place, outcome, findings)
-                calls.take(outcome.record)
-    findings.contradicted = calls.contradicted()
-    return findings
-
-
-class _FoldedCalls:
-    """The calls of the events, folded as the evaluator would: only so is known what contradicts what."""
-
-    def __init__(self) -> None:
-        self._evaluator = PartitionEvaluator(NO_LIMITS, "check")
-        self._taken: Counter[InputSource] = Counter()
-
-    def take(self, record: OutgoingRecord) -> None:
-        """Folds one event; no time passes for the broker, so no call closes before its last one."""
-        envelope = read_envelope(record.headers) if record.headers else None
-        event = decode(record.source, record.value, envelope)
-        offset, key = self._taken[record.source], record.key.decode()
-        self._taken[record.source] += 1
-        self._evaluator.receive(Arrival(record.source, offset, 0, key, event, record.value, envelope))
-
-    def contradicted(self) -> Counter[tuple[str, ...]]:
-        """Closes the calls; returns the latencies that their sounds contradict, by source and stage."""
-        found: Counter[tuple[str, ...]] = Counter()
-        for effect in self._evaluator.advance(_LONG_AFTER_MS):
-            if isinstance(effect, Count) and effect.metric == CONTRADICTED:
-                found[effect.labels] += effect.by
-        return found
-
-
-def _named(posted: Posted, findings: Findings) -> Posted:
-    """The event with a conversation, which a file for Kafka has in its keys."""
-    attributes = posted.attributes or {}
-    event = posted.event
-    if not isinstance(event, Mapping) or "conversation_id" in event or {"subject", "partitionkey"} & attributes.keys():
-        return posted
-    told = translated(event, 0)
-    if told is not None and all(each.get("conversation_id") for each in told.events):  # it names the call inside
-        return posted
-    findings.without_conversation += 1
-    return posted._replace(event={**event, "conversation_id": UNNAMED})
-
-
-def _note(place: int, accepted: Accepted, findings: Findings) -> None:
-    event: Mapping[str, Any] = from_json(accepted.record.value)
-    stream = accepted.stream
-    name = agent_event_name(event) if stream == "elevenlabs" else event_name(source_of(stream), event)
-    time_ms = event_time_ms(event)
-    if time_ms is not None and 0 < time_ms < FIRST_MS:
-        findings.in_seconds.append(place)
-    if accepted.misread is not None and accepted.misread.reason is not MisreadReason.FIELD_LEFT_OUT:
-        findings.not_understood[accepted.misread] += 1
-    elif (stream, name) in _CARRIED:
-        findings.carried[name] += 1
-    else:
-        findings.read[name if name in CONTROL_EVENTS else f"{stream} {name}"] += 1
-    findings.names_by_call[accepted.record.key.decode("utf-8", "replace")].update(names_of(stream, name, event))
-
-
-# The work of the command `events`: reads a file of events, and shows its faults.
-
-MAX_FILE_BYTES: Final = 268_435_456
-"""Largest file that is read."""
-MAX_SHOWN_REFUSALS: Final = 20
-"""Refused events that are shown one by one."""
+def check_events(file: IO[bytes], path: Path = STANDARD_INPUT) -> Findings:
+    """Checks what is read from a file; `path` is its name in messages. Raises as `findings_in`."""
+    return _findings(lambda files: files.among(elements_in(file, path), path))
 
 
 def findings_in(path: Path) -> Findings:
-    """Checks a file of events; `-` is standard input.
+    """Checks recorded calls, a file of events above all; `-` is standard input.
 
     Raises:
-        OperatorError: It cannot be read, or is no file of events.
+        RecordingError: Nothing in it can be told apart.
     """
-    try:
-        with sys.stdin.buffer if str(path) == "-" else path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise OperatorError(
-            f"{path}: the file cannot be read ({error.strerror}). Check its name and its rights."
-        ) from error
-    if len(content) > MAX_FILE_BYTES:
-        raise OperatorError(f"{path}: expected at most {MAX_FILE_BYTES:,} bytes. Check a part of it.")
-    try:
-        return check_events(content, min(LINES) if path.suffix in (".jsonl", ".ndjson") else "")
-    except UnreadableBodyError as error:
-        raise OperatorError(f"{path}: {error}. Nothing was checked.") from error
+    return check_events(sys.stdin.buffer) if path == STANDARD_INPUT else _findings(RecordedPath(path).places)
+
+
+def _findings(places: Callable[[RecordedFiles], Iterator[Place]]) -> Findings:
+    findings = Findings()
+    files = RecordedFiles(refuse=findings.refused.append)
+    for place in chain(places(files), files.of_spans()):
+        try:
+            call = read_call(place)
+        except NoCallError as error:
+            say(str(error))
+            findings.carried["a webhook that holds no call"] += 1
+        except RecordingError as error:
+            findings.refused.append(error)
+        else:
+            _note(call, findings)
+    findings.without_conversation = files.unnamed
+    findings.carried.update({"another framework's, without a rule": files.left_out} if files.left_out else {})
+    return findings
+
+
+def _note(call: RecordedCall, findings: Findings) -> None:
+    """Notes the events of a call, each as the evaluator gets it."""
+    events = list(in_time_order(call))
+    refused: list[LeftOut] = []
+    accepted: list[Arrival] = []
+    for wire, arrival in zip(events, arrivals_of(call.conversation_id, events, refused), strict=True):
+        if arrival is None:
+            continue
+        accepted.append(arrival)
+        event: Mapping[str, Any] = from_json(wire.value)
+        stream = "user_sim" if wire.source == "elevenlabs" and not wire.is_agent_event else wire.source
+        time_ms, misread, name = event_time_ms(event), misread_of(arrival.event), wire.event_name
+        if time_ms is not None and 0 < time_ms < FIRST_MS:
+            findings.in_seconds.append(str(wire.at or call.conversation_id))
+        if misread is not None and misread.reason is not MisreadReason.FIELD_LEFT_OUT:
+            findings.not_understood[misread] += 1
+        elif (stream, name) in _CARRIED:
+            findings.carried[name] += 1
+        else:
+            findings.read[name if name in CONTROL_EVENTS else f"{stream} {name}"] += 1
+        findings.names_by_call[call.conversation_id].update(names_of(stream, name, event))
+    findings.refused += refused
+    findings.contradicted.update(_contradicted(accepted))
+
+
+_LONG_AFTER_MS: Final = 2**53
+"""A time at which every call is over."""
+
+
+def _contradicted(arrivals: Iterable[Arrival]) -> Counter[tuple[str, ...]]:
+    """Folds a call as the evaluator would: only so is known what contradicts what. No time passes for the broker before its last event."""
+    evaluator = PartitionEvaluator(NO_LIMITS, "check")
+    for arrival in arrivals:
+        evaluator.receive(arrival._replace(broker_time_ms=0))
+    counts = (each for each in evaluator.advance(_LONG_AFTER_MS) if isinstance(each, Count))
+    return Counter({each.labels: int(each.by) for each in counts if each.metric == CONTRADICTED})
+
+
+MAX_SHOWN_REFUSALS: Final = 20
+"""Refused events that are shown one by one."""
 
 
 def findings_document(findings: Findings) -> dict[str, Any]:
@@ -331,26 +286,26 @@ def findings_document(findings: Findings) -> dict[str, Any]:
             {"events": count, "what": each.what, "what_to_do": each.what_to_do}
             for each, count in findings.not_understood.most_common()
         ],
-        "refused": [
-            {
-                "line": each.line,
-                "what": each.what,
-                "expected_and_seen": each.expected_and_seen,
-                "what_to_do": each.what_to_do,
-            }
-            for each in findings.refused
-        ],
-        "lines_in_seconds": findings.in_seconds,
-        "without_conversation": findings.without_conversation,
+        "refused": [_as_document(each) for each in findings.refused],
         "contradicted": [
             {"source": source, "stage": stage, "values": count}
             for (source, stage), count in sorted(findings.contradicted.items())
         ],
+        "places_in_seconds": findings.in_seconds,
+        "without_conversation": findings.without_conversation,
         "results": [
             {"result": result.name, "calls_with_it": measured, "missing_events": sorted(lacking)}
             for result, measured, lacking in findings.missing()
         ],
     }
+
+
+def _as_document(refused: RecordingError | LeftOut) -> dict[str, str]:
+    if isinstance(refused, LeftOut):
+        what, told, remedy = refused.record.what, refused.record.expected_and_seen, refused.record.what_to_do
+        return {"where": refused.place, "what": what, "expected_and_seen": told, "what_to_do": remedy}
+    told = f"expected {refused.expected}; saw {refused.seen}"
+    return {"where": refused.where, "what": refused.what, "expected_and_seen": told, "what_to_do": refused.remedy}
 
 
 def finding_lines(findings: Findings) -> Iterator[str]:
@@ -382,12 +337,9 @@ def _faults(findings: Findings) -> Iterator[str]:
     if findings.refused:
         yield "Refused:"
     for refusal in findings.refused[:MAX_SHOWN_REFUSALS]:
-        yield f"  line {refusal.line}: {refusal.what}. {refusal.expected_and_seen}. {refusal.what_to_do}"
+        yield from (f"  {line}" for line in str(refusal).splitlines())
     if len(findings.refused) > MAX_SHOWN_REFUSALS:
         yield f"  and {len(findings.refused) - MAX_SHOWN_REFUSALS} more"
-    if findings.in_seconds:
-        places = ", ".join(map(str, findings.in_seconds[:MAX_SHOWN_REFUSALS]))
-        yield f"Times that look like seconds: `timestamp` is in milliseconds since 1970. Lines {places}."
     if findings.contradicted:
         yield (
             "Latencies that the sounds of their turn contradict: longer than the wait that they are part of, or than the turn. They "
@@ -396,10 +348,14 @@ def _faults(findings: Findings) -> Iterator[str]:
         yield from (
             f"  {count:>7}  {stage} of {source}" for (source, stage), count in sorted(findings.contradicted.items())
         )
+    if findings.in_seconds:
+        places = ", ".join(findings.in_seconds[:MAX_SHOWN_REFUSALS])
+        yield f"Times that look like seconds: `timestamp` is in milliseconds since 1970. At {places}."
     if findings.without_conversation:
         count = counted(findings.without_conversation, "event")
         yield (
-            f"{count} without `conversation_id`, read as events of {UNNAMED!r}: POST /events needs it, on Kafka the key has it."
+            f"{count} without `conversation_id`, read as events of a call with the name of the file: POST /events needs it, on Kafka the "
+            "key has it."
         )
 
 

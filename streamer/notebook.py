@@ -7,6 +7,7 @@ They are what the commands run: `score` is `callgauge score`, `past_calls` is `c
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -35,7 +36,9 @@ from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from streamer.agent_inspect.scoring import NotJudgedError, TraceQuestions
 from streamer.agent_inspect.traces import REMEDY, Samples, TraceDocument, document_in
 from streamer.offline.scoring import RecordedScoring, plan_from, score_judged, scored, scoring_of
-from streamer.recordings.files import RecordedCall, RecordingError, places_in_lines
+from streamer.recordings.elements import element_at
+from streamer.recordings.files import At, RecordedCall, RecordingError
+from streamer.recordings.places import RecordedFiles
 from streamer.recordings.reader import goals_for, read_call, read_recordings
 from streamer.settings.listing import settings_from
 from streamer.sources.replay import compact_json
@@ -186,8 +189,9 @@ def _call(scoring: RecordedScoring) -> ScoredCall:
 
 
 def _calls_of(events: Iterable[Mapping[str, Any]]) -> Iterator[RecordedCall]:
-    lines = [(number, compact_json(event)) for number, event in enumerate(events, 1)]
-    yield from map(read_call, places_in_lines(_EVENTS, iter(lines)))
+    files = RecordedFiles()
+    elements = [element_at(At(_EVENTS, number), compact_json(event)) for number, event in enumerate(events, 1)]
+    yield from map(read_call, chain(files.among(elements, _EVENTS), files.of_spans()))
 
 
 # Traces of agent-inspect.

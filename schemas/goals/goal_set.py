@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Final, Protocol
@@ -258,6 +259,11 @@ JUDGED_NAMES: Final = frozenset({"expression"})
 _CALL: Final = re.compile(r"\s*([^\s()=,]+)\s*\((.*)\)\s*", re.DOTALL)
 _CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
 _QUOTES: Final = "'\""
+_CODE: Final = re.compile(
+    r"""(["'])tool_code\1\s*:\s*(["'])(?P<code>.*?)\2\s*(?:,\s*(["'])output\4\s*:|\}\s*(?=,\s*\{\s*\1tool_code\1|\]?\s*\Z))""",
+    re.DOTALL,
+)
+"""A call in a list of them, up to its output or to the end of its object."""
 
 
 class ToolStringError(ValueError):
@@ -285,12 +291,38 @@ def calls_in(text: str) -> list[dict[str, Any]]:
         return [_call(text)]
     try:
         literal = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-        raise ToolStringError(f"expected a list like {_EXAMPLE}, and it cannot be read as one") from error
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return _calls_between(text)
     listed = literal if isinstance(literal, list) else [literal]
     if not listed or not all(isinstance(each, dict) and isinstance(each.get("tool_code"), str) for each in listed):
         raise ToolStringError(f"expected a list like {_EXAMPLE}")
     return [_call(each["tool_code"]) for each in listed]
+
+
+def _calls_between(text: str) -> list[dict[str, Any]]:
+    """The calls of a list that is no literal, because values in it have the quotes that end a text: what stands between `tool_code` and
+    `output`.
+
+    agent-inspect's own reader takes nothing but the tool of such a call. Lists and objects in it are read, so that they can equal those
+    of an actual call; other values are texts, as everywhere.
+    """
+    calls = [_call_or_tool(found["code"]) for found in _CODE.finditer(text)]
+    if not calls:
+        raise ToolStringError(f"expected a list like {_EXAMPLE}, and it cannot be read as one")
+    for parameter in (each for call in calls for each in call["expected_parameters"]):
+        if parameter.get("value", "").startswith(("[", "{")):
+            with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+                parameter["value"] = json.loads(json.dumps(ast.literal_eval(parameter["value"])))
+    return calls
+
+
+def _call_or_tool(code: str) -> dict[str, Any]:
+    try:
+        return _call(code)
+    except ToolStringError:
+        if (found := _CALL.fullmatch(code)) is None:
+            raise
+        return {"tool": found[1], "expected_parameters": []}
 
 
 _EXAMPLE: Final = "[{'tool_code': 'get_user(id=ada_1)'}]"

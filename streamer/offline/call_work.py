@@ -25,11 +25,12 @@ from rich.progress import (
 from streamer.facts import STOPPED_BY_SIGNAL
 from streamer.offline.scoring import NO_GOAL_SET, RecordedScoring, ScoringPlan, score_judged, scored, scoring_of
 from streamer.offline.side_by_side import results_in_order
-from streamer.recordings.files import FiledEvents, Place, RecordedCall, RecordedPath, RecordingError, WireLine
+from streamer.recordings.elements import WholeCall
+from streamer.recordings.files import RecordedCall, RecordingError
+from streamer.recordings.places import FiledEvents, Place, RecordedFiles, RecordedPath
 from streamer.recordings.reader import NoCallError, read_call
 from streamer.settings.all_settings import Settings
 from streamer.terminal import error_console, say, visible_json
-from streamer.trials.calls import holds_scores
 
 # The places of calls, and the work on each as a function of its place. A call that cannot be read gives no result; its error is one of
 # the sentences, and the others are not concerned.
@@ -84,7 +85,6 @@ def found_calls(paths: Sequence[Path]) -> list[Found]:
     first: RecordingError | None = None
     for path in paths:
         try:
-            _require_no_scores(path)
             recorded = RecordedPath(path)
         except RecordingError as error:
             if not path.exists():
@@ -103,17 +103,6 @@ def found_calls(paths: Sequence[Path]) -> list[Found]:
     return found
 
 
-def _require_no_scores(path: Path) -> None:
-    if holds_scores(path):
-        raise RecordingError(
-            what="these are score records, and no recording",
-            where=str(path),
-            expected="events of calls",
-            seen="what `callgauge score` prints, which has no events",
-            remedy="`callgauge trials` compares calls by their score records; give the recording that they were made from.",
-        )
-
-
 def total_of(found: Sequence[Found]) -> int | None:
     """The number of calls; None where they are counted only by reading them."""
     recorded = [path for path in found if isinstance(path, RecordedPath)]
@@ -122,22 +111,24 @@ def total_of(found: Sequence[Found]) -> int | None:
 
 def places_of(found: Iterable[Found]) -> Iterator[Place | BrokenOff]:
     """The places of several paths, one after the other; a file that cannot be read further does not end it."""
+    files = RecordedFiles()
     for path in found:
         if isinstance(path, BrokenOff):
             yield path
             continue
         try:
-            yield from path
+            yield from path.places(files)
         except RecordingError as error:
             error.consequence = f"The calls before it were read; the rest of {path.path} is left out."
             yield BrokenOff(str(error))
+    yield from files.of_spans()
 
 
 def place_text(place: Place) -> str:
     """The file or folder of a call; with the line, or the name of the call, where there are several in one file."""
     match place:
-        case WireLine():
-            return f"{place.path}:{place.number}"
+        case WholeCall():
+            return str(place.at)
         case FiledEvents():
             return f"{place.path} ({place.conversation_id})"
         case _:

@@ -42,10 +42,23 @@ class _FiledRecord:
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
+class LeftOut(NamedTuple):
+    """An event that the evaluator would quarantine: where it stands, and the record with the reason."""
+
+    place: str
+    record: QuarantineRecord
+
+    def __str__(self) -> str:
+        """The sentence about it."""
+        record = self.record
+        remedy = record.what_to_do.replace(", then put the record back", "")
+        return f"{self.place}: {record.what}: {record.expected_and_seen}. Left out, as the evaluator would. {remedy}"
+
+
 def arrivals_of(
     conversation_id: str,
     events: Iterable[WireEvent],
-    refused: list[QuarantineRecord],
+    refused: list[LeftOut],
     redactor: Redactor | None = None,
 ) -> Iterator[Arrival | None]:
     """Checks the events of a call as the evaluator does, one by one.
@@ -53,7 +66,7 @@ def arrivals_of(
     Args:
         conversation_id: The call's id, which is the key of its records.
         events: In the order of reading; events of one source stay in order.
-        refused: Gets the records that the evaluator would quarantine.
+        refused: Gets the events that the evaluator would quarantine.
         redactor: Redacts the texts in those records; None uses the default rules.
 
     Yields:
@@ -70,7 +83,8 @@ def arrivals_of(
         )
         match admit(source, record, _INTAKE_LIMITS, redactor):
             case QuarantineRecord() as refusal:
-                refused.append(refusal)
+                place = f"Call {conversation_id}, event {record.offset + 1} of {record.topic}"
+                refused.append(LeftOut(place if event.at is None else str(event.at), refusal))
                 yield None
             case arrival:
                 yield arrival
@@ -79,12 +93,9 @@ def arrivals_of(
 _MOST_LINES_PER_CALL: Final = 3
 
 
-def about_refused(conversation_id: str, refused: Sequence[QuarantineRecord]) -> list[str]:
+def about_refused(conversation_id: str, refused: Sequence[LeftOut]) -> list[str]:
     """The sentences about the events of a call that are not in its results."""
-    sentences = []
-    for record in refused[:_MOST_LINES_PER_CALL]:
-        where = f"Call {conversation_id}, event {record.offset + 1} of {record.topic}"
-        sentences.append(f"{where}: {record.what}: {record.expected_and_seen}. Left out, as the evaluator would.")
+    sentences = [str(each) for each in refused[:_MOST_LINES_PER_CALL]]
     if (more := len(refused) - _MOST_LINES_PER_CALL) > 0:
         sentences.append(f"Call {conversation_id}: {more} more events left out.")
     return sentences
@@ -106,7 +117,7 @@ class EvaResult(NamedTuple):
     """
 
     values: dict[str, Any]
-    refused: tuple[QuarantineRecord, ...]
+    refused: tuple[LeftOut, ...]
 
 
 def context_of(recorded: RecordedCall, arrival_seed: int | None = None) -> EvaResult:
@@ -211,9 +222,9 @@ def _sound_file(result: Mapping[str, Any], name: str, directory: Path) -> str | 
     return str(path) if path is not None and path.is_file() else None
 
 
-def folded_recording(recorded: RecordedCall, arrival_seed: int | None = None) -> tuple[Call, list[QuarantineRecord]]:
+def folded_recording(recorded: RecordedCall, arrival_seed: int | None = None) -> tuple[Call, list[LeftOut]]:
     """Feeds one recorded call to the engine; gives the call after its last event, and the refused events."""
     events = in_time_order(recorded) if arrival_seed is None else in_random_order(recorded, arrival_seed)
-    refused: list[QuarantineRecord] = []
+    refused: list[LeftOut] = []
     arrivals = filter(None, arrivals_of(recorded.conversation_id, events, refused))
     return folded(arrivals, recorded.pipeline_type, recorded.conversation_ended_reason), refused

@@ -19,12 +19,11 @@ from schemas.events.elevenlabs import ConversationRecord
 from schemas.events.simulator import ConnectionState
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict
-from schemas.quarantine import QuarantineRecord
 from schemas.redaction import RedactionRules
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord
 from streamer.facts import installed_version
-from streamer.offline.contexts import about_refused, arrivals_of
+from streamer.offline.contexts import LeftOut, about_refused, arrivals_of
 from streamer.recordings.eva import with_state
 from streamer.recordings.files import RecordedCall
 from streamer.recordings.reader import RecordedGoals, unknown_speech
@@ -116,7 +115,7 @@ class RecordedScoring:
     plan: ScoringPlan
     goal_set: GoalSet | None
     records: list[AnyScoreRecord] = field(default_factory=list)
-    refused: list[QuarantineRecord] = field(default_factory=list)
+    refused: list[LeftOut] = field(default_factory=list)
     transcript: bytes | None = None
     lacks: tuple[str, ...] = ()
     _answered: Counter[InputSource] = field(default_factory=Counter)

@@ -6,8 +6,10 @@ last event. A record may come as spans in place of entries (`otlp_traces`): then
 """
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
@@ -16,13 +18,16 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, from_json
 from consumers.engine.sources.otlp import Span, spans_in_json
 from schemas.events.elevenlabs import ConversationRecord, RecordedToolCall, RecordedToolResult, RecordEntry
 from schemas.units import MS_PER_SECOND
-from schemas.wire import without_infinity
+from schemas.wire import MAX_INSTRUCTIONS_CHARS, without_infinity
 from streamer.recordings.files import shown
 
 Event = dict[str, Any]
 _ROLES: Final = ("user", "agent")
 RECORD_WEBHOOKS: Final = frozenset({"post_call_transcription", "post_call_transcription_otel", "unredacted_transcript"})
 """Types of webhooks whose `data` is the record of a conversation."""
+WEBHOOKS: Final = RECORD_WEBHOOKS | {"post_call_audio", "unredacted_audio", "call_initiation_failure"}
+_OF_EVENTS: Final = frozenset({"type", "message_type", "event_type", "stream", "timestamp", "specversion", "message"})
+"""Fields of an event; a record has none of them."""
 
 
 class AgentCall(NamedTuple):
@@ -32,48 +37,41 @@ class AgentCall(NamedTuple):
         conversation_id: ElevenLabs' id; None if the record has none.
         agent: Name of the agent, otherwise its id; None if the record has neither.
         ended_reason: Why the call ended.
-        events: Events of the agent by time, and last the record itself.
+        started: The start of the call, with the agent, its instructions and the span of the call as far as the record has them.
+        events: Events of the agent by time, and last the record itself. The evaluator leaves all but the record out of a call that has
+            live events.
         left_out: What of the record is not read, a sentence for each entry: the rest of the call is.
     """
 
     conversation_id: str | None
     agent: str | None
     ended_reason: str | None
+    started: Event
     events: tuple[Event, ...]
     left_out: tuple[str, ...]
 
 
-def record_in(document: object) -> dict[str, Any] | None:
-    """The conversation record that a JSON document is, holds in a webhook's body, or lists the entries of; None if it is none.
+def is_record(document: object) -> bool:
+    """Whether a document is the record of a conversation, lists its entries, or is the body of a webhook, which may hold one.
 
     A record without entries is one of a call without turns: nobody spoke, or the webhook leaves the transcript out
-    (`exclude_transcript`).
+    (`exclude_transcript`). A record with a type or a time of ours is an event, as `POST /events` takes it.
     """
-    if isinstance(document, Mapping) and isinstance(document.get("data"), Mapping):
-        if other_webhook(document) is not None:
-            return None
-        document = document["data"]
     if isinstance(document, list):
-        record: Mapping[str, Any] = {"transcript": document}
-    elif isinstance(document, Mapping):
-        record = document
-    else:
-        return None
-    record = without_spans(record)[0]
-    entries = record.get("transcript")
-    if not entries:
-        return {**record, "transcript": []} if _names_conversation(record) else None
-    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        return None
-    # Of somebody's conversation a role of tomorrow costs its entry; a list without a name may be another format altogether.
-    is_record = _names_conversation(record) or all(entry.get("role") in _ROLES for entry in entries)
-    return dict(record) if is_record else None
-
-
-def _names_conversation(record: Mapping[Any, Any]) -> bool:
-    """Whether a document without entries is about a conversation of an agent, and no recording of its sound."""
+        return bool(document) and all(isinstance(each, Mapping) and each.get("role") in _ROLES for each in document)
+    if not isinstance(document, Mapping):
+        return False
+    if isinstance(data := document.get("data"), Mapping):
+        kind = document.get("type")
+        return "event_timestamp" in document or (is_record(data) if kind is None else kind in WEBHOOKS)
+    if not document.keys().isdisjoint(_OF_EVENTS):
+        return False
+    record = unwrapped(document)
     has_subject = "agent_id" in record or isinstance(record.get("metadata"), Mapping)
-    return isinstance(record.get("conversation_id"), str) and has_subject and "full_audio" not in record
+    if isinstance(record.get("conversation_id"), str) and has_subject and "full_audio" not in record:
+        # Of somebody's conversation a role of tomorrow costs its entry; entries without a name may be another format altogether.
+        return True
+    return is_record(record.get("transcript"))
 
 
 def other_webhook(document: object) -> str | None:
@@ -82,8 +80,33 @@ def other_webhook(document: object) -> str | None:
     return kind if isinstance(kind, str) and kind not in RECORD_WEBHOOKS else None
 
 
-def agent_call(record: Mapping[str, Any]) -> AgentCall:
-    """The call that a record is of.
+def call_in(document: Mapping[str, Any] | Sequence[Any]) -> AgentCall:
+    """The call of a document that is a record, holds one as the body of a webhook, or lists the entries of one.
+
+    Raises:
+        UnreadableSpansError: Its entries are spans that cannot be read.
+        ValidationError: Something that a rule reads is of another type.
+    """
+    holder = document if isinstance(document, Mapping) else {"transcript": document}
+    record, span = _without_spans(unwrapped(holder))
+    return agent_call(_dated(record, holder), span)
+
+
+def unwrapped(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The record that a document is, or has as the body of a webhook, with the names of ElevenLabs' API: their package for JavaScript
+    writes `timeInCallSecs` for `time_in_call_secs`.
+    """
+    data = document.get("data")
+    record = dict(data if isinstance(data, Mapping) else document)
+    entries = record.get("transcript")
+    first = entries[0] if isinstance(entries, list) and entries else None
+    if any(map(_HUMPED.fullmatch, (*record, *(first if isinstance(first, Mapping) else ())))):
+        record = _in_their_names(record, _READ_LEVELS)
+    return record
+
+
+def agent_call(record: Mapping[str, Any], span: Mapping[str, str] = MappingProxyType({})) -> AgentCall:
+    """The call that a record is of; `span` is the field of its start that names the span of the call.
 
     Raises:
         ValidationError: Something that a rule reads is of another type.
@@ -99,13 +122,58 @@ def agent_call(record: Mapping[str, Any]) -> AgentCall:
     played = sorted(events.finished(typed.conversation_id), key=lambda event: event["timestamp"])
     duration_s = typed.metadata.call_duration_secs or 0.0
     end_ms = max(played[-1]["timestamp"], int(events.start_ms + duration_s * MS_PER_SECOND))
+    agent = typed.agent_name or typed.agent_id
+    known = {"agent": agent, "instructions": _instructions_in(record)}
+    started = {"type": "call_started", "timestamp": played[0]["timestamp"], **span}
     return AgentCall(
         typed.conversation_id,
-        typed.agent_name or typed.agent_id,
+        agent,
         typed.metadata.termination_reason,
-        (*played, {**record, "timestamp": end_ms}),
+        {**started, **{name: value for name, value in known.items() if value is not None}},
+        (*({**event, "is_from_record": True} for event in played), {**record, "timestamp": end_ms}),
         tuple(left_out),
     )
+
+
+def _instructions_in(record: Mapping[str, Any]) -> str | None:
+    """The prompt with which the call was begun, if it replaced the agent's own; the record has no other."""
+    found: Any = record
+    for name in ("conversation_initiation_client_data", "conversation_config_override", "agent", "prompt", "prompt"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) and 0 < len(found) <= MAX_INSTRUCTIONS_CHARS else None
+
+
+def _dated(record: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with a start: if it has none, the call ended when the webhook was sent."""
+    given = record.get("metadata")
+    metadata = given if isinstance(given, dict) else {}
+    sent_s = document.get("event_timestamp")
+    if metadata.get("start_time_unix_secs") is not None or not isinstance(sent_s, int | float):
+        return dict(record)
+    duration_s = metadata.get("call_duration_secs")
+    begin_s = sent_s - (duration_s if isinstance(duration_s, int | float) else 0)
+    return {**record, "metadata": {**metadata, "start_time_unix_secs": begin_s}}
+
+
+_READ_LEVELS: Final = 8
+"""Levels of a record in which a rule reads anything."""
+_HUMPED: Final = re.compile(r"[a-z][a-z0-9]*(?:[A-Z][a-z0-9]*)+")
+_HUMP: Final = re.compile(r"(?=[A-Z])")
+_OWN_NAMES: Final = frozenset({"resultValue", "dynamicVariables", "otlpTraces"})
+"""Parts of a record whose names are not ElevenLabs' own."""
+
+
+def _in_their_names(value: Any, levels: int) -> Any:
+    if isinstance(value, list) and levels:
+        return [_in_their_names(each, levels - 1) for each in value]
+    if not isinstance(value, Mapping) or not levels:
+        return value
+    return {
+        _HUMP.sub("_", name).lower() if _HUMPED.fullmatch(name) else name: _in_their_names(
+            each, 0 if name in _OWN_NAMES else levels - 1
+        )
+        for name, each in value.items()
+    }
 
 
 def _typed(record: Mapping[str, Any]) -> ConversationRecord:
@@ -145,7 +213,7 @@ _USAGE: Final = "elevenlabs.llm_usage."
 _MAX_USAGE_CHARS: Final = 2_048
 
 
-def without_spans(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def _without_spans(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The record without `otlp_traces`, with entries made from them where it has no others, and the span of the call as a field.
 
     Raises:

@@ -2,19 +2,18 @@
 
 import gzip
 import heapq
-import itertools
 import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, cast
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.process import OperatorError
-from schemas.events.simulator import STREAMS, Stream, is_control_event, stream_of
 
 # JSON in files of recordings: whole documents, lines, and the errors for other content.
 
@@ -77,19 +76,31 @@ def raw_lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     number = 0
     try:
-        with path.open("rb") as stored:
-            # A gzip file is no IO[bytes] to the type checker; both read bytes by line, which is all that is used.
-            file = cast("IO[bytes]", gzip.GzipFile(fileobj=stored)) if path.name.endswith(".gz") else stored
+        with unpacked(path) as file:
             while text := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if len(text) > MAX_LINE_BYTES:
                     raise shape_error(f"{path}:{number}", f"a line of at most {MAX_LINE_BYTES:,} bytes", "a longer one")
                 yield number, text
-    except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable_file(path, f"{path}:{number + 1}", error) from error
+    except UNREADABLE as error:
+        raise unreadable_file(path, f"{path}:{number + 1}", error) from error
 
 
-def _unreadable_file(path: Path, where: str, error: Exception) -> RecordingError:
+@contextmanager
+def unpacked(path: Path) -> Iterator[IO[bytes]]:
+    """The content of a file, unpacked if its name or its first bytes say that it is packed. Reading it may raise `UNREADABLE`."""
+    with path.open("rb") as stored:
+        is_packed = path.name.endswith(".gz") or stored.peek(len(_GZIP)).startswith(_GZIP)
+        # A gzip file is no IO[bytes] to the type checker; both read bytes, which is all that is used.
+        yield cast("IO[bytes]", gzip.GzipFile(fileobj=stored)) if is_packed else stored
+
+
+UNREADABLE: Final = (OSError, EOFError, zlib.error)
+"""What is raised where a file cannot be read, or not be unpacked."""
+_GZIP: Final = b"\x1f\x8b"
+
+
+def unreadable_file(path: Path, where: str, error: Exception) -> RecordingError:
     return RecordingError(
         what="the file cannot be read",
         where=where,
@@ -128,15 +139,13 @@ def read_json(path: Path) -> object:
         size_bytes = path.stat().st_size
         if size_bytes > MAX_DOCUMENT_BYTES:
             raise shape_error(str(path), f"at most {MAX_DOCUMENT_BYTES:,} bytes", f"{size_bytes:,} bytes")
-        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
-            text = file.read(
-                MAX_DOCUMENT_BYTES + 1
-            )  # no more than may be read: a small packed file can hold a large one
-    except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable_file(path, str(path), error) from error
+        with unpacked(path) as file:
+            text = file.read(MAX_DOCUMENT_BYTES + 1)  # a small packed file can hold a large one
+    except UNREADABLE as error:
+        raise unreadable_file(path, str(path), error) from error
     if len(text) > MAX_DOCUMENT_BYTES:
         raise shape_error(str(path), f"at most {MAX_DOCUMENT_BYTES:,} bytes", "more, unpacked")
-    return _value(text, str(path))
+    return value_in(text, str(path))
 
 
 def object_in(text: bytes, where: str) -> dict[str, Any]:
@@ -145,10 +154,15 @@ def object_in(text: bytes, where: str) -> dict[str, Any]:
     Raises:
         RecordingError: It is no JSON object.
     """
-    return _an_object(_value(text, where), where)
+    return _an_object(value_in(text, where), where)
 
 
-def _value(text: bytes, where: str) -> object:
+def value_in(text: bytes, where: str) -> object:
+    """A JSON value.
+
+    Raises:
+        RecordingError: It is none.
+    """
     try:
         value: object = json.loads(text, parse_constant=_nothing, parse_float=_finite)
     except (ValueError, RecursionError) as error:  # bad UTF-8 and bad JSON are ValueErrors; deep nesting is the other
@@ -221,102 +235,30 @@ def shape_error(where: str, expected: str, seen: str) -> RecordingError:
     )
 
 
-# Recorded calls in a file of events: one JSON object a line, as `POST /events` takes them and `callgauge simulate
-# --print` writes them.
-#
-# The events of several calls may be mixed. An event without `conversation_id` belongs to a call named after the file.
-
-WIRE_STREAMS: Final = ("audit", "pipecat", "user_sim", "agent")
-"""Lists of events in a line that is a whole call."""
-_TYPE_KEYS = ("type", "message_type", "event_type")
-
-
-@dataclass(frozen=True, slots=True)
-class FiledEvents:
-    """The events of one call of a file, by their stream and in the order of the file.
-
-    Attributes:
-        path: The file.
-        conversation_id: The name of the call.
-        control: Events that steer the evaluator: `call_started`, `call_ended` and `user_text_updated`.
-        streams: All other events.
-    """
+class At(NamedTuple):
+    """The place of an element of a file: its line, or its place in the array, from 1; 0 is the whole file."""
 
     path: Path
-    conversation_id: str
-    control: list[dict[str, Any]] = field(default_factory=list)
-    streams: dict[Stream, list[dict[str, Any]]] = field(default_factory=dict)
+    number: int = 0
+
+    def __str__(self) -> str:
+        """As messages have it."""
+        return f"{self.path}:{self.number}" if self.number else str(self.path)
 
 
-def is_event(first_line: Mapping[str, Any]) -> bool:
-    """Whether a file that begins with this object has an event a line, and not a whole call.
+class FiledEvent(dict[str, Any]):
+    """An event of a file that knows where it stands there."""
 
-    Example:
-        >>> is_event({"type": "call_started", "timestamp": 1}), is_event({"id": "a", "audit": []})
-        (True, False)
-    """
-    has_a_call = any(isinstance(first_line.get(name), list) for name in WIRE_STREAMS)
-    return not has_a_call and any(key in first_line for key in _TYPE_KEYS)
+    def __init__(self, event: Mapping[str, Any], at: At) -> None:
+        """A copy of the event."""
+        super().__init__(event)
+        self.at = at
 
 
-def calls_of_events(path: Path, lines: Iterable[tuple[int, bytes]]) -> Iterator[FiledEvents]:
-    """Reads a whole file of events, and returns its calls in the order in which they begin.
-
-    Args:
-        path: The file.
-        lines: Its lines with their numbers.
-
-    Raises:
-        RecordingError: A line is no event of a known stream, or the file is too large to be read at once.
-    """
-    calls: dict[str, FiledEvents] = {}
-    size_bytes = 0
-    for number, text in lines:
-        where = f"{path}:{number}"
-        size_bytes += len(text)
-        if size_bytes > MAX_DOCUMENT_BYTES:
-            raise shape_error(where, f"at most {MAX_DOCUMENT_BYTES:,} bytes of events in one file", "more")
-        if not text.strip():
-            continue
-        event = object_in(text, where)
-        stream = _stream_of(event, where)
-        conversation_id = _conversation_id(event.pop("conversation_id", None), path, where)
-        call = calls.setdefault(conversation_id, FiledEvents(path, conversation_id))
-        if is_control_event(event):
-            call.control.append(event)
-        else:
-            call.streams.setdefault(stream, []).append(event)
-    yield from calls.values()
+WIRE_STREAMS: Final = ("audit", "pipecat", "user_sim", "agent")
+"""Lists of events in a whole call in the wire-level form."""
 
 
-def _stream_of(event: dict[str, Any], where: str) -> Stream:
-    named = event.pop("stream", None)
-    stream = stream_of(event) if named is None else next((each for each in STREAMS if each == named), None)
-    if stream is not None:
-        return stream
-    raise RecordingError(
-        what="this is no event of a known type",
-        where=where,
-        expected=f"a known `type` or `message_type`, or `stream` as one of {', '.join(STREAMS)}",
-        seen=shown(named or next((event[key] for key in _TYPE_KEYS if key in event), event)),
-        consequence="Nothing of this file is read.",
-        remedy="`callgauge events check` names every line that is not understood.",
-    )
-
-
-def _conversation_id(named: object, path: Path, where: str) -> str:
-    if named is None:
-        return path.name.removesuffix(".gz").removesuffix(".jsonl")
-    if isinstance(named, int) and not isinstance(named, bool):
-        return str(named)
-    if not isinstance(named, str) or not named.isprintable() or not named:
-        raise shape_error(where, '"conversation_id" as a text of printable characters', kind_of(named))
-    return named
-
-
-# Finds recorded calls below a path without reading them: folders of EVA records, lines of wire-level files, and
-# files. Files of events are read, because the events of a call may be anywhere in them.
-#
 # EVA nests the folders of a run as `records/<record>` or, with several trials, `records/<record>/trial_<n>`. The
 # folder of an attempt that EVA discarded has a suffix; it is left out below a run, as EVA leaves it out, and read
 # when it is named itself.
@@ -336,130 +278,10 @@ RECORD_FILES: Final = (AUDIT_FILE, RESULT_FILE, *PIPECAT_FILES, *SIMULATOR_FILES
 
 SAMPLE: Final = Path("sample")
 """Path of the call that comes with callgauge, wherever there is no file or folder of this name."""
-_SAMPLE_FILE: Final = Path(__file__).parent / "sample" / "call.jsonl"
+SAMPLE_FILE: Final = Path(__file__).parent / "sample" / "call.jsonl"
 
-_WIRE_SUFFIXES = (".jsonl", ".jsonl.gz")
-_AGENT_RECORD_SUFFIXES = (".json", ".json.gz")
 _DISCARDED = re.compile(r".+_(?:failed_attempt|extra|unvalidated|attempt)_\d+")
 _TRIAL = re.compile(r"trial_\d+")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordFolder:
-    """The folder of one EVA record."""
-
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class AgentRecordFile:
-    """A file with the record of one conversation with an ElevenLabs agent."""
-
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class WireLine:
-    """One line of a wire-level file, with its number from 1."""
-
-    path: Path
-    number: int
-    text: bytes
-
-
-Place = RecordFolder | AgentRecordFile | WireLine | FiledEvents
-
-
-class RecordedPath:
-    """The recorded calls below one path.
-
-    Attributes:
-        path: The path.
-        known: The places below it in name order; empty for a file of lines, which are read one by one.
-        discarded: Number of folders of discarded attempts, which are left out.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Looks for calls, and reads none.
-
-        Args:
-            path: An EVA record or run directory, a directory of records of ElevenLabs agents, a file of recorded calls, or
-                `SAMPLE`.
-
-        Raises:
-            RecordingError: There is no recorded call.
-        """
-        if is_sample(path):
-            path = _SAMPLE_FILE
-        self.path = path
-        self.known: tuple[Place, ...] = ()
-        self.discarded = 0
-        if path.is_dir():
-            try:
-                self.known = tuple(self._below(path))
-            except OSError as error:
-                raise _unreadable(path, error) from error
-            if not self.known:
-                raise _nothing_in(path)
-        elif not path.exists():
-            raise RecordingError(
-                what="there is no recorded call",
-                where=str(path),
-                expected="a directory of recorded calls or a .jsonl, .jsonl.gz, .json or .json.gz file",
-                seen="no such file or directory",
-                consequence="Nothing is read from it.",
-                remedy=f"Check the spelling of the path; `{SAMPLE}` is a call that comes with callgauge.",
-            )
-        elif path.name.endswith(_AGENT_RECORD_SUFFIXES):
-            self.known = (AgentRecordFile(path),)
-        elif not path.name.endswith(_WIRE_SUFFIXES):
-            raise RecordingError(
-                what="this kind of file holds no recorded calls",
-                where=str(path),
-                expected="a name that ends in .jsonl, .jsonl.gz, .json or .json.gz",
-                seen=path.name,
-                remedy="Name the directory of the record instead, or rename the file if it has one event or one call a line.",
-            )
-
-    def __iter__(self) -> Iterator[Place]:
-        """The places, in order; lines of a file as they are read.
-
-        Raises:
-            RecordingError: The file cannot be read any further, or is empty.
-        """
-        yield from self.known or places_in_lines(self.path, raw_lines_of(self.path))
-
-    def _below(self, directory: Path) -> Iterator[Place]:
-        folders = [RecordFolder(folder) for folder in self._record_folders(directory, MAX_DIRECTORY_DEPTH)]
-        # Beside EVA's records there are other documents, so these count where there is nothing of EVA's.
-        yield from folders or map(AgentRecordFile, _agent_records(directory))
-
-    def _record_folders(self, directory: Path, levels_below: int) -> Iterator[Path]:
-        if is_record_folder(directory):
-            yield directory
-        elif levels_below:
-            for child in sorted(child for child in directory.iterdir() if child.is_dir()):
-                if is_discarded(child):
-                    self.discarded += 1
-                else:
-                    yield from self._record_folders(child, levels_below - 1)
-
-
-def places_in_lines(path: Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[Place]:
-    """The calls in lines with a call each, or with an event each; `path` is where they are from, for messages.
-
-    Raises:
-        RecordingError: There is no line, or one cannot be read.
-    """
-    first = next(lines, None)
-    if first is None:
-        raise shape_error(str(path), "one call per line, or one event", "an empty file")
-    lines = itertools.chain([first], lines)
-    if is_event(_object_in_line(first[1])):
-        yield from calls_of_events(path, lines)
-        return
-    for number, text in lines:
-        yield WireLine(path, number, text)
 
 
 def is_sample(path: Path) -> bool:
@@ -510,43 +332,6 @@ def without_trial(conversation_id: str) -> str:
     """
     record, slash, trial = conversation_id.rpartition("/")
     return record if slash and _TRIAL.fullmatch(trial) else conversation_id
-
-
-def _agent_records(directory: Path) -> list[Path]:
-    """Files by their name; hidden ones are of the file system."""
-    files = [child for child in directory.iterdir() if child.is_file() and not child.name.startswith(".")]
-    return sorted(child for child in files if child.name.endswith(_AGENT_RECORD_SUFFIXES))
-
-
-def _object_in_line(line: bytes) -> Mapping[str, Any]:
-    """The line as an object; an empty one if it is none, which is refused where it is read as a call."""
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _nothing_in(path: Path) -> RecordingError:
-    return RecordingError(
-        what="there is no recorded call",
-        where=str(path),
-        expected=f"{AUDIT_FILE} in it or in a directory up to {MAX_DIRECTORY_DEPTH} levels down, or records of "
-        "conversations with an ElevenLabs agent (.json, .json.gz) in it",
-        seen="none",
-        remedy="Name an EVA record or run directory, a directory of such records, or a .jsonl or .jsonl.gz file of "
-        "events or calls.",
-    )
-
-
-def _unreadable(path: Path, error: OSError) -> RecordingError:
-    return RecordingError(
-        what="the folder cannot be read",
-        where=str(error.filename or path),
-        expected="a folder that this user may look into",
-        seen=error.strerror or type(error).__name__,
-        remedy="Check its permissions.",
-    )
 
 
 # Moves the measurements that EVA stores beside the events of a call to the places where a running bot would send

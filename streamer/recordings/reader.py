@@ -10,7 +10,8 @@ from consumers.engine.sources.otlp import UnreadableSpansError
 from consumers.runtime.process import OperatorError
 from schemas.goals.goal_set import GoalSet
 from streamer.goals.files import SAMPLE_GOALS, GoalIndex, doubles_in, goal_files_of, read_goal_file
-from streamer.recordings.elevenlabs import agent_call, other_webhook, record_in
+from streamer.recordings.elements import Element, Form, WholeCall, element_at, form_of, told
+from streamer.recordings.elevenlabs import call_in, other_webhook
 from streamer.recordings.files import (
     AUDIT_FILE,
     MAX_DIRECTORY_DEPTH,
@@ -21,33 +22,27 @@ from streamer.recordings.files import (
     RESULT_FILE,
     SIMULATOR_FILES,
     WIRE_STREAMS,
-    AgentRecordFile,
     Events,
-    FiledEvents,
-    Place,
+    FiledEvent,
     RecordedCall,
-    RecordedPath,
-    RecordFolder,
     RecordingError,
     UnplacedMetricsError,
-    WireLine,
     conversation_id_of,
     is_sample,
     kind_of,
     lines_of,
     object_in,
     read_document,
-    read_json,
-    require_text,
     shape_error,
     shown,
     with_llm_latencies,
     with_metrics,
     without_trial,
 )
+from streamer.recordings.places import FiledEvents, Place, RecordedFiles, RecordedPath, RecordFolder, name_of
 from streamer.terminal import say
 
-# Reads recorded calls, one at a time: EVA record directories, files of events or of whole calls, ElevenLabs' records.
+# Reads recorded calls, one at a time.
 #
 # Nothing is repaired and no line is skipped: without a broken line a recording would be a different call, so the line
 # raises `RecordingError` with its file and number. Measurements that EVA stores beside the events go to the places
@@ -62,47 +57,49 @@ class NoCallError(RecordingError):
     """A webhook of an ElevenLabs agent that holds no call; among others in a folder it is left out."""
 
 
-def read_recordings(path: Path) -> Iterator[RecordedCall]:
-    """Reads the calls below a path one after the other, in name order; only the current call is in memory.
+def read_recordings(*paths: Path) -> Iterator[RecordedCall]:
+    """Reads the calls of paths one after the other; only the current call is in memory, or the events of a file.
 
     Args:
-        path: An EVA record directory, a directory that contains record directories (up to three levels down), or a
-            file (`.jsonl` or `.jsonl.gz`) with one call per line or one event per line, or the record of a conversation with an ElevenLabs
-            agent (`.json` or `.json.gz`: the answer to GET, a webhook's body, or the list of its entries), or a directory of
-            such records and no EVA record.
+        paths: Files, EVA record or run directories, directories of files, or `SAMPLE`.
 
     Yields:
         Each call, at least one.
 
     Raises:
-        RecordingError: There is no recording, or a file or line has another shape.
+        RecordingError: There is no recording, or something in one cannot be read.
     """
-    for place in RecordedPath(path):
-        try:
-            yield read_call(place)
-        except NoCallError as error:
-            if not path.is_dir():
-                raise
-            say(str(error))
+    files = RecordedFiles()
+    for path in paths:
+        for place in RecordedPath(path).places(files):
+            try:
+                yield read_call(place)
+            except NoCallError as error:
+                if not path.is_dir():
+                    raise
+                say(str(error))
+    yield from map(read_call, files.of_spans())
 
 
 def read_call(place: Place) -> RecordedCall:
     """Reads the call at one place.
 
     Raises:
-        RecordingError: A file or the line has another shape.
+        RecordingError: Something in it cannot be read.
     """
     match place:
         case RecordFolder(path):
             return _read_record_directory(path)
-        case AgentRecordFile(path):
-            return _read_agent_record(path, read_json(path))
         case FiledEvents():
             return _call_of_events(place)
-        case WireLine(path, number, text):
-            where = f"{path}:{number}"
-            require_text(text, where)
-            return _wire_call(object_in(text, where), where)
+        case WholeCall(at, text):
+            element = element_at(at, text)
+            match form_of(element):
+                case Form.CALL:
+                    return _wire_call(element.value, str(at))
+                case Form.RECORD:
+                    return _agent_call(element)
+            raise next(said for said in told(element) if isinstance(said, RecordingError))
 
 
 def _read_record_directory(directory: Path) -> RecordedCall:
@@ -199,14 +196,6 @@ def _first_event_file(directory: Path, names: tuple[str, ...]) -> Events | None:
 
 def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
     conversation_id = line.get("id")
-    if "agent_trace" in line:
-        raise RecordingError(
-            what="this is a trace of agent-inspect, and no recording",
-            where=where,
-            expected="the events of a call",
-            seen='"agent_trace"',
-            remedy="`callgauge score FILE --format agent-inspect` scores traces.",
-        )
     if not isinstance(conversation_id, str) or not conversation_id:
         raise shape_error(where, '"id" as a text that is not empty', kind_of(conversation_id))
     if not conversation_id.isprintable():  # it becomes a Kafka key and a part of messages; half a surrogate pair cannot
@@ -246,55 +235,37 @@ def _call_of_events(filed: FiledEvents) -> RecordedCall:
     )
 
 
-def _listed(events: list[dict[str, Any]] | None) -> Events | None:
+def _listed(events: list[FiledEvent] | None) -> Events | None:
     return None if events is None else tuple(events)
 
 
-def _read_agent_record(path: Path, document: object) -> RecordedCall:
+def _agent_call(element: Element) -> RecordedCall:
+    at, _, document = element
     if (kind := other_webhook(document)) is not None:
         raise NoCallError(
             what=f"a webhook of the type {kind[:MAX_SHOWN_CHARS]!r} holds no call",
-            where=str(path),
+            where=str(at),
             expected="post_call_transcription",
             seen=kind[:MAX_SHOWN_CHARS],
             consequence="It is left out.",
             remedy="Nothing needs to be done.",
         )
-    if isinstance(document, dict) and {"conversation_id", "records", "transcript"} <= document.keys():
-        raise RecordingError(
-            what="these are the scores of a call, and no recording of it",
-            where=str(path),
-            expected="the record of a conversation with an ElevenLabs agent",
-            seen="what `callgauge call --json` prints, which has no events",
-            remedy="`callgauge report --from-topics ID` makes the page of a call that the topics have.",
-        )
     try:
-        record = record_in(document)
+        call = call_in(document)
     except UnreadableSpansError as error:
-        raise shape_error(f"{path}: otlp_traces", "an export request of traces in JSON", str(error)) from error
-    if record is None:
-        raise RecordingError(
-            what="this is no record of a conversation with an ElevenLabs agent",
-            where=str(path),
-            expected='the list "transcript" of entries with a "role", as GET and the post-call webhook give it, or that list',
-            seen=shown(document) if isinstance(document, dict) else kind_of(document),
-            remedy="An EVA record is named by its directory; wire-level calls are in a .jsonl file, one per line.",
-        )
-    try:
-        call = agent_call(record)
+        raise shape_error(f"{at}: otlp_traces", "an export request of traces in JSON", str(error)) from error
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         part = ".".join(map(str, detail["loc"]))
         seen = shown(detail["input"], str(detail["loc"][-1]))
-        raise shape_error(f"{path}: {part}", detail["msg"], seen) from error
+        raise shape_error(f"{at}: {part}", detail["msg"], seen) from error
     for each in call.left_out[:MAX_SAID_ENTRIES]:
-        say(f"{path}: {each}. The entry is left out; the rest of the call is read.")
+        say(f"{at}: {each}. The entry is left out; the rest of the call is read.")
     if (more := len(call.left_out) - MAX_SAID_ENTRIES) > 0:
-        say(f"{path}: {more} more entries of other roles are left out.")
-    conversation_id = call.conversation_id or path.name.removesuffix(".gz").removesuffix(".json")
+        say(f"{at}: {more} more entries of other roles are left out.")
+    conversation_id = call.conversation_id or name_of(at.path)
     if not conversation_id.isprintable():
-        raise shape_error(str(path), '"conversation_id" of printable characters', ascii(conversation_id)[:80])
-    started = {"type": "call_started", "timestamp": call.events[0]["timestamp"], "agent": call.agent}
+        raise shape_error(str(at), '"conversation_id" of printable characters', ascii(conversation_id)[:80])
     return RecordedCall(
         conversation_id=conversation_id,
         pipeline_type="cascade",
@@ -302,7 +273,7 @@ def _read_agent_record(path: Path, document: object) -> RecordedCall:
         audit=None,
         pipecat=None,
         elevenlabs=None,
-        control=() if call.agent is None else (started,),
+        control=(call.started,),
         agent=call.events,
     )
 

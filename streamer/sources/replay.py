@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.events.simulator import Source, is_agent_record, is_control_event
 from schemas.wire import MAX_TIME_MS, without_infinity
-from streamer.recordings.files import Events, RecordedCall
+from streamer.recordings.files import At, Events, FiledEvent, RecordedCall
 
 # Turns a recorded call into the events for the topics: their bytes, their order and their times. Pure.
 #
@@ -55,6 +55,7 @@ class WireEvent:
         sequence: Place within its source, from 1. A repeated record keeps the number of the first.
         arrival_ms: Epoch milliseconds when it is produced; never decreases within a source.
         is_agent_event: Whether it is of a real ElevenLabs agent; only the envelope distinguishes it from the simulated caller.
+        at: Where it stands in a file of events; None for others.
     """
 
     source: Source
@@ -64,6 +65,7 @@ class WireEvent:
     sequence: int
     arrival_ms: int
     is_agent_event: bool = False
+    at: At | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +214,18 @@ def with_control_events(
         return call
     present = {event.get("type") for event in call.control}
     facts = {"pipeline_type": call.pipeline_type, "agent": agent, "environment": environment, "goals": goals}
+    # An agent is named once: what a later start of the call says, counts.
+    is_named = any(event.get("agent") is not None for event in call.control if event.get("type") == "call_started")
     started: dict[str, Any] = {"type": "call_started", "timestamp": times_ms[0], **_without_nulls(facts)}
     ended: dict[str, Any] = {"type": "call_ended", "timestamp": times_ms[-1]}
     ended |= _without_nulls({"reason": call.conversation_ended_reason})
     first = () if "call_started" in present else (started,)
     last = () if "call_ended" in present else (ended,)
-    named = {} if goals is None else {"goals": goals}
+    named = _without_nulls({"goals": goals, "agent": None if is_named else agent})
     control = (
-        {**each, **named} if each.get("type") == "call_started" and each.get("goals") is None else each
+        {**each, **{name: value for name, value in named.items() if each.get(name) is None}}
+        if each.get("type") == "call_started"
+        else each
         for each in call.control
     )
     return replace(call, control=(*first, *control, *last))
@@ -314,7 +320,8 @@ def _produced(source: Source, items: Iterable[_Queued]) -> Iterator[_RankedEvent
         latest_ms = arrival_ms if latest_ms is None else max(latest_ms, arrival_ms)
         is_agent = item.is_agent_event
         name = agent_event_name(item.event) if is_agent else event_name(source, item.event)
-        event = WireEvent(source, compact_json(item.event), item.time_ms, name, sequence, latest_ms, is_agent)
+        at = item.event.at if isinstance(item.event, FiledEvent) else None
+        event = WireEvent(source, compact_json(item.event), item.time_ms, name, sequence, latest_ms, is_agent, at)
         for _ in range(item.copies):
             yield item.rank, event
 

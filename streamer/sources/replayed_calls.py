@@ -78,8 +78,7 @@ def calls_to_play(plan: ReplayPlan, now_ms: Callable[[], int]) -> Iterator[Playe
 
 
 def _recorded(paths: Sequence[Path]) -> Iterator[RecordedCall]:
-    for path in paths:
-        for call in read_recordings(path):
-            for sentence in unknown_speech(call):
-                say(sentence)
-            yield call
+    for call in read_recordings(*paths):
+        for sentence in unknown_speech(call):
+            say(sentence)
+        yield call

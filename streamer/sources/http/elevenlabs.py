@@ -25,8 +25,7 @@ from schemas.closed_sets import WebhookKind, WebhookOutcome
 from schemas.events.elevenlabs import RecordEntry
 from schemas.events.simulator import CONTROL_EVENTS
 from schemas.units import to_seconds
-from schemas.wire import MAX_INSTRUCTIONS_CHARS
-from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, agent_call, without_spans
+from streamer.recordings.elevenlabs import RECORD_WEBHOOKS, call_in
 from streamer.recordings.files import shown
 from streamer.settings.all_settings import SenderSettings
 from streamer.sources.http.json_parts import value_of
@@ -129,9 +128,7 @@ def records_of_delivery(document: Mapping[str, Any], content: bytes, sender: Sen
     if not isinstance(conversation_id, str) or key_of(conversation_id) is None:
         return _unread("", content, f"data.conversation_id: expected the id of the call, saw {shown(conversation_id)}")
     try:
-        whole, span = without_spans(data)
-        record = _dated(whole, document)
-        call = agent_call(record)
+        call = call_in(document)
     except UnreadableSpansError as error:
         return _unread(conversation_id, content, f"data.otlp_traces: expected an export request of traces, saw {error}")
     except ValidationError as error:
@@ -142,16 +139,8 @@ def records_of_delivery(document: Mapping[str, Any], content: bytes, sender: Sen
     if begin_ms < oldest_ms:
         began = datetime.fromtimestamp(to_seconds(begin_ms), UTC)
         return Delivery((), WebhookOutcome.TOO_OLD, f"call {conversation_id} began at {began:%Y-%m-%d %H:%M:%S} UTC")
-    started = {
-        "type": "call_started",
-        "timestamp": begin_ms,
-        "agent": call.agent,
-        "tenant": sender.tenant or None,
-        "instructions": _instructions_in(record),
-        **span,
-    }
-    records = [_control(conversation_id, started)]
-    records += _agent_records(conversation_id, tuple({**event, "is_from_record": True} for event in call.events[:-1]))
+    records = [_control(conversation_id, {**call.started, "tenant": sender.tenant or None})]
+    records += _agent_records(conversation_id, call.events[:-1])
     last, is_whole = _fitting(call.events[-1])
     if last:
         records += [_record(conversation_id, AGENT_RECORD, last, call.events[-1]["timestamp"])]
@@ -184,26 +173,6 @@ def _outlined(entry: Mapping[str, Any]) -> dict[str, Any]:
     said = RecordEntry.model_validate(entry)
     words = (said.user_words or said.agent_words)[:OUTLINE_CHARS]
     return {**{name: entry[name] for name in _OUTLINE_FIELDS if name in entry}, "message": words}
-
-
-def _instructions_in(record: Mapping[str, Any]) -> str | None:
-    """The prompt with which the call was begun, if it replaced the agent's own; the record has no other."""
-    found: Any = record
-    for name in ("conversation_initiation_client_data", "conversation_config_override", "agent", "prompt", "prompt"):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, str) and 0 < len(found) <= MAX_INSTRUCTIONS_CHARS else None
-
-
-def _dated(record: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with a start: if it has none, the call ended when the webhook was sent."""
-    given = record.get("metadata")
-    metadata = given if isinstance(given, dict) else {}
-    sent_s = document.get("event_timestamp")
-    if metadata.get("start_time_unix_secs") is not None or not isinstance(sent_s, int | float):
-        return dict(record)
-    duration_s = metadata.get("call_duration_secs")
-    begin_s = sent_s - (duration_s if isinstance(duration_s, int | float) else 0)
-    return {**record, "metadata": {**metadata, "start_time_unix_secs": begin_s}}
 
 
 def _agent_records(conversation_id: str, events: tuple[dict[str, Any], ...]) -> Iterator[OutgoingRecord]:

@@ -454,6 +454,33 @@ def test_tool_strings(text: str, tool: str, arguments: dict[str, Any]) -> None:
     assert (read.tool, _arguments(read)) == (tool, arguments)
 
 
+LEGS = "legs=[{'flight': 'X1', 'date': '2024-05-21'}, {'flight': 'X2', 'paid': True}]"
+READ_LEGS = [{"flight": "X1", "date": "2024-05-21"}, {"flight": "X2", "paid": True}]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            f"[{{'tool_code': 'change(id=AB1, {LEGS}, pay=card_1)', 'output': '$AnyValue'}}]",
+            [("change", {"id": "AB1", "legs": READ_LEGS, "pay": "card_1"})],
+        ),
+        (f"{{'tool_code': 'change({LEGS})'}}", [("change", {"legs": READ_LEGS})]),
+        (
+            f"[{{'tool_code': 'get(n=5)'}}, {{'tool_code': 'change({LEGS})'}}, {{'tool_code': 'say(text='it's')', 'output': 'x'}}]",
+            [("get", {"n": "5"}), ("change", {"legs": READ_LEGS}), ("say", {"text": "it's"})],
+        ),
+        ('[{"tool_code": "note(who={"a": "b"}, by=$AnyValue)", "output": "x"}]', [("note", {"who": {"a": "b"}, "by": {"$AnyValue"}})]),
+        ("[{'tool_code': 'pick(of={'a', 'b'})', 'output': 'x'}]", [("pick", {"of": "{'a', 'b'}"})]),
+        ("[{'tool_code': 'open('x', 'y')', 'output': 'x'}]", [("open", {})]),
+    ],
+    ids=["a list of objects", "one object without a list", "several calls", "double quotes", "no JSON", "no names: its tool"],
+)  # fmt: skip
+def test_values_with_quotes_inside_are_read(text: str, expected: list[tuple[str, dict[str, Any]]]) -> None:
+    read = [ExpectedToolCall.model_validate(call) for call in calls_in(text)]
+    assert [(call.tool, _arguments(call)) for call in read] == expected
+
+
 @pytest.mark.parametrize(
     "text",
     [

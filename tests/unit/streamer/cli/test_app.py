@@ -1,5 +1,6 @@
 """The command line teaches, prints results on standard output only, and reports faults in plain words."""
 
+import io
 import json
 import os
 import pty
@@ -393,7 +394,7 @@ def test_printed_events_of_simulated_calls_are_all_understood(callgauge: Command
     assert (code, err) == (0, "")
     events = [json.loads(line) for line in out.splitlines()]
     assert len({event["conversation_id"] for event in events}) == 2
-    findings = check_events(out.encode())
+    findings = check_events(io.BytesIO(out.encode()))
     assert (findings.refused, findings.not_understood, findings.in_seconds) == ([], {}, [])
     assert sum(findings.read.values()) == len(events)
 

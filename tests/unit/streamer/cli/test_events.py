@@ -46,9 +46,11 @@ def test_faults_are_named_with_their_lines(tmp_path: Path) -> None:
     in_seconds = {"type": "call_ended", "timestamp": 1_790_000_000, "conversation_id": "c1"}
     ended = check(tmp_path, *CALL, '{"type": ', {"type": "of_tomorrow", "conversation_id": "c1"}, in_seconds)
     assert ended.code == 1
-    assert "line 7: it cannot be read" in ended.out
-    assert "line 8: its type is not known" in ended.out
-    assert "look like seconds: `timestamp` is in milliseconds since 1970. Lines 9." in ended.out
+    assert "events.jsonl:7: this is not JSON" in ended.out
+    assert "events.jsonl:8: its type is not known" in ended.out
+    assert (
+        f"look like seconds: `timestamp` is in milliseconds since 1970. At {tmp_path / 'events.jsonl'}:9." in ended.out
+    )
     assert "6 events without `conversation_id`" in ended.out
 
 
@@ -89,8 +91,8 @@ def test_standard_input_and_arrays_are_read(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_files_that_cannot_be_checked_say_so(tmp_path: Path) -> None:
-    assert "cannot be read" in ran_here("events", "check", str(tmp_path / "missing")).err
-    assert "Nothing was checked" in check(tmp_path, "hello", name="events.json").err
+    assert "no such file" in ran_here("events", "check", str(tmp_path / "missing")).err
+    assert "this is not JSON" in check(tmp_path, "hello", name="events.json").err
 
 
 def measures_latency(events: list[dict[str, Any]]) -> bool:
@@ -106,7 +108,7 @@ def measures_latency(events: list[dict[str, Any]]) -> bool:
 @pytest.mark.parametrize("left_out", range(len(CALL) + 1))
 def test_latency_is_promised_only_where_the_engine_measures_it(left_out: int) -> None:
     events = CALL[:left_out] + CALL[left_out + 1 :]
-    findings = check_events(json.dumps(events).encode())
+    findings = check_events(io.BytesIO(json.dumps(events).encode()))
     found = {result.name: measured for result, measured, _ in findings.missing()}
     is_promised = bool(found["voice-to-voice latency of each turn"])
     assert is_promised == (left_out not in (1, 2, 3))
@@ -122,7 +124,7 @@ def test_a_program_reads_the_findings(tmp_path: Path) -> None:
     document = json.loads(ended.out)
     assert (ended.code, ended.err) == (1, "")
     assert (document["calls"], document["read"]["pipecat speech_event"]) == (1, 4)
-    assert document["refused"][0]["line"] == 7
+    assert document["refused"][0]["where"] == f"{path}:7"
     results = {each["result"]: each for each in document["results"]}
     assert results["voice-to-voice latency of each turn"]["calls_with_it"] == 1
     assert results["words of the user"]["missing_events"] == ["pipecat user_message"]

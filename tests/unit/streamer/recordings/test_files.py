@@ -17,12 +17,12 @@ from streamer.recordings import reader
 from streamer.recordings.files import (
     SAMPLE,
     RecordedCall,
-    RecordedPath,
     RecordingError,
     UnplacedMetricsError,
     with_llm_latencies,
     with_metrics,
 )
+from streamer.recordings.places import RecordedPath
 from streamer.recordings.reader import goals_for, read_recordings
 from streamer.settings.all_settings import Settings
 from tests.integration.processes import ran_here
@@ -155,8 +155,8 @@ def test_calls_are_told_apart_and_come_in_the_order_in_which_they_begin(tmp_path
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ({"type": "nothing_of_ours", "timestamp": 1}, ["a known `type`", "'nothing_of_ours'", "events check"]),
-        ({"type": "tts_text", "stream": "telephone"}, ["`stream` as one of", "'telephone'"]),
+        ({"type": "nothing_of_ours", "timestamp": 1}, ["a known `type`", "'nothing_of_ours'", "docs/sources/other.md"]),
+        ({"type": "tts_text", "stream": "telephone"}, ["`stream`: one of", "'telephone'"]),
         ({"type": "tts_text", "conversation_id": {}}, ['"conversation_id" as a text']),
         ({"type": "tts_text", "conversation_id": "a\nb"}, ['"conversation_id" as a text']),
         ("[]", ["a JSON object", "a list"]),

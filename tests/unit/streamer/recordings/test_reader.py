@@ -142,7 +142,6 @@ def test_a_number_that_json_does_not_have_is_null_and_the_rest_is_read(tmp_path:
 @pytest.mark.parametrize(
     ("line", "expected", "seen"),
     [
-        (b"\n", "a JSON object", "a blank line"),
         (b'{"id": \n', "a JSON object", "Expecting value"),
         (b'{"id": "\xff"}\n', "a JSON object", "utf-8"),
         (b"[" * 100_000, "a JSON object", "recursion"),
@@ -168,7 +167,8 @@ def test_a_wrong_line_is_named_and_never_skipped(tmp_path: Path, line: bytes, ex
 
 def test_a_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl.gz"
-    path.write_bytes(gzip.compress(b" " * (MAX_LINE_BYTES + 10), compresslevel=1))
+    first = b'{"id": "a", "audit": []}\n'
+    path.write_bytes(gzip.compress(first + b" " * (MAX_LINE_BYTES + 10), compresslevel=1))
     with pytest.raises(RecordingError, match="a longer one"):
         list(read_recordings(path))
 
@@ -210,7 +210,7 @@ def test_files_that_are_missing_or_no_recordings(tmp_path: Path) -> None:
     assert seen["shape"] == "no such key"
     assert seen["number"] == "a number"
     assert seen["none.jsonl"] == "an empty file"
-    assert seen["calls.csv"] == "calls.csv"
+    assert seen["calls.csv"] == "an empty file"
     assert "ended" in seen["cut.jsonl.gz"]
     assert "gzip" in seen["plain.jsonl.gz"].lower()
 
@@ -219,7 +219,7 @@ def test_the_message_has_five_parts(tmp_path: Path) -> None:
     refused = refusal(tmp_path / "gone")
     assert str(refused) == (
         f"{tmp_path / 'gone'}: there is no recorded call:\n"
-        "  expected a directory of recorded calls or a .jsonl, .jsonl.gz, .json or .json.gz file; seen no such file or directory.\n"
+        "  expected a file, or a directory of recorded calls; seen no such file or directory.\n"
         "  Nothing is read from it.\n"
         "  Check the spelling of the path; `sample` is a call that comes with callgauge."
     )

@@ -1,5 +1,6 @@
 """Messages of Vapi and events of OpenAI's realtime API, as they are sent: calls with their latencies, tools and words."""
 
+import io
 import json
 import time
 from typing import Any
@@ -151,7 +152,7 @@ async def test_events_of_openai_are_a_call_with_its_latency_words_tool_and_error
 
 def test_a_file_of_such_events_is_checked_as_it_would_be_taken() -> None:
     body = "\n".join(json.dumps(event) for event in (*CALL_OF_VAPI, *call_of_openai())).encode()
-    findings = check_events(body)
+    findings = check_events(io.BytesIO(body))
     assert findings.refused == []
     assert "  yes  voice-to-voice latency of each turn" in list(finding_lines(findings))
 
