@@ -264,10 +264,10 @@ _LONG_AFTER_MS: Final = 2**53
 
 
 def _contradicted(arrivals: Iterable[Arrival]) -> Counter[tuple[str, ...]]:
-    """Folds a call as the evaluator would: only so is known what contradicts what. No time passes for the broker before its last event."""
+    """Folds a call as the evaluator would: only so is known what contradicts what."""
     evaluator = PartitionEvaluator(NO_LIMITS, "check")
     for arrival in arrivals:
-        evaluator.receive(arrival._replace(broker_time_ms=0))
+        evaluator.receive(arrival)
     counts = (each for each in evaluator.advance(_LONG_AFTER_MS) if isinstance(each, Count))
     return Counter({each.labels: int(each.by) for each in counts if each.metric == CONTRADICTED})
 
