@@ -117,8 +117,13 @@ class JsonText:
         return self._body[place.begin : place.end]
 
     def _mark(self) -> Generator[None, None, None]:
+        if self._marked:
+            return
+        if b"\\" not in self._body:
+            self._marked = self._body
+            return
         begin, pieces = 0, list[bytes]()
-        while begin < len(self._body) and not self._marked:
+        while begin < len(self._body):
             piece = self._body[begin : begin + BYTES_A_TURN]
             # An escape is not cut in two.
             if (len(piece) - len(piece.rstrip(b"\\"))) % 2 and begin + len(piece) < len(self._body):
@@ -126,7 +131,7 @@ class JsonText:
             pieces.append(piece.replace(b"\\\\", b"__").replace(b'\\"', b"__"))
             begin += len(piece)
             yield None
-        self._marked = self._marked or b"".join(pieces)
+        self._marked = b"".join(pieces)
 
     def whole(self) -> Generator[None, None, Place]:
         """The place of the object or array with which the text begins.
