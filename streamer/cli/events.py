@@ -24,12 +24,12 @@ def events() -> None:
 def check(
     path: Annotated[
         Path,
-        typer.Argument(metavar="FILE|-", help="Events as JSON, one a line or in an array; - reads standard input."),
+        typer.Argument(metavar="FILE|-", help="Events, spans or calls, as for `score`; - reads standard input."),
     ],
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Reads events as POST /events would, and prints what callgauge makes of them.
+    """Reads events as `score` and the other commands do, and prints what callgauge makes of them.
 
     It prints which events are understood, which are refused and why, and which results a call does not have for want of
     which event. No broker is needed, and nothing is sent.

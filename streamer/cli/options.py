@@ -7,8 +7,8 @@ from typing import Annotated, Final
 import typer
 
 PATHS_HELP: Final = (
-    "Files of events (.jsonl or .jsonl.gz, one event or one call a line), EVA run and record directories, and .json(.gz) records "
-    "of ElevenLabs agents or folders of them; `sample` is a call that comes with callgauge."
+    "Files of what callgauge reads live (events of any framework, spans by OTLP, records and webhooks of ElevenLabs agents) or of "
+    "whole calls, folders of such files, and EVA run and record directories; `sample` is a call that comes with callgauge."
 )
 SINCE_HELP: Final = "From then on: 90s, 30m, 2h or 7d ago, or a UTC time, 2026-08-01T14:30."
 

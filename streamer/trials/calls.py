@@ -31,6 +31,7 @@ from schemas.scores.records import (
     ToolUseFact,
     Unscored,
 )
+from streamer.recordings.elements import SCORE_FIELDS
 from streamer.recordings.files import RecordingError, raw_lines_of
 
 # One call as a trial of its goal set, folded from its score records. Pure.
@@ -330,8 +331,6 @@ class CallFolds:
 # Reads the trials in files of score records, as `callgauge score` prints them or a reader of `scores` keeps them.
 
 _SUFFIXES: Final = (".jsonl", ".jsonl.gz")
-_MARKS: Final = frozenset({"conversation_id", "name", "revision", "status"})
-"""Fields that every score record has, and no recorded call."""
 MOST_MISTAKES: Final = 5
 """Lines of one file that are named; the others are counted."""
 
@@ -345,7 +344,7 @@ def holds_scores(path: Path) -> bool:
         fields = from_json(first)
     except (RecordingError, ValueError):
         return False
-    return isinstance(fields, dict) and fields.keys() >= _MARKS
+    return isinstance(fields, dict) and fields.keys() >= SCORE_FIELDS
 
 
 def read_score_file(path: Path, trials: Trials) -> Iterator[str]:

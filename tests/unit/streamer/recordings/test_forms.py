@@ -293,7 +293,7 @@ def test_every_command_refuses_it_in_the_same_words(tmp_path: Path, form: str) -
 
 def values_of(records: Iterable[AnyScoreRecord], transcript: Iterable[Any]) -> Json:
     """What a call has at its end, but for what says how it was read."""
-    turns: Json = {}
+    turns: dict[int | None, Any] = {}
     tools: set[Any] = set()
     reason = agent = None
     for record in records:
