@@ -160,7 +160,7 @@ _REFUSED = Label(
     ),
 )
 
-_SHARE = Label("share", "which share was used up", ("drawings", "lists", "history", "known", "unknown", "answers"))
+_SHARE = Label("kind", "what had used up its share", ("drawings", "lists", "history", "known", "unknown", "answers"))
 
 CONSOLE_METRICS: Final[tuple[Metric, ...]] = (
     _CONSOLE.gauge("callgauge_console_pages_open", "pages")(

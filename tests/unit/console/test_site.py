@@ -725,7 +725,7 @@ async def test_who_asks_again_at_once_gets_no_more_than_the_share_of_all_answers
         assert time.monotonic() - began >= (20 - 1 - 2 * 8) / 8, "16 at once, and 8 a second"
         async with following(made, "/live/now") as events:
             await events.until('"parts"')
-    waited = made.registry.get_sample_value("callgauge_console_waited_seconds_total", {"share": "answers"})
+    waited = made.registry.get_sample_value("callgauge_console_waited_seconds_total", {"kind": "answers"})
     assert waited is not None
 
 
