@@ -95,6 +95,7 @@ class RecordedFiles:
         """The calls of these elements, but for those that spans tell. Raises as `in_file`."""
         calls: dict[str, FiledEvents] = {}
         events: set[tuple[str, ...]] = set()
+        faults: list[tuple[RecordingError, WholeCall]] = []  # before anything that can be read
         event_bytes = whole = taken = 0
         for element in elements:
             for said in told(element):
@@ -102,25 +103,31 @@ class RecordedFiles:
                     case None:
                         self.left_out += 1
                         continue
-                    case Said():
-                        of, seen = (self._traces, self._spans) if said.is_span else (calls, events)
-                        self._take(said, path, of, seen)
+                    case RecordingError() if not calls and not whole:
+                        faults.append((said, WholeCall(element.at, element.text)))
+                    case RecordingError() if calls:
+                        self._refuse(said)
                     case WholeCall() if said.record_id in calls:
                         # The record of a call whose live events are there, as in one topic.
                         record = FiledEvent(unwrapped(element.value), element.at)
                         calls[said.record_id].streams.setdefault("elevenlabs", []).append(record)
-                    case RecordingError() if calls or not whole:
-                        self._refuse(said)
+                    case Said():
+                        of, seen = (self._traces, self._spans) if said.is_span else (calls, events)
+                        self._take(said, path, of, seen)
                     case _:
+                        yield from (place for _, place in faults)
+                        faults.clear()
                         whole += 1
                         yield WholeCall(element.at, element.text)
                 taken += 1
-            event_bytes += len(element.text) if calls else 0
+            event_bytes += len(element.text) if calls or faults else 0
             self._span_bytes += len(element.text) if self._traces else 0
             if max(event_bytes, self._span_bytes) > MAX_DOCUMENT_BYTES:
                 raise shape_error(
                     str(element.at), f"at most {MAX_DOCUMENT_BYTES:,} bytes of events in one file", "more"
                 )
+        for fault, _ in faults:
+            self._refuse(fault)
         if not taken:
             expected = "events, spans or calls that a rule reads"
             raise shape_error(str(path), expected, f"{self.left_out} others" if self.left_out else "an empty list")
