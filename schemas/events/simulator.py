@@ -214,3 +214,20 @@ def is_agent_record(event: Mapping[str, Any]) -> bool:
     kind, data = event.get("type"), event.get("data")
     is_webhook = isinstance(kind, str) and kind.startswith("post_call_")
     return "transcript" in event or (isinstance(data, Mapping) and (is_webhook or "transcript" in data))
+
+
+def has_type(event: Mapping[str, Any], stream: Stream) -> bool:
+    """Whether an event whose stream is known says what it is. One of a real ElevenLabs agent has a `type` of its own, unless it is the
+    record of a conversation: a type that is known elsewhere alone shows that its stream is wrong.
+
+    Example:
+        >>> has_type({"type": "speech_event"}, "pipecat"), has_type({"foo": 1}, "pipecat")
+        (True, False)
+        >>> has_type({"transcript": []}, "elevenlabs"), has_type({"foo": 1}, "elevenlabs")
+        (True, False)
+    """
+    if stream != "elevenlabs":
+        return any(event.get(key) is not None for key in ("type", "event_type", "message_type"))
+    if is_agent_record(event) or "error_event" in event:
+        return True
+    return isinstance(event.get("type"), str) and stream_of(event) in ("elevenlabs", None)

@@ -16,7 +16,7 @@ from typing import IO, Any, Final, NamedTuple
 from consumers.engine.sources.frameworks import translated
 from consumers.engine.sources.otlp import PROTOBUF, UnreadableSpansError, spans_in_protobuf
 from schemas.events.codec import nearest_events
-from schemas.events.simulator import STREAMS, Stream, is_control_event, stream_of, stream_of_type
+from schemas.events.simulator import STREAMS, Stream, has_type, is_control_event, stream_of, stream_of_type
 from schemas.wire import MAX_NAME_CHARS
 from streamer.recordings.elevenlabs import is_record, unwrapped
 from streamer.recordings.files import (
@@ -315,16 +315,7 @@ def _stream_in(event: dict[str, Any], attributes: Mapping[str, str]) -> Stream |
     if named is None:
         return stream_of_type(attributes.get("type", "")) or stream_of(event)
     stream = next((stream for stream in STREAMS if stream == named), None)
-    return stream if stream and any(event.get(key) not in (None, "") for key in _TYPED_BY[stream]) else None
-
-
-_TYPED_BY: Final[Mapping[Stream, tuple[str, ...]]] = {
-    "pipecat": ("type",),
-    "audit": ("type", "message_type"),
-    "elevenlabs": ("type", "transcript", "data"),
-    "user_sim": ("type", "event_type"),
-}
-"""One of these an event that names its stream has to have; the record of a conversation has no type."""
+    return stream if stream and has_type(event, stream) else None
 
 
 def _type_seen(event: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from consumers.runtime.http import challenge, given_token
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import IngestOutcome, RefusalReason
 from schemas.events.codec import Misread, misread_of, nearest_events
-from schemas.events.simulator import STREAMS, Stream, is_agent_record, source_of, stream_of, stream_of_type
+from schemas.events.simulator import STREAMS, Stream, has_type, source_of, stream_of, stream_of_type
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
@@ -375,7 +375,7 @@ class Batches:
                 "Put the id of the call into every event.",
             )  # fmt: skip
         stream = _stream(event, attributes)
-        if stream is None or not _has_type(event, stream):
+        if stream is None or not has_type(event, stream):
             return self._unknown_type(place, posted.event)
         if (foreign := self._foreign_tenant(event, sender)) is not None:
             return foreign._replace(line=place)
@@ -471,18 +471,6 @@ def _stream(event: dict[str, Any], attributes: Mapping[str, str]) -> Stream | No
     if event.get("type") in ("call_started", "call_ended"):
         return "pipecat"
     return stream_of_type(attributes.get("type", "")) or stream_of(event)
-
-
-def _has_type(event: Mapping[str, Any], stream: Stream) -> bool:
-    """Whether an event whose stream is known says what it is. One of a real ElevenLabs agent has a `type` of its own, unless it is the
-    record of a conversation: a type that is known elsewhere alone shows that its stream is wrong.
-    """
-    if stream != "elevenlabs":
-        return any(event.get(key) is not None for key in ("type", "event_type", "message_type"))
-    kind = event.get("type")
-    if is_agent_record(event) or "error_event" in event:
-        return True
-    return isinstance(kind, str) and stream_of(event) in ("elevenlabs", None)
 
 
 def _refusal(
