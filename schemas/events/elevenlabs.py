@@ -10,9 +10,9 @@ from schemas.wire import MAX_TIME_MS, EventId, JsonValue, Name, Text, WireModel,
 
 # The parts of an ElevenLabs agent's events that are about its tools.
 
-MAX_ENTRIES: Final = 2_500
-"""Most entries of the record of a conversation: with more, reading it would hold up other calls. A call of four hours that says something
-every six seconds has as many."""
+MAX_ENTRIES: Final = 3_000
+"""Most entries of the record of a conversation: with more, reading it would hold up other calls. A call of two hours has 2,880 if it has a
+turn with a tool every ten seconds: four entries each."""
 MAX_TOOL_SECONDS: Final = 86_400
 """Longest time of a tool that is plausible: a day."""
 
