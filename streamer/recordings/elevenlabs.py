@@ -130,7 +130,8 @@ def agent_call(record: Mapping[str, Any], span: Mapping[str, str] = MappingProxy
         agent,
         typed.metadata.termination_reason,
         {**started, **{name: value for name, value in known.items() if value is not None}},
-        (*({**event, "is_from_record": True} for event in played), {**record, "timestamp": end_ms}),
+        # A record is known by its transcript, also where nobody spoke.
+        (*({**event, "is_from_record": True} for event in played), {"transcript": (), **record, "timestamp": end_ms}),
         tuple(left_out),
     )
 

@@ -72,20 +72,17 @@ class Span(NamedTuple):
 
 
 def spans_in_json(request: Any) -> Iterator[Span]:
-    """The spans of an export request that is JSON. One that cannot be read is left out.
+    """The spans of an export request that is JSON.
 
     Raises:
-        UnreadableSpansError: It is none.
+        UnreadableSpansError: It is none, or one of its spans cannot be read.
     """
     try:
         for resource in request["resourceSpans"]:
             producer = producer_in_json(resource.get("resource"))
-            for span in (span for scope in resource.get("scopeSpans", ()) for span in scope.get("spans", ())):
-                try:
-                    found = span_in_json(span, producer)
-                except UnreadableSpansError:
-                    continue
-                yield found
+            for scope in resource.get("scopeSpans", ()):
+                for span in scope.get("spans", ()):
+                    yield span_in_json(span, producer)
     except (KeyError, TypeError, AttributeError) as error:
         raise UnreadableSpansError(
             f"this is no export request of traces in JSON ({type(error).__name__}: {error})"

@@ -10,8 +10,6 @@ import pytest
 from consumers.engine.call import MAX_HELD
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.sources.otlp import UnreadableSpansError
-from consumers.engine.sources.spans import calls_in_traces
 from schemas.closed_sets import Anchor, ToolOutcome
 from schemas.events.envelope import Envelope
 from schemas.scores.latency_stages import Stage
@@ -432,31 +430,6 @@ def test_tokens_that_the_framework_and_its_model_s_library_both_tell_count_once(
     inner = span("chat gpt-4o", 12.8, 13.9, gen_ai__operation__name="chat", **usage)
     call = told(request(span("stt", 10, 12, transcript="Where?"), inner, span("llm", 12.7, 14, **usage)))
     assert call.tokens == [(12, 0, 3)]
-
-
-# Saved bodies.
-
-
-def test_a_saved_body_tells_what_the_same_body_tells_over_http() -> None:
-    body = request(
-        *livekit_turn(10.0), *livekit_turn(20.0), session(lk__agent_name="billing", lk__close_reason="user_initiated")
-    )
-    posted = told(body, body)
-    ((conversation_id, events),) = calls_in_traces([body, body])
-    assert conversation_id == f"trace-{TRACE}"
-    over_http = [one.event for one in posted.posted if isinstance(one.event, dict)]
-    assert events == over_http[: len(over_http) // 2]
-
-
-def test_a_saved_body_without_speech_words_or_a_tool_has_no_call() -> None:
-    silent = request(span("llm", 1, 2, metrics__ttfb=0.3), span("conversation", 0, 3), span("GET /health", 0, 1))
-    assert list(calls_in_traces(silent)) == []
-
-
-@pytest.mark.parametrize("document", [{}, 5, [5], {"resourceSpans": 5}, None, b"\xff\xff"])
-def test_a_saved_body_of_something_else_is_refused(document: Any) -> None:
-    with pytest.raises(UnreadableSpansError, match=r"no export request|no protobuf"):
-        list(calls_in_traces(document))
 
 
 # Traces without a call.

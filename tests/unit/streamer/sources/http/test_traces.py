@@ -22,7 +22,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from opentelemetry.trace import Status, StatusCode
 
 from consumers.engine.sources.otlp import PROTOBUF
-from consumers.engine.sources.spans import calls_in_traces
 from schemas.closed_sets import Anchor
 from schemas.scores.records import CallStartedFact, ToolUseFact, TurnOutcome, TurnValues
 from streamer.sources.http.posted import MAX_BODY_BYTES, UnreadableBodyError
@@ -166,13 +165,6 @@ async def test_a_trace_of_livekit_s_own_has_the_latencies_that_livekit_measured(
         ("Hello, this is the d", False), ("I found it.", False), ("This is a very long ", True), ("Yes, I stop.", False),
         ("It failed.", False),
     ]  # fmt: skip
-
-
-def test_a_saved_body_tells_the_same_in_both_encodings() -> None:
-    request = exported(OF_LIVEKIT)
-    ((call, events),) = calls_in_traces(request.SerializeToString())
-    assert [(call, events)] == list(calls_in_traces(json.loads(in_json(request))))
-    assert [event["type"] for event in events if "type" in event][:2] == ["call_started", "speech_event"]
 
 
 async def test_a_request_of_spans_that_no_rule_reads_is_no_fault_of_its_sender(receiver: Receiver) -> None:
