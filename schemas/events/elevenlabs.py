@@ -10,9 +10,9 @@ from schemas.wire import MAX_TIME_MS, EventId, JsonValue, Name, Text, WireModel,
 
 # The parts of an ElevenLabs agent's events that are about its tools.
 
-MAX_ENTRIES: Final = 3_000
-"""Most entries of the record of a conversation: with more, reading it would hold up other calls. A call of two hours has 2,880 if it has a
-turn with a tool every ten seconds: four entries each."""
+MAX_ENTRIES: Final = 2_500
+"""Most entries of the record of a conversation: with more, reading it would hold up other calls. A call of two hours has 2,400 if it has a
+turn with a tool every twelve seconds: four entries each."""
 MAX_TOOL_SECONDS: Final = 86_400
 """Longest time of a tool that is plausible: a day."""
 
@@ -407,9 +407,10 @@ class RecordEntry(WireModel):
     @property
     def user_words(self) -> str:
         """The caller's words that took a turn; empty if there are none, or the entry is the agent's."""
+        if self.role != "user" or self.ignored_as_backchannel:
+            return ""
         words = (self.message or "").strip()
-        is_turn = self.role == "user" and words not in NO_WORDS and not self.ignored_as_backchannel
-        return words if is_turn else ""
+        return "" if words in NO_WORDS else words
 
     @property
     def agent_words(self) -> str:

@@ -144,34 +144,42 @@ def _record(record: ConversationRecord) -> tuple[Recorded]:
     )
 
 
+class _Entry(NamedTuple):
+    """An entry of a record with its words, which are looked up once."""
+
+    entry: RecordEntry
+    user_words: str
+    has_agent_words: bool
+
+
 def _turns(record: ConversationRecord) -> tuple[RecordedTurn, ...]:
-    grouped: list[list[RecordEntry]] = [[]]
+    grouped: list[list[_Entry]] = [[]]
     has_agent_spoken = False
     for entry in record.transcript:
-        if entry.user_words and (has_agent_spoken or len(grouped) == 1):
+        each = _Entry(entry, entry.user_words, bool(entry.agent_words))
+        if each.user_words and (has_agent_spoken or len(grouped) == 1):
             grouped.append([])
             has_agent_spoken = False
-        has_agent_spoken = has_agent_spoken or bool(entry.agent_words)
-        grouped[-1].append(entry)
+        has_agent_spoken = has_agent_spoken or each.has_agent_words
+        grouped[-1].append(each)
     return tuple(map(_turn, grouped))
 
 
-def _turn(entries: list[RecordEntry]) -> RecordedTurn:
-    said = " ".join(entry.user_words for entry in entries if entry.user_words)
-    measured = [(entry.role == "user", entry.metrics) for entry in entries]
+def _turn(entries: list[_Entry]) -> RecordedTurn:
+    measured = [(each.entry.role == "user", each.entry.metrics) for each in entries]
     waits_s = (seconds.get(LATENCY_METRIC, 0.0) for is_user, seconds in measured if not is_user)
     # The first wait only: a turn with tools has several, and the caller's silence precedes none of the later ones.
     wait_s = next((seconds for seconds in waits_s if 0 < seconds <= MAX_STAGE_SECONDS), None)
     return RecordedTurn(
-        user_words=plain_words(said),
+        user_words=plain_words(" ".join(each.user_words for each in entries if each.user_words)),
         ids=frozenset(
-            (entry.role == "user", entry.source_event_id)
-            for entry in entries
-            if entry.source_event_id is not None and (entry.user_words or entry.agent_words)
+            (each.entry.role == "user", each.entry.source_event_id)
+            for each in entries
+            if each.entry.source_event_id is not None and (each.user_words or each.has_agent_words)
         ),
         latency_ms=round(wait_s * MS_PER_SECOND, MS_DIGITS) if wait_s is not None else None,
         metrics=_together(seconds for _, seconds in measured),
-        usage=usage_in(entry.llm_usage for entry in entries),
+        usage=usage_in(each.entry.llm_usage for each in entries),
     )
 
 
