@@ -192,7 +192,7 @@ class Call:
         self.live = LiveCall(self.history, self._revisions, limits)
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentFacts()
-        self._are_from_record: dict[type, bool] = {}  # by what is told: speech, words
+        self._are_from_record: dict[type, bool] = {}  # for speech and for words: whether a record had them first
         self._recorded_words: list[Said] = []  # late ones, until the record ends
         ratings = Ratings()
         self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._revisions, ratings)

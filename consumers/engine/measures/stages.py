@@ -430,7 +430,7 @@ class StageLatencies:
     def observe(self, findings: Findings, time_ms: int) -> None:
         """Folds the reports of one event, which came at `time_ms`."""
         for value in findings.measured:
-            # It was over when it was told, so it began so long before at the latest.
+            # A source reports a stage when it is over: so the stage began at least that long before.
             latest_s = time_ms / MS_PER_SECOND - value.seconds
             if value.begin_s > latest_s + PRECISION_SECONDS and value.stage not in RUNS_ON:
                 value = value._replace(begin_s=latest_s)

@@ -105,7 +105,7 @@ class TextBorder(NamedTuple):
 
 
 class Teller(IntEnum):
-    """Who tells of words and tools.
+    """Where words and uses of tools come from.
 
     Attributes:
         LOG: The agent's audit log, which EVA reads too.
@@ -160,8 +160,8 @@ class Said(NamedTuple):
 
 
 class Corrected(NamedTuple):
-    """Words that were said are others: `text`. They are those with the id, and, if it has several, with the words `instead_of`; without
-    an id a log's newest ones of the user.
+    """A correction: `text` replaces words that came before. They are those with the id, and, if it has several, with the words
+    `instead_of`; without an id a log's newest ones of the user.
     """
 
     teller: Teller
