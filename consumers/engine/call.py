@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
 from consumers.engine.admission import Arrival
+from consumers.engine.contexts import CallFacts, context_by_the_bot, with_facts
 from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, PublishScore, RequestVerdict
 from consumers.engine.goals.progress import ChosenGoals, JudgedScores
 from consumers.engine.goals.text_judges import Ratings
@@ -343,8 +344,35 @@ class Call:
         self._revisions.renumber(least_revision, counts=counts)
 
     def context(self) -> MetricContext:
-        """EVA's context of the call so far, core and tail."""
+        """The context of the call so far: EVA's where a simulated caller hears it, otherwise that of the turns its bot heard."""
+        return (
+            with_facts(self.eva_context(), self._facts())
+            if self.live.is_simulated
+            else context_by_the_bot(self._facts())
+        )
+
+    def eva_context(self) -> MetricContext:
+        """EVA's own context of the call so far, core and tail, whoever hears the call."""
         return self.history.context(self.ended_reason)
+
+    def as_eva_has_it(self) -> MetricContext:
+        """EVA's own context with the facts that the events have, for a call that is known to be EVA's."""
+        return with_facts(self.eva_context(), self._facts())
+
+    def _facts(self) -> CallFacts:
+        agent, record = self._revisions.labels.agent, self.live.record
+        agent_id = None if agent == CallLabels().agent else agent
+        if record is not None and record.agent_id is not None:
+            agent_id = record.agent_id
+        return CallFacts(
+            self.live, self.supplied, self.history.pipeline_type, agent_id, self.ended_reason, self._ended_ms
+        )
+
+    @property
+    def _ended_ms(self) -> int:
+        """Time of its newest event, or of its end if that is later; 0 before both."""
+        recorded_ms = 0 if self.live.record is None else self.live.record.ended_ms
+        return max(self.live.newest_ms, self.live.announced_end_ms, recorded_ms)
 
     def close(self, reason: CloseReason, now_ms: int) -> None:
         """Begins the close: no record is folded any more. `go_on_closing` does all its work, whenever there is time."""
@@ -375,16 +403,14 @@ class Call:
         self.live.announce(now_ms, out)
         cause = Cause(self.history.last_time_ms(), now_ms)
         records = self.live.final_records(cause)
-        ended_ms = max(self.live.newest_ms, self.live.announced_end_ms)
         if (recorded := self.live.record) is not None:
             self.ended_reason = self.ended_reason or recorded.ended_reason
-            ended_ms = max(ended_ms, recorded.ended_ms)
         if not self.is_over:
             self._judged.finish(self.live, cause.event_time_ms, now_ms, out, asks=False)
         is_long = len(self.live.turns.turns) > LONG_CALL_TURNS or len(records) > LONG_CALL_RECORDS
         if is_long:
             yield False  # the records of the live call are work enough for one step
-        context = self.context()
+        context = self.eva_context()
         while not self._measures.compare_at_close(context):
             yield False
         if is_long:
@@ -400,7 +426,7 @@ class Call:
         closed = self._revisions.make(
             ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), cause, reason=reason,
             ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
-            through=self._revisions.offsets_by_topic(), began_at_ms=self.live.first_ms, ended_at_ms=ended_ms or None,
+            through=self._revisions.offsets_by_topic(), began_at_ms=self.live.first_ms, ended_at_ms=self._ended_ms or None,
         )  # fmt: skip
         if closed is not None:
             records.append(closed)

@@ -539,4 +539,4 @@ def context_of(
     arrivals: Iterable[Arrival], pipeline_type: PipelineType | str, ended_reason: str | None, limits: Limits = NO_LIMITS
 ) -> dict[str, Any]:
     """EVA's context of one call in the conformance encoding; the arguments are those of `folded`."""
-    return folded(arrivals, pipeline_type, ended_reason, limits).context().to_dict()
+    return folded(arrivals, pipeline_type, ended_reason, limits).eva_context().to_dict()

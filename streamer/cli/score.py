@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -263,8 +263,14 @@ def _eva(name: str, arrival: int | None, recorded: "RecordedCall") -> tuple[str,
     from streamer.recordings.reader import unknown_speech
 
     call = recorded.conversation_id
-    found = (context_of if name == "context" else eva_metrics_of)(recorded, arrival)
-    return json.dumps({"id": call, name: found.values}) + "\n", [
+    line: dict[str, Any] = {"id": call}
+    if name == "context":
+        found = context_of(recorded, arrival)
+        line["turns_by"] = found.turns_by
+    else:
+        found = eva_metrics_of(recorded, arrival)
+    line[name] = found.values
+    return json.dumps(line) + "\n", [
         *unknown_speech(recorded),
         *about_refused(call, found.refused),
     ]

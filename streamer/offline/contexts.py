@@ -12,16 +12,14 @@ from consumers.engine.evaluator import NO_LIMITS, folded
 from consumers.engine.limits import Limits
 from consumers.engine.measures.eva import GOODBYE, metrics_of, state_hash
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.turns.timeline import ElementKind, ToolUse
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import TYPE_HEADER, agent_event_type
-from schemas.metric_context import MetricContext
+from schemas.metric_context import MetricContext, TurnsBy
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
-from schemas.units import MS_PER_SECOND
 from streamer.recordings.eva import RecordedState, state_of_record
 from streamer.recordings.files import MAX_DOCUMENT_BYTES, RecordedCall, without_trial
-from streamer.sources.replay import WireEvent, event_time_ms, in_random_order, in_time_order, times_ms_of
+from streamer.sources.replay import WireEvent, in_random_order, in_time_order
 
 # The events of a recorded call as the evaluator gets them from Kafka: the same checks apply, but no limit of
 # duration.
@@ -108,16 +106,18 @@ _SOUND_FILES: Final = ("audio_assistant_path", "audio_user_path", "audio_mixed_p
 
 
 class EvaResult(NamedTuple):
-    """What EVA would have of a recorded call.
+    """What EVA's metrics read of a recorded call, or what they give.
 
     Attributes:
         values: The context in its JSON encoding; or the metrics by name, in the encoding of EVA's result files: its own zeros, errors
             and skips.
         refused: Events that the evaluator would have quarantined, in the order of arrival; they are not in the values.
+        turns_by: Whose turns they are.
     """
 
     values: dict[str, Any]
     refused: tuple[LeftOut, ...]
+    turns_by: TurnsBy = "eva"
 
 
 def context_of(recorded: RecordedCall, arrival_seed: int | None = None) -> EvaResult:
@@ -132,9 +132,9 @@ def context_of(recorded: RecordedCall, arrival_seed: int | None = None) -> EvaRe
     """
     state = state_of_record(recorded.directory)
     call, refused = folded_recording(recorded, arrival_seed)
-    return EvaResult(
-        whole_context(recorded, call, state).to_dict(with_unset=recorded.directory is not None), tuple(refused)
-    )
+    is_record = recorded.directory is not None  # of EVA's, whatever is missing in it
+    context = whole_context(recorded, call, state) if is_record else call.context()
+    return EvaResult(context.to_dict(with_unset=is_record), tuple(refused), context.turns_by)
 
 
 def eva_metrics_of(recorded: RecordedCall, arrival_seed: int | None = None) -> EvaResult:
@@ -147,40 +147,21 @@ def eva_metrics_of(recorded: RecordedCall, arrival_seed: int | None = None) -> E
 
 
 def whole_context(recorded: RecordedCall, call: Call, state: RecordedState) -> MetricContext:
-    """The context of a call with the facts that EVA's runner adds, as far as its files or its events have them.
+    """EVA's own context of a call with the facts that EVA's runner adds, as far as its files or its events have them.
 
     Args:
         recorded: The call.
         call: The same after its last event.
         state: The files of its record.
     """
-    supplied = call.supplied
-    facts: dict[str, Any] = {
-        "expected_scenario_db": supplied.expected_state,
-        "final_scenario_db": supplied.final_state,
-        "final_scenario_db_hash": supplied.final_state_hash,
-        "agent_tools": None if supplied.tools is None else [tool.model_dump() for tool in supplied.tools],
-        **_of_events(recorded, call),
-    }
-    if recorded.directory is not None:  # the files of a record say more than events do
-        of_files = _of_files(recorded.conversation_id, recorded.directory, state)
-        facts |= {name: value for name, value in of_files.items() if value is not None}
-    return call.context().model_copy(update=facts)
-
-
-def _of_events(recorded: RecordedCall, call: Call) -> dict[str, Any]:
-    """Counts in the events the same things as EVA's runner does while it plays a call; None for each that they do not show."""
-    has_audit = recorded.audit is not None
-    read = [(kind, payload) for _, kind, payload in call.history.timeline]
-    tools = (use.name for kind, use in read if kind == ElementKind.TOOL_CALL and isinstance(use, ToolUse))
-    steering_ms = (time_ms for time_ms in map(event_time_ms, recorded.control) if time_ms is not None)
-    times_ms = sorted((*times_ms_of(recorded), *steering_ms))
-    return {
-        "num_turns": sum(kind == ElementKind.AUDIT_USER for kind, _ in read) if has_audit else None,
-        "tools_called": list(dict.fromkeys(tools)) if has_audit else None,
-        "conversation_finished": _is_finished(call.ended_reason or call.history.caller_line.last_reason),
-        "duration_seconds": (times_ms[-1] - times_ms[0]) / MS_PER_SECOND if len(times_ms) > 1 else None,
-    }
+    context = call.as_eva_has_it()
+    if recorded.directory is None:
+        return context
+    # The files of a record say more than the events do.
+    of_files = _of_files(recorded.conversation_id, recorded.directory, state)
+    if context.tools_called is not None:
+        del of_files["tools_called"]
+    return context.model_copy(update={name: value for name, value in of_files.items() if value is not None})
 
 
 def _of_files(conversation_id: str, directory: Path, state: RecordedState) -> dict[str, Any]:

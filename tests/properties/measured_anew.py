@@ -117,7 +117,7 @@ def measured_now(call: Call, turn: int) -> Json:
 
 def measured_at_the_close(call: Call) -> dict[int, Json]:
     """The parts of every turn of a call that ends now."""
-    live, context = call.live, call.context()
+    live, context = call.live, call.eva_context()
     machine = live.machine
     heard = {turn: times for turn in sorted(machine.turns) if (times := times_now(live, turn)) is not None}
     scores = scores_at_the_close(live, context, heard)

@@ -22,7 +22,7 @@ def test_prefix_equals_batch(data: st.DataObject) -> None:
         call = call or Call(arrival, NO_LIMITS, "test")
         call.receive(arrival, out)
         prefix.add(stream, index)
-        assert call.context().to_dict() == batch_context(prefix.call()), f"after {stream}[{index}]"
+        assert call.eva_context().to_dict() == batch_context(prefix.call()), f"after {stream}[{index}]"
         spoken_over = {turn for turn, state in call.history.machine.turns.items() if state.spoke_over}
         assert spoken_over == turns_spoken_over(prefix.call()), f"after {stream}[{index}]"
 
@@ -38,5 +38,5 @@ def test_any_interleaving_gives_the_same_context(data: st.DataObject) -> None:
         call = Call(arrivals[0], NO_LIMITS, "test")
         for arrival in arrivals:
             call.receive(arrival, [])
-        contexts.append(call.context().to_dict())
+        contexts.append(call.eva_context().to_dict())
     assert contexts[0] == contexts[1] == batch_context(arrived(wire_call, other))

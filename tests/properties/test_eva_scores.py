@@ -57,7 +57,7 @@ def test_in_the_end_each_turn_is_as_eva_says(data: st.DataObject) -> None:
     (open_call,) = evaluator._calls.values()
     expected = None
     if open_call.live.is_simulated:
-        expected = {turn: (s.score, s.reason.value) for turn, s in turn_scores_of(open_call.context()).items()}
+        expected = {turn: (s.score, s.reason.value) for turn, s in turn_scores_of(open_call.eva_context()).items()}
     effects += evaluator.advance(end_of(arrivals))
     if expected is not None:
         finals = _timings(newest(records_of(effects)).values())

@@ -107,7 +107,7 @@ def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject)
         folded = evaluator._calls[arrival.conversation_id]
         if folded.live.bot is not None:
             continue
-        context = folded.context()
+        context = folded.eva_context()
         heard = folded.history.machine.turns
         expected: dict[int, float | str] = {}
         for turn, latency_s in context.latency_assistant_turns.items():

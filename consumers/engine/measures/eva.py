@@ -46,7 +46,7 @@ from consumers.engine.sources.facts import AgentTool, Ended, Started
 from consumers.engine.turns.eva import CallerLine, EvaHistory
 from consumers.engine.turns.heard import HeardTurns
 from consumers.engine.turns.live import LiveCall
-from schemas.closed_sets import Anchor, JudgeKind, UnscoredReason
+from schemas.closed_sets import Anchor, JudgeKind, PipelineType, UnscoredReason
 from schemas.judging import Rated
 from schemas.metric_context import MetricContext
 from schemas.scores.records import EvaMetricName, NotApplicable, Result, Scored, Unscored
@@ -300,14 +300,18 @@ def composite_pass(parts: Mapping[str, float | None], thresholds: Mapping[str, f
     return all(value is not None and value >= least - TOLERANCE for value, least in values)
 
 
-# Facts that a producer supplies so that more of a call can be judged: the agent's tools, the expected and the final
-# state, the latencies that the producer itself measured.
+# Facts that a producer supplies so that more of a call can be judged: the agent's role, instructions and tools, the expected
+# and the final state, the latencies that the producer itself measured.
 
 
 class SuppliedFacts:
     """The facts of the newest events; a field that an event leaves out keeps its value.
 
     Attributes:
+        pipeline_type: The agent's pipeline; None before any event names it.
+        role: The agent's role; None before any event has it.
+        instructions: The agent's instructions; None before any event has them.
+        current_date_time: The date that the agent was told; None before any event has it.
         tools: The agent's tools; None before any event names them.
         expected_state: Expected state after the call.
         final_state: Actual state after the call.
@@ -316,6 +320,10 @@ class SuppliedFacts:
     """
 
     def __init__(self) -> None:
+        self.pipeline_type: PipelineType | None = None
+        self.role: str | None = None
+        self.instructions: str | None = None
+        self.current_date_time: str | None = None
         self.tools: Sequence[AgentTool] | None = None
         self.expected_state: Mapping[str, Any] | None = None
         self.final_state: Mapping[str, Any] | None = None
@@ -324,6 +332,11 @@ class SuppliedFacts:
 
     def started(self, event: Started) -> None:
         """Folds what is known of the agent."""
+        self.pipeline_type = event.pipeline_type or self.pipeline_type
+        self.role = self.role if event.role is None else event.role
+        self.instructions = self.instructions if event.instructions is None else event.instructions
+        if event.current_date_time is not None:
+            self.current_date_time = event.current_date_time
         self.tools = self.tools if event.tools is None else event.tools
         self.expected_state = self.expected_state if event.expected_state is None else event.expected_state
 

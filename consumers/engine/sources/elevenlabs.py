@@ -259,10 +259,11 @@ class _Reply(NamedTuple):
     text: str
     event_id: int | None
     is_exact: bool
+    at_ms: int
 
     def said(self, heard: str | None) -> AgentWords:
         """The words for the timeline; `heard` is the part that was heard of an answer that the caller cut off."""
-        whole = Words(is_user=False, rank=_HEARD_RANK, ref=self.text, event_id=self.event_id)
+        whole = Words(is_user=False, rank=_HEARD_RANK, ref=self.text, event_id=self.event_id, at_ms=self.at_ms)
         if heard is None:
             return AgentWords((whole,), self.is_exact)
         return AgentWords((whole._replace(ref=heard), whole._replace(rank=_WRITTEN_RANK)), self.is_exact)
@@ -338,14 +339,14 @@ class _AgentStream:
     def _on_user(self, said: Said, live: LiveCall, bot: BotHistory) -> None:
         if said.text in NO_WORDS:
             return
-        words = Words(is_user=True, rank=_USER_RANK, ref=said.text, event_id=said.id)
+        words = Words(is_user=True, rank=_USER_RANK, ref=said.text, event_id=said.id, at_ms=said.at_ms)
         heard = AgentWords((words,), said.is_exact)
         self._keys.append(bot.from_agent(SpeechMoment.AGENT_HEARD, said.at_ms, said.id, heard))
         if said.is_exact and not bot.machine.has_user_events and not bot.machine.was_answered(said.at_ms):
             live.user_fell_silent(said.at_ms, bot.machine.turn)
 
     def _on_reply(self, said: Said, live: LiveCall, bot: BotHistory) -> None:
-        reply = _Reply(0, said.text, said.id, said.is_exact)
+        reply = _Reply(0, said.text, said.id, said.is_exact, said.at_ms)
         if not reply.text:
             return
         key = bot.from_agent(SpeechMoment.AGENT_SAID, said.at_ms, said.id, reply.said(None))

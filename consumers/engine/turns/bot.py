@@ -105,23 +105,23 @@ class SpokenText:
         return True
 
 
-def texts_of(pieces: Iterable[TextPiece]) -> tuple[str, ...]:
-    """The texts of these pieces, without a phrase whose single words follow: it announced them.
+def spoken_once(pieces: Iterable[TextPiece]) -> list[TextPiece]:
+    """These pieces without a phrase whose single words follow: it announced them.
 
     Example:
         >>> pieces = TextPiece(" ", "At nine.", is_phrase=True), TextPiece(" ", "At", is_phrase=False)
         >>> pieces[1].append("nine.")
-        >>> texts_of(pieces)
-        ('At nine.',)
+        >>> [piece.text for piece in spoken_once(pieces)]
+        ['At nine.']
     """
-    texts: list[str] = []
+    kept: list[TextPiece] = []
     announced: str | None = None
     for piece in pieces:
         if announced is not None and not piece.is_phrase and f"{piece.text} ".startswith(f"{announced} "):
-            texts.pop()
+            kept.pop()
         announced = piece.text if piece.is_phrase else None
-        texts.append(piece.text)
-    return tuple(texts)
+        kept.append(piece)
+    return kept
 
 
 # One turn of a call as its bot heard it, and the moments and words that turns are made of.
@@ -200,6 +200,7 @@ class Words(NamedTuple):
     is_turn: bool = False
     sounded_s: float | None = None
     sound_id: str | None = None
+    at_ms: int | None = None
 
 
 class AgentWords(NamedTuple):
@@ -514,11 +515,13 @@ class BotTurnMachine:
             self.over_user = None
 
     def _user_text(self, at_s: float, _time_ms: int) -> None:
-        if self.has_user_events or self.hears_agent or not self.hears_transcripts:
+        if self.has_user_events or self.hears_agent:
             return
         self._user_begins(over_bot=False)
         self.answering = self.turn
-        self._change(self.turn, transcripts=(*self._of(self.turn).transcripts, at_s))
+        # Where a model hears the sound itself, its transcript tells the order and no time.
+        heard = (at_s,) if self.hears_transcripts else ()
+        self._change(self.turn, transcripts=(*self._of(self.turn).transcripts, *heard))
 
     # The bot.
 

@@ -844,6 +844,11 @@ class EvaHistory:
         self._line_state = (self._simulator_count, reason if isinstance(reason, str) else None)
 
     @property
+    def has_audit(self) -> bool:
+        """Whether there is any entry of the audit log."""
+        return self._audit_count > 0
+
+    @property
     def caller_line(self) -> CallerLine:
         """The end of the simulated caller's stream."""
         place, reason = self._line_state

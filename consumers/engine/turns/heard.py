@@ -10,7 +10,7 @@ from itertools import chain
 from math import inf
 from typing import Final, Literal, NamedTuple, Protocol
 
-from consumers.engine.turns.bot import MESSAGE_RANK, BotTurn, BotTurnMachine, Gap, TextPiece, Words, texts_of
+from consumers.engine.turns.bot import MESSAGE_RANK, BotTurn, BotTurnMachine, Gap, TextPiece, Words, spoken_once
 from consumers.engine.turns.eva import EvaHistory, Pieces, TraceEntry, TurnState, chars_of, joined, text_mark
 from consumers.engine.turns.eva_text import without_eva_labels
 from consumers.engine.turns.normal_text import without_bracketed
@@ -38,6 +38,8 @@ PLACEHOLDER: Final = "[user audio]"
 
 Texts = tuple[str, ...]
 """Utterances of one side of a turn from one source, as the source wrote them."""
+TimedText = tuple[int | None, str]
+"""When an utterance was told, in ms since 1970, None when unknown; and its text."""
 
 
 class WordSource(IntEnum):
@@ -51,6 +53,7 @@ class WordSource(IntEnum):
         HEARD: The part that was heard of an answer that the caller cut off, as pipecat's messages have it.
         LABELLED: The same as SYNTHESIS in a call that a simulated caller hears, with EVA's labels of who cut off whom.
         BOT: The bot's own reports: pipecat's messages, and an ElevenLabs agent's transcript of the caller.
+        MEANT: All that the bot gave to speech synthesis, heard or not; of an ElevenLabs agent's answer the original.
     """
 
     LOG = auto()
@@ -60,6 +63,7 @@ class WordSource(IntEnum):
     HEARD = auto()
     LABELLED = auto()
     BOT = auto()
+    MEANT = auto()
 
 
 class Purpose(IntEnum):
@@ -72,6 +76,7 @@ class Purpose(IntEnum):
         WRITTEN: The original of an answer that was cut off, for the transcript.
         MEANT: The reference of EVA's word errors.
         UNDERSTOOD: The text that they compare with it.
+        TOLD: The context of a call that its bot alone hears: what the agent understood, and what it meant to say.
     """
 
     TALK = auto()
@@ -80,6 +85,7 @@ class Purpose(IntEnum):
     WRITTEN = auto()
     MEANT = auto()
     UNDERSTOOD = auto()
+    TOLD = auto()
 
 
 class SaidWords(Protocol):
@@ -100,6 +106,9 @@ class SaidWords(Protocol):
     def texts(self, source: WordSource, *, is_user: bool) -> Texts:
         """The texts of this source for one side; empty without any."""
 
+    def timed_texts(self, source: WordSource, *, is_user: bool) -> list[TimedText]:
+        """The same texts, each with the time at which it was told."""
+
     def first_logged_ms(self, *, is_user: bool) -> int | None:
         """Time of the first logged words of one side; None without any."""
 
@@ -118,6 +127,10 @@ def _without_marks(texts: Texts) -> str:
 
 def _as_written(texts: Texts) -> str:
     return " ".join(text for each in texts if (text := each.strip()))
+
+
+def _as_told(texts: Texts) -> str:
+    return _as_written(tuple(each.replace(PLACEHOLDER, "") for each in texts))
 
 
 def _readable(texts: Texts) -> str:
@@ -167,6 +180,8 @@ WORDS_BY_PURPOSE: Final[Mapping[Purpose, _Order]] = {
     # heard.
     Purpose.MEANT: _Order((WordSource.CALLER,), (WordSource.LABELLED,), " ".join),
     Purpose.UNDERSTOOD: _Order((WordSource.LOG,), (WordSource.CALLER,), " ".join),
+    # Of the agent the text that went to synthesis, also the part that was never heard; the log has it too.
+    Purpose.TOLD: _Order(_AS_UNDERSTOOD, (WordSource.MEANT, WordSource.LOG, WordSource.BOT), _as_told),
 }
 """Sources of words by purpose."""
 
@@ -217,22 +232,44 @@ class HeardSide(NamedTuple):
         ends = self.ends
         return tuple((start_s, ends[at] if at < len(ends) else inf) for at, start_s in enumerate(self.starts))
 
+    def sounds(self, end_s: float) -> Segments:
+        """(start, end) of each sound in epoch seconds, each start with its own end; an open one ends at `end_s`, or at once."""
+        return tuple((start_s, max(start_s, end_s) if stop_s is None else stop_s) for start_s, stop_s in self._pairs())
+
     def spans(self, end_ms: int | None) -> Spans:
         """Each sound in ms; an open one ends at `end_ms`, or is left out if that is None."""
-        starts, ends = self.starts, self.ends
         found = []
-        for at, start_s in enumerate(starts):
-            place = bisect_left(ends, start_s) if self.is_paired_by_time else at
-            stop_ms = _ms(ends[place]) if place < len(ends) else end_ms
+        for start_s, stop_s in self._pairs():
+            stop_ms = end_ms if stop_s is None else _ms(stop_s)
             if stop_ms is not None:
                 found.append(Span(_ms(start_s), stop_ms))
         return tuple(found)
+
+    def _pairs(self) -> Iterator[tuple[float, float | None]]:
+        ends = self.ends
+        for at, start_s in enumerate(self.starts):
+            place = bisect_left(ends, start_s) if self.is_paired_by_time else at
+            yield start_s, ends[place] if place < len(ends) else None
 
     @property
     def logged_ms(self) -> int | None:
         """Time at which its words were first logged; None when unknown."""
         times_s = self.texts_s or self.reports_s
         return int(times_s[0] * MS_PER_SECOND) if times_s else self.words.first_logged_ms(is_user=self.is_user)
+
+    @property
+    def begin_ms(self) -> float | None:
+        """Time at which it began to speak, otherwise at which its words were logged; None when both are unknown."""
+        return self.starts[0] * MS_PER_SECOND if self.starts else self.logged_ms
+
+    def timed(self, purpose: Purpose) -> tuple[WordSource | None, list[TimedText]]:
+        """The best source for this purpose that has words, and its texts that have any; None and nothing without one."""
+        order = WORDS_BY_PURPOSE[purpose]
+        for source in order.user if self.is_user else order.assistant:
+            texts = [each for each in self.words.timed_texts(source, is_user=self.is_user) if each[1].strip()]
+            if texts:
+                return source, texts
+        return None, []
 
     def said(self, purpose: Purpose) -> str:
         """Its words, by the best source for this purpose that has any; empty without one."""
@@ -610,25 +647,68 @@ class _Words:
         )
 
     def texts(self, source: WordSource, *, is_user: bool) -> Texts:
-        rank = _RANKS[is_user].get(source)
-        said = [words for words in self._said if words.is_user is is_user and words.rank == rank]
-        if source is WordSource.HEARD and not any(words.is_cut for words in said):
-            return ()
-        if source is WordSource.SYNTHESIS:
-            pieces = [words.ref for words in said if isinstance(words.ref, TextPiece)]
-            if pieces:
-                return () if self._is_unheard else texts_of(pieces)
-        text_at = self._history.text_at
-        return tuple(
-            words.ref if isinstance(words.ref, str) else text_at(words.ref)
-            for words in said
-            if not isinstance(words.ref, TextPiece)
-        )
+        return tuple(self._text(words) for words in self._of(source, is_user=is_user))
+
+    def timed_texts(self, source: WordSource, *, is_user: bool) -> list[TimedText]:
+        return [(_told_ms(words), self._text(words)) for words in self._of(source, is_user=is_user)]
 
     def first_logged_ms(self, *, is_user: bool) -> int | None:
         refs = (words.ref for words in self._said if words.is_user is is_user)
         keys = (ref.key if isinstance(ref, TextPiece) else ref for ref in refs)
         return next((key_time_ms(key) for key in keys if isinstance(key, int)), None)
+
+    def _of(self, source: WordSource, *, is_user: bool) -> list[Words]:
+        if source is WordSource.MEANT:
+            return [] if is_user else self._meant()
+        rank = _RANKS[is_user].get(source)
+        said = [words for words in self._said if words.is_user is is_user and words.rank == rank]
+        if source is WordSource.HEARD and not any(words.is_cut for words in said):
+            return []
+        if (
+            source is WordSource.SYNTHESIS
+            and self._is_unheard
+            and any(isinstance(each.ref, TextPiece) for each in said)
+        ):
+            return []
+        return _spoken_once(said)
+
+    def _meant(self) -> list[Words]:
+        said: list[Words] = []
+        for words in self._said:
+            if words.is_user or isinstance(words.ref, int):
+                continue
+            if words.rank == _RANKS[False][WordSource.SYNTHESIS]:
+                said.append(words)
+            elif words.rank == _WRITTEN_RANK and said:
+                said[-1] = words  # the original of a corrected answer follows the part of it that was heard
+        return _spoken_once(said)
+
+    def _text(self, words: Words) -> str:
+        match words.ref:
+            case TextPiece(text=text):
+                return text
+            case str(text):
+                return text
+            case key:
+                return self._history.text_at(key)
+
+
+def _spoken_once(said: list[Words]) -> list[Words]:
+    """The words without what was said twice: once in pieces, of those then the pieces count."""
+    pieces = [words.ref for words in said if isinstance(words.ref, TextPiece)]
+    if not pieces:
+        return said
+    kept = set(spoken_once(pieces))
+    return [words for words in said if words.ref in kept]
+
+
+def _told_ms(words: Words) -> int | None:
+    match words.ref:
+        case TextPiece(key=key):
+            return key_time_ms(key)
+        case int(key):
+            return key_time_ms(key)
+    return words.at_ms
 
 
 # Turns as a simulated caller heard them: EVA's own, read from its machine.
@@ -757,6 +837,9 @@ class _CallerWords:
             return tuple(joined(content) for content in written if not isinstance(content, ToolUse))
         text = (self._of_user if is_user else self._of_assistant).get(source)
         return () if text is None else (joined(text),)
+
+    def timed_texts(self, source: WordSource, *, is_user: bool) -> list[TimedText]:
+        return [(None, text) for text in self.texts(source, is_user=is_user)]
 
     def first_logged_ms(self, *, is_user: bool) -> int | None:
         role = "user" if is_user else "assistant"

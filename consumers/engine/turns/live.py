@@ -779,4 +779,5 @@ def _words_of(said: Said) -> Words:
         is_turn=said.is_user,
         sounded_s=said.sounded_s,
         sound_id=said.sound_id,
+        at_ms=said.at_ms,
     )

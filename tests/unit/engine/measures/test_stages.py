@@ -451,7 +451,7 @@ def test_events_about_stages_are_no_part_of_eva_s_history() -> None:
         phone.assistant_audio(3000, 4000)
         if with_metrics:
             phone.metric(TTS, 0.4, 9000)
-        return phone.evaluator.context("call")
+        return phone.evaluator._calls["call"].eva_context()
 
     assert context(with_metrics=True) == context(with_metrics=False)
 

@@ -164,7 +164,7 @@ def test_other_kinds_of_speech_events_change_no_turn_and_an_unknown_one_is_repor
 
 
 @pytest.mark.parametrize("is_told_first", [True, False])
-def test_only_a_cascade_s_transcripts_make_turns_whenever_it_is_told(is_told_first: bool) -> None:
+def test_only_a_cascade_s_transcripts_end_a_wait_whenever_it_is_told(is_told_first: bool) -> None:
     feed = Feed()
     started = {"type": "call_started", "pipeline_type": "audio_llm"}
     if is_told_first:
@@ -177,7 +177,8 @@ def test_only_a_cascade_s_transcripts_make_turns_whenever_it_is_told(is_told_fir
         feed.send("audit", started, 4_100)
         assert feed.latencies() == {1: "withdrawn"}
     feed.advance(900_000)
-    assert feed.records("closed")[0].turns == 0
+    assert feed.records("closed")[0].turns == 1, "the order of the log is known"
+    assert feed.latencies() == {1: "no_user_speech"}
     feed = Feed()
     feed.send("audit", started, 0)
     feed.bot_text("Welcome.", 0)

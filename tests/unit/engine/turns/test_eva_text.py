@@ -59,7 +59,7 @@ def test_text_groups_after_every_line(case: str) -> None:
     for count, arrival in enumerate(arrivals, 1):
         folded.receive(arrival, [])
         prefix = {**call, "pipecat": call["pipecat"][:count]}
-        assert folded.context().to_dict() == batch_context(prefix), f"after {lines[count - 1]}"
+        assert folded.eva_context().to_dict() == batch_context(prefix), f"after {lines[count - 1]}"
     assert [
         group.text for group in sorted(folded.history.text_stream.groups(), key=lambda group: group.key or 0)
     ] == groups

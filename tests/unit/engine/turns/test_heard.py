@@ -74,6 +74,7 @@ def test_words_of_a_simulated_call_by_purpose() -> None:
         "WRITTEN": ("", "Sure, I move it [laughs]. Bye."),
         "MEANT": ("Move it.", "[assistant interrupts] Sure, [laughs]"),
         "UNDERSTOOD": ("[user interrupts] Move [uh] it", "Shore"),
+        "TOLD": ("[user interrupts] Move [uh] it", ""),
     }
 
 
@@ -92,6 +93,7 @@ def test_words_of_a_phone_call_by_purpose() -> None:
         "WRITTEN": ("", "Sure. I move it."),
         "MEANT": ("", ""),
         "UNDERSTOOD": ("[user audio]", ""),
+        "TOLD": ("move it", "Sure. I move it."),
     }
 
 

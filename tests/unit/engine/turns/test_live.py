@@ -235,7 +235,7 @@ def test_a_text_can_be_updated_before_its_entry_comes(feed: Feed) -> None:
     feed.send("audit", {"message_type": "user", "value": "[user audio]", "turn_id": 7}, 100)
     context = feed.evaluator.context("call")
     assert context is not None
-    assert context.transcribed_user_turns == {0: "My badge is lost."}
+    assert context.transcribed_user_turns == {1: "My badge is lost."}
 
 
 @pytest.fixture(scope="module")

@@ -125,7 +125,8 @@ def test_a_context_is_printed_for_each_call_and_does_not_depend_on_the_arrival(
     assert (code, err) == (0, "")
     printed = [json.loads(line) for line in out.splitlines()]
     assert [line["id"] for line in printed] == ids
-    assert all(list(line) == ["id", "context"] and line["context"]["transcribed_user_turns"] for line in printed)
+    assert all(list(line) == ["id", "turns_by", "context"] and line["turns_by"] == "eva" for line in printed)
+    assert all(line["context"]["transcribed_user_turns"] for line in printed)
     assert callgauge("context", path, "--arrival", 7).out == out
 
 
