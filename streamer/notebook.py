@@ -31,10 +31,12 @@ from consumers.history.rows import Value
 from consumers.history.search import Condition, Question
 from consumers.history.settings import HistorySettings
 from consumers.runtime.process import wall_clock_ms
+from schemas.metric_context import MetricContext
 from schemas.scores.records import AnyScoreRecord
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from streamer.agent_inspect.scoring import NotJudgedError, TraceQuestions
 from streamer.agent_inspect.traces import REMEDY, Samples, TraceDocument, document_in
+from streamer.offline.contexts import recorded_context
 from streamer.offline.scoring import RecordedScoring, plan_from, score_judged, scored, scoring_of
 from streamer.recordings.elements import element_at
 from streamer.recordings.files import At, RecordedCall, RecordingError
@@ -91,12 +93,14 @@ class ScoredCall:
         conversation_id: Its id in the recording.
         records: The newest record of each score, as `callgauge score` prints them.
         transcript: The transcript in ElevenLabs' format, redacted as the settings say; None if it is too large for its topic.
+        context: The `MetricContext`, as `callgauge context` prints it: the words in it are not redacted.
         remarks: Sentences for a person: events that were left out, goals and files that are missing.
     """
 
     conversation_id: str
     records: tuple[AnyScoreRecord, ...]
     transcript: tuple[TranscriptTurn, ...] | None
+    context: MetricContext
     remarks: tuple[str, ...]
 
     def to_dicts(self, name: str | None = None) -> list[dict[str, Any]]:
@@ -164,10 +168,12 @@ def score(
         ('sample-call', 8)
         >>> call.transcript[0].message
         'Good morning, this is the rebooking desk of Larkwing Air. How can I help you today?'
+        >>> call.context.turns_by, call.context.tools_called
+        ('eva', ['find_booking', 'find_flights'])
     """
     if isinstance(recording, str | Path):
         path = Path(recording)
-        calls = read_recordings(path)
+        calls: Iterable[RecordedCall] = read_recordings(path)
     else:
         path = _EVENTS
         calls = _calls_of(recording)
@@ -175,17 +181,19 @@ def score(
     sets = goals_for([path], None if goals is None else Path(goals))
     plan = plan_from(settings, sets, agent, asks_judge=judge, writes_transcripts=True)
     if not judge:
-        return [_call(scored(call, plan)) for call in calls]
-    found: list[ScoredCall] = []
+        return [_call(call, scored(call, plan)) for call in calls]
+    calls = [*calls]
+    judged: list[RecordedScoring] = []
     scorings = (scoring_of(call, plan) for call in calls)
     with ThreadPoolExecutor(1) as thread:  # because the thread of a notebook has an event loop that runs
-        thread.submit(score_judged, scorings, settings, lambda scoring: found.append(_call(scoring))).result()
-    return found
+        thread.submit(score_judged, scorings, settings, judged.append).result()
+    return [_call(call, scoring) for call, scoring in zip(calls, judged, strict=True)]
 
 
-def _call(scoring: RecordedScoring) -> ScoredCall:
+def _call(recorded: RecordedCall, scoring: RecordedScoring) -> ScoredCall:
     entries = None if scoring.transcript is None else tuple(TRANSCRIPT.validate_json(scoring.transcript))
-    return ScoredCall(scoring.call.conversation_id, tuple(scoring.final_records()), entries, scoring.remarks)
+    context, _ = recorded_context(recorded)
+    return ScoredCall(recorded.conversation_id, tuple(scoring.final_records()), entries, context, scoring.remarks)
 
 
 def _calls_of(events: Iterable[Mapping[str, Any]]) -> Iterator[RecordedCall]:

@@ -440,6 +440,22 @@ def call_document(found: FoundCall) -> dict[str, Any]:
     }
 
 
+def context_document(found: FoundCall) -> dict[str, Any]:
+    """The metric context of the call as far as it has come, redacted.
+
+    Raises:
+        OperatorError: The topics do not have its events, or this user may not read them.
+    """
+    if not found.events:
+        raise OperatorError(f"Call {found.call.conversation_id} has no context: {' '.join(found.remarks)}")
+    context = found.call.context()
+    return {
+        "id": found.call.conversation_id,
+        "turns_by": context.turns_by,
+        "context": found.redactor.redact_value(context.to_dict()),
+    }
+
+
 def _head(shown: ReportedCall) -> Iterator[str]:
     labels = shown.labels
     names = {"agent": labels.agent, "tenant": labels.tenant, "environment": labels.environment}

@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 from consumers.console.fleet import Fleet
 from consumers.console.pages import names_of
 from schemas.closed_sets import SortKey
+from schemas.metric_context import TurnsBy
 from schemas.scores.running import ListedCall, RunningCalls, WantedCalls
 from schemas.transcript import TranscriptTurn
 
@@ -96,7 +97,8 @@ class CallList(BaseModel):
 class CallDetail(BaseModel):
     """One call as it was known at a moment.
 
-    `context` is EVA's metric context of its events, redacted; null where words are hidden or the topics have no events of it.
+    `context` is the metric context of its events, redacted; null where words are hidden or the topics have no events of it.
+    `turns_by` says whose turns it has: `eva` where a simulated caller hears the call, otherwise `bot`.
     `records_not_used` are records that the evaluator refuses too.
     """
 
@@ -106,6 +108,7 @@ class CallDetail(BaseModel):
     last_ms: int | None
     is_closed: bool
     records_not_used: int
+    turns_by: TurnsBy | None
     context: dict[str, Any] | None
 
 

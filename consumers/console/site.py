@@ -950,11 +950,12 @@ class ConsoleSite:
         async with self._open(request) as call:
 
             def detail() -> BaseModel:
-                found = call.context(query.at_ms).to_dict() if self._settings.words else None
+                found = call.context(query.at_ms) if self._settings.words else None
                 return api.CallDetail(
                     conversation_id=conversation_id, at_ms=query.at_ms, first_ms=call.first_ms, last_ms=call.last_ms,
                     is_closed=call.closed is not None, records_not_used=call.left_out,
-                    context=self._redactor.redact_value(found),
+                    turns_by=None if found is None else found.turns_by,
+                    context=None if found is None else self._redactor.redact_value(found.to_dict()),
                 )  # fmt: skip
 
             return await self._answered(call, ("detail", conversation_id, query.at_ms), detail)

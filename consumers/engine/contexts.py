@@ -131,7 +131,7 @@ _IF_EMPTY: Final[Mapping[str, str]] = {
 }
 """Why a field is unknown if it has no value."""
 
-_NOTHING: Final = (None, {}, frozenset[int]())
+_NOTHING: Final[tuple[object, ...]] = (None, {}, frozenset[int]())
 _TOLD_AFTERWARDS: Final = (WordSource.HEARD, WordSource.BOT)
 """Sources that tell an answer when it is over."""
 

@@ -39,7 +39,7 @@ GROUPS: Final = {
         "trials": "Compares repeated calls: pass@k, judges, errors.",
         "replay": "Plays recorded calls, or evaluates past traffic again.",
         "transcript": "Writes transcripts in ElevenLabs' format.",
-        "context": "Prints EVA's metric context of recorded calls.",
+        "context": "Prints the metric context of calls: turns, words, tools and waits.",
     },
     "operate": {
         "settings": "Lists every setting, its value and its origin.",

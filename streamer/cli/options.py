@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -54,6 +55,36 @@ SinceADayOption = Annotated[
     str | None,
     typer.Option("--since", metavar="WHEN", help=f"{SINCE_HELP} The last hour, then the last day, unless given."),
 ]
+
+
+CallsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from-topics",
+        metavar="ID",
+        help="A call of the topics, by its id or its last characters; may be repeated.",
+    ),
+]
+
+
+def require_one_kind(
+    paths: Sequence[Path] | None,
+    ids: Sequence[str] | None,
+    since: str | None,
+    bootstrap: str | None,
+    prefix: str | None,
+) -> None:
+    """Requires recordings or calls of the topics, and no option that is for the others.
+
+    Raises:
+        BadParameter: Both are named or none, or an option does not fit.
+    """
+    if paths and ids:
+        raise typer.BadParameter("--from-topics reads live calls: leave the paths out, or leave --from-topics out.")
+    if not paths and not ids:
+        raise typer.BadParameter("Name recordings, or a call of the topics with --from-topics ID.")
+    if not ids and (since or bootstrap or prefix):
+        raise typer.BadParameter("--since, --bootstrap and --topic-prefix are for --from-topics: leave them out.")
 
 
 def since_in_words(since: str | None) -> str:

@@ -12,6 +12,7 @@ from streamer.cli.options import (
     PATHS_HELP,
     AgentOption,
     BootstrapOption,
+    CallsOption,
     ConfigOption,
     GoalsOption,
     JudgeOption,
@@ -20,6 +21,7 @@ from streamer.cli.options import (
     SinceADayOption,
     VerdictsOption,
     require_judge,
+    require_one_kind,
     since_in_words,
 )
 from streamer.facts import installed_version
@@ -38,14 +40,7 @@ app = typer.Typer(add_completion=False)
 def report(
     paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH", help=PATHS_HELP)] = None,
     *,
-    from_topics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--from-topics",
-            metavar="ID",
-            help="A call of the topics, by its id or its last characters; may be repeated.",
-        ),
-    ] = None,
+    from_topics: CallsOption = None,
     since: SinceADayOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
@@ -88,7 +83,7 @@ def report(
     from streamer.settings.listing import settings_from
 
     require_judge(verdicts, judge)
-    _require_fitting(paths, from_topics, since, bootstrap, topic_prefix)
+    require_one_kind(paths, from_topics, since, bootstrap, topic_prefix)
     if from_topics and (goals is not None or judge is JudgeSwitch.ON or agent is not None):
         raise typer.BadParameter("Calls of the topics are scored already: leave out --goals, --judge and --agent.")
     place = html or output
@@ -147,18 +142,3 @@ def _of_topics(settings: "Settings", ids: Sequence[str], since: str | None) -> "
                 say(f"Call {found.call.conversation_id}: {sentence}")
             calls.append(found.reported(f"c{number}"))
     return calls
-
-
-def _require_fitting(
-    paths: Sequence[Path] | None,
-    ids: Sequence[str] | None,
-    since: str | None,
-    bootstrap: str | None,
-    prefix: str | None,
-) -> None:
-    if paths and ids:
-        raise typer.BadParameter("--from-topics reads live calls: leave the paths out, or leave --from-topics out.")
-    if not paths and not ids:
-        raise typer.BadParameter("Name recordings, or a call of the topics with --from-topics ID.")
-    if not ids and (since or bootstrap or prefix):
-        raise typer.BadParameter("--since, --bootstrap and --topic-prefix are for --from-topics: leave them out.")

@@ -121,24 +121,33 @@ class EvaResult(NamedTuple):
 
 
 def context_of(recorded: RecordedCall, arrival_seed: int | None = None) -> EvaResult:
-    """The metric context of a call at its end.
+    """The metric context of a call at its end, in its JSON encoding. Arguments and errors are those of `recorded_context`."""
+    context, refused = recorded_context(recorded, arrival_seed)
+    # The folder of a record says which facts there could be.
+    plain = context.to_dict(with_unset=recorded.directory is not None)
+    return EvaResult(plain, refused, context.turns_by)
+
+
+def recorded_context(
+    recorded: RecordedCall, arrival_seed: int | None = None
+) -> tuple[MetricContext, tuple[LeftOut, ...]]:
+    """The metric context of a call at its end, and the events that the evaluator would have quarantined.
 
     Args:
-        recorded: The call.
+        recorded: The call. One of a folder is EVA's, whatever is missing in it.
         arrival_seed: Decides in which order events of different sources arrive; None is by their times.
 
     Raises:
         RecordingError: A file of the record cannot be read.
     """
-    state = state_of_record(recorded.directory)
     call, refused = folded_recording(recorded, arrival_seed)
-    is_record = recorded.directory is not None  # of EVA's, whatever is missing in it
-    context = whole_context(recorded, call, state) if is_record else call.context()
-    return EvaResult(context.to_dict(with_unset=is_record), tuple(refused), context.turns_by)
+    if recorded.directory is None:
+        return call.context(), tuple(refused)
+    return whole_context(recorded, call, state_of_record(recorded.directory)), tuple(refused)
 
 
 def eva_metrics_of(recorded: RecordedCall, arrival_seed: int | None = None) -> EvaResult:
-    """EVA's metrics of a call at its end. Arguments and errors as those of `context_of`."""
+    """EVA's metrics of a call at its end. Arguments and errors are those of `recorded_context`."""
     state = state_of_record(recorded.directory)
     call, refused = folded_recording(recorded, arrival_seed)
     context = whole_context(recorded, call, state)
