@@ -8,6 +8,7 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,8 +34,13 @@ from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, PipelineType
 from schemas.scores.records import AnyScoreRecord
 from schemas.topics import SCORES_TOPIC, TOPIC_BY_SOURCE
+from streamer.offline.contexts import context_of
+from streamer.recordings.reader import read_recordings
+from streamer.sources.replay import PlayedCall
+from streamer.sources.simulator.profile import HEALTHY, always
+from streamer.sources.simulator.traffic import event_lines, simulate_call
 from tests.integration.metrics_page import answer_of, total
-from tests.integration.processes import Process, started, wait_for
+from tests.integration.processes import Process, ran_here, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
 from tests.support.brokers.topic_changes import create_topics
 from tests.support.calls.report_calls import recorded, wire_line
@@ -403,6 +409,42 @@ async def test_a_call_opens_without_reading_all_and_is_at_each_moment_what_was_k
             known = [each for each, moment_ms in zip(arrivals, times_ms, strict=True) if moment_ms <= at_ms]
             expected = folded(known, PipelineType.CASCADE, None, Limits()).context().to_dict()
             assert shown == json.loads(json.dumps(Redactor().redact_value(expected)))
+
+
+def has_context(page: str, expected: dict[str, Any]) -> bool:
+    shown = answer_of(page).json()
+    return (shown["turns_by"], shown["context"]) == ("bot", expected)
+
+
+async def test_the_context_of_a_running_call_is_that_of_its_events_so_far(
+    service: tuple[Process, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    """After each of its turns: by the API, by the command with its id, and by the command with a file of these events."""
+    process, _ = service
+    found = wait_for(lambda: f"the console in:\n{process.text}", lambda: _ADDRESS.search(process.text), 30)
+    address = f"{found[1].rstrip('/')}/"
+    simulated = simulate_call(7, start_ms=wall_clock_ms() - 60_000, kind="phone", profile_of=always(HEALTHY))
+    events = sorted(simulated.wire_events(), key=lambda event: event.arrival_ms)
+    lines = list(event_lines([PlayedCall(CALL, tuple(events))]))
+    producer = Producer({"bootstrap.servers": environment["CALLGAUGE_BOOTSTRAP"], "log_level": 0})
+    file = tmp_path / "so-far.jsonl"
+    page, turns = f"{address}{API}/calls/{CALL}", 0
+    for number, event in enumerate(events, 1):
+        topic = environment["CALLGAUGE_TOPIC_PREFIX"] + TOPIC_BY_SOURCE[InputSource(event.source)]
+        producer.produce(topic, event.value, CALL.encode())
+        assert producer.flush(patient(30)) == 0
+        if event.event_name != "turn_ended" and number < len(events):
+            continue
+        file.write_text("\n".join(lines[:number]))
+        (recorded_so_far,) = read_recordings(file)
+        of_file = context_of(recorded_so_far)
+        expected = Redactor().redact_value(of_file.values)
+        turns = expected["num_turns"]
+        wait_for("a score of it", lambda: answer_of(page).status_code == 200, 30)
+        by_id = await asyncio.to_thread(ran_here, "context", "--from-topics", CALL, **environment)
+        assert json.loads(by_id.out) == {"id": CALL, "turns_by": "bot", "context": expected}
+        wait_for("its newest event", partial(has_context, page, expected), 30)
+    assert turns >= 3
 
 
 async def test_rules_of_prometheus_that_are_about_to_fire_are_on_the_page(

@@ -97,7 +97,7 @@ def test_events_show_what_no_file_says(tmp_path: Path) -> None:
 
 def test_the_facts_of_the_run_are_in_the_context(tmp_path: Path) -> None:
     result = {
-        "record_id": "7.1", "num_turns": 3, "tools_called": ["find_badge"], "duration_seconds": 12.5,
+        "record_id": "7.1", "num_turns": 3, "duration_seconds": 12.5,
         "conversation_ended_reason": "goodbye", "audio_user_path": "/elsewhere/records/7.1/user.wav",
         "audio_mixed_path": "/elsewhere/records/7.1/mixed.wav", "initial_scenario_db_hash": "abc",
     }  # fmt: skip
@@ -110,6 +110,11 @@ def test_the_facts_of_the_run_are_in_the_context(tmp_path: Path) -> None:
     }  # fmt: skip
     assert found["final_scenario_db_hash"] == state_hash({"doors": 2})
     assert found["conversation_finished"] is True
+
+
+def test_the_tools_that_were_called_are_those_of_the_audit_log(tmp_path: Path) -> None:
+    directory = record(tmp_path, *used("find_badge"), *used("find_badge"), result={"tools_called": ["close_door"]})
+    assert context(directory)["tools_called"] == ["find_badge"]
 
 
 @pytest.mark.parametrize(
