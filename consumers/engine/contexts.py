@@ -147,6 +147,7 @@ def context_by_the_bot(call: CallFacts) -> MetricContext:
     made = [entry.use for entry in tools if not entry.is_response]
     answers = [entry.use for entry in tools if entry.is_response]
     end_s = call.ended_ms / MS_PER_SECOND
+    waits_s, unmeasured = _waits(call.live, turns)
     values: dict[str, Any] = {
         **_facts(call),
         "transcribed_user_turns": _known({n: turn.user.said(Purpose.TOLD) for n, turn in turns.items()}),
@@ -168,18 +169,20 @@ def context_by_the_bot(call: CallFacts) -> MetricContext:
         "assistant_interrupted_turns": frozenset(n for n, turn in turns.items() if turn.assistant_interrupted),
         "user_interrupted_turns": frozenset(n for n, turn in turns.items() if turn.user_interrupted),
         "fallback_turn_ids": frozenset(n for n, turn in turns.items() if turn.is_fallback),
-        "latency_assistant_turns": _waits_s(call.live, turns),
+        "latency_assistant_turns": waits_s,
         "conversation_ended_reason": call.ended_reason,
         "conversation_finished": _is_finished(call.ended_reason),
         "pipeline_type": call.pipeline_type,
         "agent_id": call.agent_id,
     }
     unknown = {name: reason for name, reason in _IF_EMPTY.items() if values.get(name) in _NOTHING}
-    unknown.update(_reasons(call, turns, heard.sides, values))
+    unknown.update(_reasons(call, turns, heard.sides))
+    if unmeasured:
+        unknown["latency_assistant_turns"] = "; ".join(f"{_named(those)}: {why}" for why, those in unmeasured.items())
     return MetricContext.model_construct(**values, turns_by="bot", unknown=dict(sorted(unknown.items())))
 
 
-def _reasons(call: CallFacts, turns: Turns, sides: HeardSides, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _reasons(call: CallFacts, turns: Turns, sides: HeardSides) -> Iterator[tuple[str, str]]:
     """Fields that are unknown in part, or for a reason that depends on the call."""
     yield "transcribed_assistant_turns", NO_LISTENER
     if call.supplied.pipeline_type is None and call.pipeline_type is PipelineType.CASCADE:
@@ -197,8 +200,6 @@ def _reasons(call: CallFacts, turns: Turns, sides: HeardSides, values: Mapping[s
         yield "audio_timestamps_user_turns", f"a start or an end of a sound was lost in {_named(lost)}"
     if lost := [n for n, turn in turns.items() if turn.assistant.has_gaps]:
         yield "audio_timestamps_assistant_turns", f"a start or an end of a sound was lost in {_named(lost)}"
-    if unmeasured := _unmeasured(call.live, turns):
-        yield "latency_assistant_turns", "; ".join(f"{_named(those)}: {why}" for why, those in unmeasured.items())
 
 
 def _named(turns: Sequence[int]) -> str:
@@ -237,34 +238,23 @@ def _sounds(sides: Mapping[int, HeardSide], end_s: float) -> AudioSegments:
     return found
 
 
-def _waits_s(live: LiveCall, turns: Turns) -> dict[int, float]:
-    """The wait for the answer by turn, in seconds, as the scores have it."""
-    waits = {}
-    for number in turns:
+def _waits(live: LiveCall, turns: Turns) -> tuple[dict[int, float], dict[str, list[int]]]:
+    """The wait for the answer by turn, in seconds, as the scores have it; and the answered turns without one, by the reason."""
+    waits_s: dict[int, float] = {}
+    unmeasured: dict[str, list[int]] = {}
+    for number, turn in turns.items():
         view = live.turns.view(number)
         wait = None if view is None or number < 1 else voice_to_voice_ms(view)
         if isinstance(wait, Scored):
-            waits[number] = round(wait.value / MS_PER_SECOND, EVA_DIGITS)
-    return waits
-
-
-def _unmeasured(live: LiveCall, turns: Turns) -> dict[str, list[int]]:
-    """Answered turns whose wait is not known, by the reason."""
-    found: dict[str, list[int]] = {}
-    for number, turn in turns.items():
-        view = live.turns.view(number)
-        if number < 1 or not _is_heard(turn.assistant):
-            continue
-        wait = None if view is None else voice_to_voice_ms(view)
-        if isinstance(wait, Scored):
-            continue
-        reason = UnscoredReason.NO_SPEECH_EVENTS
-        if wait is not None:
-            reason = wait.reason
-        elif view is not None:
-            reason = unmeasured_reason(view, has_speech_events=live.has_speech_events)
-        found.setdefault(reason.value, []).append(number)
-    return found
+            waits_s[number] = round(wait.value / MS_PER_SECOND, EVA_DIGITS)
+        elif number > 0 and _is_heard(turn.assistant):
+            reason = UnscoredReason.NO_SPEECH_EVENTS
+            if wait is not None:
+                reason = wait.reason
+            elif view is not None:
+                reason = unmeasured_reason(view, has_speech_events=live.has_speech_events)
+            unmeasured.setdefault(reason.value, []).append(number)
+    return waits_s, unmeasured
 
 
 class _Step(NamedTuple):
