@@ -216,7 +216,8 @@ class Call:
         """Folds one record; returns its outcome, a label of the events counter."""
         before = len(out)
         outcome = self._fold(arrival, out)
-        self._hold(out, before)
+        if self.live.is_told_later:
+            self._hold(out, before)
         self._plan()
         return outcome
 
@@ -224,7 +225,7 @@ class Call:
         """Keeps what the last step says of a call that may be none, and lets all of it go with the first speech, word or tool: a trace has
         spans around a call, also where nobody ever speaks.
         """
-        if self._is_real or not self.live.is_told_later:
+        if self._is_real:
             return
         if self.live.tells_nothing and len(self._held) < MAX_HELD:
             new = out[since:]
@@ -271,7 +272,7 @@ class Call:
             changes = NO_CHANGES
             # Nine of ten events neither change nor settle a turn.
             machine = live.history.machine if live.bot is None else live.bot.machine
-            if machine.touched or live.settle_at_ms <= min(time_ms, live.low_ms) or live.records.is_any:
+            if machine.touched or time_ms >= live.settle_at_ms <= live.low_ms or live.records.is_any:
                 cause = Cause(time_ms, broker_ms)
                 changes = live.refresh(cause, out)  # first: measures read the tool uses and settled turns it updates
                 if changes.touched or changes.settled:
@@ -314,7 +315,8 @@ class Call:
             self._hit_limit(reason, "duration", due_ms, out)
         else:
             self.close(reason, due_ms)
-        self._hold(out, before)
+        if self.live.is_told_later:
+            self._hold(out, before)
         self._plan()
 
     def _plan(self) -> None:

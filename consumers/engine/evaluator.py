@@ -190,10 +190,9 @@ def skew_of(event_ms: float, broker_ms: int) -> ClockSkew | None:
 def count_skew(counts: SkewCounts, arrival: Arrival) -> None:
     """Adds an arrival whose time is far from the broker's. Verdicts have no time of a call."""
     event_ms = arrival.event.timestamp
-    if event_ms is not None and arrival.source is not InputSource.JUDGE:
-        skew = skew_of(event_ms, arrival.broker_time_ms)
-        if skew is not None:
-            counts[arrival.source, skew] += 1
+    skew = None if event_ms is None else skew_of(event_ms, arrival.broker_time_ms)
+    if skew is not None and arrival.source is not InputSource.JUDGE:
+        counts[arrival.source, skew] += 1
 
 
 MAX_WAITING_PER_CALL = 1_000

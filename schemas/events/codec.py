@@ -15,10 +15,13 @@ from schemas.events.elevenlabs import AgentEvent, ConversationRecord, TypedAgent
 from schemas.events.envelope import AGENT_RECORD_TYPE, HEADERS, Envelope
 from schemas.events.pipecat import FUNCTION_CALL_KINDS, SPEECH_KINDS, FunctionCallRecord, PipecatEvent
 from schemas.events.simulator import (
+    STREAMS,
+    TYPE_KEYS,
     TYPES_BY_STREAM,
     AudioEvent,
     CarriedSimulatorEvent,
     TypedSimulatorEvent,
+    has_type,
     under_its_own_key,
 )
 from schemas.judging import JudgeVerdict
@@ -175,8 +178,8 @@ def _unrecognized(event: UnrecognizedEvent, extra: Mapping[str, Any]) -> Misread
             "a CloudEvent in structured mode without an event in `data`",
             "Put the event into `data` as a JSON object, or send it as the value, with the attributes as headers (ce_id and so on).",
         )
-    name = event.type or event.event_type or event.message_type
-    known = KNOWN_KINDS.get(name or "")
+    name = event.type or event.event_type or event.message_type or ""
+    known = KNOWN_KINDS.get(name)
     data = extra.get("data")
     if known is not None and isinstance(data, Mapping):
         return Misread(
@@ -187,12 +190,10 @@ def _unrecognized(event: UnrecognizedEvent, extra: Mapping[str, Any]) -> Misread
     return _unknown_type(name)
 
 
-def _unknown_type(name: str | None) -> Misread:
-    what = "an event without type, event_type or message_type" if name is None else f"an event of type {name!r}"
-    near = nearest_events(name or "")
-    return Misread(
-        MisreadReason.UNKNOWN_TYPE, what, f"{f'Nearest known: {near}. ' if near else ''}{REMEDY_FOR_UNKNOWN}"
-    )
+def _unknown_type(name: str) -> Misread:
+    near = nearest_events(name)
+    remedy = f"{f'Nearest known: {near}. ' if near else ''}{REMEDY_FOR_UNKNOWN}"
+    return Misread(MisreadReason.UNKNOWN_TYPE, f"an event of type {name!r}", remedy)
 
 
 # The other form of a CloudEvent.
@@ -256,6 +257,29 @@ class RefusedRecordError(ValueError):
         self.where = where
         self.expected = expected
         self.seen = seen
+
+
+def refused_type(event: Mapping[str, Any], stream: object = None) -> RefusedRecordError:
+    """The refusal of an event that says nothing of what it is, or whose stream nothing tells: the same however it comes.
+
+    Args:
+        event: The event, without its `stream`.
+        stream: The stream that was named for it; None if none was.
+
+    Example:
+        >>> refused_type({"type": "speech_evt"}).seen, refused_type({"foo": 1}, "audit").seen
+        ("`type` 'speech_evt'", "no `type`, with foo and `stream` 'audit'")
+    """
+    name, named = next(((key, event[key]) for key in (*TYPE_KEYS, "event") if event.get(key)), ("type", None))
+    near = nearest_events(named) if isinstance(named, str) else ""
+    others = ", ".join(field for field in event if field not in TYPE_KEYS)
+    return RefusedRecordError(
+        RefusalReason.INVALID_EVENT, "its type is not known", "type",
+        f"expected a known `type` or `message_type`{f', nearest known: {near}' if near else ''}, or a type and `stream`: one of "
+        f"{', '.join(STREAMS)}; the record of a conversation has a `transcript`",
+        (f"no `type`, with {others or 'nothing'}" if named is None else f"`{name}` {named!r}")[:MAX_SEEN_CHARS]
+        + (f" and `stream` {stream!r}" if stream is not None else "")[:MAX_SEEN_CHARS],
+    )  # fmt: skip
 
 
 ControlEvent = Annotated[CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
@@ -344,7 +368,7 @@ def _decode_slowly(source: InputSource, value: bytes, first: ValidationError) ->
                 error = seen
                 break
     else:
-        return _inferred(value) if source is InputSource.ELEVENLABS else _validate(_UNRECOGNIZED, value)
+        return _inferred(value) if source is InputSource.ELEVENLABS else _of_unknown_type(_UNRECOGNIZED, value, source)
     if is_of_unknown_kind(error):
         return _validate(_UNRECOGNIZED, value)
     event = without_unread(adapter, value, error, is_tagged=adapter is not _AUDIO)
@@ -368,7 +392,15 @@ def _inferred(value: bytes) -> Any:
             raise _refusal(error) from error
     if b'"transcript"' in value and (b'"agent_id"' in value or b'"post_call_transcription"' in value):
         return _validate(_AGENT_RECORD, value)
-    return _validate(_UNRECOGNIZED, value)
+    return _of_unknown_type(_UNRECOGNIZED, value, "user_sim")
+
+
+def _of_unknown_type(adapter: TypeAdapter[Any], value: bytes, stream: str) -> Any:
+    """Decodes an event of a type that this version does not know. One without a type is refused."""
+    event = from_json(value)
+    if isinstance(event, dict) and not has_type(event, stream):
+        raise refused_type(event)
+    return _validate(adapter, value)
 
 
 def _is_by_agent(event: CarriedSimulatorEvent) -> bool:
@@ -381,14 +413,13 @@ def _decode_agent(value: bytes, envelope: Envelope) -> Any:
     if envelope.type == AGENT_RECORD_TYPE:
         record = _validate(_AGENT_RECORD, value)
         if "transcript" not in record.model_fields_set:
-            expected = "expected the record of a conversation, which has a `transcript`, or an event with a `type`"
-            raise RefusedRecordError(RefusalReason.INVALID_EVENT, "it has no type", "type", expected, "neither of them")
+            raise refused_type(from_json(value))
         return record
     try:
         return _AGENT.validate_json(value)
     except ValidationError as error:
         if _is_of_another_type(error):
-            return _validate(_STRANGE_AGENT, value)
+            return _of_unknown_type(_STRANGE_AGENT, value, "elevenlabs")
         event = without_unread(_AGENT, value, error, is_tagged=True)
         if event is None:
             raise _refusal(error) from error

@@ -129,6 +129,8 @@ STREAMS: Final[tuple[Stream, ...]] = get_args(Stream)
 simulated caller's. `ce_type` has the same words."""
 CONTROL_EVENTS: Final = frozenset({"call_started", "call_ended", "user_text_updated"})
 """Events that steer the evaluator and are no part of a call's history. We send them on the audit topic."""
+TYPE_KEYS: Final = ("type", "event_type", "message_type")
+"""The fields in which events say what they are, by their stream."""
 _SOURCES: Final[Mapping[Stream, Source]] = {
     "pipecat": "pipecat",
     "audit": "audit",
@@ -216,7 +218,7 @@ def is_agent_record(event: Mapping[str, Any]) -> bool:
     return "transcript" in event or (isinstance(data, Mapping) and (is_webhook or "transcript" in data))
 
 
-def has_type(event: Mapping[str, Any], stream: Stream) -> bool:
+def has_type(event: Mapping[str, Any], stream: str) -> bool:
     """Whether an event whose stream is known says what it is. One of a real ElevenLabs agent has a `type` of its own, unless it is the
     record of a conversation: a type that is known elsewhere alone shows that its stream is wrong.
 
@@ -227,7 +229,8 @@ def has_type(event: Mapping[str, Any], stream: Stream) -> bool:
         (True, False)
     """
     if stream != "elevenlabs":
-        return any(event.get(key) is not None for key in ("type", "event_type", "message_type"))
+        return any(event.get(key) for key in TYPE_KEYS)
     if is_agent_record(event) or "error_event" in event:
         return True
-    return isinstance(event.get("type"), str) and stream_of(event) in ("elevenlabs", None)
+    kind = event.get("type")
+    return isinstance(kind, str) and kind != "" and stream_of(event) in ("elevenlabs", None)

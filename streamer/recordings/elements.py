@@ -10,27 +10,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, Final, NamedTuple
 
+from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.sources.frameworks import translated
 from consumers.engine.sources.otlp import PROTOBUF, UnreadableSpansError, spans_in_protobuf
-from schemas.events.codec import nearest_events
-from schemas.events.simulator import STREAMS, Stream, has_type, is_control_event, stream_of, stream_of_type
+from schemas.events.codec import RefusedRecordError
+from schemas.events.simulator import TYPE_KEYS, Stream, is_control_event
 from schemas.wire import MAX_NAME_CHARS
 from streamer.recordings.elevenlabs import is_record, unwrapped
 from streamer.recordings.files import (
     MAX_DOCUMENT_BYTES,
     MAX_LINE_BYTES,
+    MAX_SHOWN_CHARS,
     WIRE_STREAMS,
     At,
     FiledEvent,
     RecordingError,
     kind_of,
     shape_error,
-    shown,
     value_in,
 )
+from streamer.sources.http.body import WHICH_EVENTS, Posted, UnreadableBodyError, in_our_words, stream_in, structured
+from streamer.sources.http.traces import posted_spans
 
 # A file as elements.
 
@@ -154,8 +156,7 @@ _OTHERS: Final = (
 )  # fmt: skip
 
 
-_TYPE_KEYS: Final = ("type", "message_type", "event_type")
-_OF_EVENTS: Final = (*_TYPE_KEYS, "stream", "timestamp")
+_OF_EVENTS: Final = (*TYPE_KEYS, "stream", "timestamp")
 """An event has one of them, and a document that is none of ours has none."""
 
 
@@ -226,18 +227,15 @@ def told(element: Element) -> Iterator[Said | WholeCall | RecordingError | None]
             named = {} if isinstance(element.value, list) else unwrapped(element.value)
             yield WholeCall(element.at, element.text, named.get("conversation_id"))
         else:
-            for posted in _posted_spans(element) if form is Form.SPANS else _posted(element):
-                yield _said(posted, element.at, form)
+            for posted in _posted(element, form):
+                found = list(in_our_words(posted, 0))
+                for each in found:
+                    has_no_time = each is not posted and not each.event["timestamp"]
+                    yield _said(each._replace(fault=_NO_TIME) if has_no_time else each, element.at, form)
+                if not found:
+                    yield None
     except RecordingError as error:
         yield error
-
-
-class _Posted(NamedTuple):
-    """An event with its CloudEvents attributes; None for what no rule reads. `fault` is the reason why it cannot be read."""
-
-    event: Any
-    attributes: Mapping[str, str] = MappingProxyType({})
-    fault: str | None = None
 
 
 _NO_TIME: Final = "no time"
@@ -248,86 +246,42 @@ _READABLE: Final = {
 }
 
 
-def _posted(element: Element) -> Iterator[_Posted]:
-    """An event as `POST /events` takes it."""
-    value = element.value
-    if "specversion" in value:
-        # Brings the server, which most files do not need.
-        from streamer.sources.http.posted import STRUCTURED, posted_events
-
-        for posted in filter(None, posted_events(element.text, STRUCTURED, {})):
-            yield _Posted(posted.event, posted.attributes or {}, posted.fault)
-    elif (found := translated(value, 0)) is None:
-        yield _Posted(value)
-    elif not found.events:
-        yield _Posted(None)
-    else:
-        for event in found.events:
-            yield _Posted(event, found.attributes(event), None if event["timestamp"] else _NO_TIME)
-
-
-def _posted_spans(element: Element) -> Iterator[_Posted]:
-    """The events of spans as `POST /v1/traces` takes them."""
-    from streamer.sources.http.posted import LEFT_OUT, UnreadableBodyError
-    from streamer.sources.http.traces import posted_spans
-
+def _posted(element: Element, form: Form) -> Iterator[Posted]:
+    """An event as `POST /events` takes it, or the events of spans as `POST /v1/traces` does."""
+    at, text, value = element
+    if form is Form.EVENT:
+        yield structured(at.number, value) if "specversion" in value else Posted(at.number, value)
+        return
     try:
-        for posted in filter(None, posted_spans(element.text, PROTOBUF if element.value is None else "", {})):
-            event = None if posted.event is LEFT_OUT else posted.event
-            yield _Posted(event, posted.attributes or {}, posted.fault)
+        yield from filter(None, posted_spans(text, PROTOBUF if value is None else "", {}))
     except UnreadableBodyError as error:
         expected = "an export request of traces, as POST /v1/traces takes it"
-        raise shape_error(str(element.at), expected, str(error)) from error
+        raise shape_error(str(at), expected, str(error)) from error
 
 
-def _said(posted: _Posted, at: At, form: Form) -> Said | RecordingError | None:
+def _said(posted: Posted, at: At, form: Form) -> Said | RecordingError:
     if posted.fault is not None:
         expected = _READABLE.get(posted.fault) or _READABLE[form]
         return _refused("it cannot be read", at, expected, posted.fault, "Compare with docs/sources/recordings.md.")
-    if posted.event is None:
-        return None
     if not isinstance(posted.event, Mapping):
         return shape_error(str(at), "a JSON object", kind_of(posted.event))
-    event, attributes = FiledEvent(posted.event, at), posted.attributes
+    event, attributes = FiledEvent(posted.event, at), posted.attributes or {}
     named = event.pop("conversation_id", None)
     named = attributes.get("subject") or attributes.get("partitionkey") or (str(named) if type(named) is int else named)
     if named is not None and not _is_name(named):
         expected = f'"conversation_id" as a text of 1 to {MAX_NAME_CHARS} printable characters'
         return shape_error(str(at), expected, kind_of(named))
-    stream = _stream_in(event, attributes)
-    if stream is None:
-        expected = f"a known `type` or `message_type`, or a type and `stream`: one of {', '.join(STREAMS)}"
-        remedy = "docs/sources/other.md says which events any framework has to send, and `callgauge schema` has all."
-        return _refused("its type is not known", at, expected, _type_seen(posted.event), remedy)
+    try:
+        stream = stream_in(event, attributes)
+    except RefusedRecordError as error:
+        seen = Redactor().beginning(error.seen, 2 * MAX_SHOWN_CHARS)
+        return _refused(error.what, at, error.expected.removeprefix("expected "), seen, WHICH_EVENTS)
     identity = (attributes["source"], attributes["id"]) if "id" in attributes else None
     return Said(named, None if is_control_event(event) else stream, event, identity, form is Form.SPANS)
 
 
 def _is_name(named: object) -> bool:
     return isinstance(named, str) and named.isprintable() and 0 < len(named.encode()) <= MAX_NAME_CHARS
-
-
-def _stream_in(event: dict[str, Any], attributes: Mapping[str, str]) -> Stream | None:
-    """The stream that an event names, or its CloudEvents type, or its own type; None if its type is known nowhere, or it has none."""
-    if event.keys().isdisjoint(_OF_EVENTS) and "type" not in attributes:
-        return None
-    named = event.pop("stream", None)
-    if named is None:
-        return stream_of_type(attributes.get("type", "")) or stream_of(event)
-    stream = next((stream for stream in STREAMS if stream == named), None)
-    return stream if stream and has_type(event, stream) else None
-
-
-def _type_seen(event: Mapping[str, Any]) -> str:
-    """The type of an event that nothing knows, or the stream, with the nearest known types."""
-    if event.keys().isdisjoint(_OF_EVENTS):
-        return shown(event)
-    keys = (*_TYPE_KEYS, "event") if event.get("stream") in STREAMS else ("stream", *_TYPE_KEYS, "event")
-    key = next((key for key in keys if event.get(key)), "type")
-    named = event.get(key)
-    near = nearest_events(named) if isinstance(named, str) else ""
-    seen = "no `type`" if named is None else f"`{key}` {shown(named)}"
-    return f"{seen}{f', nearest known: {near}' if near else ''}"
 
 
 def _refused(what: str, at: At, expected: str, seen: str, remedy: str) -> RecordingError:

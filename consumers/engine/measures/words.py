@@ -299,9 +299,15 @@ class _Words:
     """The words of a text: as aligned (small letters and digits only), and as written."""
 
     def __init__(self, text: str) -> None:
-        keyed = [(key, word) for word in text[:MAX_CHARS].split() if (key := _NOT_IN_WORDS.sub("", word.lower()))]
-        self.keys = [key for key, _ in keyed]
-        self._words = [word for _, word in keyed]
+        self.keys: list[str] = []
+        self._words: list[str] = []
+        for word in text[:MAX_CHARS].split():
+            key = word.lower()
+            if not key.isalnum():  # nearly all words have no signs, and to search one for them costs more
+                key = _NOT_IN_WORDS.sub("", key)
+            if key:
+                self.keys.append(key)
+                self._words.append(word)
 
     def text(self, start: int, end: int) -> str:
         return " ".join(self._words[start:end])

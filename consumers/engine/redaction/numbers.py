@@ -411,10 +411,10 @@ class _Spelling:
             return word.text, index
         if word.kind is not WordKind.WORD:
             return None
-        of_two = self._names.get(f"{word.text}_{_text(self._words, index + 1)}")
-        if of_two is not None:
+        names = self._names
+        if names and (of_two := names.get(f"{word.text}_{_text(self._words, index + 1)}")) is not None:
             return of_two, index + 1
-        letters = self._names.get(word.text) or SPELLING_WORDS.get(word.text, word.text)
+        letters = names.get(word.text) or SPELLING_WORDS.get(word.text, word.text)
         if len(letters) == 1:
             return letters, self._end_of_example(index, letters)
         return (letters, index) if letters.isascii() and len(letters) <= MOST_LETTERS_OF_A_GROUP else None

@@ -1,6 +1,7 @@
 """The facts of a call: the one vocabulary into which each source translates its events, and which the engine reads."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -382,7 +383,8 @@ def nothing(_event: object) -> tuple[()]:
     return ()
 
 
-class EventRule(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EventRule:
     """How one type of event is read.
 
     Attributes:

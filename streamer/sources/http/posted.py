@@ -1,16 +1,11 @@
 """POST /events: batches of events, as JSON lines or CloudEvents."""
 
-import base64
-import binascii
-import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote_to_bytes
 
 import structlog
 from pydantic_core import PydanticSerializationError, to_json
@@ -20,26 +15,17 @@ from starlette.responses import JSONResponse, Response
 from consumers.engine.admission import admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.sources.frameworks import SIGNS, framework_of, translated
 from consumers.runtime.http import challenge, given_token
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import IngestOutcome, RefusalReason
-from schemas.events.codec import Misread, misread_of, nearest_events
-from schemas.events.simulator import STREAMS, Stream, has_type, source_of, stream_of, stream_of_type
+from schemas.events.codec import Misread, RefusedRecordError, misread_of
+from schemas.events.simulator import Stream, source_of
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
-from streamer.sources.http.json_parts import (
-    MAX_LEAN_PARTS,
-    JsonText,
-    OverfullError,
-    TooManyError,
-    UnsplitError,
-    element_of,
-)
+from streamer.sources.http.body import WHICH_EVENTS, Posted, UnreadableBodyError, in_our_words, posted_events, stream_in
 from streamer.sources.http.receiving import (
     BYTES_LEFT_OUT_AN_EVENT,
-    MAX_EVENTS,
     Bodies,
     BrokenGzipError,
     Sender,
@@ -50,233 +36,6 @@ from streamer.sources.http.receiving import (
 )
 from streamer.sources.replay import agent_event_name, event_name, event_time_ms
 from streamer.sources.writer import MAX_VALUE_BYTES, AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord, outgoing
-
-# Reads the events in the body of a POST: plain JSON, JSON lines, and CloudEvents 1.0 in all three modes of HTTP.
-# Pure.
-
-STRUCTURED: Final = "application/cloudevents+json"
-BATCH: Final = "application/cloudevents-batch+json"
-LINES: Final = frozenset({"application/x-ndjson", "application/jsonl", "application/x-jsonlines"})
-REQUIRED: Final = ("specversion", "id", "source", "type")
-LEFT_OUT: Final = object()
-"""In the place of an event: something of another framework that no rule reads."""
-_QUOTED: Final = re.compile(r'"(.*)"', re.DOTALL)
-_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
-_LINE: Final = re.compile(rb"\s*+(\S[^\n]*+)")
-
-
-class UnreadableBodyError(ValueError):
-    """The body as a whole cannot be read, so no event of it is accepted."""
-
-
-class Posted(NamedTuple):
-    """One event of a body.
-
-    Attributes:
-        place: Its line, or its place in the array, from 1.
-        event: The event itself, of any JSON type.
-        attributes: Its CloudEvents attributes; None for a plain event.
-        fault: The reason why it cannot be read; None if it can.
-    """
-
-    place: int
-    event: Any
-    attributes: Mapping[str, str] | None = None
-    fault: str | None = None
-
-
-def posted_events(
-    body: bytes, content_type: str, headers: Mapping[str, str], most_events: int = MAX_EVENTS
-) -> Iterator[Posted | None]:
-    """Reads the events of a request, one by one, after they were told apart. One that is no JSON is refused alone.
-
-    Args:
-        body: The body.
-        content_type: The value of the header, with or without parameters.
-        headers: All headers by their names in small letters.
-        most_events: Most events that it may have.
-
-    Yields:
-        The events; None between steps of a long search, so that others may have their turn.
-
-    Raises:
-        UnreadableBodyError: No events can be told apart in it, or too many. That is known before the first event is yielded.
-    """
-    kind = content_type.partition(";")[0].strip().lower()
-    is_array = body.lstrip()[:1] == b"["
-    if kind == STRUCTURED:
-        yield from _one(body, _structured)
-    elif kind == BATCH:
-        if not is_array:
-            raise UnreadableBodyError(f"{BATCH}: expected a JSON array of CloudEvents")
-        yield from _elements(body, most_events, _structured)
-    elif "ce-specversion" in headers or "ce-id" in headers:
-        attributes = {name[3:]: _decoded(value) for name, value in headers.items() if name.startswith("ce-")}
-        yield from _one(body, lambda place, event: Posted(place, event, attributes, _lacking(attributes)))
-    elif is_array and kind not in LINES:
-        yield from _elements(body, most_events, Posted)
-    elif kind in LINES or not (yield from _is_one_value(body)):
-        yield from _lines(body, most_events)
-    else:
-        yield from _one(body, Posted)
-
-
-def event_in(text: bytes) -> Generator[None, None, Any]:
-    """The value of an event. A message of a framework that is too large is read without what no rule reads of it: some repeat the whole
-    call in each.
-
-    Yields:
-        None between steps of a long search.
-
-    Raises:
-        OverfullError: It is too long, or has too many digits or parts.
-        ValueError: It is not JSON.
-    """
-    try:
-        return element_of(text)
-    except OverfullError:
-        lean = yield from _lean(text)
-        if lean is None:
-            raise
-        return lean
-
-
-def _lean(text: bytes) -> Generator[None, None, Any]:
-    """A message of a framework without what no rule reads of it; None for other JSON.
-
-    Raises:
-        OverfullError: It has too much that is read.
-    """
-    whole = JsonText(text)
-    try:
-        signs = element_of((yield from whole.only(whole.place, SIGNS)))
-        framework = framework_of(signs) if isinstance(signs, Mapping) else None
-        kept = None if framework is None else (yield from whole.only(whole.place, framework.needed(signs)))
-    except OverfullError:
-        raise
-    except ValueError:
-        return None
-    return None if kept is None else element_of(kept, MAX_LEAN_PARTS)
-
-
-def _one(body: bytes, posted: Callable[[int, Any], Posted]) -> Iterator[Posted | None]:
-    """The one event of a body. An object is one also if something in it is wrong."""
-    try:
-        yield posted(1, (yield from event_in(body)))
-    except ValueError as error:
-        if isinstance(error, OverfullError) or (body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}"):
-            yield _unread(1, error)
-            return
-        raise UnreadableBodyError(
-            f"the body is not JSON ({error}); expected one JSON object, an array of them, or one object a line"
-        ) from None
-
-
-def _lines(body: bytes, most: int) -> Iterator[Posted | None]:
-    """The events of JSON lines; blank lines have a number and no event."""
-    found = list(islice(_found_lines(body), most + 1))
-    if len(found) > most:
-        raise UnreadableBodyError(f"expected at most {most} events in a request, saw more")
-    number, at = 1, 0
-    for line in found:
-        number, at = number + body.count(b"\n", at, line.start(1)), line.start(1)
-        yield (yield from _read(number, line.group(1), Posted))
-
-
-def _found_lines(body: bytes) -> Iterator[re.Match[bytes]]:
-    at = 0
-    while (line := _LINE.match(body, at)) is not None:
-        yield line
-        at = line.end()
-
-
-def _elements(body: bytes, most: int, posted: Callable[[int, Any], Posted]) -> Iterator[Posted | None]:
-    """The events of a JSON array."""
-    text = JsonText(body)
-    try:
-        places = yield from text.elements(text.place, b"[]", most)
-    except TooManyError:
-        raise UnreadableBodyError(f"expected at most {most} events in a request, saw more") from None
-    except UnsplitError as error:
-        raise UnreadableBodyError(f"the body is not JSON: {error}") from None
-    for number, place in enumerate(places, 1):
-        yield (yield from _read(number, text.at(place), posted))
-
-
-def _is_one_value(body: bytes) -> Generator[None, None, bool]:
-    """Whether a body that may be JSON lines is one value; an object may have line breaks inside."""
-    if b"\n" not in body.strip():
-        return True
-    text = JsonText(body)
-    try:
-        place = yield from text.whole()
-    except UnsplitError:
-        return False
-    if _LINE.match(body, place.end) is not None:
-        return False
-    try:
-        element_of(text.at(place))
-    except OverfullError:
-        return True
-    except ValueError:
-        return False
-    return True
-
-
-def _read(place: int, text: bytes, posted: Callable[[int, Any], Posted]) -> Generator[None, None, Posted]:
-    try:
-        return posted(place, (yield from event_in(text)))
-    except ValueError as error:
-        return _unread(place, error)
-
-
-def _unread(place: int, error: ValueError) -> Posted:
-    return Posted(place, None, {}, str(error) if isinstance(error, OverfullError) else f"expected JSON: {error}")
-
-
-def _structured(place: int, document: Any) -> Posted:
-    if not isinstance(document, Mapping):
-        return Posted(place, None, {}, "expected a CloudEvent as a JSON object")
-    attributes = {
-        name: value if isinstance(value, str) else str(value)
-        for name, value in document.items()
-        if name not in ("data", "data_base64") and isinstance(value, str | int) and not isinstance(value, bool)
-    }
-    data = document.get("data")
-    fault = _lacking(attributes)
-    if "data_base64" in document and fault is None:
-        try:
-            data = element_of(base64.b64decode(document["data_base64"], validate=True))
-        except (ValueError, TypeError, binascii.Error):
-            fault = "data_base64 is not JSON in base64"
-    return Posted(place, data, attributes, fault)
-
-
-def _lacking(attributes: Mapping[str, str]) -> str | None:
-    missing = [name for name in REQUIRED if not attributes.get(name)]
-    if missing:
-        return f"the CloudEvent lacks {', '.join(missing)}"
-    if broken := [name for name in (*REQUIRED, "subject", "partitionkey") if not _is_whole(attributes.get(name, ""))]:
-        return f"{', '.join(broken)} of the CloudEvent is no text in UTF-8"
-    return None if attributes["specversion"] == "1.0" else 'specversion: expected "1.0"'
-
-
-def _is_whole(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _decoded(value: str) -> str:
-    """A header value without its percent encoding, and without the quotes that a sender may put around it. Bytes that are no UTF-8
-    are halves of surrogate pairs in it.
-    """
-    if quoted := _QUOTED.fullmatch(value):
-        value = _ESCAPED.sub(r"\1", quoted[1])
-    return unquote_to_bytes(value.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
-
 
 # Turns posted events into records for the input topics, or into refusals that say which event, and why. Pure but for
 # the clock.
@@ -339,16 +98,7 @@ class Batches:
 
     def all_checked(self, posted: Posted, sender: Sender, request_id: str) -> Iterator[Accepted | Refusal]:
         """Checks one event, or what an event of another framework says in our words: nothing if no rule reads it."""
-        if posted.event is LEFT_OUT:
-            return
-        found = None
-        if posted.fault is None and posted.attributes is None and isinstance(posted.event, Mapping):
-            found = translated(posted.event, self._clock_ms())
-        if found is None:
-            yield self.checked(posted, sender, request_id)
-            return
-        for event in found.events:
-            yield self.checked(Posted(posted.place, event, found.attributes(event)), sender, request_id)
+        return (self.checked(each, sender, request_id) for each in in_our_words(posted, self._clock_ms()))
 
     def checked(self, posted: Posted, sender: Sender, request_id: str) -> Accepted | Refusal:
         """Checks one event.
@@ -374,9 +124,11 @@ class Batches:
                 f"expected `conversation_id`, or `subject` of a CloudEvent, of 1 to {MAX_NAME_CHARS} bytes in UTF-8",
                 "Put the id of the call into every event.",
             )  # fmt: skip
-        stream = _stream(event, attributes)
-        if stream is None or not has_type(event, stream):
-            return self._unknown_type(place, posted.event)
+        try:
+            stream = stream_in(event, attributes)
+        except RefusedRecordError as error:
+            seen = self._redactor.beginning(error.seen, 2 * MAX_SHOWN_CHARS)
+            return _refusal(place, error.reason, error.what, f"{error.expected}; saw {seen}", WHICH_EVENTS)
         if (foreign := self._foreign_tenant(event, sender)) is not None:
             return foreign._replace(line=place)
         if self._senders.is_foreign(sender, key):
@@ -388,23 +140,6 @@ class Batches:
         if isinstance(outcome, Accepted):
             self._senders.claim(sender, key)
         return outcome
-
-    def _unknown_type(self, place: int, event: Mapping[str, Any]) -> Refusal:
-        """The refusal of an event whose stream nothing names: the type seen, the nearest known ones, and the page that has all."""
-        kinds = ("type", "event", "event_type", "message_type")
-        name, named = next(((key, event[key]) for key in kinds if event.get(key)), ("type", None))
-        seen = (
-            f"`{name}` {self._redactor.beginning(repr(named), MAX_SHOWN_CHARS)}" if named is not None else "no `type`"
-        )
-        if (stream := event.get("stream")) is not None:
-            seen += f" and `stream` {self._redactor.beginning(repr(stream), MAX_SHOWN_CHARS)}"
-        near = nearest_events(named) if isinstance(named, str) else ""
-        return _refusal(
-            place, RefusalReason.INVALID_EVENT, "its type is not known",
-            f"expected a known `type` or `message_type`, or `stream`: one of {', '.join(STREAMS)}; saw {seen}"
-            f"{f', nearest known: {near}' if near else ''}",
-            "docs/sources/other.md says which events any framework has to send, and `callgauge schema` has all.",
-        )  # fmt: skip
 
     def _foreign_tenant(self, event: dict[str, Any], sender: Sender) -> Refusal | None:
         """Puts the sender's tenant into an event that names the labels of a call; a refusal if it names another one."""
@@ -459,18 +194,6 @@ class Batches:
         if isinstance(arrival, QuarantineRecord):
             return _refusal(place, arrival.reason, arrival.what, arrival.expected_and_seen, arrival.what_to_do)
         return Accepted(record, stream, misread_of(arrival.event))
-
-
-def _stream(event: dict[str, Any], attributes: Mapping[str, str]) -> Stream | None:
-    """The stream that the event names, or its CloudEvents type, or its own type. Start and end of a call go to the topic of what any
-    framework sends: in one topic the labels come before the events that count under them.
-    """
-    named = event.pop("stream", None)
-    if named is not None:
-        return next((stream for stream in STREAMS if stream == named), None)
-    if event.get("type") in ("call_started", "call_ended"):
-        return "pipecat"
-    return stream_of_type(attributes.get("type", "")) or stream_of(event)
 
 
 def _refusal(

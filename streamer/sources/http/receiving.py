@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from consumers.runtime.http import is_token
 from schemas.wire import MAX_NAME_CHARS
 from streamer.settings.all_settings import SenderSettings
+from streamer.sources.http.body import MAX_EVENTS
 
 # Bodies of requests, read within bounds: of one body, of all bodies in memory at a time, of those of one sender, and of time.
 
@@ -286,8 +287,6 @@ BYTES_LEFT_OUT_AN_EVENT: Final = 4_096
 """The same of a body of which no rule reads anything: most of it is skipped, which takes a tenth of the time. Frameworks that repeat the
 whole call send a megabyte a second of it in a long call.
 """
-MAX_EVENTS: Final = 10_000
-"""Most events of one request."""
 MAX_CHARGED_EVENTS: Final = 2 * MAX_EVENTS
 """Most events that a body is charged as for its size: the largest body of events."""
 BURST_SECONDS: Final = 10.0

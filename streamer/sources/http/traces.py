@@ -20,9 +20,8 @@ from consumers.engine.sources.otlp import (
     unreadable,
 )
 from consumers.engine.sources.spans import CALL, events_of
+from streamer.sources.http.body import LEFT_OUT, MAX_EVENTS, Posted, UnreadableBodyError
 from streamer.sources.http.json_parts import JsonText, Place, TooManyError, UnsplitError, element_of
-from streamer.sources.http.posted import LEFT_OUT, Posted, UnreadableBodyError
-from streamer.sources.http.receiving import MAX_EVENTS
 
 RESOURCES: Final = b"resourceSpans"
 RESOURCE: Final = b"resource"

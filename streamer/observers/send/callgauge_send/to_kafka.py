@@ -2,24 +2,21 @@
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Hashable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import (
-    InvalidTimestampError,
-    KafkaError,
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-)
+from aiokafka.errors import InvalidTimestampError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.partitioner import DefaultPartitioner
 
 from callgauge_send.events import MAX_EVENT_BYTES, Record
 from callgauge_send.outbox import Outbox
 from callgauge_send.sender import STOP_SECONDS, Log, Once, Settled, Taken
 
-SENDS_AT_A_STRETCH: Final = 10
-"""Records handed to the client before the bots' own tasks get their turn: half a millisecond."""
+RECORDS_AT_A_STRETCH: Final = 10
+"""Records put into a batch before the bots' own tasks get their turn: a fraction of a millisecond."""
 MAX_BATCH_BYTES: Final = 4 * MAX_EVENT_BYTES
 """Largest batch of a partition, a quarter of what brokers take by default: one that is larger than the topic takes is sent
 again in halves, and a smaller one is slower after an outage, because a partition has one at a time on its way.
@@ -31,10 +28,8 @@ ROUND_SECONDS: Final = 3 * REQUEST_TIMEOUT_MS / 1000
 MAX_SHOWN_CHARS: Final = 400
 _OF_RECORDS: Final = (InvalidTimestampError, MessageSizeTooLargeError, RecordListTooLargeError)
 """Refusals that the broker would repeat for the same records. It says so of a whole batch, of which one record may be the cause."""
-_OF_ONE_RECORD: Final = (*_OF_RECORDS, AssertionError, TypeError, ValueError)
-"""What the client says of a record before it is in a batch: too large, or a serializer of the options does not take it."""
-_Refused = tuple[Outbox, Record, BaseException]
-"""A record of a refused batch, with the refusal."""
+_Waiting = deque[tuple[Outbox, Record]]
+"""The records for a partition, in their order."""
 
 
 class ToKafka:
@@ -52,11 +47,11 @@ class ToKafka:
         self._options = {
             "acks": "all",  # a repeated record has the same id, so readers recognise it
             "client_id": "callgauge-send",
-            "linger_ms": 5,
             "max_batch_size": MAX_BATCH_BYTES,
             "request_timeout_ms": REQUEST_TIMEOUT_MS,
             **options,
         }
+        self._partition_of = self._options.get("partitioner") or DefaultPartitioner()
         self._log = log
         self._once = Once(log)
         self._producer: AIOKafkaProducer | None = None
@@ -77,63 +72,58 @@ class ToKafka:
         self._producer = producer
 
     async def send(self, taken: Taken, settled: Settled) -> BaseException | None:
-        """Sends the records in their order and adds those that the broker has, or will never take; returns the first failure.
+        """Sends the records and adds those that the broker has, or will never take; returns the first failure.
+
+        A call is in one partition, and a partition has one batch at a time on its way: no record is written before one that came before
+        it, also when a batch is refused, or lost.
+        """
+        if self._producer is None:
+            return ConnectionError("not connected")
+        partitions = sorted(await self._producer.partitions_for(self._topic))
+        by_partition: defaultdict[int, _Waiting] = defaultdict(deque)
+        for outbox, records in taken.items():
+            partition = self._partition_of(_key(outbox), partitions, partitions)
+            by_partition[partition].extend((outbox, record) for record in records)
+        packing = asyncio.Lock()  # one partition packs at a time, so the bots' tasks do not wait for all of them
+        sent = (self._send(self._producer, *each, settled, packing) for each in by_partition.items())
+        return next(filter(None, await asyncio.gather(*sent, return_exceptions=True)), None)
+
+    async def _send(
+        self, producer: AIOKafkaProducer, partition: int, waiting: _Waiting, settled: Settled, packing: asyncio.Lock
+    ) -> None:
+        """Sends the records for a partition in their order; raises the first failure, and what came after it waits too.
 
         The broker refuses a batch as a whole. So its records are sent again in halves, until the record that is the cause is alone:
         it is lost, and counted.
         """
-        groups = deque([[(outbox, record) for outbox, records in taken.items() for record in records]])
+        most: int | None = None
         until_s = time.monotonic() + ROUND_SECONDS
-        while groups and time.monotonic() < until_s:  # what is left goes with the next round
-            group = groups.popleft()
-            refused: list[_Refused] = []
-            failure = await self._send(group, settled, refused)
-            if failure is not None:
-                return failure
-            if len(group) == 1:
-                for outbox, record, refusal in refused:
-                    self._lose(outbox, record, settled, refusal)
-            else:
-                again = [(outbox, record) for outbox, record, _ in refused]
-                middle = len(again) // 2
-                groups.extendleft(half for half in (again[middle:], again[:middle]) if half)
-        return None
-
-    async def _send(
-        self, records: Sequence[tuple[Outbox, Record]], settled: Settled, refused: list[_Refused]
-    ) -> BaseException | None:
-        """Sends records and adds those that are settled, and those whose batch was refused; returns the first failure."""
-        if self._producer is None:
-            return ConnectionError("not connected")
-        sent: dict[asyncio.Future[Any], tuple[Outbox, Record]] = {}
-        failure: BaseException | None = None
-        for number, (outbox, record) in enumerate(records, 1):
-            if number % SENDS_AT_A_STRETCH == 0:
-                await asyncio.sleep(0)
-            key, headers = outbox.conversation_id.encode("utf-8", "replace"), _headers(outbox.source, record)
+        while waiting and time.monotonic() < until_s:  # what is left goes with the next round
+            batch = producer.create_batch()
+            async with packing:
+                for number, (outbox, record) in enumerate(islice(waiting, most), 1):
+                    headers = _headers(outbox.source, record)
+                    if batch.append(timestamp=None, key=_key(outbox), value=record.value, headers=headers) is None:
+                        break
+                    if number % RECORDS_AT_A_STRETCH == 0:
+                        await asyncio.sleep(0)
+            batch.close()  # it is sent at once
+            count = batch.record_count()
             try:
-                sent[await self._producer.send(self._topic, record.value, key=key, headers=headers)] = outbox, record
-            except _OF_ONE_RECORD as error:
-                self._lose(outbox, record, settled, error)
-            except KafkaError as error:
-                failure = error
-                break
-        if sent:
-            await asyncio.wait(sent, timeout=ROUND_SECONDS)
-        for future, (outbox, record) in sent.items():
-            has_answer = future.done() and not future.cancelled()
-            error = future.exception() if has_answer else TimeoutError("no answer")
-            if isinstance(error, _OF_RECORDS):
-                refused.append((outbox, record, error))
-            elif error is not None:
-                failure = failure or error
-            else:
+                async with asyncio.timeout(ROUND_SECONDS):
+                    await (await producer.send_batch(batch, self._topic, partition=partition))
+            except _OF_RECORDS as error:
+                if count > 1:
+                    most = count // 2
+                    continue
+                most = None
+                self._lose(*waiting[0], error)
+            for _ in range(count):
+                outbox, record = waiting.popleft()
                 settled.add((outbox, record.sequence))
-        return failure
 
-    def _lose(self, outbox: Outbox, record: Record, settled: Settled, error: BaseException) -> None:
+    def _lose(self, outbox: Outbox, record: Record, error: BaseException) -> None:
         outbox.refuse(record)
-        settled.add((outbox, record.sequence))
         why = repr(error)[:MAX_SHOWN_CHARS]
         self._once.warn(
             type(error), f"{self.place} does not take an event of type {record.type}, which is lost and counted: {why}"
@@ -153,6 +143,10 @@ class ToKafka:
             task.cancel()
         elif not task.cancelled() and task.exception() is not None:
             self._log.debug(f"callgauge: disconnecting failed: {task.exception()!r}")
+
+
+def _key(outbox: Outbox) -> bytes:
+    return outbox.conversation_id.encode("utf-8", "replace")
 
 
 def _headers(source: str, record: Record) -> list[tuple[str, bytes]]:

@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from consumers.engine.admission import parts_of
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
+from streamer.sources.http.body import BATCH, posted_events
 from streamer.sources.http.json_parts import MAX_ELEMENT_PARTS
-from streamer.sources.http.posted import BATCH, posted_events
 
 T = TypeVar("T")
 MOST_SECONDS = 0.03

@@ -15,7 +15,7 @@ from callgauge_send.to_http import BATCH, ToHttp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.sources.http.posted import posted_events
+from streamer.sources.http.body import posted_events
 
 LOG = logging.getLogger("callgauge")
 

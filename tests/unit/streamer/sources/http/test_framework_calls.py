@@ -2,18 +2,24 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog.testing
 
+from consumers.engine.admission import admit
+from consumers.engine.limits import Limits
 from consumers.engine.sources.frameworks import translated
 from schemas.closed_sets import InputSource
 from schemas.events.codec import RefusedRecordError, decode
 from schemas.events.envelope import AGENT_RECORD_TYPE, Envelope, read_envelope
+from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import ToolUseFact, TurnOutcome, TurnValues
+from tests.integration.processes import ran_here
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
 from tests.support.fakes.engine_feed import Feed, plain, records_of
+from tests.unit.engine.test_admission import Record
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 from tests.unit.streamer.sources.http.test_frameworks import CALL_OF_VAPI, NOW_MS, heard, realtime, spoke, vapi
 
@@ -524,13 +530,34 @@ async def test_messages_of_deepgrams_agent_are_a_call_with_its_latency_words_too
 # What a person sees of refusals, and events without a type.
 
 
+COMMANDS = (("score",), ("events", "check"))
+WITHOUT_TYPE: list[Json] = [{"foo": 1}, {}, {"data": {"text": "Hello"}}, {"type": None}, {"type": ""}]
+
+
 @pytest.mark.parametrize("stream", ["pipecat", "audit", "elevenlabs", "user_sim"])
-@pytest.mark.parametrize("fields", [{"foo": 1}, {}, {"data": {"text": "Hello"}}, {"type": None}], ids=repr)
-async def test_an_event_with_a_stream_and_no_type_is_refused(receiver: Receiver, stream: str, fields: Json) -> None:
-    answer = await receiver.events({"stream": stream, "conversation_id": "c", "timestamp": NOW_MS, **fields})
-    (refused,) = answer.json()["refused"]
-    assert (answer.status_code, refused["what"]) == (422, "its type is not known")
-    assert f"`stream` '{stream}'" in refused["expected_and_seen"]
+@pytest.mark.parametrize("fields", WITHOUT_TYPE, ids=repr)
+async def test_an_event_without_a_type_is_refused_by_all_ways_with_the_same_sentence(
+    receiver: Receiver, tmp_path: Path, stream: str, fields: Json
+) -> None:
+    event = {"timestamp": NOW_MS, **fields}
+    source = InputSource({"user_sim": "elevenlabs"}.get(stream, stream))
+    headers = (("ce_type", f"callgauge.{stream}.unknown.v1".encode()),)
+    on_kafka = Record(partition=3, offset=17, value=json.dumps(event).encode(), headers=headers)
+    refused = admit(source, on_kafka, Limits())
+    assert isinstance(refused, QuarantineRecord)
+    assert (refused.partition, refused.offset, refused.reason) == (3, 17, "invalid_event")
+    answer = await receiver.events({"stream": stream, "conversation_id": "c", **event})
+    assert f"`stream` '{stream}'" in answer.json()["refused"][0]["expected_and_seen"]
+    path = tmp_path / "events.jsonl"
+    path.write_text(json.dumps({"stream": stream, "conversation_id": "c", **event}))
+    expected, _, seen = refused.expected_and_seen.partition(", saw ")
+    for told in (
+        json.dumps(answer.json()["refused"]),
+        *("".join(ran_here(*command, str(path))[1:]) for command in COMMANDS),
+    ):
+        assert [each for each in (refused.what, expected.removeprefix("expected "), seen) if each not in told] == [], (
+            told
+        )
 
 
 @pytest.mark.parametrize("event", [{"foo": 1}, {"data": {"text": "Hello"}}, {"agent_id": "a"}], ids=repr)

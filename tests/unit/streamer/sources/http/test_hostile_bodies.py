@@ -22,9 +22,8 @@ from schemas.events.simulator import STREAMS
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http import posted as events
+from streamer.sources.http.body import MAX_EVENTS, UnreadableBodyError, posted_events
 from streamer.sources.http.json_parts import MAX_ELEMENT_PARTS
-from streamer.sources.http.posted import UnreadableBodyError, posted_events
-from streamer.sources.http.receiving import MAX_EVENTS
 from tests.support.calls.hostile import GOOD, Hostile
 from tests.support.held_loop import MOST_SECONDS, kept_out_of_collections
 from tests.support.patience import patient

@@ -13,7 +13,8 @@ from schemas.events.envelope import read_envelope
 from schemas.wire import MAX_NAME_CHARS
 from streamer.settings.all_settings import SenderSettings
 from streamer.sources.http import receiving
-from streamer.sources.http.posted import Accepted, Batches, UnreadableBodyError
+from streamer.sources.http.body import UnreadableBodyError
+from streamer.sources.http.posted import Accepted, Batches
 from streamer.sources.http.receiving import Senders, key_of
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 from tests.unit.streamer.sources.http.test_posted import NOW_MS, read, started

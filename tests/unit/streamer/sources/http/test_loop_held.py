@@ -16,9 +16,9 @@ from consumers.engine.sources.otlp import PROTOBUF
 from consumers.runtime.http import ConnectionBounds, HttpListener
 from streamer.settings.all_settings import IngestSettings
 from streamer.sources.http import elevenlabs
+from streamer.sources.http.body import MAX_EVENTS
 from streamer.sources.http.json_parts import MAX_ELEMENT_BYTES, MAX_ELEMENT_PARTS, MAX_PARTS
 from streamer.sources.http.posted import MAX_BODY_BYTES
-from streamer.sources.http.receiving import MAX_EVENTS
 from tests.support.held_loop import MOST_SECONDS, HeldLoop
 from tests.support.patience import patient
 from tests.support.webhooks import SECRET, delivery, entry, record_of_a_call, signature_header

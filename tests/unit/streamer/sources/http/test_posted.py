@@ -20,8 +20,8 @@ from schemas.events.envelope import read_envelope
 from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http import posted as events
 from streamer.sources.http import receiving as bodies
-from streamer.sources.http.posted import Posted, UnreadableBodyError, posted_events
-from streamer.sources.http.receiving import MAX_EVENTS, NEW_CALL_EVENTS, Senders
+from streamer.sources.http.body import MAX_EVENTS, Posted, UnreadableBodyError, posted_events
+from streamer.sources.http.receiving import NEW_CALL_EVENTS, Senders
 from tests.support.patience import patient
 from tests.unit.streamer.sources.http.receiver import TOKEN, Receiver
 

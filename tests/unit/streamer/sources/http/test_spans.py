@@ -14,7 +14,7 @@ from schemas.closed_sets import Anchor, ToolOutcome
 from schemas.events.envelope import Envelope
 from schemas.scores.latency_stages import Stage
 from schemas.scores.records import TurnOutcome
-from streamer.sources.http.posted import Posted
+from streamer.sources.http.body import Posted
 from streamer.sources.http.traces import posted_spans
 from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, plain
 

@@ -24,7 +24,8 @@ from opentelemetry.trace import Status, StatusCode
 from consumers.engine.sources.otlp import PROTOBUF
 from schemas.closed_sets import Anchor
 from schemas.scores.records import CallStartedFact, ToolUseFact, TurnOutcome, TurnValues
-from streamer.sources.http.posted import MAX_BODY_BYTES, UnreadableBodyError
+from streamer.sources.http.body import UnreadableBodyError
+from streamer.sources.http.posted import MAX_BODY_BYTES
 from streamer.sources.http.traces import posted_spans
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
 from tests.support.fakes.engine_feed import Feed, plain, records_of
