@@ -397,9 +397,11 @@ class Bot:
             start=[VADUserTurnStartStrategy()], stop=[SpeechTimeoutUserTurnStopStrategy(user_speech_timeout=0.2)]
         )
         strategies = ExternalUserTurnStrategies() if given.kind == "realtime" else patient
+        # Before 1.13 the strategy waits for a transcript, which a realtime model sends after the turn.
+        stops_s = 0.4 if given.kind == "realtime-local" else 5.0
         pair = LLMContextAggregatorPair(
             LLMContext([], tools=ToolsSchema(standard_tools=schemas)),
-            user_params=LLMUserAggregatorParams(user_turn_strategies=strategies),
+            user_params=LLMUserAggregatorParams(user_turn_strategies=strategies, user_turn_stop_timeout=stops_s),
         )
         services = [self._ear, pair.user(), model, MouthTTSService()] if self._ear is not None else [pair.user(), model]
         pipecats = UserBotLatencyObserver()
