@@ -60,9 +60,9 @@ def used(service: str, span: Span, *, has_cache_in_input: bool = False) -> Itera
         yield {"type": "service_usage", "timestamp": int(span.end_ms), "data": {**data, **amounts}}
 
 
-def failed(service: str, span: Span) -> Event:
-    """An error of one of the agent's services."""
-    return {"type": "error", "timestamp": int(span.end_ms), "data": {"processor": f"{service}Service#0"}}
+def failed(service: str, span: Span, **known: str) -> Event:
+    """An error of one of the agent's services. Of one that two spans tell, `cause` and `told_by` are known (`told.error_event`)."""
+    return {"type": "error", "timestamp": int(span.end_ms), "data": {"processor": f"{service}Service#0", **known}}
 
 
 def is_true(value: object) -> bool:

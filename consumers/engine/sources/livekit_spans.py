@@ -165,7 +165,19 @@ def _with_errors(service: str, rule: Rule) -> Rule:
     def told(span: Span) -> Iterator[Event]:
         yield from rule(span)
         if span.has_failed:
-            yield failed(service, span)
+            yield failed(service, span, cause=span.span_id, told_by="request")
+
+    return told
+
+
+def _attempted(service: str) -> Rule:
+    """The rule of a span of one attempt at a request. Each that fails is an error of LiveKit; the last one fails with its request in
+    Python, and without it in Node.
+    """
+
+    def told(span: Span) -> Iterator[Event]:
+        if span.has_failed:
+            yield failed(service, span, cause=span.parent_id, told_by="attempt")
 
     return told
 
@@ -190,10 +202,12 @@ RULES: Final[Mapping[str, Rule]] = {
     "agent_turn": _agent_said,
     "llm_node": _model_said,
     "llm_request": _with_errors("LLM", _asked_model),
+    "llm_request_run": _attempted("LLM"),
     "realtime_inference": _with_errors("LLM", _asked_realtime_model),
     "realtime_metrics": _asked_realtime_model,
     "tts_node": _voice_began,
     "tts_request": _with_errors("TTS", _voice_began),
+    "tts_request_run": _attempted("TTS"),
     "function_tool": _both(used_tool, _asked_realtime_model),
     "job_entrypoint": _entered,
     "session_close": _ended,

@@ -265,8 +265,10 @@ def _service_usage(data: Any, at_s: float, findings: Findings) -> None:
 
 
 def _whole(stage: Stage, data: Any, at_s: float, findings: Findings) -> None:
-    seconds = data.get("latency_seconds") if isinstance(data, Mapping) else data
-    findings.took(stage, stage, StageSource.PIPECAT, seconds, end_s=at_s)
+    """Reads a whole wait. LiveKit tells it when the answer is over, and says when that was heard first."""
+    record: Mapping[str, Any] = data if isinstance(data, Mapping) else {"latency_seconds": data}
+    end_s = moment_in(record.get("timestamp"), at_s)
+    findings.took(stage, stage, StageSource.PIPECAT, record.get("latency_seconds"), end_s=end_s)
 
 
 def _breakdown(data: Any, at_s: float, findings: Findings) -> None:

@@ -9,13 +9,16 @@ from typing import Final
 
 from consumers.engine.sources.gen_ai_spans import AGENT_NAME, Rule, failed, first_byte, used
 from consumers.engine.sources.otlp import Span
-from consumers.engine.sources.told import Event, message_events, number_in, parsed, tool_event
+from consumers.engine.sources.told import REPORT, Event, message_events, number_in, parsed, tool_event
 from schemas.units import MS_PER_SECOND, to_seconds
 
 LATEST_START_S: Final = 1.0
 """Longest time in seconds from the caller's first sound to the start of the turn's span, which comes when the detector is sure (0.2 s
 unless set otherwise). A transcript may have the time of that sound.
 """
+
+CLOCK_DIGITS: Final = 6
+"""Decimals of a second that a rounded measurement has at most: the clock of pipecat has more."""
 
 
 def _heard(span: Span) -> Iterator[Event]:
@@ -53,10 +56,20 @@ def _synthesised(span: Span) -> Iterator[Event]:
 
 def _answered(service: str, span: Span) -> Iterator[Event]:
     """What pipecat tells of any of its services."""
-    yield from first_byte(service, span.first("metrics.ttfb"), None, span.start_ms)
+    yield from _first_byte(service, span, None)
     yield from used(service, span)
     if span.has_failed:
         yield failed(service, span)
+
+
+def _first_byte(service: str, span: Span, time_ms: float | None) -> Iterator[Event]:
+    """What pipecat last measured of a service. Where it has measured nothing since, a span has the same number again: a realtime model is
+    measured only when pipecat asks it. Two measurements never agree in all digits of a clock; rounded ones may.
+    """
+    seconds = number_in(span.first("metrics.ttfb"))
+    is_exact = seconds is not None and round(seconds, CLOCK_DIGITS) != seconds
+    for event in first_byte(service, seconds, time_ms, span.start_ms):
+        yield {**event, REPORT: f"{service} {seconds!r}"} if is_exact else event
 
 
 def _responded(span: Span) -> Iterator[Event]:
@@ -65,9 +78,7 @@ def _responded(span: Span) -> Iterator[Event]:
     """
     if span.first("output_modality") != "TEXT":  # such words go to a voice, which has a span of its own
         yield from message_events("bot", span.first("output"), span.start_ms)
-    seconds = number_in(span.first("metrics.ttfb"))
-    if seconds is not None:
-        yield from first_byte("LLM", seconds, span.start_ms, span.start_ms)
+    yield from _first_byte("LLM", span, span.start_ms)
     yield from used("LLM", span)
     if span.has_failed or span.first("response.status") == "failed":
         yield failed("LLM", span)

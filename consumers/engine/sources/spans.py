@@ -5,7 +5,7 @@ from typing import Final
 
 from consumers.engine.sources import gen_ai_spans, livekit_spans, pipecat_spans
 from consumers.engine.sources.otlp import Span
-from consumers.engine.sources.told import Event
+from consumers.engine.sources.told import REPORT, Event
 
 CALL: Final = "trace-{}"
 """Conversation id of a call that spans tell, with the id of their trace in hexadecimal digits: no other id is in every span."""
@@ -36,7 +36,7 @@ def started(span: Span) -> Event:
 
 
 def events_of(span: Span, begun: set[str]) -> Iterator[tuple[str, Event]]:
-    """The events of a span with their ids, which are the same when it is sent again.
+    """The events of a span with their ids, which are the same when it is sent again, and where another span repeats what it reports.
 
     Args:
         span: The span.
@@ -44,7 +44,8 @@ def events_of(span: Span, begun: set[str]) -> Iterator[tuple[str, Event]]:
     """
     call = CALL.format(span.trace_id)
     for number, event in enumerate(told(span)):
+        name = event.pop(REPORT, f"{span.span_id}/{number}")
         if span.trace_id not in begun:
             begun.add(span.trace_id)
             yield f"{call}/{STARTED}", started(span)
-        yield f"{call}/{span.span_id}/{number}", event
+        yield f"{call}/{name}", event

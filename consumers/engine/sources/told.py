@@ -11,6 +11,8 @@ from schemas.units import MS_PER_SECOND, iso_seconds, to_seconds
 from schemas.wire import MAX_TIME_MS
 
 Event = dict[str, Any]
+REPORT: Final = "report"
+"""The field of an event of a span that names what is reported, where several spans of a trace may report the same. It is not sent."""
 MAX_TOOLS: Final = 100
 """Most uses of tools that are taken from one message."""
 MAX_RECORD_ENTRIES: Final = 10_000

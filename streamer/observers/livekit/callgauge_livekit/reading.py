@@ -201,7 +201,9 @@ class SessionReader:
             ttft_s = metrics.get("llm_node_ttft")
             self._first_byte("LLM llm_node", _model(metrics.get("llm_metadata")), ttft_s, spoken_s - (ttfb_s or 0.0))
         if (latency_s := metrics.get("e2e_latency")) is not None:
-            self._emit(Rank.METRICS, "user_bot_latency", data={"latency_seconds": latency_s})
+            # The message comes when the speech is over: of one that was cut, when the user speaks again.
+            data = known_fields(latency_seconds=latency_s, timestamp=metrics.get("started_speaking_at"))
+            self._emit(Rank.METRICS, "user_bot_latency", data=data)
 
     def _said(self, kind: str, item: Any, metrics: Mapping[str, Any], **more: Any) -> None:
         content = item.text_content

@@ -24,7 +24,10 @@ MAX_REMEMBERED_FRAMES: Final = 512
 _TELLS_FIRST_PUSH: Final = "observe_every_push" in inspect.signature(BaseObserver.__init__).parameters
 _DOWNSTREAM: Final = FrameDirection.DOWNSTREAM
 _WORDS: Final = ByFrame(dict.fromkeys(("TTSTextFrame",), True))
-_BOTH_WAYS: Final = classes("ErrorFrame", "MetricsFrame")
+_BOTH_WAYS: Final = classes("ErrorFrame", "MetricsFrame", "TranscriptionFrame")
+"""Frames that are no halves of a broadcast when they go upstream. A realtime model, which stands behind the aggregator of the user's turns,
+sends its transcripts back to it.
+"""
 
 
 class CallgaugeObserver(BaseObserver):

@@ -223,6 +223,21 @@ def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for
     assert phone.stages(1)[Stage.SENTENCE_AGGREGATION] == 125
 
 
+def test_a_wait_that_is_told_when_its_answer_is_cut_off_is_of_the_moment_that_it_names(phone: Phone) -> None:
+    """As LiveKit tells it, whose rulings are in no event."""
+    for kind, at_ms in (
+        ("user_speech_started", 1000), ("user_speech_stopped", 1400), ("bot_speech_started", 1830), ("user_speech_started", 2630),
+    ):  # fmt: skip
+        phone.speech(kind, at_ms)
+    phone.observed("user_bot_latency", {"latency_seconds": 0.432, "timestamp": (T0_MS + 1830) / 1000}, 2850)
+    for kind, at_ms in (
+        ("bot_speech_stopped", 2850), ("user_speech_stopped", 3030), ("bot_speech_started", 3460), ("bot_speech_stopped", 3700),
+        ("user_speech_started", 4200),
+    ):  # fmt: skip
+        phone.speech(kind, at_ms)
+    assert phone.stages(1)[Stage.VOICE_TO_VOICE] == 432
+
+
 def test_sources_that_say_nearly_the_same_agree(phone: Phone) -> None:
     phone.turn(1000)
     phone.observed("user_bot_latency", {"latency_seconds": 1.2}, 3100)

@@ -122,6 +122,13 @@ async def test_every_event_of_the_observer_is_one_that_callgauge_knows(seen: Obs
     assert seen.of("agent_handoff") == [{"old_agent": "desk", "new_agent": "guard"}]
 
 
+async def test_a_latency_is_of_the_first_sound_of_the_answer_however_late_its_message_comes(seen: Observed) -> None:
+    began_s = seen.now_s
+    seen.now_s += 4.0
+    seen.says("assistant", "Hi", e2e_latency=0.8, started_speaking_at=began_s)
+    assert seen.of("user_bot_latency") == [{"latency_seconds": 0.8, "timestamp": began_s}]
+
+
 async def test_a_time_that_livekit_sets_back_counts_at_once(seen: Observed) -> None:
     seen.user("speaking", -0.1)
     seen.user("listening", -0.3)

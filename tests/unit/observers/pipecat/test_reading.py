@@ -26,6 +26,7 @@ from pipecat.frames.frames import (
     LLMContextUserTurnFrame,
     LLMFullResponseStartFrame,
     MetricsFrame,
+    TranscriptionFrame,
     TTSTextFrame,
     UserStartedSpeakingFrame,
     UserStoppedSpeakingFrame,
@@ -45,7 +46,7 @@ from pipecat.metrics.metrics import (
     TurnMetricsData,
 )
 from pipecat.processors.aggregators.llm_context import LLMContext
-from pipecat_callgauge import CallgaugeObserver, setup_file
+from pipecat_callgauge import CallgaugeObserver, reading, setup_file
 from pipecat_callgauge.reading import LEFTOVER_SECONDS, CallReader
 
 from schemas.closed_sets import InputSource
@@ -68,6 +69,14 @@ async def test_halves_of_a_broadcast_that_go_upstream_are_not_read() -> None:
     seen = Observed()
     await seen.push(BotStartedSpeakingFrame(), UserStartedSpeakingFrame(), direction=UP)
     assert seen.events == []
+
+
+async def test_a_transcript_of_a_realtime_model_goes_upstream_and_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "HAS_USER_TURN_TEXTS", False)  # as before pipecat 1.13
+    seen = Observed()
+    frame = TranscriptionFrame("Find A1.", "caller", "2026-11-22T18:00:00.000+00:00")
+    await seen.push(frame, direction=UP)
+    assert [each["content"] for each in seen.of("user_message")] == ["Find A1."]
 
 
 BEGINS, ENDS, CUTS, ASKS = (
