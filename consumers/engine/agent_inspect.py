@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from consumers.engine.goals.curve import PLACES, area_under, sum_in_numpy_order
 from consumers.engine.goals.questions import grade_of
+from schemas.judging import PLACES as PLACES_OF_TEMPLATES
+from schemas.judging import places_in
 
 # The errors that agent-inspect ends with, by their class names and internal codes; the wording is ours.
 #
@@ -54,6 +56,7 @@ class InvalidInputValueError(ValueError):
 # Fields are typed Any where it takes any value and fails, if at all, when it uses it.
 
 TEMPLATE = "template_subgoal"
+USER_TASK = "userTask"
 
 
 class Argument(NamedTuple):
@@ -159,12 +162,13 @@ def require_fillable(config: Mapping[str, Any], user_instruction: str | None) ->
     Raises:
         KeyError: It asks for another value, or for the user's instruction when there is none.
     """
-    if TEMPLATE not in config:
+    template = config.get(TEMPLATE)
+    if template is None:
         return
-    fields = dict.fromkeys(("subgoal", "trajectories", "answers", "dynamicDialogue"), "")
-    if user_instruction and user_instruction.strip():
-        fields["userTask"] = ""
-    config[TEMPLATE].format(**fields)
+    has_instruction = bool(user_instruction and user_instruction.strip())
+    for place in places_in(template):
+        if place not in PLACES_OF_TEMPLATES or (place == USER_TASK and not has_instruction):
+            raise KeyError(place)
 
 
 # agent-inspect's observed values of a trace: latencies, tokens of the agent, tool calls. Nothing is judged.

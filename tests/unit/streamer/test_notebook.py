@@ -113,6 +113,29 @@ async def test_a_judge_is_asked_from_within_a_running_loop(monkeypatch: pytest.M
     assert judged.to_dicts("subgoal")[0]["result"] == 1.0
 
 
+def test_a_goal_set_may_have_a_template_of_agent_inspect_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    goals = tmp_path / "goals.yaml"
+    goals.write_text(
+        "id: g\nagents: [desk]\nuser_instruction: Ask for a seat.\nnum_judge_trials: 1\n"
+        "templates_subgoal: 'Task {userTask}, goal {subgoal}. {trajectories} {answers} {dynamicDialogue} The end.'\n"
+        "subgoals: [{id: kind, details: The assistant is kind., check: {kind: judge}}]\n"
+    )
+    events = [
+        {"type": "call_started", "timestamp": T0_MS, "agent": "desk"},
+        {"stream": "audit", "message_type": "user", "value": "A seat", "timestamp": T0_MS + 1_000},
+        {"stream": "audit", "message_type": "assistant", "value": "Gladly", "timestamp": T0_MS + 2_000},
+        {"type": "call_ended", "timestamp": T0_MS + 3_000},
+    ]
+    with scripted_openai(lambda _: grades("C")) as endpoint:
+        for name, value in {"base_url": endpoint.url, "api_key": "key"}.items():
+            monkeypatch.setenv(f"CALLGAUGE_JUDGE__{name.upper()}", value)
+        (judged,) = score(events, goals=goals, judge=True)
+    assert judged.to_dicts("subgoal")[0]["result"] == 1.0
+    (asked,) = endpoint.asked
+    assert asked.user.startswith('Task "Ask for a seat.", goal "The assistant is kind.". BEGIN ')
+    assert [asked.user.count(words) for words in ('user "A seat"', 'assistant "Gladly"')] == [2, 3]
+
+
 def test_the_script_of_the_page_makes_a_table_and_a_chart(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -562,6 +562,7 @@ def test_a_template_goes_with_the_question_and_names_its_prompt() -> None:
     assert by_setting.template == TEMPLATE
     assert asked({"template_subgoal": TEMPLATE + "!"}, template_subgoal=TEMPLATE).template == TEMPLATE + "!"
     assert plain.request_id != own.request_id == by_setting.request_id
+    assert asked({"templates_subgoal": TEMPLATE}) == own  # the name in agent-inspect's documentation
 
 
 @pytest.mark.parametrize("by_setting", [False, True], ids=["goal set", "setting"])

@@ -291,6 +291,21 @@ def test_a_template_of_ones_own_is_asked_and_a_changed_one_asks_again(
     assert "CALLGAUGE_GOALS__TEMPLATE_SUBGOAL_FILE" in ended.err
 
 
+def test_a_template_of_agent_inspect_s_is_asked_with_its_places(score: Command, tmp_path: Path) -> None:
+    template = "Goal {subgoal}\nTask {userTask}\n{trajectories}\n{answers}\n{dynamicDialogue}\nThat is all."
+    config = {"num_judge_trials": 1, "max_turns": 1, "templates_subgoal": template}
+    of, lacks = sample("greeted", user_instruction="say hello"), sample("greeted")
+    path = write(tmp_path / "t.jsonl", trace("a", of=of, **config), trace("without", of=lacks, **config))
+    with scripted_openai(always("C")) as judge:
+        ended = score(path, judge=judge)
+    (asked,) = judge.asked
+    assert asked.user.startswith('Goal "greeted"\nTask "say hello"\nBEGIN ')
+    assert [asked.user.count(each) for each in ('1 user "Hello"', '1 assistant "Hi"')] == [2, 3]
+    assert ended.metrics["a"]["AUC"]["error"] == "ValueError"  # as there, one turn has no area
+    assert ended.metrics["a"]["PPT"]["score"] == 1.0
+    assert ended.metrics["without"]["PPT"]["error"] == "KeyError", "as there, a task that is missing"
+
+
 @pytest.mark.parametrize("option", ["max_turns", "turns=3", "max_turns=many", "template=1"])
 def test_an_option_that_does_not_exist_is_refused(score: Command, tmp_path: Path, option: str) -> None:
     ended = score(write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"))), "--option", option)
