@@ -532,8 +532,10 @@ class _Search:
         what = "output" if name is None else f"argument {name!r}"
         if required.check is None:
             is_equal = bool(value == required.value)
-            seen = "" if is_equal else f"; it is {value!r}"
-            self._reasons.append(f"The {what} is expected to equal {required.value!r}{seen}.")
+            if is_equal:
+                self._reasons.append(f"The {what} is {value!r}, as expected.")
+            else:
+                self._reasons.append(f"The {what} is {value!r}; expected is {required.value!r}.")
             return is_equal
         checked = CheckedValue(name, required.check, value, step)
         vote = yield from voted_on_value(self._index, next(self._questions), checked, self._config)

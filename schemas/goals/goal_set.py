@@ -166,7 +166,7 @@ class GoalSet(JudgeOptions):
         user_instruction: The caller's instruction or wish, for the judge; None when it is not known.
         subgoals: Its subgoals, in the order in which they are shown and judged.
         expected_tool_calls: Tool calls that should be made, for tool correctness.
-        max_turns: Turns to which progress is padded, as agent-inspect does; later turns do not count there.
+        max_turns: Turns to which progress is padded, as agent-inspect does; later turns count for nothing.
     """
 
     id: NonEmptyName
