@@ -37,7 +37,6 @@ from schemas.units import MS_PER_SECOND
 
 _OF_THE_USER: Final = "convai_asr_"
 _OF_TOOL_CALLS: Final = "convai_llm_tool_request_generation_latency"
-_NO_METRICS: Final = ConversationTurnMetrics()
 _NO_TOKENS: Final = TokenCount()
 _UNMEASURED: Final = TurnMetrics({}, {})
 
@@ -72,14 +71,14 @@ class EntryNumbers:
         """Notes that an entry of this kind is written: no later entry gets its numbers."""
         self._written.add((turn, kind))
 
-    def metrics(self, turn: int, kind: EntryKind) -> ConversationTurnMetrics:
-        """Stage latencies for this entry."""
+    def metrics(self, turn: int, kind: EntryKind) -> ConversationTurnMetrics | None:
+        """Stage latencies for this entry; None without any."""
         here = {
             name: ElapsedTime(elapsed_time=seconds)
             for name, seconds in self._of(turn).seconds.items()
             if self._place(turn, name) is kind
         }
-        return ConversationTurnMetrics(metrics=here) if here else _NO_METRICS
+        return ConversationTurnMetrics(metrics=here) if here else None
 
     def usage(self, turn: int, kind: EntryKind) -> LlmUsage | None:
         """Tokens for this entry; None without any."""
@@ -209,6 +208,9 @@ LEAST_ENTRY_BYTES: Final = 100
 LEAST_USE_BYTES: Final = 100
 """Lower bounds of the bytes of an entry, and of a tool call in it, beside their texts."""
 
+
+CLIENT: Final = "client"
+"""ElevenLabs' word for a tool that runs outside its platform: every tool of which no event of ElevenLabs says another."""
 
 Entries = Iterator[TranscriptTurn | None]
 """The entries of a transcript. A None comes between two texts of one entry: the reader may pause behind each text."""
@@ -388,23 +390,29 @@ class CallTranscript:
         )
 
     def _call(self, use: PairedUse, chars: int) -> ToolCall:
-        parameters = self._texts.parameters(use.arguments, chars)
+        parameters, kind = self._texts.parameters(use.arguments, chars), use.kind or CLIENT
         return ToolCall(
-            request_id=request_id(self._conversation_id, use.turn, use.index),
+            type=kind,
+            request_id=self._id_of(use),
             tool_name=use.tool,
             params_as_json=parameters,
             tool_has_been_called=use.outcome is not None,
-            tool_details=ToolDetails(parameters=parameters),
+            tool_details=ToolDetails(parameters=parameters) if kind == CLIENT else None,
         )
 
     def _result(self, use: PairedUse, chars: int) -> TranscriptToolResult:
         return TranscriptToolResult(
-            request_id=request_id(self._conversation_id, use.turn, use.index),
+            request_id=self._id_of(use),
             tool_name=use.tool,
             result_value=self._texts.answer(use.answer, chars),
             is_error=use.outcome is ToolOutcome.ERROR,
-            tool_latency_secs=None if use.duration_ms is None else use.duration_ms / MS_PER_SECOND,
+            tool_latency_secs=(use.duration_ms or 0) / MS_PER_SECOND,
+            type=use.kind or CLIENT,
         )
+
+    def _id_of(self, use: PairedUse) -> str:
+        """ElevenLabs' own id, as its record will have it; otherwise one in the form of the format."""
+        return use.provider_id or request_id(self._conversation_id, use.turn, use.index)
 
 
 Made = TypeVar("Made")
@@ -466,7 +474,6 @@ def _shortened(text: str) -> str:
 # keys of the format are written, and of a tool the keys that the format has.
 
 ROLES: Final = frozenset({"agent", "user"})
-CLIENT: Final = "client"
 HIDDEN_HEADER: Final = "[HEADER]"
 """In place of the value of an HTTP header that a tool was called with: it can be a password."""
 
@@ -521,14 +528,17 @@ class RecordedTranscript:
             for number, result in enumerate(entry.tool_results):
                 results.append((yield from self._result(self._ids[place, RecordedToolResult, number], result)))
             usage = usage_in([entry.llm_usage])
-            measured = {name: ElapsedTime(elapsed_time=seconds) for name, seconds in entry.metrics.items()}
+            measured = None
+            if entry.conversation_turn_metrics is not None:
+                seconds_of = {name: ElapsedTime(elapsed_time=seconds) for name, seconds in entry.metrics.items()}
+                measured = ConversationTurnMetrics(metrics=seconds_of)
             yield TranscriptTurn(
                 role="agent" if entry.role == "agent" else "user",
                 agent_metadata=self._agent(entry.agent_metadata) if entry.role == "agent" else None,
                 tool_calls=tuple(calls),
                 tool_results=tuple(results),
                 time_in_call_secs=after_secs,
-                conversation_turn_metrics=ConversationTurnMetrics(metrics=measured),
+                conversation_turn_metrics=measured,
                 llm_usage=llm_usage(usage) if usage else None,
                 interrupted=bool(entry.interrupted),
                 source_medium=_text_or_none(entry.source_medium),
@@ -593,7 +603,7 @@ class RecordedTranscript:
             result_value=value,
             is_error=bool(result.is_error),
             tool_has_been_called=result.tool_has_been_called is not False,
-            tool_latency_secs=result.tool_latency_secs,
+            tool_latency_secs=result.tool_latency_secs or 0.0,
             dynamic_variable_updates=tuple(updates or ()),
             type=result.type or CLIENT,
         )

@@ -211,6 +211,7 @@ class ToolRun(NamedTuple):
         is_withheld: Whether the teller keeps the answer back; `value` is then None, or its status alone.
         is_exact: Whether the time is its own, and not only a place in the order.
         took_ms: Its time, if this step itself has it.
+        kind: Where the tool runs, in ElevenLabs' words, such as `webhook`; None where this step does not tell.
     """
 
     teller: Teller
@@ -225,6 +226,7 @@ class ToolRun(NamedTuple):
     is_withheld: bool = False
     is_exact: bool = True
     took_ms: int | None = None
+    kind: str | None = None
 
 
 # What a hosted agent's provider tells of a call when it is over.

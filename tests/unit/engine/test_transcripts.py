@@ -230,11 +230,20 @@ def test_calls_side_by_side_share_an_entry_and_ids_differ(feed: TranscriptFeed) 
     assert (pay["params_as_json"], pay["tool_has_been_called"]) == ("null", False), "nothing shows that it ran"
 
 
-def test_an_answer_that_nobody_asked_for_has_no_latency(feed: TranscriptFeed) -> None:
+def test_an_answer_that_nobody_asked_for_has_the_format_s_own_number_for_no_latency(feed: TranscriptFeed) -> None:
+    """ElevenLabs' schema has a number there, 0 unless it is known. What was measured is in scores, where unknown is not zero."""
     feed.heard("Hello", 0)
     feed.tool_answer("book", 500, "done")
     (result,) = [each for turn in feed.closed() for each in turn["tool_results"]]
-    assert (result["result_value"], result["tool_latency_secs"]) == ("done", None)
+    assert (result["result_value"], result["tool_latency_secs"]) == ("done", 0.0)
+    (scored,) = feed.records("tool_call")
+    assert scored.duration_ms is None
+
+
+def test_where_nothing_was_measured_there_are_no_metrics(feed: TranscriptFeed) -> None:
+    feed.agent(0, 500, "Welcome.")
+    feed.caller(1_000, 2_000, "Hello", "Hello")
+    assert [turn["conversation_turn_metrics"] for turn in feed.closed()] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -359,9 +368,13 @@ NOTHING = TurnMetrics({}, {})
 def measured(turns: tuple[TranscriptTurn, ...]) -> list[tuple[str, str, dict[str, float]]]:
     """Of the entries with content: the role, whether it has calls, and the content."""
     return [
-        (turn.role, "calls" if turn.tool_calls else "", {name: each.elapsed_time for name, each in metrics.items()})
+        (
+            turn.role,
+            "calls" if turn.tool_calls else "",
+            {name: each.elapsed_time for name, each in found.metrics.items()},
+        )
         for turn in turns
-        if (metrics := turn.conversation_turn_metrics.metrics)
+        if (found := turn.conversation_turn_metrics) is not None
     ]
 
 
