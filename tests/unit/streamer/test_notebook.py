@@ -73,6 +73,33 @@ def test_whole_calls_are_scored_too() -> None:
     assert call.conversation_id == "c"
 
 
+def test_what_a_bot_tells_of_its_turns_comes_out_in_the_transcript() -> None:
+    """From an event that names no stream, as any sender over HTTP writes it."""
+    rag = {
+        "chunks": [{"document_id": "d", "chunk_id": "c", "vector_distance": 0.5}],
+        "embedding_model": "e5", "retrieval_query": "seats", "rag_latency_secs": 0.2,
+    }  # fmt: skip
+    (call,) = score(
+        [
+            {"type": "user_message", "timestamp": T0_MS + 1_000, "data": {"content": "A seat"}},
+            {
+                "type": "turn_details",
+                "timestamp": T0_MS + 1_500,
+                "rag_retrieval_info": rag,
+                "workflow_node_id": "seats",
+            },
+            {"type": "assistant_message", "timestamp": T0_MS + 3_000, "data": {"content": "Gladly"}},
+            {"type": "turn_details", "timestamp": T0_MS + 4_000, "feedback": {"score": "like"}},
+        ]
+    )
+    assert call.transcript is not None
+    answer = call.transcript[-1]
+    assert (answer.message, answer.rag_retrieval_info) == ("Gladly", rag)
+    assert answer.feedback == {"score": "like", "time_in_call_secs": 3}
+    assert answer.agent_metadata is not None
+    assert answer.agent_metadata.workflow_node_id == "seats"
+
+
 def test_goals_are_those_of_the_file_and_a_call_without_any_is_told(tmp_path: Path) -> None:
     goals = tmp_path / "goals.yaml"
     goals.write_text(
