@@ -10,9 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from streamer.agent_inspect.scoring import NumericalScore
     from streamer.notebook import ScoredCall, auc, past_calls, ppt, progress, score, success, tool_correctness
 
-__all__ = ["ScoredCall", "auc", "main", "past_calls", "ppt", "progress", "score", "success", "tool_correctness"]
+__all__ = [
+    "NumericalScore",
+    "ScoredCall",
+    "auc",
+    "main",
+    "past_calls",
+    "ppt",
+    "progress",
+    "score",
+    "success",
+    "tool_correctness",
+]
 
 
 def main() -> None:

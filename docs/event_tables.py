@@ -60,6 +60,10 @@ WHEN: Final[Mapping[str, str]] = {
     "`inactivity_timeout` (somebody fell silent), `time_limit_exceeded` and `timeout` (cut off at a time limit).",
     "UserTextUpdated": "When the real text replaces the placeholder of an audio model: in the audit `user` entry with this "
     "`turn_id`, otherwise in the last one.",
+    "TurnDetails": "When the bot retrieves documents for an answer, answers with another model than usual, enters a node of its "
+    "workflow, or the caller rates an answer (`like`, `dislike`). Each field is optional. Only transcripts have it, in "
+    "ElevenLabs' form: on the answer of the turn in which `timestamp`, or `turn_at`, lies; a rating on the newest answer by then; a "
+    "node on all that the agent says and does from then on.",
     "SpeechEventRecord": "When a side starts or stops speaking. `user_speech_*` comes from the voice activity detector, "
     "`user_turn_*` from the turn strategy. `data.timestamp` is the time of the sound itself, in seconds. `started_at` "
     "belongs to a stop: it repeats the start, so a lost start does no harm. `sound_id` of a start names the sound; a `user_message` "

@@ -23,24 +23,38 @@ MAX_TRIALS: Final = 99
 MAX_RETRY_WAVES: Final = 20
 CALL: Final = "call"
 SUBGOAL: Final = "subgoal"
+_SPOKEN: Final = frozenset({"user", "assistant"})
+_ALL: Final = _SPOKEN | {"tool_call", "tool_response"}
+FRAMES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        CALL: _ALL,
+        "trajectories": _ALL,
+        "dynamicDialogue": _SPOKEN,
+        "answers": frozenset({"assistant"}),
+        "questions": frozenset({"user"}),
+    }
+)
+"""Each place of words of the call, in a frame, and the kinds of `TranscriptItem` that it shows. A template has at least one of them,
+and each at most once, because each costs as much as the call is long."""
 PLACES: Final[Mapping[str, str]] = MappingProxyType(
     {
         CALL: "the call up to the turn, a line for each utterance and each use of a tool, in a frame",
         SUBGOAL: "the details of the subgoal, as JSON text",
         "turn": "the number of the turn up to which the call is shown",
         "user_instruction": "the user's instruction of the goal set, as JSON text; null if there is none",
+        "trajectories": "the same as {call}, under agent-inspect's name",
+        "dynamicDialogue": "of the call what both sides said, in a frame",
+        "answers": "of the call what the assistant said, in a frame",
+        "questions": "of the call what the user said, in a frame",
+        "userTask": "the same as {user_instruction}, under agent-inspect's name",
     }
 )
-"""Each place, and the part of the question that replaces it. The first two are required."""
+"""Each place, and the part of the question that replaces it. The last five are agent-inspect's names, so its templates can be used."""
 MAX_TEMPLATE_CHARS: Final = 20_000
 """Longest template: it is a part of every question. agent-inspect's own has 2,500 characters."""
 OWN_PROMPT: Final = "own.1"
 """Version of the frame and of the words about the answer around a template. The version of a prompt has the template's hash behind it,
 so a changed template asks again, as a changed frame does."""
-_AGENT_INSPECT: Final = MappingProxyType(
-    {"trajectories": CALL, "answers": CALL, "dynamicDialogue": CALL, "userTask": "user_instruction"}
-)
-"""Places of agent-inspect's templates, and the place that has the same."""
 _PLACE: Final = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 
@@ -57,29 +71,41 @@ def check_template(text: str) -> str:
     Example:
         >>> check_template("{call} Is {subgoal} done?")
         '{call} Is {subgoal} done?'
-        >>> check_template("Read {answers}.")
+        >>> check_template("Read {answers}.")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        schemas.judging.TemplateError: line 1: the place {answers} is not known; it is agent-inspect's, and {call} has the same here
+        schemas.judging.TemplateError: the place {subgoal} is missing; put it where the judge should read the details of the subgoal, ...
     """
     if len(text) > MAX_TEMPLATE_CHARS:
         raise TemplateError(
             f"the template has {len(text):,} characters, and {MAX_TEMPLATE_CHARS:,} are allowed; shorten it"
         )
-    lines: dict[str, list[int]] = {}
-    for found in _PLACE.finditer(text):
-        if (name := found[1]) is None:
-            continue
-        line = text.count("\n", 0, found.start()) + 1
+    lines = places_in(text)
+    for name, numbers in lines.items():
         if name not in PLACES:
-            raise TemplateError(f"line {line}: the place {{{name}}} is not known; {_instead_of(name)}")
-        lines.setdefault(name, []).append(line)
-    for name in (CALL, SUBGOAL):
-        if name not in lines:
-            raise TemplateError(f"the place {{{name}}} is missing; put it where the judge should read {PLACES[name]}")
-    if len(lines[CALL]) > 1:
-        places = " and ".join(f"line {line}" for line in lines[CALL])
-        raise TemplateError(f"the place {{{CALL}}} is in {places}; leave one of them")
+            *names, last = (f"{{{place}}}" for place in PLACES)
+            known = f"{', '.join(names)} and {last}"
+            raise TemplateError(f"line {numbers[0]}: the place {{{name}}} is not known; known are {known}")
+        if name in FRAMES and len(numbers) > 1:
+            places = " and ".join(f"line {number}" for number in numbers)
+            raise TemplateError(f"the place {{{name}}} is in {places}; leave one of them")
+    missing = [SUBGOAL] if SUBGOAL not in lines else [] if FRAMES.keys() & lines.keys() else [CALL]
+    for name in missing:
+        raise TemplateError(f"the place {{{name}}} is missing; put it where the judge should read {PLACES[name]}")
     return text
+
+
+def places_in(template: str) -> dict[str, list[int]]:
+    r"""The names of a template's places in their order, and the lines in which each is.
+
+    Example:
+        >>> places_in("{call} {{x}}\nIs {subgoal} done? {call}")
+        {'call': [1, 2], 'subgoal': [2]}
+    """
+    lines: dict[str, list[int]] = {}
+    for found in _PLACE.finditer(template):
+        if (name := found[1]) is not None:
+            lines.setdefault(name, []).append(template.count("\n", 0, found.start()) + 1)
+    return lines
 
 
 def prompt_version_of(template: str) -> str:
@@ -111,13 +137,6 @@ def odd(trials: int) -> int:
     if trials % 2 == 0:
         raise ValueError(f"expected an odd number, so that no vote is a tie, saw {trials}")
     return trials
-
-
-def _instead_of(name: str) -> str:
-    if (same := _AGENT_INSPECT.get(name)) is not None:
-        return f"it is agent-inspect's, and {{{same}}} has the same here"
-    *names, last = (f"{{{place}}}" for place in PLACES)
-    return f"known are {', '.join(names)} and {last}"
 
 
 # Questions to the judges and their answers: the records of `judge.requests` and `judge.verdicts`.

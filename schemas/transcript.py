@@ -39,9 +39,10 @@ class ToolDetails(TranscriptModel):
 class ToolCall(TranscriptModel):
     """One tool call as the model requested it. Its result has the same `request_id`.
 
-    `params_as_json` is JSON text, `null` if the log has no arguments. `tool_has_been_called` is true if the tool answered,
-    because nothing else shows that it ran. `type` and `tool_details` of other tools than `client` are those of ElevenLabs'
-    record, null if it has no details.
+    `type` and `request_id` are those of an ElevenLabs agent, live or in its record; for other agents `client` and an id of our own.
+    `params_as_json` is JSON text, `null` if the arguments are not told. `tool_has_been_called` is true if the tool answered,
+    because nothing else shows that it ran. `tool_details` of other tools than `client` are those of ElevenLabs' record, null without
+    one: they say how ElevenLabs calls a tool, which its live events do not.
     """
 
     type: str = "client"
@@ -53,14 +54,18 @@ class ToolCall(TranscriptModel):
 
 
 class TranscriptToolResult(TranscriptModel):
-    """Answer of a tool: a text unchanged, other values as JSON. The latency is null if the tool call is not known."""
+    """Answer of a tool: a text unchanged, other values as JSON.
+
+    The latency is a number in any case, as the format has it: 0, ElevenLabs' own default of the field, if the time is not known, for
+    example of an answer without a call. Scores (`tool_call`) say `unscored` instead.
+    """
 
     request_id: str
     tool_name: str
     result_value: str
     is_error: bool
     tool_has_been_called: bool = True
-    tool_latency_secs: float | None
+    tool_latency_secs: float
     dynamic_variable_updates: tuple[Any, ...] = ()
     type: str = "client"
 
@@ -72,7 +77,7 @@ class ElapsedTime(TranscriptModel):
 
 
 class ConversationTurnMetrics(TranscriptModel):
-    """Duration of each stage of the turn, by ElevenLabs' name of the stage; empty if no stage was measured."""
+    """Duration of each stage of the turn, by ElevenLabs' name of the stage; empty only if a record of ElevenLabs has it so."""
 
     metrics: dict[str, ElapsedTime] = {}
 
@@ -104,7 +109,8 @@ class TranscriptTurn(TranscriptModel):
 
     `time_in_call_secs` counts whole seconds from the call's start and never decreases. `message` is null for speech without a
     known text, and on entries of tools. `interrupted` is about the agent: the caller spoke over it. Then `message` is the part
-    that was spoken and `original_message` the whole intended text, null if that is not known.
+    that was spoken and `original_message` the whole intended text, null if that is not known. `conversation_turn_metrics` is null if
+    nothing was measured.
 
     `multivoice_message`, `feedback`, `llm_override` and `rag_retrieval_info` come from ElevenLabs' record of the call, and so does
     a `source_medium` other than `audio`.
@@ -119,7 +125,7 @@ class TranscriptTurn(TranscriptModel):
     feedback: dict[str, Any] | None = None
     llm_override: str | None = None
     time_in_call_secs: int
-    conversation_turn_metrics: ConversationTurnMetrics = ConversationTurnMetrics()
+    conversation_turn_metrics: ConversationTurnMetrics | None = None
     rag_retrieval_info: dict[str, Any] | None = None
     llm_usage: LlmUsage | None = None
     interrupted: bool = False

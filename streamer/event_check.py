@@ -136,7 +136,7 @@ def names_of(stream: str, name: str, event: Mapping[str, Any]) -> Iterator[str]:
         >>> list(names_of("pipecat", "speech_event", {"data": {"kind": "bot_speech_started"}}))
         ['pipecat speech_event', 'pipecat speech_event bot_speech_started']
     """
-    if name in _FIELDS or name == "user_text_updated":
+    if name in CONTROL_EVENTS:
         yield name
         yield from (f"{name} with {field}" for field in _FIELDS.get(name, ()) if event.get(field) is not None)
         return

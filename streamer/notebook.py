@@ -4,26 +4,20 @@ They are what the commands run: `score` is `callgauge score`, `past_calls` is `c
 `auc` and the others are its `--format agent-inspect`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import asyncio
+import atexit
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from inspect import isawaitable
 from itertools import chain
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final, TypeVar
 
-from consumers.engine.agent_inspect import (
-    Asking,
-    Ballot,
-    Vote,
-    auc_of,
-    auc_of_conversation,
-    ppt_of,
-    ppt_of_conversation,
-    progress_through_turns,
-    static_progress,
-    success_of,
-)
-from consumers.engine.agent_inspect import tool_correctness as tools_of
+from consumers.engine.agent_inspect import Asking, Ballot, Vote, auc_of, ppt_of, progress_of
 from consumers.engine.goals.questions import Voting, grade_of
 from consumers.engine.redaction.redactor import Redactor
 from consumers.history.opening import opened
@@ -34,8 +28,19 @@ from consumers.runtime.process import wall_clock_ms
 from schemas.metric_context import MetricContext
 from schemas.scores.records import AnyScoreRecord
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
-from streamer.agent_inspect.scoring import NotJudgedError, TraceQuestions
-from streamer.agent_inspect.traces import REMEDY, Samples, TraceDocument, document_in
+from streamer.agent_inspect.scoring import (
+    NotJudgedError,
+    NumericalScore,
+    SubGoalValidationResult,
+    TraceQuestions,
+    TraceScores,
+    area_of,
+    is_static,
+    per_turn_of,
+    success_at_end_of,
+    success_from,
+)
+from streamer.agent_inspect.traces import REMEDY, Samples, document_in
 from streamer.offline.contexts import recorded_context
 from streamer.offline.scoring import RecordedScoring, plan_from, score_judged, scored, scoring_of
 from streamer.recordings.elements import element_at
@@ -206,13 +211,16 @@ def _calls_of(events: Iterable[Mapping[str, Any]]) -> Iterator[RecordedCall]:
 
 Trace = Mapping[str, Any]
 """A trace with its sample, as docs/sources/agent-inspect.md describes a line of a file."""
-Judge = Callable[[str], str | bool | None]
-"""Gets a whole prompt. Gives whether the subgoal is complete, or the model's answer, whose last line is `GRADE: C` or `GRADE: I`; None is
-an invalid answer. It is asked as often as agent-inspect asks."""
+Answer = str | bool | None
+"""Whether the subgoal is complete, or the model's answer, whose last line is `GRADE: C` or `GRADE: I`; None is an invalid answer."""
+Judge = Callable[[str], Answer | Awaitable[Answer]]
+"""Gets a whole prompt. It may be a coroutine. It is asked as often as agent-inspect asks."""
+Curve = Sequence[NumericalScore] | Sequence[float]
+"""Progress over turns, as `progress` gives it, or its plain values."""
 Result = TypeVar("Result")
 
 
-def progress(trace: Trace, judge: Judge | None = None) -> list[float]:
+def progress(trace: Trace, judge: Judge | None = None) -> list[NumericalScore]:
     """The progress after each turn, padded to `max_turns`; of a static conversation, whose subgoals name turns, one value.
 
     Args:
@@ -222,6 +230,7 @@ def progress(trace: Trace, judge: Judge | None = None) -> list[float]:
     Raises:
         RecordingError: The trace has another shape.
         NotJudgedError: A question needs a judge, and there is none.
+        TypeError: The judge gives something else than an answer.
         EvaluationError, InvalidInputValueError: As in agent-inspect.
 
     Example:
@@ -233,61 +242,76 @@ def progress(trace: Trace, judge: Judge | None = None) -> list[float]:
         ...     "config": {"max_turns": 4},
         ... }
         >>> curve = progress(trace, judge=lambda prompt: "It is booked." in prompt)
-        >>> curve, auc(curve), ppt(curve), success(curve)
+        >>> [after.score for after in curve], auc(curve).score, ppt(curve).score, success(curve).score
         ([0.0, 1.0, 1.0, 1.0], 0.8333, 0.5, 1)
+        >>> curve[1].explanations
+        [{'A table is booked.': ['After turn 2 the subgoal is completed: A table is booked.']}]
     """
-    document = _document(trace)
-    if any(isinstance(subgoal.turn, int) for subgoal in document.subgoals):
-        static = _judged(static_progress(_turns(document), document.subgoals, document.config), document, judge)
-        return [static.progress]
-    return _curve(document, judge)
+    asked = _Asked(trace, judge)
+    if is_static(asked.document):
+        return [asked.judged(asked.scores.progress())]
+    return asked.judged(asked.scores.progress_through_turns())
 
 
-def auc(trace: Trace | Sequence[float], judge: Judge | None = None) -> float:
-    """The area under the progress of a trace, or under these values.
+def auc(trace: Trace | Curve, judge: Judge | None = None) -> NumericalScore:
+    """The area under the progress of a trace, with the progress of each turn; or of these values, as agent-inspect's helper.
 
     Raises as `progress`.
 
     Example:
-        >>> auc([0, 0.5, 1])
+        >>> auc([0, 0.5, 1]).score
         0.5
     """
     if isinstance(trace, Mapping):
-        return auc_of_conversation(_curve(_document(trace), judge)).value
-    return auc_of(trace)
+        return area_of(_curve(trace, judge))
+    return NumericalScore(auc_of(_values(trace)))
 
 
-def ppt(trace: Trace | Sequence[float], judge: Judge | None = None) -> float:
-    """The progress per turn: the highest progress of a trace, or of these values, divided by the first turn that has it.
+def ppt(trace: Trace | Curve, judge: Judge | None = None) -> NumericalScore:
+    """The progress per turn: the highest progress divided by the first turn that has it. Of a trace it is rounded and comes with the
+    progress of each turn; of these values it is as agent-inspect's helper has it.
 
     Raises as `progress`.
 
     Example:
-        >>> ppt([0, 0.5, 1, 1])
+        >>> ppt([0, 0.5, 1, 1]).score
         0.3333333333333333
     """
     if isinstance(trace, Mapping):
-        return ppt_of_conversation(_curve(_document(trace), judge)).value
-    return ppt_of(trace)
+        return per_turn_of(_curve(trace, judge))
+    return NumericalScore(ppt_of(_values(trace)))
 
 
-def success(trace: Trace | Sequence[float], judge: Judge | None = None) -> float:
-    """1 if every subgoal was reached by the last turn of a trace, or if the last of these values is 1; otherwise 0.
+def success(
+    trace: Trace | Curve | NumericalScore | Sequence[SubGoalValidationResult], judge: Judge | None = None
+) -> NumericalScore:
+    """1 if every subgoal was reached by the last turn of a trace; or if the last progress of these is 1; or if all of these verdicts are
+    complete. Otherwise 0.
 
-    Raises as `progress`; ValueError for no value at all.
+    Raises as `progress`; ValueError for no progress at all.
 
     Example:
-        >>> success([0, 0.5, 1]), success([1, 0.75])
+        >>> success([0, 0.5, 1]).score, success([1, 0.75]).score
         (1, 0)
     """
-    values = progress(trace, judge) if isinstance(trace, Mapping) else trace
-    if not values:
+    if isinstance(trace, Mapping):
+        asked = _Asked(trace, judge)
+        if is_static(asked.document):
+            return success_from(asked.judged(asked.scores.progress()))
+        return success_at_end_of(asked.judged(asked.scores.progress_through_turns()))
+    if isinstance(trace, NumericalScore):
+        return success_from(trace)
+    if not trace:
         raise ValueError("expected the progress after at least one turn; seen no value")
-    return success_of(values[-1]).value
+    flags = [each.is_completed for each in trace if isinstance(each, SubGoalValidationResult)]
+    if flags:
+        return success_from(NumericalScore(progress_of(flags)))
+    last: Any = trace[-1]
+    return success_from(last if isinstance(last, NumericalScore) else NumericalScore(last))
 
 
-def tool_correctness(trace: Trace, judge: Judge | None = None) -> float:
-    """The share of the expected tool calls that were made as expected.
+def tool_correctness(trace: Trace, judge: Judge | None = None) -> NumericalScore:
+    """The share of the expected tool calls that were made as expected, and for each the reasons.
 
     Raises as `progress`.
 
@@ -296,50 +320,118 @@ def tool_correctness(trace: Trace, judge: Judge | None = None) -> float:
         >>> made = {"tool": "book", "tool_input_args": [{"name": "people", "value": 3}], "tool_output": "ok"}
         >>> turn = {"agent_input": "Two of us", "agent_response": {"response": "Booked."}, "steps": [made]}
         >>> sample = {"sub_goals": [], "expected_tool_calls": [expected]}
-        >>> tool_correctness({"agent_trace": {"turns": [turn]}, "evaluation_data_sample": sample})
+        >>> tool_correctness({"agent_trace": {"turns": [turn]}, "evaluation_data_sample": sample}).score
         0.0
     """
-    document = _document(trace)
-    expected: Any = document.expected_calls  # without any it ends as agent-inspect does
-    return _judged(tools_of(_turns(document), expected, document.config), document, judge).score
+    asked = _Asked(trace, judge)
+    return asked.judged(asked.scores.tools())
 
 
-def _document(trace: Trace) -> TraceDocument:
+def _curve(trace: Trace, judge: Judge | None) -> list[NumericalScore]:
+    asked = _Asked(trace, judge)
+    return asked.judged(asked.scores.progress_through_turns())
+
+
+def _values(curve: Curve) -> list[float]:
+    return [each.score if isinstance(each, NumericalScore) else each for each in curve]
+
+
+class _Asked:
+    """A trace with the judge who is asked about it."""
+
+    def __init__(self, trace: Trace, judge: Judge | None) -> None:
+        try:
+            self.document = document_in(trace, "trace", "trace", Samples(), {})
+        except RecordingError as error:
+            error.consequence = "Nothing was computed."
+            error.remedy = REMEDY
+            raise
+        self._judge = judge
+        self._questions = TraceQuestions(self.document, "unknown", 0, Redactor())
+        self.scores = TraceScores(self.document, self._prompt)
+
+    def judged(self, asking: Asking[Result]) -> Result:
+        """The result of a scorer, whose questions the judge answers."""
+        try:
+            ballot = next(asking)
+            while True:
+                ballot = asking.send(self._vote(ballot))
+        except StopIteration as ended:
+            result: Result = ended.value
+            return result
+
+    def _prompt(self, ballot: Ballot) -> str:
+        return self._questions.prompt(ballot, "grade")
+
+    def _vote(self, ballot: Ballot) -> Vote:
+        prompt = self._prompt(ballot)
+        if self._judge is None:
+            raise NotJudgedError("this trace has a question for a judge; pass one as `judge`")
+        voting = Voting(ballot.trials, stops_early=ballot.stops_early, retry_waves=ballot.retry_waves)
+        texts: list[str] = []
+        while wave := voting.next_wave:
+            answers = _answers(self._judge, prompt, wave)
+            texts += [answer for answer in answers if isinstance(answer, str) and answer]
+            voting.fold([answer if isinstance(answer, bool) else grade_of(answer) for answer in answers])
+        return Vote(voting.verdict, tuple(texts))
+
+
+def _answers(judge: Judge, prompt: str, count: int) -> list[Answer]:
+    """So many answers to one prompt. Those of a coroutine come side by side."""
+    given: Sequence[Any] = [judge(prompt) for _ in range(count)]
+    if any(map(isawaitable, given)):
+        given = _judges().answers_of(given)
+    answers: list[Answer] = []
+    for answer in given:
+        if not (answer is None or isinstance(answer, str | bool)):
+            expected = "the model's answer as text, True, False or None"
+            raise TypeError(f"the judge gave no answer: expected {expected}; seen {type(answer).__name__}")
+        answers.append(answer)
+    return answers
+
+
+class _JudgesLoop:
+    """The event loop of judges that are coroutines, in a thread of its own.
+
+    All of them share it, because a model's client keeps connections, which belong to the loop in which they were opened. The loop of a
+    notebook cannot be it: it runs the cell that waits for the answers.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="judges", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def answers_of(self, given: Sequence[Any]) -> list[Any]:
+        """The answers, once all are here. If one fails the others are cancelled, and its error is raised."""
+        together = asyncio.run_coroutine_threadsafe(_gathered(given), self._loop)
+        try:
+            return together.result()
+        except BaseException:  # also when a person interrupts the wait
+            together.cancel()
+            raise
+
+    def close(self) -> None:
+        """Ends the thread; a process that was forked has none."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+@cache
+def _judges() -> _JudgesLoop:
+    return _JudgesLoop()
+
+
+os.register_at_fork(after_in_child=_judges.cache_clear)  # a thread does not live on in a forked process
+
+
+async def _gathered(given: Sequence[Any]) -> list[Any]:
+    tasks = [asyncio.ensure_future(each) for each in given]
     try:
-        return document_in(trace, "trace", "trace", Samples(), {})
-    except RecordingError as error:
-        error.consequence = "Nothing was computed."
-        error.remedy = REMEDY
-        raise
-
-
-def _turns(document: TraceDocument) -> Any:
-    return document.turns
-
-
-def _curve(document: TraceDocument, judge: Judge | None) -> list[float]:
-    entries = progress_through_turns(_turns(document), document.subgoals, document.config, document.user_instruction)
-    return [entry.progress for entry in _judged(entries, document, judge)]
-
-
-def _judged(asking: Asking[Result], document: TraceDocument, judge: Judge | None) -> Result:
-    questions = TraceQuestions(document, "unknown", 0, Redactor())
-    try:
-        ballot = next(asking)
-        while True:
-            ballot = asking.send(_vote(ballot, questions.prompt(ballot, "grade"), judge))
-    except StopIteration as ended:
-        result: Result = ended.value
-        return result
-
-
-def _vote(ballot: Ballot, prompt: str, judge: Judge | None) -> Vote:
-    if judge is None:
-        raise NotJudgedError("this trace has a question for a judge; pass one as `judge`")
-    voting = Voting(ballot.trials, stops_early=ballot.stops_early, retry_waves=ballot.retry_waves)
-    texts: list[str] = []
-    while wave := voting.next_wave:
-        answers = [judge(prompt) for _ in range(wave)]
-        texts += [answer for answer in answers if isinstance(answer, str)]
-        voting.fold([answer if isinstance(answer, bool) else grade_of(answer) for answer in answers])
-    return Vote(voting.verdict, tuple(texts))
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

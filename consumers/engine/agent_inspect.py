@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from consumers.engine.goals.curve import PLACES, area_under, sum_in_numpy_order
 from consumers.engine.goals.questions import grade_of
+from schemas.judging import PLACES as PLACES_OF_TEMPLATES
+from schemas.judging import places_in
 
 # The errors that agent-inspect ends with, by their class names and internal codes; the wording is ours.
 #
@@ -54,6 +56,7 @@ class InvalidInputValueError(ValueError):
 # Fields are typed Any where it takes any value and fails, if at all, when it uses it.
 
 TEMPLATE = "template_subgoal"
+USER_TASK = "userTask"
 
 
 class Argument(NamedTuple):
@@ -159,12 +162,13 @@ def require_fillable(config: Mapping[str, Any], user_instruction: str | None) ->
     Raises:
         KeyError: It asks for another value, or for the user's instruction when there is none.
     """
-    if TEMPLATE not in config:
+    template = config.get(TEMPLATE)
+    if template is None:
         return
-    fields = dict.fromkeys(("subgoal", "trajectories", "answers", "dynamicDialogue"), "")
-    if user_instruction and user_instruction.strip():
-        fields["userTask"] = ""
-    config[TEMPLATE].format(**fields)
+    has_instruction = bool(user_instruction and user_instruction.strip())
+    for place in places_in(template):
+        if place not in PLACES_OF_TEMPLATES or (place == USER_TASK and not has_instruction):
+            raise KeyError(place)
 
 
 # agent-inspect's observed values of a trace: latencies, tokens of the agent, tool calls. Nothing is judged.
@@ -528,8 +532,10 @@ class _Search:
         what = "output" if name is None else f"argument {name!r}"
         if required.check is None:
             is_equal = bool(value == required.value)
-            seen = "" if is_equal else f"; it is {value!r}"
-            self._reasons.append(f"The {what} is expected to equal {required.value!r}{seen}.")
+            if is_equal:
+                self._reasons.append(f"The {what} is {value!r}, as expected.")
+            else:
+                self._reasons.append(f"The {what} is {value!r}; expected is {required.value!r}.")
             return is_equal
         checked = CheckedValue(name, required.check, value, step)
         vote = yield from voted_on_value(self._index, next(self._questions), checked, self._config)

@@ -20,6 +20,7 @@ from consumers.engine.sources.facts import (
     AgentError,
     Corrected,
     CutOff,
+    Detailed,
     Ended,
     EvaElement,
     Fallback,
@@ -45,7 +46,7 @@ from consumers.engine.sources.findings import Findings
 from consumers.engine.sources.pipecat import NAMELESS
 from consumers.engine.sources.repeats import NUMBERED, Repeats
 from consumers.engine.sources.rules import RULES, UNKNOWN, VERDICT, reports_of
-from consumers.engine.transcripts import CallTranscript, RecordedTranscript, transcript_bytes
+from consumers.engine.transcripts import CallTranscript, RecordedTranscript, order_of_details, transcript_bytes
 from consumers.engine.turns.bot import SpeechMoment
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.live import INPUT_RANK, NO_CHANGES, LiveCall
@@ -62,6 +63,8 @@ LONG_CALL_RECORDS: Final = 300
 """The same for its moments: latencies, interruptions and uses of tools."""
 MAX_HELD: Final = 100
 """Most records that are held while it is unknown whether there is a call. Its labels, goals and errors are some; with more it is one."""
+MAX_DETAILS: Final = 1_000
+"""Most `turn_details` of a call that are kept: as many as a call may have turns. Their bytes count among those that a call keeps."""
 ENTRIES_OF_ONE_STEP: Final = 200
 """Entries of a transcript that are written in one step: 10 ms."""
 
@@ -195,6 +198,7 @@ class Call:
         self._agent = AgentFacts()
         self._are_from_record: dict[type, bool] = {}  # for speech and for words: whether a record had them first
         self._recorded_words: list[Said] = []  # late ones, until the record ends
+        self._details: list[Detailed] = []
         ratings = Ratings()
         self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._revisions, ratings)
         self._measures = Measures(self._revisions, limits, ratings)
@@ -453,7 +457,7 @@ class Call:
         if record is not None and record.entries:
             return RecordedTranscript(self.conversation_id, record.entries, record.agent_id or agent, redactor)
         metrics_of = partial(self._measures.stages.turn_metrics, live.heard(), record)
-        return CallTranscript(self.conversation_id, live, agent, redactor, metrics_of)
+        return CallTranscript(self.conversation_id, live, agent, redactor, metrics_of, self._details)
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
         """Expires verdicts and finds stalls; returns whether the call is over and still waits for verdicts."""
@@ -561,6 +565,12 @@ class Call:
     def _note(self, note: Note, _time_ms: int, _out: list[Effect]) -> None:
         self._measures.notes.add(note)
 
+    def _detailed(self, details: Detailed, _time_ms: int, out: list[Effect]) -> None:
+        insort(self._details, details, key=order_of_details)
+        if len(self._details) > MAX_DETAILS:  # the earliest stay, in whatever order they come
+            self._details.pop()
+            out.append(Count("callgauge_limits_hit_total", ("turn_details",)))
+
     def _error(self, error: AgentError, time_ms: int, out: list[Effect]) -> None:
         if self.live.errors.is_told_again(error.told_twice, time_ms):
             return
@@ -665,6 +675,7 @@ _READERS: Final[Mapping[type, Callable[[Call, Any, int, list[Effect]], None]]] =
     Findings: Call._findings,
     ToldWait: Call._told_wait,
     Note: Call._note,
+    Detailed: Call._detailed,
     AgentError: Call._error,
     Lost: Call._lost,
     Unread: Call._unread,

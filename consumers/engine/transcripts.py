@@ -1,17 +1,19 @@
 """The transcript of a call in ElevenLabs' format, from its turns or from the agent's own record."""
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import groupby
-from operator import attrgetter
+from math import inf
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic_core import from_json, to_json
 
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
 from consumers.engine.sources.elevenlabs import usage_in
-from consumers.engine.sources.facts import RecordedToolCall, RecordedToolResult, RecordEntry
+from consumers.engine.sources.facts import Detailed, RecordedToolCall, RecordedToolResult, RecordEntry
 from consumers.engine.turns.bot import TokenUsage, TurnMetrics
 from consumers.engine.turns.heard import HeardSide, HeardTurn, Purpose, answers_of, cut_off_turns
 from consumers.engine.turns.live import LiveCall
@@ -37,7 +39,6 @@ from schemas.units import MS_PER_SECOND
 
 _OF_THE_USER: Final = "convai_asr_"
 _OF_TOOL_CALLS: Final = "convai_llm_tool_request_generation_latency"
-_NO_METRICS: Final = ConversationTurnMetrics()
 _NO_TOKENS: Final = TokenCount()
 _UNMEASURED: Final = TurnMetrics({}, {})
 
@@ -68,18 +69,22 @@ class EntryNumbers:
         self._measured: dict[int, TurnMetrics] = {}
         self._written: set[tuple[int, EntryKind]] = set()
 
+    def is_main(self, turn: int, kind: EntryKind) -> bool:
+        """Whether an entry of this kind has what is told of the turn as a whole: the first answer; without one the first tool calls."""
+        return self._place(turn) is kind
+
     def is_written(self, turn: int, kind: EntryKind) -> None:
         """Notes that an entry of this kind is written: no later entry gets its numbers."""
         self._written.add((turn, kind))
 
-    def metrics(self, turn: int, kind: EntryKind) -> ConversationTurnMetrics:
-        """Stage latencies for this entry."""
+    def metrics(self, turn: int, kind: EntryKind) -> ConversationTurnMetrics | None:
+        """Stage latencies for this entry; None without any."""
         here = {
             name: ElapsedTime(elapsed_time=seconds)
             for name, seconds in self._of(turn).seconds.items()
             if self._place(turn, name) is kind
         }
-        return ConversationTurnMetrics(metrics=here) if here else _NO_METRICS
+        return ConversationTurnMetrics(metrics=here) if here else None
 
     def usage(self, turn: int, kind: EntryKind) -> LlmUsage | None:
         """Tokens for this entry; None without any."""
@@ -123,6 +128,65 @@ def _model_usage(used: TokenUsage) -> ModelUsage:
 
 def _count(tokens: int, price: float) -> TokenCount:
     return TokenCount(tokens=tokens, price=price) if tokens or price else _NO_TOKENS
+
+
+# Puts what a bot tells of its turns on the entry where ElevenLabs has it.
+
+
+class EntryDetails:
+    """Finds the entry of each detail.
+
+    Attributes:
+        of_turn: Fields of the main entry of a turn, by their names in the transcript.
+    """
+
+    def __init__(self, told: Iterable[Detailed], entries: Sequence["_Entry"], start_ms: int) -> None:
+        """Places all of them.
+
+        Args:
+            told: The details of the call, in the order of `order_of_details`.
+            entries: The future entries, in their order.
+            start_ms: Start of the call.
+        """
+        self.of_turn: dict[int, dict[str, Any]] = {}
+        self._nodes: list[tuple[int, str]] = []
+        starts = [entry.at_ms for entry in entries]
+        answers = [entry for entry in entries if entry.kind is EntryKind.AGENT]
+        answered = [entry.at_ms for entry in answers]
+        self._by_ms = [0.0] * len(entries)
+        next_ms = inf  # what nothing times was before the next entry
+        for place in range(len(entries) - 1, -1, -1):
+            entry = entries[place]
+            self._by_ms[place] = entry.at_ms if entry.is_timed else next_ms
+            next_ms = entry.at_ms if entry.is_timed else next_ms
+        for each in told:
+            if each.workflow_node_id is not None:
+                self._nodes.append((each.at_ms, each.workflow_node_id))
+            fields = self.of_turn.setdefault(entries[_last_by(starts, each.at_ms)].turn, {})
+            if each.rag_retrieval_info is not None:
+                fields["rag_retrieval_info"] = each.rag_retrieval_info
+            if each.llm_override is not None:
+                fields["llm_override"] = each.llm_override
+            if each.feedback is not None and answers:
+                after_secs = max(0, each.told_ms - start_ms) // MS_PER_SECOND
+                rated = answers[_last_by(answered, each.at_ms)].turn
+                feedback = {"score": each.feedback, "time_in_call_secs": after_secs}
+                self.of_turn.setdefault(rated, {})["feedback"] = feedback
+
+    def node_of(self, place: int) -> str | None:
+        """The node of the workflow in which the agent was at this entry; None if none is told."""
+        known = bisect_right(self._nodes, self._by_ms[place], key=itemgetter(0))
+        return self._nodes[known - 1][1] if known else None
+
+
+def order_of_details(details: Detailed) -> tuple[int, int, str]:
+    """Their order, whatever that of their arrival is."""
+    return details.at_ms, details.told_ms, repr(details)
+
+
+def _last_by(starts: Sequence[int], at_ms: int) -> int:
+    """Place of the last of them that has begun by then; of the first one if none has."""
+    return max(0, bisect_right(starts, at_ms) - 1)
 
 
 # Redacts the texts and the tool values of a transcript, and leaves values out that are too long.
@@ -210,12 +274,15 @@ LEAST_USE_BYTES: Final = 100
 """Lower bounds of the bytes of an entry, and of a tool call in it, beside their texts."""
 
 
+CLIENT: Final = "client"
+"""ElevenLabs' word for a tool that runs outside its platform: every tool of which no event of ElevenLabs says another."""
+
 Entries = Iterator[TranscriptTurn | None]
 """The entries of a transcript. A None comes between two texts of one entry: the reader may pause behind each text."""
 
 
 def transcript_bytes(turns: Sequence[TranscriptTurn]) -> bytes | None:
-    """The JSON array in UTF-8. Long tool values are left out where it would be too large with them.
+    """The JSON array in UTF-8. Long tool values, and long lists of what was retrieved, are left out where it would be too large with them.
 
     Returns:
         None when it is too large even so.
@@ -236,13 +303,16 @@ class _Words(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """An entry of one text or value. `chars` is the length of a tool's value, as JSON if it is no text."""
+    """An entry of one text or value. `chars` is the length of a tool's value, as JSON if it is no text. `is_timed` is false where nothing
+    tells its time, and `at_ms` is that of the entry before it.
+    """
 
     at_ms: int
     turn: int
     kind: EntryKind
     use: PairedUse | None
     chars: int = 0
+    is_timed: bool = True
 
 
 class CallTranscript:
@@ -259,6 +329,7 @@ class CallTranscript:
         agent: str,
         redactor: CallRedactor | Redactor,
         metrics_of: MetricsOf | None,
+        details: Sequence[Detailed] = (),
     ) -> None:
         """Finds the entries to write.
 
@@ -268,16 +339,17 @@ class CallTranscript:
             agent: The agent's name, used where no conversation record has the agent's id.
             redactor: Redacts every text and every tool value.
             metrics_of: Gives the measured values of a turn; None without any.
+            details: What the bot tells of its turns, in the order of `order_of_details`.
         """
         self._conversation_id = conversation_id
-        known_id = None if live.record is None else live.record.agent_id
-        self._metadata = AgentMetadata(agent_id=known_id or agent)
+        self._agent_id = (None if live.record is None else live.record.agent_id) or agent
         self._texts = TranscriptTexts(redactor)
         heard = live.heard()
         turns = heard.turns(sorted(heard.numbers()))
         self._words = _words_of(turns)
         self._cut_off = cut_off_turns(turns)
         self._first_ms = live.first_ms
+        self._told = details
         self._in_order = sorted(self._entries(turns), key=attrgetter("at_ms"))
         self._numbers = EntryNumbers({(entry.turn, entry.kind) for entry in self._in_order}, metrics_of)
         if self._least_bytes(self._in_order) > MAX_TRANSCRIPT_BYTES:
@@ -289,32 +361,48 @@ class CallTranscript:
             return
         first_ms = self._in_order[0].at_ms
         start_ms = first_ms if self._first_ms is None else min(self._first_ms, first_ms)
+        details = EntryDetails(self._told, self._in_order, start_ms)
+        place = 0
         for (turn, kind), group in groupby(self._in_order, key=attrgetter("turn", "kind")):
             several = list(group)
             after_secs = (several[0].at_ms - start_ms) // MS_PER_SECOND
+            node = details.node_of(place)
+            place += len(several)
+            if kind is EntryKind.USER:
+                yield self._user(turn, after_secs)
+                self._numbers.is_written(turn, kind)
+                continue
+            metadata = AgentMetadata(agent_id=self._agent_id, workflow_node_id=node)
+            fields: dict[str, Any] = {"agent_metadata": metadata, "time_in_call_secs": after_secs}
+            if turn in details.of_turn and self._numbers.is_main(turn, kind):
+                fields |= yield from self._redacted(details.of_turn[turn])
             match kind:
-                case EntryKind.USER:
-                    yield self._user(turn, after_secs)
                 case EntryKind.AGENT:
                     original = None
                     if self._has_original(turn):
                         original = self._texts.text(self._words[turn].written)
                         yield None
-                    yield self._agent(turn, after_secs, original)
+                    yield self._agent(turn, original, fields)
                 case EntryKind.TOOL_CALL:
                     calls = yield from _one_by_one(self._call(each.use, each.chars) for each in several if each.use)
-                    yield self._tools_called(turn, after_secs, calls)
+                    yield self._tools_called(turn, calls, fields)
                 case EntryKind.TOOL_RESULT:
                     results = yield from _one_by_one(self._result(each.use, each.chars) for each in several if each.use)
-                    yield TranscriptTurn(
-                        role="agent", agent_metadata=self._metadata, tool_results=results, time_in_call_secs=after_secs
-                    )
+                    yield TranscriptTurn(role="agent", tool_results=results, **fields)
             self._numbers.is_written(turn, kind)
+
+    def _redacted(self, details: Mapping[str, Any]) -> Generator[None, None, dict[str, Any]]:
+        """What is told of a turn, without personal data; it pauses behind each text and value."""
+        fields = {}
+        for name, value in details.items():
+            fields[name] = self._texts.text(value) if isinstance(value, str) else self._texts.value(value)
+            yield
+        return fields
 
     def _least_bytes(self, entries: Sequence[_Entry]) -> int:
         """Least size of the transcript, if redaction shortens nothing."""
         size = 0
-        for _, number, kind, use, chars in entries:
+        for _, number, kind, use, chars, _ in entries:
             if kind is EntryKind.USER:
                 size += LEAST_ENTRY_BYTES + len(self._words[number].user)
             elif kind is EntryKind.AGENT:
@@ -336,7 +424,7 @@ class CallTranscript:
                 chars = 0
                 if use is not None:
                     chars = length(use.arguments if kind is EntryKind.TOOL_CALL else use.answer)
-                yield _Entry(at_ms, number, kind, use, chars)
+                yield _Entry(at_ms, number, kind, use, chars, own_ms is not None)
 
     def _of_turn(self, turn: HeardTurn) -> Iterator[tuple[int | None, EntryKind, PairedUse | None]]:
         words = self._words[turn.number]
@@ -360,16 +448,15 @@ class CallTranscript:
             source_medium="audio",
         )
 
-    def _agent(self, turn: int, after_secs: int, original: str | None) -> TranscriptTurn:
+    def _agent(self, turn: int, original: str | None, fields: Mapping[str, Any]) -> TranscriptTurn:
         return TranscriptTurn(
             role="agent",
-            agent_metadata=self._metadata,
             message=self._texts.text(self._words[turn].answer),
-            time_in_call_secs=after_secs,
             conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.AGENT),
             llm_usage=self._numbers.usage(turn, EntryKind.AGENT),
             interrupted=turn in self._cut_off,
             original_message=original,
+            **fields,
         )
 
     def _has_original(self, turn: int) -> bool:
@@ -377,34 +464,39 @@ class CallTranscript:
         said = self._words[turn]
         return turn in self._cut_off and len(said.written) >= len(said.spoken) > 0
 
-    def _tools_called(self, turn: int, after_secs: int, calls: tuple[ToolCall, ...]) -> TranscriptTurn:
+    def _tools_called(self, turn: int, calls: tuple[ToolCall, ...], fields: Mapping[str, Any]) -> TranscriptTurn:
         return TranscriptTurn(
             role="agent",
-            agent_metadata=self._metadata,
             tool_calls=calls,
-            time_in_call_secs=after_secs,
             conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.TOOL_CALL),
             llm_usage=self._numbers.usage(turn, EntryKind.TOOL_CALL),
+            **fields,
         )
 
     def _call(self, use: PairedUse, chars: int) -> ToolCall:
-        parameters = self._texts.parameters(use.arguments, chars)
+        parameters, kind = self._texts.parameters(use.arguments, chars), use.kind or CLIENT
         return ToolCall(
-            request_id=request_id(self._conversation_id, use.turn, use.index),
+            type=kind,
+            request_id=self._id_of(use),
             tool_name=use.tool,
             params_as_json=parameters,
             tool_has_been_called=use.outcome is not None,
-            tool_details=ToolDetails(parameters=parameters),
+            tool_details=ToolDetails(parameters=parameters) if kind == CLIENT else None,
         )
 
     def _result(self, use: PairedUse, chars: int) -> TranscriptToolResult:
         return TranscriptToolResult(
-            request_id=request_id(self._conversation_id, use.turn, use.index),
+            request_id=self._id_of(use),
             tool_name=use.tool,
             result_value=self._texts.answer(use.answer, chars),
             is_error=use.outcome is ToolOutcome.ERROR,
-            tool_latency_secs=None if use.duration_ms is None else use.duration_ms / MS_PER_SECOND,
+            tool_latency_secs=(use.duration_ms or 0) / MS_PER_SECOND,
+            type=use.kind or CLIENT,
         )
+
+    def _id_of(self, use: PairedUse) -> str:
+        """ElevenLabs' own id, as its record will have it; otherwise one in the form of the format."""
+        return use.provider_id or request_id(self._conversation_id, use.turn, use.index)
 
 
 Made = TypeVar("Made")
@@ -445,7 +537,10 @@ def _without_long_values(turn: TranscriptTurn) -> TranscriptTurn:
     results = tuple(
         result.model_copy(update={"result_value": _shortened(result.result_value)}) for result in turn.tool_results
     )
-    return turn.model_copy(update={"tool_calls": calls, "tool_results": results})
+    retrieved = turn.rag_retrieval_info
+    if retrieved is not None and length(retrieved) > MAX_TOOL_TEXT_CHARS:
+        retrieved = None
+    return turn.model_copy(update={"tool_calls": calls, "tool_results": results, "rag_retrieval_info": retrieved})
 
 
 def _short_details(call: ToolCall, parameters: str) -> ToolDetails | dict[str, Any] | None:
@@ -466,7 +561,6 @@ def _shortened(text: str) -> str:
 # keys of the format are written, and of a tool the keys that the format has.
 
 ROLES: Final = frozenset({"agent", "user"})
-CLIENT: Final = "client"
 HIDDEN_HEADER: Final = "[HEADER]"
 """In place of the value of an HTTP header that a tool was called with: it can be a password."""
 
@@ -521,14 +615,17 @@ class RecordedTranscript:
             for number, result in enumerate(entry.tool_results):
                 results.append((yield from self._result(self._ids[place, RecordedToolResult, number], result)))
             usage = usage_in([entry.llm_usage])
-            measured = {name: ElapsedTime(elapsed_time=seconds) for name, seconds in entry.metrics.items()}
+            measured = None
+            if entry.conversation_turn_metrics is not None:
+                seconds_of = {name: ElapsedTime(elapsed_time=seconds) for name, seconds in entry.metrics.items()}
+                measured = ConversationTurnMetrics(metrics=seconds_of)
             yield TranscriptTurn(
                 role="agent" if entry.role == "agent" else "user",
                 agent_metadata=self._agent(entry.agent_metadata) if entry.role == "agent" else None,
                 tool_calls=tuple(calls),
                 tool_results=tuple(results),
                 time_in_call_secs=after_secs,
-                conversation_turn_metrics=ConversationTurnMetrics(metrics=measured),
+                conversation_turn_metrics=measured,
                 llm_usage=llm_usage(usage) if usage else None,
                 interrupted=bool(entry.interrupted),
                 source_medium=_text_or_none(entry.source_medium),
@@ -593,7 +690,7 @@ class RecordedTranscript:
             result_value=value,
             is_error=bool(result.is_error),
             tool_has_been_called=result.tool_has_been_called is not False,
-            tool_latency_secs=result.tool_latency_secs,
+            tool_latency_secs=result.tool_latency_secs or 0.0,
             dynamic_variable_updates=tuple(updates or ()),
             type=result.type or CLIENT,
         )

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -17,6 +17,7 @@ from consumers.judge.settings import AnswerForm
 from schemas.closed_sets import JudgeKind
 from schemas.judging import (
     EARLIER_PROMPTS,
+    FRAMES,
     MAX_EXPLANATION_CHARS,
     OWN_PROMPT,
     AgentBrief,
@@ -26,6 +27,7 @@ from schemas.judging import (
     TranscriptItem,
     filled,
     is_known_prompt,
+    places_in,
 )
 
 # Turns an utterance into one line of text without hidden characters.
@@ -298,7 +300,7 @@ def _whole(value: Any, least: int, most: int) -> int | None:
 # The part before END is the same for all subgoals and trials of a turn, and is the start of the next turn's prompt,
 # so an endpoint that caches prefixes reads the call once. Each utterance is on a line of its own, as JSON text. The
 # code after END is derived from the prompt, so nobody on the call can know it or write a line that looks like ours.
-# In a template of the user's own, the call is in a frame with such a code at both ends.
+# In a template of the user's own, the call, or a part of it, is in a frame with such a code at both ends.
 
 CHARS_PER_TOKEN: Final = 3
 """Low estimate of the characters of a token, so that the cost of a question is not underestimated: English has 4, other languages
@@ -361,14 +363,23 @@ def question_of(request: JudgeRequest, form: AnswerForm) -> Question:
 
 def _asked(request: JudgeRequest, question: str) -> str:
     """The call and the question about it, or the template with both in its places."""
-    lines = _lines(request) if request.template is None else map(_line, request.transcript)
-    call = "".join(f"{line}\n" for line in lines)
+    lines = list(_lines(request) if request.template is None else map(_line, request.transcript))
+    call = _joined(lines)
     values = {"mark": _mark(request, call), "turn": str(request.turn), "subgoal": _quoted(request.subgoal or "")}
     if request.template is None:
         return call + filled(question, values)
-    instruction = "null" if request.user_instruction is None else _quoted(request.user_instruction)
-    framed = filled(question, {**values, "lines": call})
-    return filled(request.template, {**values, "call": framed, "user_instruction": instruction})
+    values["user_instruction"] = values["userTask"] = (
+        "null" if request.user_instruction is None else _quoted(request.user_instruction)
+    )
+    for place in FRAMES.keys() & places_in(request.template).keys():
+        kinds = FRAMES[place]
+        shown = _joined(line for item, line in zip(request.transcript, lines, strict=True) if item.kind in kinds)
+        values[place] = filled(question, {"mark": values["mark"], "lines": shown})
+    return filled(request.template, values)
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 @cache

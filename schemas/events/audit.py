@@ -93,6 +93,10 @@ AuditEvent = Annotated[
 MAX_TOOLS: Final = 256
 """Most tools of one agent. EVA's agents have some fifteen."""
 TRACEPARENT: Final = "^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
+MAX_CHUNKS: Final = 100
+"""Most parts of documents of one retrieval: ElevenLabs' agents take 20 at most."""
+MAX_RETRIEVAL_SECONDS: Final = 3_600
+"""Longest time of a retrieval that is plausible: nobody waits for an hour."""
 MAX_RESPONSE_LATENCIES: Final = 10_000
 """Most latencies of one call. A call of an hour has some hundreds of turns."""
 
@@ -174,3 +178,43 @@ class UserTextUpdated(WireModel):
     timestamp: WireTimeMs
     text: Text
     turn_id: int | None = None
+
+
+class RagChunk(WireModel):
+    """A part of a document that was retrieved."""
+
+    document_id: Name
+    chunk_id: Name
+    vector_distance: FiniteFloat
+
+
+class RagRetrieval(WireModel):
+    """What was retrieved for an answer, in ElevenLabs' words: the parts of documents, and how they were found."""
+
+    chunks: Annotated[list[RagChunk], Field(max_length=MAX_CHUNKS)]
+    embedding_model: Name
+    retrieval_query: Text
+    rag_latency_secs: Annotated[FiniteFloat, Field(ge=0, le=MAX_RETRIEVAL_SECONDS)]
+
+
+class UserFeedback(WireModel):
+    """What the caller thinks of an answer."""
+
+    score: Literal["like", "dislike"]
+
+
+class TurnDetails(WireModel):
+    """What no sound and no word tells of a turn of the agent; any of it. The transcript of the call has it in ElevenLabs' form.
+
+    `rag_retrieval_info` and `llm_override` are of the turn in which `timestamp` lies: from the caller's first word to the next one. Of
+    several the last counts. `feedback` is about the newest answer that had begun by then. `workflow_node_id` holds for what the agent says
+    and does from then on, until another one is told. Where the event is sent later, `turn_at`, a time in ms too, says when it was.
+    """
+
+    type: Literal["turn_details"]
+    timestamp: WireTimeMs
+    turn_at: WireTimeMs | None = None
+    rag_retrieval_info: RagRetrieval | None = None
+    feedback: UserFeedback | None = None
+    llm_override: Name | None = None
+    workflow_node_id: Name | None = None

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
-from schemas.events.audit import AuditEvent, CallEnded, CallStarted, UserTextUpdated
+from schemas.events.audit import AuditEvent, CallEnded, CallStarted, TurnDetails, UserTextUpdated
 from schemas.events.elevenlabs import AgentEvent, ConversationRecord, TypedAgentEvent
 from schemas.events.envelope import AGENT_RECORD_TYPE, HEADERS, Envelope
 from schemas.events.pipecat import FUNCTION_CALL_KINDS, SPEECH_KINDS, FunctionCallRecord, PipecatEvent
@@ -282,8 +282,10 @@ def refused_type(event: Mapping[str, Any], stream: object = None) -> RefusedReco
     )  # fmt: skip
 
 
-ControlEvent = Annotated[CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
-VerdictEvent = Annotated[JudgeVerdict | CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
+ControlEvent = Annotated[CallStarted | CallEnded | UserTextUpdated | TurnDetails, Field(discriminator="type")]
+VerdictEvent = Annotated[
+    JudgeVerdict | CallStarted | CallEnded | UserTextUpdated | TurnDetails, Field(discriminator="type")
+]
 """The events on the topic of verdicts."""
 
 _PIPECAT: TypeAdapter[Any] = TypeAdapter(PipecatEvent)

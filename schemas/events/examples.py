@@ -125,6 +125,17 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     # any of them
     "CallStarted": _event("call_started", agent="airline", environment="production", goals="rebooking"),
     "CallEnded": _event("call_ended", reason="goodbye"),
+    "TurnDetails": _event(
+        "turn_details",
+        rag_retrieval_info={
+            "chunks": [{"document_id": "fares", "chunk_id": "fares-7", "vector_distance": 0.21}],
+            "embedding_model": "e5_mistral_7b_instruct",
+            "retrieval_query": "fee for a later flight",
+            "rag_latency_secs": 0.18,
+        },
+        llm_override="gpt-5",
+        workflow_node_id="node_rebooking",
+    ),
     "UserTextUpdated": _event("user_text_updated", text="When does my flight leave?", turn_id=3),
 }
 """Examples by the name of the model. Times: `timestamp` in milliseconds since 1970, those inside `data` in seconds."""

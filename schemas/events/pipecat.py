@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import Field
 
 from schemas.closed_sets import Telling
-from schemas.events.audit import CallEnded, CallStarted, UserTextUpdated
+from schemas.events.audit import CallEnded, CallStarted, TurnDetails, UserTextUpdated
 from schemas.scores.latency_stages import ServiceKind, service_kind
 from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_TIME_MS, JsonValue, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
@@ -360,6 +360,7 @@ PipecatEvent = Annotated[
     | PipecatMetric
     | CallStarted
     | CallEnded
-    | UserTextUpdated,
+    | UserTextUpdated
+    | TurnDetails,
     Field(discriminator="type"),
 ]

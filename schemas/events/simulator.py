@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
-from schemas.events.audit import CallEnded, CallStarted, UserTextUpdated
+from schemas.events.audit import CallEnded, CallStarted, TurnDetails, UserTextUpdated
 from schemas.events.elevenlabs import TypedAgentEvent
 from schemas.events.pipecat import PipecatEvent
 from schemas.wire import Name, Text, WireModel, WireTimeMs, WireTimeSeconds
@@ -86,7 +86,14 @@ class CarriedSimulatorEvent(SimulatorEvent):
 
 
 TypedSimulatorEvent = Annotated[
-    UserSpeech | AssistantSpeech | ConnectionState | CarriedSimulatorEvent | CallStarted | CallEnded | UserTextUpdated,
+    UserSpeech
+    | AssistantSpeech
+    | ConnectionState
+    | CarriedSimulatorEvent
+    | CallStarted
+    | CallEnded
+    | UserTextUpdated
+    | TurnDetails,
     Field(discriminator="type"),
 ]
 
@@ -127,7 +134,7 @@ Stream = Literal["pipecat", "audit", "elevenlabs", "user_sim"]
 STREAMS: Final[tuple[Stream, ...]] = get_args(Stream)
 """The streams that a sender may name: a pipecat bot's, the agent framework's audit log, a real ElevenLabs agent's, and EVA's
 simulated caller's. `ce_type` has the same words."""
-CONTROL_EVENTS: Final = frozenset({"call_started", "call_ended", "user_text_updated"})
+CONTROL_EVENTS: Final = frozenset({"call_started", "call_ended", "user_text_updated", "turn_details"})
 """Events that steer the evaluator and are no part of a call's history. We send them on the audit topic."""
 TYPE_KEYS: Final = ("type", "event_type", "message_type")
 """The fields in which events say what they are, by their stream."""

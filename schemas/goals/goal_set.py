@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Final, Protocol
 
-from pydantic import AfterValidator, BaseModel, Field, JsonValue, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    Field,
+    JsonValue,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from schemas.goals.checks import (
@@ -135,14 +144,17 @@ class JudgeOptions(GoalModel):
         max_retry_judge_trials: How often invalid answers are asked again when it does not.
         include_judge_explanation: Whether the record of a subgoal has the trials of its verdict: grades, explanations and, if the
             judge keeps them, whole answers.
-        template_subgoal: A prompt of one's own, with the places of `judge_options.PLACES`.
+        template_subgoal: A prompt of one's own, with the places of `judging.PLACES`; `templates_subgoal` is another name of it, that of
+            agent-inspect's documentation.
     """
 
     num_judge_trials: Annotated[int, AfterValidator(odd)] | None = Field(None, gt=0, le=MAX_TRIALS, exclude_if=is_none)
     optimize_judge_trials: bool | None = Field(None, exclude_if=is_none)
     max_retry_judge_trials: int | None = Field(None, ge=0, le=MAX_RETRY_WAVES, exclude_if=is_none)
     include_judge_explanation: bool | None = Field(None, exclude_if=is_none)
-    template_subgoal: Annotated[str, AfterValidator(check_template)] | None = Field(None, exclude_if=is_none)
+    template_subgoal: Annotated[str, AfterValidator(check_template)] | None = Field(
+        None, validation_alias=AliasChoices("template_subgoal", "templates_subgoal"), exclude_if=is_none
+    )
 
 
 class GoalSet(JudgeOptions):
@@ -154,7 +166,7 @@ class GoalSet(JudgeOptions):
         user_instruction: The caller's instruction or wish, for the judge; None when it is not known.
         subgoals: Its subgoals, in the order in which they are shown and judged.
         expected_tool_calls: Tool calls that should be made, for tool correctness.
-        max_turns: Turns to which progress is padded, as agent-inspect does; later turns do not count there.
+        max_turns: Turns to which progress is padded, as agent-inspect does; later turns count for nothing.
     """
 
     id: NonEmptyName

@@ -45,6 +45,7 @@ _LIMIT = Label(
         "running_comparison",
         "agent_records",
         "placed_records",
+        "turn_details",
     ),
 )
 _STAGE_SOURCE = Label("source", "which source reported the stage", words_of(StageSource, without=StageSource.SPEECH))
@@ -105,7 +106,7 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "`redaction` one step of the call had too much text to redact and judges read `[TOO_LONG]` in place of the rest, at "
         "`stage_values` further latencies of the call do not count, at `running_speech` and `running_comparison` these scores of "
         "the call are only said at its end, and at `agent_records` and `placed_records` what further records of an agent's "
-        "call, or further words, change is only said then."
+        "call, or further words, change is only said then. At `turn_details` the transcript lacks the latest of them."
     ),
     _EVALUATOR.counter("callgauge_settled_turns_total", "turns")(
         "Turns that were settled while their call ran, counted when it closes."

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +17,8 @@ from consumers.engine.agent_inspect import (
     EvaluationError,
     InvalidInputValueError,
     Score,
-    StaticProgress,
     Step,
-    ToolCorrectness,
     Turn,
-    TurnProgress,
     Validation,
     Vote,
     auc_of,
@@ -162,7 +159,7 @@ def _called(step: Step) -> CalledTool:
     return CalledTool(str(step.tool), arguments, step.output, None if step.output is None else True)
 
 
-# agent-inspect's scorers on one document, and their results in the encoding of its dataclasses.
+# agent-inspect's scorers on one document. Their results are its dataclasses, here and as JSON.
 #
 # Each error that one of its scorers ends with is the result of that scorer. Progress over turns is judged once, for
 # all four scorers that need it; agent-inspect judges anew for each.
@@ -186,18 +183,145 @@ _ENDS = (EvaluationError, InvalidInputValueError, NotJudgedError, TypeError, Ind
 PromptOf = Callable[[Ballot], str]
 
 
-def default_scorers(document: TraceDocument) -> tuple[Scorer, ...]:
-    """The scorers of a document for which none are named.
+@dataclass(frozen=True, slots=True)
+class SubGoal:
+    """A subgoal of the sample, under agent-inspect's name."""
 
-    A subgoal that names a turn by its number is of a static conversation. Tool correctness is computed if calls are expected.
+    details: str
+    type: Any = None
+    turn: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubGoalValidationResult:
+    """The verdict on one subgoal.
+
+    Attributes:
+        is_completed: The verdict.
+        explanations: A summary, and then the judge's completions with `include_judge_explanation`.
+        sub_goal: The subgoal.
+        prompt_sent_to_llmj: The whole prompt, with `include_prompt_sent_to_llmj`; otherwise None.
     """
-    is_static = any(isinstance(subgoal.turn, int) for subgoal in document.subgoals)
-    judged = _STATIC if is_static else _DYNAMIC
+
+    is_completed: bool
+    explanations: list[str]
+    sub_goal: SubGoal
+    prompt_sent_to_llmj: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NumericalScore:
+    """A result of agent-inspect's scorers, with its fields.
+
+    Attributes:
+        score: The number.
+        sub_scores: The progress that it was computed from, by name; None where agent-inspect has None.
+        explanations: Of subgoals and tool calls, each as an object with one key and a list of texts; of `AUC` and `PPT` such a list for
+            each turn; None where agent-inspect has None.
+        validation_results: The verdicts, with `include_validation_results` on the last turn; of static scores always. None otherwise.
+
+    Example:
+        >>> NumericalScore(0.5)
+        NumericalScore(score=0.5, sub_scores=None, explanations=None, validation_results=None)
+    """
+
+    score: float
+    sub_scores: dict[str, float] | None = None
+    explanations: list[Any] | None = None
+    validation_results: list[SubGoalValidationResult] | None = None
+
+
+def is_static(document: TraceDocument) -> bool:
+    """Whether a subgoal names its turn by a number: then the conversation is scripted."""
+    return any(isinstance(subgoal.turn, int) for subgoal in document.subgoals)
+
+
+def default_scorers(document: TraceDocument) -> tuple[Scorer, ...]:
+    """The scorers of a document for which none are named. Tool correctness is computed if calls are expected."""
+    judged = _STATIC if is_static(document) else _DYNAMIC
     return (*judged, Scorer.TOOLS) if document.expected_calls else judged
 
 
+class TraceScores:
+    """Asks for the verdicts on one trace, and gives the scores that follow. Each may end with one of agent-inspect's errors."""
+
+    def __init__(self, document: TraceDocument, prompt_of: PromptOf) -> None:
+        """Asks nothing yet.
+
+        Args:
+            document: The trace with its sample.
+            prompt_of: The prompt of a ballot, for `include_prompt_sent_to_llmj`.
+        """
+        self._document = document
+        self._turns: Any = document.turns  # without any, scorers end as agent-inspect's do
+        self._keeps_prompts = bool(document.config.get(KEEPS_PROMPTS, False))
+        self._prompt_of = prompt_of
+
+    def progress(self) -> Asking[NumericalScore]:
+        """`ProgressScore`: each subgoal judged once, after the turn that it names."""
+        document = self._document
+        found = yield from static_progress(self._turns, document.subgoals, document.config)
+        verdicts = [self._verdict(each, is_dynamic=False) for each in found.validations]
+        return NumericalScore(found.progress, None, _explanations(found.validations), verdicts)
+
+    def progress_through_turns(self) -> Asking[list[NumericalScore]]:
+        """`ProgressScoresThroughTurns`: the progress after each turn."""
+        document, curve = self._document, []
+        instruction = document.user_instruction
+        entries = yield from progress_through_turns(self._turns, document.subgoals, document.config, instruction)
+        for entry in entries:
+            verdicts = None
+            if entry.validations is not None:
+                verdicts = [self._verdict(each, is_dynamic=True) for each in entry.validations]
+            curve.append(NumericalScore(entry.progress, None, _explanations(entry.explained), verdicts))
+        return curve
+
+    def tools(self) -> Asking[NumericalScore]:
+        """`ToolCorrectnessMetric`."""
+        expected: Any = self._document.expected_calls  # without any, it ends as agent-inspect's does
+        found = yield from tool_correctness(self._turns, expected, self._document.config)
+        explained = [{each.expected.tool: list(each.explanations)} for each in found.found]
+        return NumericalScore(found.score, None, explained)
+
+    def observed(self, scorer: Scorer) -> NumericalScore:
+        """What a trace shows without a judge: latencies, tokens, tool calls."""
+        return NumericalScore(_OBSERVED[scorer](self._turns))
+
+    def _verdict(self, each: Validation, *, is_dynamic: bool) -> SubGoalValidationResult:
+        ballot = Ballot(
+            each.turn_index, each.place, each.subgoal, 1, stops_early=True, retry_waves=0, reads_instruction=is_dynamic
+        )
+        subgoal = SubGoal(each.subgoal.details, each.subgoal.type, each.subgoal.turn)
+        prompt = self._prompt_of(ballot) if self._keeps_prompts else None
+        return SubGoalValidationResult(each.is_completed, _explained(each), subgoal, prompt)
+
+
+def area_of(curve: Sequence[NumericalScore]) -> NumericalScore:
+    """`AUC` of a conversation that was judged."""
+    return _of_curve(auc_of_conversation([each.score for each in curve]), [each.explanations for each in curve])
+
+
+def per_turn_of(curve: Sequence[NumericalScore]) -> NumericalScore:
+    """`PPT` of a conversation that was judged."""
+    return _of_curve(ppt_of_conversation([each.score for each in curve]), [each.explanations for each in curve])
+
+
+def success_at_end_of(curve: Sequence[NumericalScore]) -> NumericalScore:
+    """`SuccessScoreFinalTurn` of a conversation that was judged."""
+    return _of_curve(success_at_final_turn([each.score for each in curve]), curve[-1].explanations if curve else None)
+
+
+def success_from(progress: NumericalScore) -> NumericalScore:
+    """`SuccessScore`, which takes over the explanations of the progress."""
+    return _of_curve(success_of(progress.score), progress.explanations)
+
+
+def _of_curve(score: Score, explanations: list[Any] | None) -> NumericalScore:
+    return NumericalScore(score.value, score.sub_scores, explanations)
+
+
 def metrics_of(document: TraceDocument, scorers: Iterable[Scorer], prompt_of: PromptOf) -> Asking[dict[str, Json]]:
-    """The results of these scorers by class name.
+    """The results of these scorers by class name; an error in place of a result that a scorer ends with.
 
     Args:
         document: The trace with its sample.
@@ -206,29 +330,28 @@ def metrics_of(document: TraceDocument, scorers: Iterable[Scorer], prompt_of: Pr
     """
     named = list(dict.fromkeys(scorers))
     results: dict[str, Json] = {}
-    encode = _Encoder(document, prompt_of)
-    turns: Any = document.turns
+    scores = TraceScores(document, prompt_of)
     if any(scorer in _STATIC for scorer in named):
         try:
-            static = yield from static_progress(turns, document.subgoals, document.config)
-            results |= {Scorer.PROGRESS: encode.progress(static), Scorer.SUCCESS: encode.success(static)}
+            progress = yield from scores.progress()
+            results |= {Scorer.PROGRESS: progress, Scorer.SUCCESS: success_from(progress)}
         except _ENDS as error:
             results |= dict.fromkeys(_STATIC, encoded_error(error))
     if any(scorer in _DYNAMIC for scorer in named):
         try:
-            config, instruction = document.config, document.user_instruction
-            entries = yield from progress_through_turns(turns, document.subgoals, config, instruction)
-            results |= encode.through_turns(entries)
+            curve = yield from scores.progress_through_turns()
+            results[Scorer.THROUGH_TURNS] = curve
+            results[Scorer.AUC] = _or_error(partial(area_of, curve))
+            results[Scorer.PPT] = _or_error(partial(per_turn_of, curve))
+            results[Scorer.SUCCESS_AT_END] = _or_error(partial(success_at_end_of, curve))
         except _ENDS as error:
             results |= dict.fromkeys(_DYNAMIC, encoded_error(error))
     if Scorer.TOOLS in named:
         try:
-            expected: Any = document.expected_calls
-            results[Scorer.TOOLS] = encode.tools((yield from tool_correctness(turns, expected, document.config)))
+            results[Scorer.TOOLS] = yield from scores.tools()
         except _ENDS as error:
             results[Scorer.TOOLS] = encoded_error(error)
-    for scorer, measure in _OBSERVED.items():
-        results[scorer] = _or_error(partial(measure, turns)) if scorer in named else None
+    results |= {scorer: _or_error(partial(scores.observed, scorer)) for scorer in named if scorer in _OBSERVED}
     return {scorer.value: results[scorer] for scorer in named}
 
 
@@ -237,36 +360,21 @@ def known_metrics_of(document: TraceDocument) -> dict[str, Json]:
     known, results = document.known, {}
     if "progress_scores" in known:
         values = known["progress_scores"]
-        results["AUC"] = _or_error(lambda: encoded_score(auc_of(values)))
-        results["PPT"] = _or_error(lambda: encoded_score(ppt_of(values)))
+        results["AUC"] = _or_error(lambda: NumericalScore(auc_of(values)))
+        results["PPT"] = _or_error(lambda: NumericalScore(ppt_of(values)))
     if "progress_score" in known:
-        results["SuccessScore"] = _or_error(lambda: _encoded(success_of(known["progress_score"])))
+        results["SuccessScore"] = _or_error(lambda: success_from(NumericalScore(known["progress_score"])))
     if "validation_results" in known:
         listed = known["validation_results"]
-        results["ProgressScore"] = _or_error(lambda: encoded_score(progress_of(_flags(listed))))
-        results["SuccessScore"] = _or_error(lambda: _encoded(success_of(progress_of(_flags(listed)))))
+        results["ProgressScore"] = _or_error(lambda: NumericalScore(progress_of(_flags(listed))))
+        results["SuccessScore"] = _or_error(lambda: success_from(NumericalScore(progress_of(_flags(listed)))))
         if any("explanations" in each for each in listed if isinstance(each, Mapping)):
             results["StatisticAnalysis"] = _or_error(lambda: _statistics(listed))
     if "success_scores" in known:
         values, config = known["success_scores"], document.config
-        results["PassAtK"] = _or_error(lambda: encoded_score(pass_at_k(values, config)))
-        results["PassHatK"] = _or_error(lambda: encoded_score(pass_hat_k(values, config)))
+        results["PassAtK"] = _or_error(lambda: NumericalScore(pass_at_k(values, config)))
+        results["PassHatK"] = _or_error(lambda: NumericalScore(pass_hat_k(values, config)))
     return results
-
-
-def encoded_score(
-    score: float,
-    sub_scores: Mapping[str, float] | None = None,
-    explanations: list[Json] | None = None,
-    validation_results: list[Json] | None = None,
-) -> Json:
-    """The fields of a `NumericalScore`."""
-    return {
-        "score": score,
-        "sub_scores": sub_scores,
-        "explanations": explanations,
-        "validation_results": validation_results,
-    }
 
 
 def encoded_error(error: Exception) -> Json:
@@ -286,8 +394,11 @@ def _or_error(compute: Callable[[], Json]) -> Json:
         return encoded_error(error)
 
 
-def _encoded(score: Score, explanations: list[Json] | None = None) -> Json:
-    return encoded_score(score.value, score.sub_scores, explanations)
+def _encoded(value: object) -> Json:
+    """A dataclass as JSON; any other value that JSON does not have as its text."""
+    if isinstance(value, NumericalScore | SubGoalValidationResult | SubGoal):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    return str(value)
 
 
 def _flags(validation_results: Iterable[Any]) -> list[bool]:
@@ -298,52 +409,6 @@ def _statistics(validation_results: Iterable[Mapping[str, Any]]) -> Json:
     # The first explanation of a subgoal is a summary; the others are completions.
     found = judge_statistics([list(each["explanations"])[1:] for each in validation_results])
     return {"judge_expectation": found.expectation, "judge_std": found.std}
-
-
-class _Encoder:
-    def __init__(self, document: TraceDocument, prompt_of: PromptOf) -> None:
-        self._keeps_prompts = bool(document.config.get(KEEPS_PROMPTS, False))
-        self._prompt_of = prompt_of
-
-    def progress(self, result: StaticProgress) -> Json:
-        validations = [self._validation(each, is_dynamic=False) for each in result.validations]
-        return encoded_score(result.progress, None, _explanations(result.validations), validations)
-
-    def success(self, result: StaticProgress) -> Json:
-        return _encoded(result.success, _explanations(result.validations))
-
-    def through_turns(self, entries: list[TurnProgress]) -> dict[str, Json]:
-        values = [entry.progress for entry in entries]
-        explained = [_explanations(entry.explained) for entry in entries]
-        curve = []
-        for entry, explanations in zip(entries, explained, strict=True):
-            validations = None
-            if entry.validations is not None:
-                validations = [self._validation(each, is_dynamic=True) for each in entry.validations]
-            curve.append(encoded_score(entry.progress, None, explanations, validations))
-        last = explained[-1] if explained else None
-        return {
-            Scorer.THROUGH_TURNS: curve,
-            Scorer.AUC: _or_error(lambda: _encoded(auc_of_conversation(values), explained)),
-            Scorer.PPT: _or_error(lambda: _encoded(ppt_of_conversation(values), explained)),
-            Scorer.SUCCESS_AT_END: _or_error(lambda: _encoded(success_at_final_turn(values), last)),
-        }
-
-    def tools(self, result: ToolCorrectness) -> Json:
-        return encoded_score(
-            result.score, explanations=[{each.expected.tool: list(each.explanations)} for each in result.found]
-        )
-
-    def _validation(self, each: Validation, *, is_dynamic: bool) -> Json:
-        ballot = Ballot(
-            each.turn_index, each.place, each.subgoal, 1, stops_early=True, retry_waves=0, reads_instruction=is_dynamic
-        )
-        return {
-            "is_completed": each.is_completed,
-            "explanations": _explained(each),
-            "sub_goal": {"details": each.subgoal.details, "type": each.subgoal.type, "turn": each.subgoal.turn},
-            "prompt_sent_to_llmj": self._prompt_of(ballot) if self._keeps_prompts else None,
-        }
 
 
 def _explanations(validations: Iterable[Validation]) -> list[Json]:
@@ -463,5 +528,5 @@ def _output(document: TraceDocument, metrics: dict[str, Json], unjudged: Sequenc
         f"Trace {document.trace_id}: the judge gave no verdict ({', '.join(dict.fromkeys(unjudged))}), so scorers that need "
         "it have none."
     )
-    line = json.dumps({"id": document.trace_id, "metrics": metrics}, default=str) + "\n"
+    line = json.dumps({"id": document.trace_id, "metrics": metrics}, default=_encoded) + "\n"
     return Done(line, (told,) if unjudged else ())

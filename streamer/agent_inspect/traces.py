@@ -15,6 +15,7 @@ from consumers.engine.agent_inspect import (
     NO_OF_TRIALS,
     RETRY_WAVES,
     STOPS_EARLY,
+    TEMPLATE,
     TRIALS,
     Argument,
     ExpectedCall,
@@ -40,7 +41,6 @@ from streamer.recordings.files import (
 # Options of agent-inspect's scorers, under its names.
 
 KEEPS_PROMPTS: Final = "include_prompt_sent_to_llmj"
-TEMPLATE: Final = "template_subgoal"
 OPTIONS: Final = (
     TRIALS,
     STOPS_EARLY,
@@ -135,7 +135,6 @@ class TraceDocument:
         expected_calls: The sample's expected tool calls; None where agent-inspect has None.
         user_instruction: The caller's instruction; None if there is none.
         config: The options under agent-inspect's names.
-        template: The prompt for subgoals, with callgauge's places; None for callgauge's own prompt.
         known: Results in place of a trace, by name.
     """
 
@@ -145,8 +144,12 @@ class TraceDocument:
     expected_calls: tuple[ExpectedCall, ...] | None = None
     user_instruction: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    template: str | None = None
     known: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def template(self) -> str | None:
+        """The prompt for subgoals; None for callgauge's own."""
+        return self.config.get(TEMPLATE)
 
 
 class Samples:
@@ -198,7 +201,6 @@ def document_in(
         RecordingError: It has another shape.
     """
     config = {**options, **config_in(line.get("config"), f"{where}: config")}
-    template = config.pop(TEMPLATE, None)
     known = {name: line[name] for name in KNOWN_RESULTS if name in line}
     if known:
         return TraceDocument(_id(line.get("id"), where) or fallback_id, config=config, known=known)
@@ -221,7 +223,6 @@ def document_in(
         _expected_calls(calls, f"{where_sample}: expected tool calls"),
         instruction,
         config,
-        template,
     )
 
 

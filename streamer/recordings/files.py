@@ -450,7 +450,7 @@ class RecordedCall:
         audit: Entries of the audit log, or None when the call has no such source.
         pipecat: Lines of the pipecat or framework log, or None when absent.
         elevenlabs: Events of the simulated caller, or None when absent (a real phone line has none).
-        control: `call_started`, `call_ended` and `user_text_updated`, in time order. Empty for most recordings.
+        control: `call_started`, `call_ended`, `user_text_updated` and `turn_details`, in time order. Empty for most recordings.
         directory: Where the rest of an EVA record is; None for a wire-level call.
         agent: Events of a real ElevenLabs agent and the record of the conversation, or None when it is no such agent.
     """

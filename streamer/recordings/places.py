@@ -40,7 +40,7 @@ class FiledEvents:
     Attributes:
         path: The file; of spans in several files the first one.
         conversation_id: The name of the call.
-        control: Events that steer the evaluator: `call_started`, `call_ended` and `user_text_updated`.
+        control: Events that steer the evaluator: `call_started`, `call_ended`, `user_text_updated` and `turn_details`.
         streams: All other events.
     """
 

@@ -309,7 +309,7 @@ def test_observed_values(scored: Scored) -> None:
     results, judge = scored(lines, *OBSERVED.values())
     for case in cases:
         found = {name: results[case["id"]][scorer] for name, scorer in OBSERVED.items()}
-        found = {name: error_of(value) if isinstance(value, dict) else value for name, value in found.items()}
+        found = {name: score_or_error(value) for name, value in found.items()}
         assert found == case["expected"], case["id"]
     assert not judge.asked
 

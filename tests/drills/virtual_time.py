@@ -111,7 +111,7 @@ _TENANT, _ENVIRONMENT = "TENANT", "ENVIRONMENT"
 """Names in the calls themselves, to be replaced by those of a world: calls that are the same in two worlds are evaluated once."""
 _CALLS_REMEMBERED: Final = 256
 """Calls whose evaluation is kept: more than a world of a short drill has. Until their trouble begins, worlds have the same calls."""
-_CONTROL: Final = frozenset({"call_started", "call_ended", "user_text_updated"})
+_CONTROL: Final = frozenset({"call_started", "call_ended", "user_text_updated", "turn_details"})
 _ALL_EDGES: Final = "callgauge_turn_response_latency_seconds"
 """The histogram of which rules take a quantile; of others they read single edges."""
 

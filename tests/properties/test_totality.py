@@ -10,6 +10,7 @@ from consumers.engine.admission import Arrival, admit
 from consumers.engine.effects import Effect
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
+from schemas.events.examples import EXAMPLES
 from schemas.quarantine import QuarantineRecord
 from tests.properties.evaluation import end_of, fresh, outcomes_of
 from tests.properties.steered_calls import MOMENTS, STRANGE, drawn
@@ -84,6 +85,7 @@ _values = st.recursive(
     _scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
 )
 _A, _P, _E = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS
+DETAILS = {**EXAMPLES["TurnDetails"], "turn_at": 1_790_000_000_500, "feedback": {"score": "like"}}
 _templates = st.sampled_from(
     [
         *((_A, event) for event in (*AUDIT_EVENTS, *STRANGE["audit"])),
@@ -94,6 +96,7 @@ _templates = st.sampled_from(
         *((source, {"type": "call_started", "pipeline_type": "s2s", "agent": "desk"}) for source in InputSource),
         *((source, {"type": "call_ended", "reason": "goodbye"}) for source in InputSource),
         *((source, {"type": "user_text_updated", "text": "Hello", "turn_id": 3}) for source in InputSource),
+        *((source, DETAILS) for source in InputSource),
     ]
 )
 

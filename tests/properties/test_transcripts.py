@@ -51,7 +51,8 @@ def test_any_call_has_a_transcript_that_the_sdk_takes(data: st.DataObject) -> No
     for uses in (calls, results):
         assert len({use["request_id"] for use in uses}) == len(uses)
     called = {use["request_id"] for use in calls}
-    assert called >= {use["request_id"] for use in results if use["tool_latency_secs"] is not None}
+    assert all(isinstance(use["tool_latency_secs"], float) for use in results)
+    assert called >= {use["request_id"] for use in results if use["tool_latency_secs"] > 0}
     ran = {use["request_id"] for use in calls if use["tool_has_been_called"]}
     assert ran == called & {use["request_id"] for use in results}
     possible = {request_id(str(call["id"]), turn, index) for turn in range(-1, 100) for index in range(len(calls) + 9)}

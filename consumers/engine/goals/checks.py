@@ -238,8 +238,10 @@ def _text(value: object) -> str:
 # of the call. `not` of a true part is false at once. - `within` n turns is over at turn n, as soon as there is that
 # turn or a later one. `within` s seconds counts from the start of turn 1; a turn is in time when it ends in time, and
 # the first turn that ends later is where the time is over. Checks inside a `within` are under its limit too, so of
-# two limits the stricter one holds. - A turn without times may be in time or not. A leaf about arguments or an answer
-# that a producer withholds may hold or not. If that decides, the check stays open, even when the call is over.
+# two limits the stricter one holds. `max_turns` of the set is a `within` around each check: what comes later counts for
+# nothing, as with a judge, who is not asked about it. - A turn without times may be in time or not. A leaf about
+# arguments or an answer that a producer withholds may hold or not. If that decides, the check stays open, even when the
+# call is over.
 
 
 class CheckState(StrEnum):
@@ -306,6 +308,7 @@ class CheckPlan:
     """The checks of a goal set, ready to be used by any number of calls."""
 
     def __init__(self, goals: GoalSet) -> None:
+        self.max_turns = goals.max_turns
         self.leaves: list[Leaf] = []
         self.nodes: dict[str, _Node] = {
             subgoal.id: self._node(subgoal.check) for subgoal in goals.subgoals if not isinstance(subgoal.check, Judge)
@@ -402,7 +405,7 @@ class SubgoalChecks:
             is_over: Whether the call is over, so that nothing more can happen. A call without a turn decides nothing.
         """
         if is_over not in self._results:
-            window = _Window(is_over)
+            window = _Window(is_over, self._plan.max_turns)
             self._results[is_over] = {
                 subgoal: _result(self._known(node, window)) for subgoal, node in self._plan.nodes.items()
             }
@@ -414,12 +417,11 @@ class SubgoalChecks:
         Each with the first turn that may have decided it: something happened there, but whether in time is unknown; or a tool
         was used there, and its arguments or its answer are unknown.
         """
-        over = self.results(is_over=True)
+        over, window = self.results(is_over=True), _Window(is_over=True, turns=self._plan.max_turns)
         return {
             subgoal: undecided
             for subgoal, node in self._plan.nodes.items()
-            if over[subgoal].state is CheckState.OPEN
-            and (undecided := self._first_undecided(node, _Window(is_over=True))) is not None
+            if over[subgoal].state is CheckState.OPEN and (undecided := self._first_undecided(node, window)) is not None
         }
 
     def _forget(self) -> None:

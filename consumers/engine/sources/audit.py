@@ -5,6 +5,7 @@ from typing import Final
 
 from consumers.engine.sources.facts import (
     Corrected,
+    Detailed,
     Ended,
     EvaElement,
     EventRule,
@@ -26,6 +27,8 @@ from schemas.events.audit import (
     AuditUser,
     CallEnded,
     CallStarted,
+    RagRetrieval,
+    TurnDetails,
     UserTextUpdated,
 )
 from schemas.scores.latency_stages import MS, Stage, StageSource
@@ -106,6 +109,34 @@ def _text_updated(event: UserTextUpdated) -> tuple[Corrected]:
     return (Corrected(Teller.LOG, event.text, event.turn_id),)
 
 
+def _details(event: TurnDetails) -> tuple[Detailed]:
+    told_ms = int(event.timestamp)
+    return (
+        Detailed(
+            told_ms if event.turn_at is None else int(event.turn_at),
+            told_ms,
+            None if event.rag_retrieval_info is None else _retrieval(event.rag_retrieval_info),
+            None if event.feedback is None else event.feedback.score,
+            event.llm_override,
+            event.workflow_node_id,
+        ),
+    )
+
+
+def _retrieval(info: RagRetrieval) -> Mapping[str, object]:
+    """The fields of the format alone, in its order."""
+    chunks = [
+        {"document_id": each.document_id, "chunk_id": each.chunk_id, "vector_distance": each.vector_distance}
+        for each in info.chunks
+    ]
+    return {
+        "chunks": chunks,
+        "embedding_model": info.embedding_model,
+        "retrieval_query": info.retrieval_query,
+        "rag_latency_secs": info.rag_latency_secs,
+    }
+
+
 def start_of(pipeline_type: PipelineType) -> CallStarted:
     """The event with which a recording begins that has none of its own."""
     return CallStarted(type="call_started", timestamp=0, pipeline_type=pipeline_type)
@@ -121,5 +152,6 @@ RULES: Final[Mapping[type, EventRule]] = {
     CallStarted: EventRule(_started, is_of_a_stream=False),
     CallEnded: EventRule(_ended, is_of_a_stream=False),
     UserTextUpdated: EventRule(_text_updated, is_of_a_stream=False),
+    TurnDetails: EventRule(_details, is_of_a_stream=False),
 }
 """How each type of their events is read."""

@@ -57,6 +57,11 @@ _IN_TOOLS: Final[Mapping[str, ToolState]] = {
 """What a tool of an MCP server does, by its state there; in any other it does not run yet, for example because it waits for approval."""
 
 
+_CLIENT: Final = "client"
+_MCP: Final = "mcp"
+"""Kinds of tools whose events are of a type of their own."""
+
+
 def _teller(event: TimedAgentEvent) -> Teller:
     return Teller.RECORD if event.is_from_record else Teller.AGENT
 
@@ -90,6 +95,7 @@ def _tool(event: ToolRequested) -> tuple[RecordFollows, ToolRun]:
     return _FOLLOWS, ToolRun(
         _teller(event), ToolState.RUNS, tool.tool_call_id, tool.tool_name, int(event.timestamp), tool.parameters,
         tool.event_id, is_exact=event.is_time_exact,
+        kind=_CLIENT if event.type == "client_tool_call" else tool.tool_type or None,
     )  # fmt: skip
 
 
@@ -99,7 +105,7 @@ def _tool_reply(event: ToolReplied) -> tuple[RecordFollows, ToolRun]:
     return _FOLLOWS, ToolRun(
         _teller(event), state, tool.tool_call_id, tool.tool_name, int(event.timestamp), tool.full_tool_result,
         tool.event_id, is_error=bool(tool.is_error), is_withheld=tool.full_tool_result is None,
-        is_exact=event.is_time_exact, took_ms=tool.took_ms,
+        is_exact=event.is_time_exact, took_ms=tool.took_ms, kind=tool.tool_type or None,
     )  # fmt: skip
 
 
@@ -109,7 +115,7 @@ def _mcp_tool(event: McpToolCalled) -> tuple[RecordFollows, ToolRun]:
     return _FOLLOWS, ToolRun(
         _teller(event), state, tool.tool_call_id, tool.tool_name, int(event.timestamp),
         tool.answer if has_answered else tool.parameters, is_error=tool.state == "failure",
-        is_withheld=has_answered and tool.answer is None, is_exact=event.is_time_exact,
+        is_withheld=has_answered and tool.answer is None, is_exact=event.is_time_exact, kind=_MCP,
     )  # fmt: skip
 
 

@@ -212,6 +212,7 @@ class ToolRun(NamedTuple):
         is_withheld: Whether the teller keeps the answer back; `value` is then None, or its status alone.
         is_exact: Whether the time is its own, and not only a place in the order.
         took_ms: Its time, if this step itself has it.
+        kind: Where the tool runs, in ElevenLabs' words, such as `webhook`; None where this step does not tell.
     """
 
     teller: Teller
@@ -226,6 +227,7 @@ class ToolRun(NamedTuple):
     is_withheld: bool = False
     is_exact: bool = True
     took_ms: int | None = None
+    kind: str | None = None
 
 
 # What a hosted agent's provider tells of a call when it is over.
@@ -278,6 +280,26 @@ class Recorded(NamedTuple):
 
 class RecordFollows(NamedTuple):
     """The agent is a hosted one, whose record comes after the end of the call."""
+
+
+class Detailed(NamedTuple):
+    """What no sound and no word tells of a turn of the agent; None where this event does not.
+
+    Attributes:
+        at_ms: A moment of the turn it is about.
+        told_ms: When it was told.
+        rag_retrieval_info: What was retrieved, in ElevenLabs' form.
+        feedback: The caller's score of an answer, `like` or `dislike`.
+        llm_override: The model that answered in the place of the usual one.
+        workflow_node_id: The node of the workflow that the agent is in from then on.
+    """
+
+    at_ms: int
+    told_ms: int
+    rag_retrieval_info: Mapping[str, Any] | None
+    feedback: str | None
+    llm_override: str | None
+    workflow_node_id: str | None
 
 
 # The rest: what EVA alone reads, what is measured, and what goes wrong.

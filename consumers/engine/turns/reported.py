@@ -9,7 +9,7 @@ from typing import Final
 from pydantic_core import from_json
 
 from consumers.engine.effects import Count, Effect
-from consumers.engine.sources.facts import INPUT_OF, Recorded, RecordedTurn, ToldWait, ToolRun, plain_words
+from consumers.engine.sources.facts import INPUT_OF, Recorded, RecordedTurn, Teller, ToldWait, ToolRun, plain_words
 from consumers.engine.turns.bot import BotHistory, BotTurnMachine, SpeechMoment
 from consumers.engine.turns.timeline import MS_DIGITS, ToolUse, TurnView
 from schemas.closed_sets import Anchor
@@ -232,6 +232,7 @@ class _Tool:
     is_exact: bool = True
     is_withheld: bool = False
     took_ms: int | None = None
+    kind: str | None = None
 
 
 class ReportedTools:
@@ -254,7 +255,16 @@ class ReportedTools:
             bot.timeline.remove(tool.call)
         tool.called_ms = run.at_ms if is_news else min(tool.called_ms, run.at_ms)
         tool.is_exact = tool.is_exact and run.is_exact
-        use = ToolUse(run.name or "", tool.arguments, run.call_id, is_exact=tool.is_exact, source=INPUT_OF[run.teller])
+        tool.kind = tool.kind or run.kind
+        use = ToolUse(
+            run.name or "",
+            tool.arguments,
+            run.call_id,
+            is_exact=tool.is_exact,
+            source=INPUT_OF[run.teller],
+            provider_id=_provider_id(run),
+            kind=tool.kind,
+        )
         tool.call = bot.from_agent(SpeechMoment.TOOL_CALL, tool.called_ms, run.event_id, use)
         return is_news
 
@@ -287,6 +297,8 @@ class ReportedTools:
             is_exact=tool.is_exact,
             took_ms=tool.took_ms,
             source=INPUT_OF[run.teller],
+            provider_id=_provider_id(run),
+            kind=run.kind,
         )
         tool.reply = bot.from_agent(SpeechMoment.TOOL_RESPONSE, tool.replied_ms, run.event_id, use)
         return is_news
@@ -300,6 +312,10 @@ class ReportedTools:
     def _keys(self) -> Iterator[int]:
         for tool in self._tools.values():
             yield from (key for key in (tool.call, tool.reply) if key is not None)
+
+
+def _provider_id(run: ToolRun) -> str | None:
+    return run.call_id if run.teller in (Teller.AGENT, Teller.RECORD) else None
 
 
 def _parsed(result: object) -> object:

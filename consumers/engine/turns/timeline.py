@@ -207,7 +207,8 @@ class ToolUse:
     ElevenLabs agents and pipecat pair calls and responses by `call_id`; the audit log has none (None). `is_error` marks a
     failed tool, whatever its answer; `is_withheld` an answer that the producer does not send, but perhaps its status. `is_exact`
     is false where the time gives only the order, `took_ms` is the tool's time as the response itself has it; `source` is the
-    reporting input.
+    reporting input. `provider_id` is the id by which the provider's own record of the call names the use; None where none ever comes.
+    `kind` is ElevenLabs' word for where the tool runs: `webhook`, `client`, `system`, `mcp` and others.
     """
 
     name: str
@@ -219,6 +220,8 @@ class ToolUse:
     is_exact: bool = True
     took_ms: int | None = None
     source: InputSource = InputSource.AUDIT
+    provider_id: str | None = None
+    kind: str | None = None
 
 
 # The moments that a watch for dead air reads, in the broker's order.
@@ -359,7 +362,8 @@ class ToolEntry:
 class PairedUse:
     """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs. Its arguments and answer are the
     events' own values, shared and not to be changed. `is_withheld` marks an answer that the producer does not send. `source` is
-    the reporting input. `is_exact` says whether the call has a time of its own, and not only a place.
+    the reporting input. `is_exact` says whether the call has a time of its own, and not only a place. `provider_id` is
+    that of the event that begins the use. `kind_of_call` and `kind_of_answer` say where the tool runs, as its call and its answer tell it.
     """
 
     turn: int
@@ -373,6 +377,14 @@ class PairedUse:
     is_withheld: bool = False
     source: InputSource = InputSource.AUDIT
     is_exact: bool = True
+    provider_id: str | None = None
+    kind_of_call: str | None = None
+    kind_of_answer: str | None = None
+
+    @property
+    def kind(self) -> str | None:
+        """Where the tool runs, in ElevenLabs' words; None where nobody tells."""
+        return self.kind_of_call or self.kind_of_answer
 
     @property
     def lacks_arguments(self) -> bool:
@@ -435,14 +447,15 @@ class ToolUses:
             of_turn = self._by_turn.setdefault(entry.turn, [])
             called_at_ms = None if entry.is_response else entry.time_ms
             use = PairedUse(
-                entry.turn, len(of_turn), tool, called_at_ms, source=entry.use.source, is_exact=entry.use.is_exact
-            )
+                entry.turn, len(of_turn), tool, called_at_ms, source=entry.use.source, is_exact=entry.use.is_exact,
+                provider_id=entry.use.provider_id,
+            )  # fmt: skip
             of_turn.append(use)
             if not entry.is_response:
-                use.arguments = entry.use.value
+                use.arguments, use.kind_of_call = entry.use.value, entry.use.kind
                 self._waiting.setdefault(pairing, []).append(use)
         if entry.is_response:
-            use.answer = entry.use.value
+            use.answer, use.kind_of_answer = entry.use.value, entry.use.kind
             use.is_withheld = entry.use.is_withheld
             use.outcome = _outcome(entry.use)
             use.duration_ms = _took_ms(use, entry)
@@ -455,7 +468,7 @@ class ToolUses:
         entry, use = self._entries.pop(), self._uses.pop()
         pairing = use.tool, entry.use.call_id
         if not _begins(entry, use):
-            use.outcome = use.duration_ms = use.answer = None
+            use.outcome = use.duration_ms = use.answer = use.kind_of_answer = None
             use.is_withheld = False
             self._waiting[pairing].insert(0, use)
             changed[use.turn, use.index] = use

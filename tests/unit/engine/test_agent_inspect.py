@@ -252,3 +252,37 @@ def test_a_turn_needs_steps_for_its_tokens_and_a_latency_for_the_total() -> None
     with pytest.raises(InvalidInputValueError) as without_latency:
         total_latency_ms([TURN._replace(latency_ms=0.0), TURN])
     assert without_steps.value.internal_code == without_latency.value.internal_code == "050008"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "output", "row", "told"),
+    [
+        (
+            Required(2), Required("ok"), "",
+            ["was made as expected.", "The argument 'n' is 2, as expected.", "The output is 'ok', as expected."],
+        ),
+        (
+            Required(3), Required("ok"), "",
+            [
+                "was not made as expected.", "The argument 'n' is 2; expected is 3.", "The output is 'ok', as expected.",
+            ],
+        ),
+        (
+            Required(check="two"), Required(None, "polite"), "CCCIII",
+            [
+                "was not made as expected.", "By the judge, the argument 'n' complies with 'two'.",
+                "By the judge, the output does not comply with 'polite'.",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_each_condition_of_an_expected_call_reads_as_held_or_as_failed(
+    parameter: Required, output: Required, row: str, told: list[str]
+) -> None:
+    called = TURN._replace(steps=[Step("book", [Argument("n", 2)], "ok")])
+    expected = ExpectedCall("book", [("n", parameter)], output, turn=0)
+    (found,) = driven(tool_correctness([called], [expected], {}), Judges(row).of).found
+    assert found.explanations[0].endswith(told[0])
+    assert list(found.explanations[1:]) == told[1:]
+    (missing,) = driven(tool_correctness([TURN], [expected], {}), Judges(row).of).found
+    assert missing.explanations[1:] == ("No call of this tool is in the turn.",)

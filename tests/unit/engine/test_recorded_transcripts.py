@@ -14,7 +14,16 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.transcripts import RecordedTranscript, transcript_bytes
 from schemas.events.elevenlabs import ConversationRecord
 from schemas.redaction import RedactionRules
-from tests.support.calls.agent_calls import arrivals_of, entry, heard, metrics, record, said
+from tests.support.calls.agent_calls import (
+    arrivals_of,
+    entry,
+    heard,
+    metrics,
+    record,
+    said,
+    tool_replied,
+    tool_requested,
+)
 from tests.support.fakes.engine_feed import Json, closings_of
 from tests.unit.schemas.test_transcript import KEYS
 
@@ -67,6 +76,8 @@ def transcript(*entries: Json, redacts: bool = True, **more: Any) -> list[Json]:
         ("agent", "interrupted", True),
         ("agent", "original_message", "I found it there."),
         ("agent", "message", None),
+        ("agent", "conversation_turn_metrics", None),
+        ("agent", "conversation_turn_metrics", {"metrics": {}}),
     ],
 )
 def test_an_entry_keeps_what_the_record_has(role: str, field: str, value: Any) -> None:
@@ -126,6 +137,64 @@ def test_each_entry_keeps_its_own_metrics_and_tokens() -> None:
         {"convai_tts_service_ttfb": {"elapsed_time": seconds}} for seconds in (2.1, 4.1)
     ]
     assert [turn["llm_usage"]["model_usage"]["gpt"]["input"] for turn in found] == [{"tokens": 1_200, "price": 0.1}] * 2
+
+
+@pytest.mark.parametrize("fields", [{"tool_latency_secs": None}, {}])
+def test_a_latency_that_a_record_lacks_is_elevenlabs_own_default(fields: Json) -> None:
+    result = {name: value for name, value in RESULT.items() if name != "tool_latency_secs"} | fields
+    (turn,) = transcript(entry("agent", None, tool_results=[result]))
+    assert turn["tool_results"][0]["tool_latency_secs"] == 0.0
+
+
+def live(*events: Json) -> list[Json]:
+    """The transcript of a call of which the events came, and no record."""
+    evaluator = PartitionEvaluator(Limits(), "test", writes_transcripts=True)
+    effects: list[Effect] = []
+    for arrival in arrivals_of(events):
+        effects += evaluator.receive(arrival)
+    effects += evaluator.advance(END_MS)
+    (closing,) = closings_of(effects)
+    assert closing.transcript is not None
+    turns: list[Json] = json.loads(closing.transcript)
+    for turn in turns:
+        assert SdkTurn.model_validate(turn).model_extra == {}
+    return turns
+
+
+@pytest.mark.parametrize("kind", ["webhook", "client", "system", "mcp", "a word of tomorrow"])
+def test_tools_of_a_running_agent_keep_id_type_and_parameters(kind: str) -> None:
+    """So that they are the same before and after the record of the call comes."""
+    called, answered = (
+        turn
+        for turn in live(
+            heard("Where is it?", 1_000, 1),
+            tool_requested("find", "call_1", 1_500, tool_type=kind, parameters={"id": 7}),
+            tool_replied("find", "call_1", 2_300, tool_type=kind),
+            said("There.", 3_000, 2),
+        )
+        if turn["tool_calls"] or turn["tool_results"]
+    )
+    (call,), (result,) = called["tool_calls"], answered["tool_results"]
+    assert (call["type"], call["request_id"], call["params_as_json"]) == (kind, "call_1", '{"id":7}')
+    assert call["tool_details"] == ({"type": "client", "parameters": '{"id":7}'} if kind == "client" else None)
+    assert (result["type"], result["request_id"], result["tool_latency_secs"]) == (kind, "call_1", 0.8)
+
+
+def test_the_type_of_a_tool_is_known_from_any_of_its_events() -> None:
+    def kinds(*events: Json) -> list[str]:
+        turns = live(heard("Where?", 1_000, 1), *events, said("There.", 3_000, 2))
+        return [each["type"] for turn in turns for each in (*turn["tool_calls"], *turn["tool_results"])]
+
+    answer = tool_replied("find", "c", 2_000)
+    assert kinds(tool_requested("find", "c", 1_500, "client_tool_call", tool_type=None)) == ["client"]
+    assert kinds(tool_requested("find", "c", 1_500, tool_type=None), answer) == ["webhook", "webhook"]
+    assert kinds(answer) == ["webhook"]
+    state = {"tool_name": "find", "tool_call_id": "m", "parameters": {}}
+    mcp = [
+        {"type": "mcp_tool_call", "timestamp": 1_790_000_001_500 + at_ms, "mcp_tool_call": state | {"state": each}}
+        for at_ms, each in enumerate(("loading", "success"))
+    ]
+    assert kinds(*mcp) == ["mcp", "mcp"]
 
 
 def test_times_do_not_fall_and_other_roles_are_left_out() -> None:

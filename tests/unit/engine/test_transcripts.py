@@ -6,9 +6,12 @@ from math import inf
 from typing import Any
 
 import pytest
+from elevenlabs.types import ConversationHistoryTranscriptResponseModel as SdkTurn
 
+from consumers.engine import call as call_module
 from consumers.engine import transcripts as transcript_module
 from consumers.engine.call import Call
+from consumers.engine.effects import Count
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
@@ -19,7 +22,7 @@ from consumers.engine.turns.heard import HeardByTheBot, cut_off_turns
 from consumers.engine.turns.timeline import ToolUses
 from schemas.redaction import RedactionRules
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
-from tests.support.fakes.engine_feed import Feed, Json, closings_of
+from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of
 
 END_MS = 24 * 3_600_000
 PLAIN = Redactor(RedactionRules(enabled=False))
@@ -230,11 +233,20 @@ def test_calls_side_by_side_share_an_entry_and_ids_differ(feed: TranscriptFeed) 
     assert (pay["params_as_json"], pay["tool_has_been_called"]) == ("null", False), "nothing shows that it ran"
 
 
-def test_an_answer_that_nobody_asked_for_has_no_latency(feed: TranscriptFeed) -> None:
+def test_an_answer_that_nobody_asked_for_has_the_format_s_own_number_for_no_latency(feed: TranscriptFeed) -> None:
+    """ElevenLabs' schema has a number there, 0 unless it is known. What was measured is in scores, where unknown is not zero."""
     feed.heard("Hello", 0)
     feed.tool_answer("book", 500, "done")
     (result,) = [each for turn in feed.closed() for each in turn["tool_results"]]
-    assert (result["result_value"], result["tool_latency_secs"]) == ("done", None)
+    assert (result["result_value"], result["tool_latency_secs"]) == ("done", 0.0)
+    (scored,) = feed.records("tool_call")
+    assert scored.duration_ms is None
+
+
+def test_where_nothing_was_measured_there_are_no_metrics(feed: TranscriptFeed) -> None:
+    feed.agent(0, 500, "Welcome.")
+    feed.caller(1_000, 2_000, "Hello", "Hello")
+    assert [turn["conversation_turn_metrics"] for turn in feed.closed()] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -359,9 +371,13 @@ NOTHING = TurnMetrics({}, {})
 def measured(turns: tuple[TranscriptTurn, ...]) -> list[tuple[str, str, dict[str, float]]]:
     """Of the entries with content: the role, whether it has calls, and the content."""
     return [
-        (turn.role, "calls" if turn.tool_calls else "", {name: each.elapsed_time for name, each in metrics.items()})
+        (
+            turn.role,
+            "calls" if turn.tool_calls else "",
+            {name: each.elapsed_time for name, each in found.metrics.items()},
+        )
         for turn in turns
-        if (metrics := turn.conversation_turn_metrics.metrics)
+        if (found := turn.conversation_turn_metrics) is not None
     ]
 
 
@@ -452,3 +468,126 @@ def test_calls_have_transcripts_only_where_they_are_wanted() -> None:
     feed.heard("Hello", 0)
     feed.advance(END_MS)
     assert [closing.transcript for closing in closings_of(feed.effects)] == [None]
+
+
+# -- what only a transcript shows ---------------------------------------------------------------------------------------
+
+RAG: Json = {
+    "chunks": [{"document_id": "fares", "chunk_id": "fares-7", "vector_distance": 0.25}],
+    "embedding_model": "e5", "retrieval_query": "fee of SECRET", "rag_latency_secs": 0.2,
+}  # fmt: skip
+
+
+def details(feed: TranscriptFeed, at_ms: int, source: str = "audit", **fields: object) -> None:
+    feed.send(source, {"type": "turn_details", **fields}, at_ms)
+
+
+def two_turns(feed: TranscriptFeed) -> None:
+    """The agent answers at 3 and at 8 s."""
+    feed.agent(0, 500, "Welcome.", "Welcome.")
+    feed.caller(1_000, 2_000, "Any fee?", "Any fee?")
+    feed.agent(3_000, 4_000, "None.", "None.")
+    feed.caller(5_000, 6_000, "Book it", "Book it")
+    feed.uses("book", 6_500, {}, "ok")
+    feed.agent(8_000, 9_000, "Booked.", "Booked.")
+
+
+def told(turns: list[Json], field: str) -> dict[str, Any]:
+    """By message, or by what the entry has of tools, the field of entries that have it."""
+    names = {"tool_calls": "calls", "tool_results": "results"}
+    found = {}
+    for turn in turns:
+        name = turn["message"] or next(name for key, name in names.items() if turn[key])
+        value = (turn["agent_metadata"] or {}).get(field) if field == "workflow_node_id" else turn[field]
+        if value is not None:
+            found[name] = value
+    return found
+
+
+@pytest.mark.parametrize("source", ["audit", "pipecat", "user_sim"])
+def test_a_bot_tells_what_it_retrieved_and_which_model_answered(feed: TranscriptFeed, source: str) -> None:
+    """Of the turn in which the time lies, on its answer, whatever topic has it."""
+    two_turns(feed)
+    details(feed, 2_200, source, rag_retrieval_info=RAG | {"of_ours": 1}, llm_override="gpt-5")
+    turns = feed.closed()
+    assert told(turns, "rag_retrieval_info") == {"None.": RAG}
+    assert told(turns, "llm_override") == {"None.": "gpt-5"}
+    for turn in turns:
+        assert SdkTurn.model_validate(turn).model_extra == {}
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_of_several_details_of_a_turn_the_last_counts_in_any_order(feed: TranscriptFeed, backwards: bool) -> None:
+    two_turns(feed)
+    given = [(6_100, "first"), (6_300, "second"), (6_200, "third"), (6_300, "Second")]
+    for at_ms, model in reversed(given) if backwards else given:
+        details(feed, at_ms, llm_override=model)
+    assert told(feed.closed(), "llm_override") == {"Booked.": "second"}
+
+
+def test_feedback_is_about_the_newest_answer_by_then_or_the_one_that_it_names(feed: TranscriptFeed) -> None:
+    two_turns(feed)
+    details(feed, 5_500, feedback={"score": "like"})  # while the caller speaks again
+    details(feed, 12_000, feedback={"score": "dislike"}, turn_at=T0_MS + 9_000)
+    assert told(feed.closed(), "feedback") == {
+        "None.": {"score": "like", "time_in_call_secs": 5},
+        "Booked.": {"score": "dislike", "time_in_call_secs": 12},
+    }
+
+
+def test_a_node_of_the_workflow_holds_until_the_next_one(feed: TranscriptFeed) -> None:
+    two_turns(feed)
+    details(feed, 2_500, workflow_node_id="fares")
+    details(feed, 7_500, workflow_node_id="booking")
+    found = told(feed.closed(), "workflow_node_id")
+    assert found == {"None.": "fares", "calls": "fares", "results": "fares", "Booked.": "booking"}
+
+
+def test_a_turn_of_tools_alone_has_its_details_on_their_calls(feed: TranscriptFeed) -> None:
+    feed.agent(0, 500, "Welcome.", "Welcome.")
+    feed.caller(1_000, 2_000, "Book it", "Book it")
+    feed.uses("book", 2_500, {}, "ok")
+    details(feed, 2_200, rag_retrieval_info=RAG)
+    assert told(feed.closed(), "rag_retrieval_info") == {"calls": RAG}
+
+
+def test_details_of_a_call_of_nothing_and_before_everything_do_no_harm(feed: TranscriptFeed) -> None:
+    details(feed, 100, feedback={"score": "like"}, llm_override="m", rag_retrieval_info=RAG, workflow_node_id="n")
+    assert feed.closed() == []
+    feed = TranscriptFeed()
+    details(feed, 100, feedback={"score": "like"}, llm_override="m", turn_at=5)
+    two_turns(feed)
+    turns = feed.closed()
+    assert (told(turns, "llm_override"), list(told(turns, "feedback"))) == ({"Welcome.": "m"}, ["Welcome."])
+
+
+def test_details_are_redacted(feed: TranscriptFeed) -> None:
+    two_turns(feed)
+    details(
+        feed,
+        2_200,
+        rag_retrieval_info=RAG | {"retrieval_query": "mail jane@example.com"},
+        llm_override="jane@example.com",
+    )
+    turns = feed.closed()
+    assert "jane" not in json.dumps(turns)
+    assert told(turns, "rag_retrieval_info")["None."]["chunks"] == RAG["chunks"]
+
+
+def test_details_have_a_bound_that_is_counted(feed: TranscriptFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_module, "MAX_DETAILS", 1)
+    two_turns(feed)
+    details(feed, 6_200, llm_override="later")
+    details(feed, 2_200, llm_override="earlier")
+    assert told(feed.closed(), "llm_override") == {"None.": "earlier"}
+    assert Count("callgauge_limits_hit_total", ("turn_details",)) in feed.effects
+
+
+def test_a_transcript_that_is_too_large_loses_long_lists_of_what_was_retrieved(
+    feed: TranscriptFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_turns(feed)
+    details(feed, 2_200, rag_retrieval_info=RAG | {"chunks": RAG["chunks"] * 100})
+    details(feed, 6_200, rag_retrieval_info=RAG)
+    monkeypatch.setattr(transcript_module, "MAX_TRANSCRIPT_BYTES", 6_000)
+    assert told(feed.closed(), "rag_retrieval_info") == {"Booked.": RAG}

@@ -423,14 +423,41 @@ def test_words_of_a_call_cannot_close_the_frame(words: str) -> None:
     assert [line[:8] for line in lines] == ['1 user "', '1 user "']
 
 
+AGENT_INSPECT_S = "Task: {userTask}\nGoal: {subgoal}\nAll: {trajectories}\nSaid: {answers}\nBoth: {dynamicDialogue}\nAsked: {questions}"
+
+
+def test_a_template_of_agent_inspect_s_has_the_parts_of_the_call_under_its_names() -> None:
+    items = (
+        TranscriptItem(turn=1, kind="user", text="A seat.\nEND 000000000000"),
+        TranscriptItem(turn=1, kind="tool_call", text='{"n":1}', tool="book"),
+        TranscriptItem(turn=1, kind="tool_response", text='"ok"', tool="book"),
+        TranscriptItem(turn=1, kind="assistant", text="Booked: {subgoal}."),
+    )
+    made = question_of(asked_with(AGENT_INSPECT_S, transcript=items, user_instruction="a seat"), "structured")
+    user, assistant = '1 user "A seat. END 000000000000"\n', '1 assistant "Booked: {subgoal}."\n'
+    used = '1 tool_call "book" {"n":1}\n1 tool_response "book" "ok"\n'
+    mark = made.user.partition("BEGIN ")[2][:12]
+    assert made.user == (
+        'Task: "a seat"\nGoal: "The flight is booked."\n'
+        f"All: BEGIN {mark}\n{user}{used}{assistant}END {mark}\n"
+        f"Said: BEGIN {mark}\n{assistant}END {mark}\n"
+        f"Both: BEGIN {mark}\n{user}{assistant}END {mark}\n"
+        f"Asked: BEGIN {mark}\n{user}END {mark}"
+    )
+    without = question_of(asked_with("{answers} {subgoal} {userTask}", user_instruction=None), "grade")
+    assert without.user.endswith(' "The flight is booked." null')
+
+
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
         ("{call}\n\nDid {subgaol} happen?", "line 3: the place {subgaol} is not known; known are {call}, {subgoal}, {turn}"),
-        ("{dynamicDialogue} {subgoal}", "it is agent-inspect's, and {call} has the same here"),
+        ("{past_user_inputs} {subgoal}", "line 1: the place {past_user_inputs} is not known; known are {call}"),
         ("Is {subgoal} done?", "the place {call} is missing"),
         ("{call} Done?", "the place {subgoal} is missing"),
+        ("{userTask} {subgoal}", "the place {call} is missing"),
         ("{call}{subgoal}\n{call}", "the place {call} is in line 1 and line 2; leave one of them"),
+        ("{answers}{subgoal}\n{answers}", "the place {answers} is in line 1 and line 2; leave one of them"),
         ("{call}{subgoal}" + "x" * MAX_TEMPLATE_CHARS, "the template has 20,015 characters, and 20,000 are allowed"),
     ],
 )  # fmt: skip
@@ -462,3 +489,7 @@ def test_a_goal_set_names_the_line_of_its_template() -> None:
     own = GoalSet.model_validate({"id": "x", "subgoals": subgoals, "template_subgoal": TEMPLATE})
     assert plain.digest != own.digest
     assert "template_subgoal" not in plain.model_dump_json()
+    documented = GoalSet.model_validate({"id": "x", "subgoals": subgoals, "templates_subgoal": TEMPLATE})
+    assert documented == own  # the name in agent-inspect's documentation
+    assert documented.digest == own.digest
+    assert GoalSet.model_validate_json(documented.model_dump_json()) == own

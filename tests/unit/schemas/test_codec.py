@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
-from schemas.events.audit import AuditUser, CallEnded, CallStarted, UserTextUpdated
+from schemas.events.audit import AuditUser, CallEnded, CallStarted, TurnDetails, UserTextUpdated
 from schemas.events.codec import RefusedRecordError, UnrecognizedEvent, decode, misread_of
 from schemas.events.elevenlabs import (
     AgentEvent,
@@ -87,6 +87,7 @@ def test_control_events_come_on_every_topic(source: InputSource) -> None:
     assert isinstance(_decode(source, {"type": "call_started", "timestamp": 1, "pipeline_type": "s2s"}), CallStarted)
     assert isinstance(_decode(source, {"type": "call_ended", "timestamp": 1}), CallEnded)
     assert isinstance(_decode(source, {"type": "user_text_updated", "timestamp": 1, "text": "x"}), UserTextUpdated)
+    assert isinstance(_decode(source, {"type": "turn_details", "timestamp": 1, "llm_override": "m"}), TurnDetails)
 
 
 @pytest.mark.parametrize("written", [1790000000123, "1790000000123", 1790000000123.0])
@@ -133,6 +134,9 @@ def _without(event: dict[str, Any], name: str) -> dict[str, Any]:
         (E, SOUND | {"user": "nobody"}, "unknown_role", "saw 'nobody'"),
         (J, {"type": "call_started", "timestamp": 1, "pipeline_type": "tube"}, "invalid_event", "pipeline_type"),
         (P, {"type": "user_text_updated", "timestamp": 1}, "invalid_event", "text"),
+        (P, {"type": "turn_details", "timestamp": 1, "feedback": {"score": 5}}, "invalid_event", "feedback.score"),
+        (A, {"type": "turn_details", "timestamp": 1, "rag_retrieval_info": {"chunks": []}}, "invalid_event", "embedding_model"),
+        (A, {"type": "turn_details", "timestamp": 1, "llm_override": "m" * 257}, "text_too_long", "llm_override"),
         (P, WORD | {"data": {"frame": "x" * (MAX_TEXT_CHARS + 1)}}, "text_too_long", f"at most {MAX_TEXT_CHARS} characters"),
         (P, MESSAGE | {"data": {"content": "x" * (MAX_TEXT_CHARS + 1)}}, "text_too_long", f"at most {MAX_TEXT_CHARS} characters"),
         (P, MESSAGE | {"data": {"content": ["x"]}}, "invalid_event", "content"),

@@ -1,10 +1,11 @@
 """Scores as functions: the same as the commands print, for paths and for events, with a judge and without."""
 
+import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Awaitable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from consumers.history.sqlite import SqliteHistory
 from consumers.runtime.process import wall_clock_ms
 from schemas.scores.records import SCORE_RECORD
 from schemas.units import DAY_MS
-from streamer.agent_inspect.scoring import NotJudgedError
+from streamer.agent_inspect.scoring import NotJudgedError, NumericalScore
 from streamer.notebook import ScoredCall, auc, past_calls, ppt, progress, score, success, tool_correctness
 from streamer.recordings.files import RecordingError
-from tests.support.fakes.scripted_openai import grades, scripted_openai
+from tests.support.fakes.scripted_openai import Does, grades, scripted_openai
 from tests.support.pages import ROOT, blocks_of
 from tests.unit.history.test_store import batch, call
 from tests.unit.streamer.command_line import Command, Json
@@ -72,6 +73,33 @@ def test_whole_calls_are_scored_too() -> None:
     assert call.conversation_id == "c"
 
 
+def test_what_a_bot_tells_of_its_turns_comes_out_in_the_transcript() -> None:
+    """From an event that names no stream, as any sender over HTTP writes it."""
+    rag = {
+        "chunks": [{"document_id": "d", "chunk_id": "c", "vector_distance": 0.5}],
+        "embedding_model": "e5", "retrieval_query": "seats", "rag_latency_secs": 0.2,
+    }  # fmt: skip
+    (call,) = score(
+        [
+            {"type": "user_message", "timestamp": T0_MS + 1_000, "data": {"content": "A seat"}},
+            {
+                "type": "turn_details",
+                "timestamp": T0_MS + 1_500,
+                "rag_retrieval_info": rag,
+                "workflow_node_id": "seats",
+            },
+            {"type": "assistant_message", "timestamp": T0_MS + 3_000, "data": {"content": "Gladly"}},
+            {"type": "turn_details", "timestamp": T0_MS + 4_000, "feedback": {"score": "like"}},
+        ]
+    )
+    assert call.transcript is not None
+    answer = call.transcript[-1]
+    assert (answer.message, answer.rag_retrieval_info) == ("Gladly", rag)
+    assert answer.feedback == {"score": "like", "time_in_call_secs": 3}
+    assert answer.agent_metadata is not None
+    assert answer.agent_metadata.workflow_node_id == "seats"
+
+
 def test_goals_are_those_of_the_file_and_a_call_without_any_is_told(tmp_path: Path) -> None:
     goals = tmp_path / "goals.yaml"
     goals.write_text(
@@ -110,6 +138,29 @@ async def test_a_judge_is_asked_from_within_a_running_loop(monkeypatch: pytest.M
             monkeypatch.setenv(f"CALLGAUGE_JUDGE__{name.upper()}", value)
         (judged,) = score("sample", goals=goals, judge=True)
     assert judged.to_dicts("subgoal")[0]["result"] == 1.0
+
+
+def test_a_goal_set_may_have_a_template_of_agent_inspect_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    goals = tmp_path / "goals.yaml"
+    goals.write_text(
+        "id: g\nagents: [desk]\nuser_instruction: Ask for a seat.\nnum_judge_trials: 1\n"
+        "templates_subgoal: 'Task {userTask}, goal {subgoal}. {trajectories} {answers} {dynamicDialogue} The end.'\n"
+        "subgoals: [{id: kind, details: The assistant is kind., check: {kind: judge}}]\n"
+    )
+    events = [
+        {"type": "call_started", "timestamp": T0_MS, "agent": "desk"},
+        {"stream": "audit", "message_type": "user", "value": "A seat", "timestamp": T0_MS + 1_000},
+        {"stream": "audit", "message_type": "assistant", "value": "Gladly", "timestamp": T0_MS + 2_000},
+        {"type": "call_ended", "timestamp": T0_MS + 3_000},
+    ]
+    with scripted_openai(lambda _: grades("C")) as endpoint:
+        for name, value in {"base_url": endpoint.url, "api_key": "key"}.items():
+            monkeypatch.setenv(f"CALLGAUGE_JUDGE__{name.upper()}", value)
+        (judged,) = score(events, goals=goals, judge=True)
+    assert judged.to_dicts("subgoal")[0]["result"] == 1.0
+    (asked,) = endpoint.asked
+    assert asked.user.startswith('Task "Ask for a seat.", goal "The assistant is kind.". BEGIN ')
+    assert [asked.user.count(words) for words in ('user "A seat"', 'assistant "Gladly"')] == [2, 3]
 
 
 def test_the_script_of_the_page_makes_a_table_and_a_chart(
@@ -171,7 +222,140 @@ def test_traces_have_the_results_of_the_command(callgauge: Command, tmp_path: Pa
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(trace))
     ended = callgauge("score", path, "--format", "agent-inspect", "--scorer", "ToolCorrectnessMetric")
-    assert tool_correctness(trace) == json.loads(ended.out)["metrics"]["ToolCorrectnessMetric"]["score"] == 0.5
+    assert asdict(tool_correctness(trace)) == json.loads(ended.out)["metrics"]["ToolCorrectnessMetric"]
+    assert tool_correctness(trace).score == 0.5
+
+
+KEPT = {"include_judge_explanation": True, "include_validation_results": True, "include_prompt_sent_to_llmj": True}
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("options", [{}, KEPT])
+def test_a_judged_trace_has_all_that_the_command_prints(
+    callgauge: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: Json, static: bool
+) -> None:
+    """Sub scores, explanations and verdicts, with agent-inspect's options and without."""
+
+    def words(prompt: str) -> str:
+        return "It is done.\nGRADE: C" if "yes" in prompt.partition("Subgoal: ")[0] else "Not yet.\nGRADE: I"
+
+    goals = [{"details": "a", "turn": 0 if static else None}, {"details": "b", "turn": 1 if static else None}]
+    step = {"tool": "book", "tool_input_args": [{"name": "n", "value": 2}], "tool_output": "ok"}
+    expected = [{"tool": "book", "expected_parameters": [{"name": "n", "check": "two"}], "turn": 1}]
+    trace = _trace(
+        _turn("no"), _turn("yes", step), of={"sub_goals": goals, "expected_tool_calls": expected},
+        max_turns=3, num_judge_trials=3, **options,
+    )  # fmt: skip
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace))
+    with scripted_openai(lambda asked: Does(text=words(asked.user))) as endpoint:
+        for name, value in {"base_url": endpoint.url, "api_key": "key", "answer_form": "grade"}.items():
+            monkeypatch.setenv(f"CALLGAUGE_JUDGE__{name.upper()}", value)
+        printed = json.loads(callgauge("score", path, "--format", "agent-inspect", "--judge", "on").out)["metrics"]
+    found: Json = {"ToolCorrectnessMetric": tool_correctness(trace, words)}
+    if static:
+        (found["ProgressScore"],) = progress(trace, words)
+        found["SuccessScore"] = success(trace, words)
+    else:
+        found |= {"AUC": auc(trace, words), "PPT": ppt(trace, words), "SuccessScoreFinalTurn": success(trace, words)}
+        curve = progress(trace, words)
+        assert [asdict(each) for each in curve] == printed.pop("ProgressScoresThroughTurns")
+    assert {name: asdict(each) for name, each in found.items()} == printed
+    has_completions = "Not yet." in json.dumps([asdict(each) for each in found.values()])
+    assert has_completions == bool(options)
+
+
+def test_options_say_what_a_result_has() -> None:
+    def judge(_: str) -> str:
+        return "All good.\nGRADE: C"
+
+    trace = _trace(_turn("yes"), of={"sub_goals": [{"details": "d"}]}, max_turns=2, num_judge_trials=1)
+    summary = "After turn 1 the subgoal is completed: d"
+    plain = progress(trace, judge)[-1]
+    assert (plain.sub_scores, plain.explanations, plain.validation_results) == (None, [{"d": [summary]}], None)
+    trace["config"] |= KEPT
+    first, last = progress(trace, judge)
+    assert last.explanations == [{"d": [summary, "All good.\nGRADE: C"]}]
+    assert first.validation_results is None  # as in agent-inspect, the last turn has them
+    assert last.validation_results is not None
+    (verdict,) = last.validation_results
+    assert (verdict.is_completed, verdict.explanations) == (True, [summary, "All good.\nGRADE: C"])
+    assert verdict.sub_goal.details == "d"
+    assert "yes" in (verdict.prompt_sent_to_llmj or "")
+    assert auc(trace, judge).sub_scores == {"Turn_1_progress_score": 1.0, "Turn_2_progress_score": 1.0}
+    assert ppt(trace, judge).explanations == [first.explanations, last.explanations]
+    assert success(last.validation_results) == NumericalScore(1, {"progress_score": 1.0})
+    assert success(last) == NumericalScore(1, {"progress_score": 1.0}, last.explanations)
+
+
+class _Slow:
+    """A judge whose answers come from a model: each waits until all of its wave have been asked."""
+
+    def __init__(self, wave: int) -> None:
+        self.loops: list[asyncio.AbstractEventLoop] = []
+        self._left = wave
+        self._all_are_asked: asyncio.Event | None = None
+
+    async def __call__(self, prompt: str) -> str:
+        self.loops.append(asyncio.get_running_loop())
+        self._all_are_asked = self._all_are_asked or asyncio.Event()
+        self._left -= 1
+        if self._left <= 0:
+            self._all_are_asked.set()
+        await self._all_are_asked.wait()
+        return "GRADE: C" if "yes" in prompt else "GRADE: I"
+
+
+def _slow_trace() -> Json:
+    return _trace(_turn("no"), _turn("yes"), of={"sub_goals": [{"details": "d"}]}, max_turns=2)
+
+
+def test_a_judge_may_be_a_coroutine() -> None:
+    """The answers of a wave come side by side; a client of a model keeps its connections, so each question has the same loop."""
+    judge = _Slow(wave=5)
+    assert auc(_slow_trace(), judge) == auc(_slow_trace(), lambda prompt: "yes" in prompt)
+    assert len(judge.loops) == 10
+    assert len({*map(id, judge.loops)}) == 1
+
+    async def plain(prompt: str) -> bool:
+        return "yes" in prompt
+
+    def later(prompt: str) -> Awaitable[bool]:
+        return plain(prompt)
+
+    assert [each.score for each in progress(_slow_trace(), later)] == [0.0, 1.0]
+
+
+async def test_a_judge_may_be_a_coroutine_within_a_running_loop() -> None:
+    """As in a notebook."""
+    judge = _Slow(wave=5)
+    assert success(_slow_trace(), judge).score == 1
+    assert asyncio.get_running_loop() not in judge.loops
+
+
+def test_an_error_of_a_coroutine_is_the_caller_s_and_ends_the_other_answers() -> None:
+    ended: list[str] = []
+
+    async def breaks(_: str) -> bool:
+        if ended:
+            raise OSError("no line")
+        ended.append("waits")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        return True
+
+    with pytest.raises(OSError, match="no line"):
+        progress(_slow_trace(), breaks)
+    assert ended == ["waits", "cancelled"]
+
+
+@pytest.mark.parametrize("answer", [1, {"grade": "C"}, b"GRADE: C"])
+def test_what_is_no_answer_of_a_judge_is_said(answer: Any) -> None:
+    with pytest.raises(TypeError, match=f"True, False or None; seen {type(answer).__name__}"):
+        progress(_slow_trace(), lambda _: answer)
 
 
 def test_a_judge_is_asked_as_often_as_agent_inspect_asks() -> None:
@@ -189,7 +373,7 @@ def test_a_judge_is_asked_as_often_as_agent_inspect_asks() -> None:
 
     trace = _trace(_turn("My card is 4111 1111 1111 1111."), _turn(), of={"sub_goals": [{"details": "greeted"}]}, max_turns=3,
         optimize_judge_trials=True)  # fmt: skip
-    assert progress(trace, judge) == [1.0, 1.0, 1.0]
+    assert [each.score for each in progress(trace, judge)] == [1.0, 1.0, 1.0]
     assert len(asked) == 4
     assert "greeted" in asked[0]
     assert "GRADE" in asked[0]
@@ -203,16 +387,21 @@ def test_functions_take_a_trace_or_its_progress() -> None:
         return "yes" in prompt
 
     curve = progress(trace, judge)
-    assert curve == [0.0, 1.0, 1.0, 1.0]
-    assert (auc(trace, judge), ppt(trace, judge), success(trace, judge)) == (auc(curve), ppt(curve), success(curve))
+    values = [each.score for each in curve]
+    assert values == [0.0, 1.0, 1.0, 1.0]
+    for measure in (auc, ppt, success):
+        assert measure(trace, judge).score == measure(curve).score == measure(values).score
 
 
 def test_a_static_conversation_has_one_progress() -> None:
     of = {"sub_goals": [{"details": "a", "turn": 0}, {"details": "b", "turn": 1}]}
     trace = _trace(_turn("no"), _turn("yes"), of=of)
-    assert progress(trace, lambda prompt: "yes" in prompt) == [0.5]
-    assert success(trace, lambda prompt: "yes" in prompt) == 0
-    assert success(trace, lambda _: True) == 1
+    (half,) = progress(trace, lambda prompt: "yes" in prompt)
+    assert half.score == 0.5
+    assert half.validation_results is not None  # static scores have them without the option
+    assert [each.is_completed for each in half.validation_results] == [False, True]
+    assert success(trace, lambda prompt: "yes" in prompt).sub_scores == {"progress_score": 0.5}
+    assert success(trace, lambda _: True).score == 1
 
 
 def test_errors_are_agent_inspect_s_and_nobody_to_ask_is_said() -> None:

@@ -135,6 +135,48 @@ def test_a_turn_is_judged_when_it_was_left() -> None:
     assert _value(feed.call_values().success_final_turn) == 1.0
 
 
+NEVER_USED: Json = {"id": "alone", "details": "It looks nothing up.", "check": {"kind": "not", "check": USED["check"]}}
+
+
+def test_what_comes_after_the_last_turn_that_counts_reaches_no_subgoal() -> None:
+    """Progress, success and the subgoals say the same; so does the call while it runs."""
+    feed = GoalFeed(goal_set(SAID, USED, max_turns=3))
+    feed.greet()
+    for words in ("hello", "well", "so", "now"):
+        feed.turn(words)
+    feed.turn("find me a flight", tool="find")
+    feed.turn("thanks")
+    assert {record.subgoal_id for record in feed.records("subgoal")} == {"greeted"}
+    feed.end()
+    last = {record.subgoal_id: record for record in feed.records("subgoal")}
+    assert [(_value(each.result), each.reached_turn) for each in last.values()] == [(1.0, 1), (0.0, None)]
+    assert [turn for turn, _, _ in feed.progress()] == [1, 2, 3]
+    assert (feed.progress()[-1][2], _value(feed.call_values().success_final_turn)) == (0.5, 0.0)
+
+
+def test_what_must_not_happen_is_decided_at_the_last_turn_that_counts() -> None:
+    feed = GoalFeed(goal_set(NEVER_USED, max_turns=2))
+    feed.greet()
+    for words in ("hello", "well", "so"):
+        feed.turn(words)
+    feed.turn("find me a flight", tool="find")
+    feed.end()
+    assert [(_value(each.result), each.reached_turn) for each in feed.records("subgoal")] == [(1.0, 2)]
+    assert [value for _, _, value in feed.progress()] == [0.0, 1.0]
+    assert _value(feed.call_values().success_final_turn) == 1.0
+
+
+def test_a_call_is_not_stuck_once_no_further_turn_counts() -> None:
+    def stalls(max_turns: int) -> list[int]:
+        feed = GoalFeed(goal_set(USED, max_turns=max_turns), stall_turns=4)
+        feed.greet()
+        for _ in range(7):
+            feed.turn("well")
+        return [record.since_turn for record in feed.records("stall")]
+
+    assert (stalls(2), stalls(20)) == ([], [0])
+
+
 def test_without_a_judge_what_it_would_say_is_unscored_and_the_rest_works() -> None:
     feed = GoalFeed(goal_set(SAID, JUDGED))
     feed.greet()
@@ -562,6 +604,7 @@ def test_a_template_goes_with_the_question_and_names_its_prompt() -> None:
     assert by_setting.template == TEMPLATE
     assert asked({"template_subgoal": TEMPLATE + "!"}, template_subgoal=TEMPLATE).template == TEMPLATE + "!"
     assert plain.request_id != own.request_id == by_setting.request_id
+    assert asked({"templates_subgoal": TEMPLATE}) == own  # the name in agent-inspect's documentation
 
 
 @pytest.mark.parametrize("by_setting", [False, True], ids=["goal set", "setting"])

@@ -187,6 +187,21 @@ def test_the_judge_gets_no_personal_data_and_the_prompt_is_shown_if_asked_for(sc
     assert "1111" not in validation["explanations"][1]
 
 
+def test_what_a_trace_shows_by_itself_has_the_fields_of_a_score_too(score: Command, tmp_path: Path) -> None:
+    spent = {"input_token_consumption": 200, "output_token_consumption": 12, "reasoning_token_consumption": 5}
+    shown = {**turn(steps=[{**step(), **spent}]), "latency_in_ms": 150.5}
+    measured = {
+        "TotalLatency": 150.5, "AverageLatency": 150.5, "InputTotalTokenCount": 200, "OutputTotalTokenCount": 12,
+        "ReasoningTotalTokenCount": 5, "TotalTokenConsumption": 217, "ToolCallCount": 1,
+    }  # fmt: skip
+    scorers = [option for name in measured for option in ("--scorer", name)]
+    ended = score(write(tmp_path / "t.jsonl", trace("a", shown, of=sample("greeted"))), *scorers)
+    others = {"sub_scores": None, "explanations": None, "validation_results": None}
+    assert ended.metrics["a"] == {name: {"score": value, **others} for name, value in measured.items()}
+    ended = score(write(tmp_path / "t.jsonl", trace("a", turn(), of=sample("greeted"))), "--scorer", "TotalLatency")
+    assert ended.metrics["a"]["TotalLatency"]["internal_code"] == "050008"
+
+
 def test_without_a_judge_only_what_needs_one_has_no_result(score: Command, tmp_path: Path) -> None:
     of = sample("greeted", expected_tool_calls=[{"tool": "book", "turn": 0}])
     ended = score(write(tmp_path / "t.jsonl", trace("a", turn(steps=[step()]), of=of)))
@@ -274,6 +289,21 @@ def test_a_template_of_ones_own_is_asked_and_a_changed_one_asks_again(
     assert (ended.code, ended.out) == (2, "")
     assert "the place {subgoal} is missing" in ended.err
     assert "CALLGAUGE_GOALS__TEMPLATE_SUBGOAL_FILE" in ended.err
+
+
+def test_a_template_of_agent_inspect_s_is_asked_with_its_places(score: Command, tmp_path: Path) -> None:
+    template = "Goal {subgoal}\nTask {userTask}\n{trajectories}\n{answers}\n{dynamicDialogue}\nThat is all."
+    config = {"num_judge_trials": 1, "max_turns": 1, "templates_subgoal": template}
+    of, lacks = sample("greeted", user_instruction="say hello"), sample("greeted")
+    path = write(tmp_path / "t.jsonl", trace("a", of=of, **config), trace("without", of=lacks, **config))
+    with scripted_openai(always("C")) as judge:
+        ended = score(path, judge=judge)
+    (asked,) = judge.asked
+    assert asked.user.startswith('Goal "greeted"\nTask "say hello"\nBEGIN ')
+    assert [asked.user.count(each) for each in ('1 user "Hello"', '1 assistant "Hi"')] == [2, 3]
+    assert ended.metrics["a"]["AUC"]["error"] == "ValueError"  # as there, one turn has no area
+    assert ended.metrics["a"]["PPT"]["score"] == 1.0
+    assert ended.metrics["without"]["PPT"]["error"] == "KeyError", "as there, a task that is missing"
 
 
 @pytest.mark.parametrize("option", ["max_turns", "turns=3", "max_turns=many", "template=1"])
