@@ -362,13 +362,21 @@ def _inferred(value: bytes) -> Any:
     if moved is not None:
         return decode(InputSource.ELEVENLABS, to_json(moved))
     try:
-        return _AGENT.validate_json(value)
+        if not _is_in_form_of_simulator(document):
+            return _AGENT.validate_json(value)
     except ValidationError as error:
         if not _is_of_another_type(error):
             raise _refusal(error) from error
     if b'"transcript"' in value and (b'"agent_id"' in value or b'"post_call_transcription"' in value):
         return _validate(_AGENT_RECORD, value)
     return _validate(_UNRECOGNIZED, value)
+
+
+def _is_in_form_of_simulator(document: object) -> bool:
+    """Whether all that an event says is in `data`. A real agent's event is under a name of its own, and both may have one type."""
+    if not isinstance(document, dict) or not isinstance(document.get("data"), dict):
+        return False
+    return not any(isinstance(value, dict) for name, value in document.items() if name != "data")
 
 
 def _is_by_agent(event: CarriedSimulatorEvent) -> bool:
