@@ -388,7 +388,8 @@ def _inferred(value: bytes) -> Any:
     if moved is not None:
         return decode(InputSource.ELEVENLABS, to_json(moved))
     try:
-        return _AGENT.validate_json(value)
+        if not _is_in_form_of_simulator(document):
+            return _AGENT.validate_json(value)
     except ValidationError as error:
         if not _is_of_another_type(error):
             raise _refusal(error) from error
@@ -403,6 +404,13 @@ def _of_unknown_type(adapter: TypeAdapter[Any], value: bytes, stream: str) -> An
     if isinstance(event, dict) and not has_type(event, stream):
         raise refused_type(event)
     return _validate(adapter, value)
+
+
+def _is_in_form_of_simulator(document: object) -> bool:
+    """Whether all that an event says is in `data`. A real agent's event is under a name of its own, and both may have one type."""
+    if not isinstance(document, dict) or not isinstance(document.get("data"), dict):
+        return False
+    return not any(isinstance(value, dict) for name, value in document.items() if name != "data")
 
 
 def _is_by_agent(event: CarriedSimulatorEvent) -> bool:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import isfinite
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final, NamedTuple
@@ -334,7 +335,7 @@ def _document(path: Path) -> dict[str, Any] | None:
 
 
 def _mean_tokens(path: Path) -> dict[str, float]:
-    """Mean tokens of output and reasoning of a step; a missing or empty column has no mean."""
+    """Mean tokens of output and reasoning of a step; a column without a number has no mean."""
     if not path.is_file():
         return {}
     try:
@@ -350,10 +351,19 @@ def _mean_tokens(path: Path) -> dict[str, float]:
         ) from error
     means = {}
     for name, column in _TOKEN_COLUMNS.items():
-        counts = [int(text) for row in rows if (text := (row.get(column) or "").strip()).isdecimal()]
+        counts = [count for row in rows if (count := _count_in(row.get(column))) is not None]
         if counts:
             means[name] = round(mean(counts), _TOKEN_DIGITS)
     return means
+
+
+def _count_in(cell: str | None) -> float | None:
+    """The number in a cell, also as `12.0`, which pandas writes; None where there is none, or an infinite one."""
+    try:
+        count = float(cell or "")
+    except ValueError:
+        return None
+    return count if isfinite(count) else None
 
 
 def _mean_ms(stage: object) -> float | None:

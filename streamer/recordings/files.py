@@ -259,9 +259,9 @@ WIRE_STREAMS: Final = ("audit", "pipecat", "user_sim", "agent")
 """Lists of events in a whole call in the wire-level form."""
 
 
-# EVA nests the folders of a run as `records/<record>` or, with several trials, `records/<record>/trial_<n>`. The
-# folder of an attempt that EVA discarded has a suffix; it is left out below a run, as EVA leaves it out, and read
-# when it is named itself.
+# EVA nests the folders of a run as `records/<record>` or, with several trials, `records/<record>/trial_<n>`. Older runs
+# have `records/<record>_trial_<n>`. The folder of an attempt that EVA discarded has a suffix; it is left out below a run,
+# as EVA leaves it out, and read when it is named itself.
 
 MAX_DIRECTORY_DEPTH = 3
 """How far below the given directory records are looked for: run, `records`, record, trial."""
@@ -281,7 +281,7 @@ SAMPLE: Final = Path("sample")
 SAMPLE_FILE: Final = Path(__file__).parent / "sample" / "call.jsonl"
 
 _DISCARDED = re.compile(r".+_(?:failed_attempt|extra|unvalidated|attempt)_\d+")
-_TRIAL = re.compile(r"trial_\d+")
+_TRIAL = re.compile(r"(?:(?P<record>.+)_)?(?P<trial>trial_\d+)")
 
 
 def is_sample(path: Path) -> bool:
@@ -316,11 +316,16 @@ def conversation_id_of(directory: Path, record_id: str | None) -> str:
         '1.1.2'
         >>> conversation_id_of(Path("/runs/a/records/1.1.2/trial_0"), "1.1.2")
         '1.1.2/trial_0'
+        >>> conversation_id_of(Path("/runs/a/records/1.1.2_trial_0"), "1.1.2")
+        '1.1.2/trial_0'
     """
     folder = directory.resolve()
-    if _TRIAL.fullmatch(folder.name):
-        return f"{record_id or folder.parent.name}/{folder.name}"
-    return record_id or folder.name
+    found = _TRIAL.fullmatch(folder.name)
+    if found is None:
+        return record_id or folder.name
+    if record_id is None or record_id == folder.name:
+        record_id = found["record"] or folder.parent.name
+    return f"{record_id}/{found['trial']}"
 
 
 def without_trial(conversation_id: str) -> str:
@@ -331,7 +336,8 @@ def without_trial(conversation_id: str) -> str:
         '1.1.2'
     """
     record, slash, trial = conversation_id.rpartition("/")
-    return record if slash and _TRIAL.fullmatch(trial) else conversation_id
+    found = _TRIAL.fullmatch(trial)
+    return record if slash and found is not None and found["record"] is None else conversation_id
 
 
 # Moves the measurements that EVA stores beside the events of a call to the places where a running bot would send

@@ -120,14 +120,15 @@ def _read_record_directory(directory: Path) -> RecordedCall:
     record_id = result.get("record_id")
     if record_id is not None and not (isinstance(record_id, str) and record_id):
         raise shape_error(str(result_path), '"record_id" as a text', kind_of(record_id))
+    pipeline_type = pipeline_type_of_run(directory)
     return RecordedCall(
         conversation_id=conversation_id_of(directory, record_id),
-        pipeline_type=pipeline_type_of_run(directory),
+        pipeline_type=pipeline_type,
         conversation_ended_reason=_optional_text(result, "conversation_ended_reason", str(result_path)),
         audit=with_llm_latencies(
             _events(audit_log["transcript"], f"{audit_path}: transcript"), audit_log.get("llm_prompts")
         ),
-        pipecat=_pipecat_stream(directory),
+        pipecat=_pipecat_stream(directory, pipeline_type),
         elevenlabs=_first_event_file(directory, SIMULATOR_FILES),
         directory=directory,
     )
@@ -169,8 +170,8 @@ def pipeline_type_of_run(record_directory: Path) -> str:
     return "cascade"
 
 
-def _pipecat_stream(directory: Path) -> Events | None:
-    log = _first_event_file(directory, PIPECAT_FILES)
+def _pipecat_stream(directory: Path, pipeline_type: str) -> Events | None:
+    log = _framework_log(directory, is_optional=pipeline_type == "s2s")
     metrics = _first_event_file(directory, (METRICS_FILE,))
     if metrics is None:
         return log
@@ -184,6 +185,21 @@ def _pipecat_stream(directory: Path) -> Events | None:
             seen="none with a time, and times that count from that start",
             remedy="Remove the file of metrics: the call can be played without it.",
         ) from error
+
+
+def _framework_log(directory: Path, *, is_optional: bool) -> Events | None:
+    """The framework's log. No turn of a speech-to-speech call needs it, and EVA does not open it there."""
+    try:
+        return _first_event_file(directory, PIPECAT_FILES)
+    except RecordingError as error:
+        if not is_optional:
+            raise
+        error.consequence = (
+            "The file is left out: no turn of a speech-to-speech call needs it. The rest of the call is read."
+        )
+        error.remedy = "Repair it for what only the framework tells, as latencies by stage."
+        say(str(error))
+        return None
 
 
 def _first_event_file(directory: Path, names: tuple[str, ...]) -> Events | None:

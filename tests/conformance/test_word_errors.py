@@ -9,8 +9,9 @@ import pytest
 from consumers.engine.effects import Effect
 from consumers.engine.evaluator import NO_LIMITS, PartitionEvaluator
 from consumers.engine.limits import Limits
-from consumers.engine.measures.words import WordErrors
+from consumers.engine.measures.words import WordErrors, stt_wer
 from consumers.engine.records import MetricResult
+from consumers.engine.turns.normal_text import normalised
 from schemas.scores.records import (
     AnyScoreRecord,
     CallValues,
@@ -22,6 +23,7 @@ from schemas.scores.records import (
     WordErrorRate,
 )
 from tests.properties.evaluation import holds, newest
+from tests.support.calls.metric_contexts import context
 from tests.support.calls.wire_calls import STREAMS, arrivals_of, in_random_order, in_time_order, record_call, wire_calls
 from tests.support.conformance_data import RECORD, conformance
 from tests.support.fakes.engine_feed import records_of
@@ -83,6 +85,32 @@ def test_every_field_equals_the_reference() -> None:
     ]
     assert different == []
     assert sum(expected["error"] is None for expected in reference.values()) == 293
+
+
+LANGUAGES = ("en", "de", "es", "fr", "fr-CA", "hi", "ja", "zh", "ko")
+
+
+@pytest.mark.parametrize("language", [*LANGUAGES, "it", "en-US", "de-AT", "zh-TW"])
+def test_every_text_is_spelled_as_by_the_reference(language: str) -> None:
+    texts = [each for each in wire_calls(conformance("eva_spellings.jsonl.gz")) if each["language"] == language]
+    actual = {each["text"]: normalised(each["text"], language, as_eva=True) for each in texts}
+    assert actual == {each["text"]: each["spelling"] for each in texts}
+    assert len(texts) >= 15
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_word_errors_of_every_language_are_those_of_the_reference(language: str) -> None:
+    calls = [each for each in wire_calls(conformance("eva_word_errors.jsonl.gz")) if each["language"] == language]
+    for call in calls:
+        names = ("intended_user_turns", "transcribed_user_turns")
+        turns = {name: {int(turn): text for turn, text in call[name].items()} for name in names}
+        found = json.loads(json.dumps(stt_wer(context(**turns), language).to_dict()))
+        expected = call["expected"]
+        assert {name: found[name] for name in ("score", "normalized_score", "error", "details")} == {
+            name: expected[name] for name in ("score", "normalized_score", "error", "details")
+        }
+        assert found["sub_metrics"] == expected["sub"]
+    assert len(calls) == 13
 
 
 @pytest.mark.parametrize("seed", [None, 1, pytest.param(2, marks=pytest.mark.long)])

@@ -29,6 +29,7 @@ OBSERVER_NEEDS = {
 
 # Common libraries of the field, as pure as the rest.
 ENGINE_LIBRARIES = (
+    "jaconv",  # widths of Japanese letters
     "jiwer",  # aligns two texts and counts the errors
     "phonenumbers",  # the world's numbering plans; it reads its own table of a country, once
     "stdnum",  # check digits of cards and bank accounts; it reads its own table of countries, once
@@ -37,7 +38,19 @@ ENGINE_LIBRARIES = (
 
 # Pure computation only: nothing here reads a clock, a file, a random number or the network.
 ENGINE_MAY_IMPORT = (
-    *("__future__", "abc", "array", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "hashlib"),
+    *(
+        "__future__",
+        "abc",
+        "array",
+        "bisect",
+        "collections",
+        "copy",
+        "dataclasses",
+        "enum",
+        "fractions",
+        "functools",
+        "hashlib",
+    ),
     *("heapq", "itertools", "json", "math", "operator", "re", "statistics", "string", "struct", "types", "typing"),
     *("unicodedata", "zlib", "typing_extensions", "pydantic", "pydantic_core", "schemas", "consumers.engine"),
     *ENGINE_LIBRARIES,

@@ -85,13 +85,15 @@ class WordErrors:
         turns: By id, the turns that count: both texts have words.
 
     Args:
-        language: The spoken language, as a two-letter code.
+        language: The spoken language, as a code with or without a region.
         comparing: Compares the two texts of a turn; they come without labels, and neither is empty.
+        as_eva: Whether the numbers must be EVA's (`normalised`, `counts_characters`).
     """
 
-    def __init__(self, language: str = "en", comparing: Comparison | None = None) -> None:
+    def __init__(self, language: str = "en", comparing: Comparison | None = None, *, as_eva: bool = False) -> None:
         self._language = language
-        self._comparing = comparing or compare
+        self._as_eva = as_eva
+        self._comparing = comparing or partial(compare, as_eva=as_eva)
         self._pairs: dict[int, bytes] = {}
         self.turns: dict[int, TurnErrors] = {}
         self.sums = ErrorSums()
@@ -148,7 +150,7 @@ class WordErrors:
             return failed(NO_PAIR)
         turns = {turn: self.turns[turn] for turn in sorted(self.turns)}
         sums, rate = self.sums, round(self.sums.rate, _DIGITS)
-        by_character = counts_characters(self._language)
+        by_character = counts_characters(self._language, as_eva=self._as_eva)
         accuracy = round(1 - min(1.0, self.sums.rate), _DIGITS)
         details = {
             "cer" if by_character else "wer": rate,
@@ -180,19 +182,19 @@ def stt_wer(context: MetricContext, language: str = "en") -> MetricResult:
 
     Args:
         context: EVA's context of the call.
-        language: The spoken language, as a two-letter code. Japanese, Chinese and Korean are counted by character.
+        language: The spoken language, as EVA's code. Japanese, Chinese and Korean are counted by character.
 
     Returns:
         The score in EVA's encoding; its error when no turn has both texts.
     """
-    errors = WordErrors(language, partial(compare, as_eva=True))
+    errors = WordErrors(language, as_eva=True)
     errors.put_all(context.intended_user_turns, context.transcribed_user_turns)
     return errors.result()
 
 
-def counts_characters(language: str) -> bool:
-    """Whether characters are counted in place of words."""
-    return language.split("-")[0] in _LANGUAGES_OF_CHARACTERS
+def counts_characters(language: str, *, as_eva: bool = False) -> bool:
+    """Whether characters are counted in place of words. EVA counts words where the language has a region ("zh-TW")."""
+    return (language if as_eva else language.split("-")[0]) in _LANGUAGES_OF_CHARACTERS
 
 
 def compare(meant: str, understood: str, language: str = "en", *, as_eva: bool = False) -> TurnErrors:
@@ -202,14 +204,14 @@ def compare(meant: str, understood: str, language: str = "en", *, as_eva: bool =
         meant: The reference, without labels.
         understood: The hypothesis, without labels.
         language: See `stt_wer`.
-        as_eva: Whether the spelling must be EVA's (`normalised`).
+        as_eva: Whether the numbers must be EVA's (`normalised`, `counts_characters`).
 
     Example:
         >>> compare("Code three foxtrot please", "code 3 fox trot")
         TurnErrors(sums=ErrorSums(substitutions=2, deletions=0, insertions=0, reference_words=4), errors=(('foxtrot please', 'fox trot'),))
     """
     meant, understood = (normalised(text, language, as_eva=as_eva) for text in (meant, understood))
-    if counts_characters(language):
+    if counts_characters(language, as_eva=as_eva):
         aligned: jiwer.WordOutput | jiwer.CharacterOutput = jiwer.process_characters(meant, understood)
     elif meant == understood:
         return TurnErrors(ErrorSums(reference_words=len(meant.split())), ())

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Final
 from unicodedata import category
 
 from whisper_normalizer.basic import BasicTextNormalizer
-from whisper_normalizer.english import EnglishTextNormalizer
+
+from consumers.engine.spelling.alphabets import ALPHABETIC, spelling_of
+from consumers.engine.spelling.characters import SPELLINGS as CHARACTERS
 
 MAX_CHARS: Final = 5_000
 """Characters read of one text: five minutes of speech in one turn. The cost of a comparison is quadratic in them."""
@@ -31,15 +33,8 @@ _HYPHENATED = re.compile(r"\b\w+(?:-\w+)+")
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LIST_COMMA = re.compile(r"(?<!\d),(?!\d)")
 _LEADING_ZEROS = re.compile(r"\b0+(\d+)\b")
+_ONLY_WORDS = re.compile("[a-z0-9 ]*")
 _GAP_BEFORE_SUFFIX = re.compile(r"(?<=\d)\s+(?=(?:st|nd|rd|th)\b)")
-
-_WORD = re.compile("[a-z]+")
-_PLAIN_SPEECH = re.compile(r'[a-z\s,;:?!"-]*(?:\.(?!\.)[a-z\s,;:?!"-]*)*')
-_NOT_A_WORD = re.compile(r"[^a-z\s]")
-_FILLERS = frozenset({"hmm", "mm", "mhm", "mmm", "uh", "um"})
-
-_NORMALIZER_FAILS = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
-"""Errors that whisper_normalizer raises at numbers that no rule of it foresees."""
 
 
 class _UnreadableEscapeError(ValueError):
@@ -77,9 +72,9 @@ def normalised(text: str, language: str = "en", *, as_eva: bool = False) -> str:
 
     Args:
         text: Spoken or understood words, without labels.
-        language: Its language as a two-letter code, region ignored. Numbers are read in English only.
-        as_eva: Whether the result must be EVA's: all of the text is read, and a typographic apostrophe parts words, because
-            EVA's pattern of apostrophes lacks it.
+        language: Its language, as a code with or without a region. Numbers, fillers and abbreviations are read in the languages of EVA.
+        as_eva: Whether the result must be EVA's: all of the text is read, a typographic apostrophe parts words, because EVA's pattern
+            of apostrophes lacks it, and an unknown region is an unknown language.
 
     Example:
         >>> normalised("I'll fly to L A X on March twenty-fifth, at nine fifteen.")
@@ -98,13 +93,27 @@ def normalised(text: str, language: str = "en", *, as_eva: bool = False) -> str:
     text = _SPOKEN_DASH.sub(" ", text)
     if "-" in text:
         text = _HYPHENATED.sub(_joined_if_number, text)
-    piece_of = _english if language.split("-")[0] == "en" else _any_language
+    rules = rules_of(language, as_eva=as_eva)
     try:
-        pieces = [piece_of(piece) for piece in _LIST_COMMA.split(text)]
-    except _NORMALIZER_FAILS:
+        # Vowel signs are part of the word: without them a word of Hindi would fall into syllables.
+        pieces = [_spelled(piece, rules, keeps_vowel_signs=not as_eva) for piece in _LIST_COMMA.split(text)]
+    except ValueError:  # a number is longer than Python writes
         return text
     joined = _LEADING_ZEROS.sub(r"\1", " ".join([piece for piece in pieces if piece]))
     return _GAP_BEFORE_SUFFIX.sub("", joined)
+
+
+def rules_of(language: str, *, as_eva: bool = False) -> str:
+    """The language whose rules a text is spelled by; empty where there are none but case and punctuation.
+
+    Example:
+        >>> rules_of("fr-CA"), rules_of("de-AT"), rules_of("de-AT", as_eva=True), rules_of("zh-TW", as_eva=True), rules_of("it")
+        ('fr-CA', 'de', '', 'zh', '')
+    """
+    base = language.split("-")[0]
+    if language in ALPHABETIC or base in CHARACTERS:
+        return base if base in CHARACTERS else language
+    return base if base in ALPHABETIC and not as_eva else ""
 
 
 def _without_escapes(text: str) -> str:
@@ -132,58 +141,18 @@ def _joined_if_number(found: re.Match[str]) -> str:
 
 
 def _without_punctuation(text: str) -> str:
+    if _ONLY_WORDS.fullmatch(text):
+        return text.strip()
     return "".join([each for each in text.lower() if category(each)[0] != "P"]).strip()
 
 
 @lru_cache(maxsize=_REMEMBERED_PIECES)
-def _any_language(piece: str) -> str:
-    return _without_punctuation(_basic()(piece))
-
-
-@lru_cache(maxsize=_REMEMBERED_PIECES)
-def _english(piece: str) -> str:
-    return _english_rules().normalised(piece.lower())
-
-
-@cache
-def _basic() -> BasicTextNormalizer:
-    # Vowel signs are part of the word: without them a word of Hindi would fall into syllables.
-    return BasicTextNormalizer(preserve_marks=True)
-
-
-@cache
-def _english_rules() -> "_EnglishRules":
-    return _EnglishRules()
-
-
-class _EnglishRules:
-    """The result of `EnglishTextNormalizer` without the rules that nothing in the text can meet: most speech is plain words,
-    and trying every rule on each would cost more than all other work for a turn.
-    """
-
-    def __init__(self) -> None:
-        self._rules = EnglishTextNormalizer()
-        self._replacers = [
-            (pattern.replace(r"\b", ""), pattern, text) for pattern, text in self._rules.replacers.items()
-        ]
-        self._abbreviations = frozenset(literal for literal, _, _ in self._replacers if "'" not in literal)
-        self._spellings: dict[str, str] = self._rules.standardize_spellings.mapping
-        self._read_numbers = self._rules.standardize_numbers
-        # "and" matters between numbers only, and "half" only behind "and a".
-        self._number_words = frozenset(self._read_numbers.words) - {"and"} | {"half"}
-        self._rules.standardize_numbers = self._numbers_read
-
-    def normalised(self, text: str) -> str:
-        """The lower-case text after all rules, without punctuation."""
-        words = _WORD.findall(text)
-        is_plain = self._number_words.isdisjoint(words) and self._abbreviations.isdisjoint(words)
-        if is_plain and _PLAIN_SPEECH.fullmatch(text):
-            spellings = self._spellings
-            return " ".join([spellings.get(word, word) for word in words if word not in _FILLERS])
-        self._rules.replacers = {pattern: new for literal, pattern, new in self._replacers if literal in text}
-        return _without_punctuation(self._rules(text))
-
-    def _numbers_read(self, text: str) -> str:
-        if _NOT_A_WORD.search(text) is None and self._number_words.isdisjoint(text.split()):
-            return text
-        return str(self._read_numbers(text))
+def _spelled(piece: str, rules: str, *, keeps_vowel_signs: bool) -> str:
+    """A piece by the rules of a language; without a language by case and punctuation alone."""
+    if rules in CHARACTERS:
+        spelled = CHARACTERS[rules](piece)
+    elif rules:
+        spelled = spelling_of(rules)(piece)
+    else:
+        spelled = BasicTextNormalizer(preserve_marks=keeps_vowel_signs)(piece)
+    return _without_punctuation(spelled)

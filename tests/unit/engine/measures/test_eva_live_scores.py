@@ -402,9 +402,11 @@ def test_the_end_is_eva_s_own_and_the_last_turn_is_not_held_against_the_agent(fe
     assert [record.status.value for record in feed.records("call")] == ["final"]
 
 
-def test_something_after_the_goodbye_makes_it_no_valid_end(feed: Feed) -> None:
+@pytest.mark.parametrize("kind", ["timeout", "of a later EVA", "audio", "ping", "user_transcript"])
+def test_something_after_the_goodbye_makes_it_no_valid_end(feed: Feed, kind: str) -> None:
+    """Whatever its type: some are also those of a real agent, whose events say what they say under another name."""
     feed.send("user_sim", GOODBYE, 8_000)
-    feed.send("user_sim", {"type": "timeout", "data": {"duration": 90}}, 8_100)
+    feed.send("user_sim", {"type": kind, "data": {"duration": 90}}, 8_100)
     assert metrics(ended(feed), "eva_conversation_valid_end") == [0.0]
 
 

@@ -28,9 +28,20 @@ SPELLINGS = [
     ("fillers", "Um, I mean, uh, yes", "i mean yes"),
     ("titles", "Dr Smith", "doctor smith"),
     ("percent", "five percent", "5"),
-    ("dots without a blank, as the library reads them", "wait..colour", "wait colour"),
-    ("a half of nothing, as the library reads it", "And a half", ""),
-    ("a point without a number, as the library reads it", "point and go", "and go"),
+    ("an ordinal of one", "I need the first flight, the 1st", "i need the one st flight the one st"),
+    ("a plural of one", "the other ones, the 1s", "the other one s the one s"),
+    ("a lone one", "1 of them, number 1", "one of them number one"),
+    ("other ordinals", "the twenty second and the zeroth", "the 22nd and the 0th"),
+    ("an ordinal that EVA does not know", "the ninth", "the ninth"),
+    ("a zero in front of an ordinal", "o second", "2nd"),
+    ("an amount behind a number, as EVA reads it", "fifty $20", "$5020"),
+    ("an amount in parts", "two dollars and seven cents, $0.25", "$207 \u00a225"),
+    ("tens as a plural", "the nineteen eighties", "the 1980 s"),
+    ("words that EVA leaves", "kinda cause I dunno", "kinda cause i dunno"),
+    ("dots without a blank", "wait..colour", "wait color"),
+    ("a half of nothing, as EVA reads it", "And a half", ""),
+    ("a half of a number", "two and a half million", "2500000"),
+    ("a point without a number, as EVA reads it", "point and go", "and go"),
     ("nothing but marks", "...?!", ""),
     ("a number that no rule foresees", f"Um, {'9' * 4295}.5 Billion", f"Um, {'9' * 4295}.5 Billion"),
 ]
@@ -45,10 +56,45 @@ def test_only_so_much_of_a_text_is_read() -> None:
     assert normalised("word " * MAX_CHARS) == ("word " * (MAX_CHARS // 5)).strip()
 
 
-def test_languages_that_are_not_read_in_english_keep_their_numbers() -> None:
-    assert normalised("Zwei Straßen, um drei.", "de") == "zwei straßen um drei"
-    assert normalised("हिन्दी में", "hi") == "हिन्दी में"
-    assert normalised("one two", "en-GB") == "12"
+SPELLINGS_BY_LANGUAGE = [
+    ("de", "Zweihundertf\u00fcnfundvierzig Stra\u00dfen, \u00e4h, um drei.", "245 strassen ah um 3"),
+    ("de", "Am dritten Mai, hm, Hr. M\u00fcller, 1.234,5 Euro", "am 3 mai herr muller 12345 euro"),
+    ("de", "Das einundzwanzigste kennt EVA nicht.", "das einundzwanzigste kennt eva nicht"),
+    ("es", "Bueno, treinta y cinco a la Sra. N\u00fa\u00f1ez, el tercero", "35 a la senora nunez el 3 o"),
+    ("fr", "Quatre-vingt-dix-sept euros, euh, \u00e0 Mme No\u00ebl: 1.000", "97 euros a madame noel 1000"),
+    ("fr", "la premi\u00e8re, soixante et onze, mille deux cents", "la 1 ere 71 1200"),
+    ("fr-CA", "mm, 1.000 et 1 000", "1 et 1000"),
+    (
+        "hi",
+        "\u092e\u0941\u091d\u0947 \u0926\u094b \u091f\u093f\u0915\u091f",
+        "\u092e\u0941\u091d\u0947 2 \u091f\u093f\u0915\u091f",
+    ),
+    ("ja", "\u3048\u30fc\u3068\u3001\u4e09\u767e\u4e8c\u5341\u4e00\u4fbf\u3067\u3059\u3002", "321\u4fbf\u3067\u3059"),
+    ("zh", "\u55ef\uff0c\u4e00\u4e07\u4e24\u5343\u5757", "12000\u5757"),
+    ("zh-TW", "\u4e09\u842c", "30000"),
+    ("ko", "\uc74c, \uc0bc\ubc31\uc774\uc2ed\uc77c \ubc88 \uc2a4\ubb3c\ud558\ub098", "321 \ubc88 21"),
+    ("en-GB", "one two", "12"),
+    ("it", "Due stra\u00dfen, alle tre.", "due stra\u00dfen alle tre"),
+]
+
+
+@pytest.mark.parametrize(("language", "text", "spelling"), SPELLINGS_BY_LANGUAGE)
+def test_every_language_has_its_own_rules(language: str, text: str, spelling: str) -> None:
+    assert normalised(text, language) == spelling
+
+
+def test_vowel_signs_stay_where_no_rules_are_known() -> None:
+    """In EVA they do not, and a word of Marathi falls into syllables."""
+    word = "\u0928\u092e\u0938\u094d\u0924\u0947"
+    assert normalised(word, "mr") == word
+    assert normalised(word, "mr", as_eva=True) == "\u0928\u092e\u0938 \u0924"
+
+
+def test_a_region_is_read_like_its_language_except_in_evas_numbers() -> None:
+    assert normalised("zwei", "de-AT") == "2"
+    assert normalised("zwei", "de-AT", as_eva=True) == "zwei"
+    assert compare("\u4e00\u4e8c", "\u4e00\u4e09", "zh-TW").sums == ErrorSums(substitutions=1, reference_words=2)
+    assert compare("\u4e00\u4e8c", "\u4e00\u4e09", "zh-TW", as_eva=True).sums.reference_words == 1
 
 
 def test_labels_are_no_words() -> None:

@@ -50,6 +50,25 @@ def test_the_tokens_of_the_model_s_steps_are_averaged(tmp_path: Path) -> None:
         state_of_record(directory)
 
 
+@pytest.mark.parametrize(
+    ("cells", "mean"),
+    [
+        (["12.0", "20", "-4"], 9.333),
+        (["3.5", "1e1"], 6.75),
+        ([" 7 ", "1_000", "n/a", ""], 503.5),
+        (["nan", "inf", "8"], 8.0),
+        (["nan"], None),
+        (["", "twelve"], None),
+    ],
+)
+def test_tokens_are_numbers_as_other_programs_write_them(tmp_path: Path, cells: list[str], mean: float | None) -> None:
+    directory = record(tmp_path)
+    (directory / "agent_perf_stats.csv").write_text(
+        "\n".join(["prompt,output_tokens", *(f"hi,{cell}" for cell in cells)])
+    )
+    assert state_of_record(directory).mean_tokens.get("mean_output_tokens") == mean
+
+
 @pytest.mark.parametrize(("config", "name"), [({}, "Ada/ada"), ({"language": "ko"}, "에이다/eida")])
 def test_placeholders_stand_for_the_names_of_the_run_s_language(tmp_path: Path, config: Any, name: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from streamer.recordings.files import MAX_LINE_BYTES, RecordedCall, RecordingError
+from streamer.recordings.files import (
+    MAX_LINE_BYTES,
+    PIPECAT_FILES,
+    RecordedCall,
+    RecordingError,
+    without_trial,
+)
 from streamer.recordings.reader import read_recordings, unknown_speech
 
 CARD = "4111 1111 1111 1111"
@@ -101,6 +107,32 @@ def test_the_config_of_the_run_decides_the_pipeline(tmp_path: Path, model: objec
     directory = write_record(tmp_path / "run" / "records" / "1" / "trial_0")
     (tmp_path / "run" / "config.json").write_text(json.dumps({"model": model}))
     assert the_call(directory).pipeline_type == pipeline_type
+
+
+def test_trials_in_the_flat_folders_of_older_runs_are_calls_of_their_own(tmp_path: Path) -> None:
+    records = tmp_path / "run" / "records"
+    write_record(records / "1.2.1_trial_0", record_id="1.2.1")
+    write_record(records / "1.2.1_trial_1", record_id="1.2.1_trial_1")
+    write_record(records / "my_call_trial_12")
+    write_record(records / "1.2.1_trial_2_failed_attempt_1", record_id="1.2.1")
+    ids = [call.conversation_id for call in read_recordings(tmp_path / "run")]
+    assert ids == ["1.2.1/trial_0", "1.2.1/trial_1", "my_call/trial_12"]
+    assert [without_trial(each) for each in ids] == ["1.2.1", "1.2.1", "my_call"]
+
+
+@pytest.mark.parametrize("broken", [b"\n", b"{\n", b'{"type": "tts_text"}\n[1]\n', b"\xff\n"])
+@pytest.mark.parametrize("name", PIPECAT_FILES)
+def test_a_broken_framework_log_refuses_no_record_that_does_not_need_it(
+    tmp_path: Path, name: str, broken: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = write_record(tmp_path / "run" / "records" / "1")
+    write_lines(directory / "user_simulator_events.jsonl", SOUND)
+    (directory / name).write_bytes(broken)
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"model": {"s2s": "openai"}}))
+    assert the_call(directory) == RecordedCall("1", "s2s", None, (ENTRY,), None, (SOUND,))
+    assert "The file is left out" in capsys.readouterr().err
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"model": {"llm": "x"}}))
+    assert name in refusal(directory).where
 
 
 def test_a_run_directory_yields_its_records_in_name_order(tmp_path: Path) -> None:
