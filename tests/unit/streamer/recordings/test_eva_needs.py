@@ -152,6 +152,21 @@ def test_markers_are_not_missed_where_the_caller_took_no_turn(tmp_path: Path) ->
     assert MARKERS not in {each["what"] for each in checked(tmp_path, nods)["missing"]}
 
 
+def test_a_sound_that_the_end_of_the_call_cut_off_misses_no_end(tmp_path: Path) -> None:
+    made = without()
+    ends = [event for event in made["user_sim"] if event.get("event_type") == "audio_end"]
+    made["user_sim"].remove(ends[-1])
+    assert checked(tmp_path, made)["missing"] == []
+
+
+def test_utterances_without_words_are_no_words(tmp_path: Path) -> None:
+    made = without()
+    for event in made["user_sim"]:
+        if event.get("type") == "user_speech":
+            event["data"]["text"] = "..."
+    assert [each["what"] for each in checked(tmp_path, made)["missing"]] == ["`user_speech` with words"]
+
+
 def test_a_call_without_the_end_of_its_session_is_told_and_one_without_its_reason_where_eva_s_results_are_wanted(
     tmp_path: Path,
 ) -> None:
