@@ -22,6 +22,7 @@ from schemas.events.pipecat import CallNote, IgnoredLine, ToolLine
 from schemas.events.simulator import CONTROL_EVENTS
 from streamer.offline.contexts import LeftOut, arrivals_of
 from streamer.recordings.elements import elements_in
+from streamer.recordings.eva_needs import EvaMiss, eva_misses, is_of_eva
 from streamer.recordings.files import RecordedCall, RecordingError
 from streamer.recordings.places import Place, RecordedFiles, RecordedPath
 from streamer.recordings.reader import NoCallError, read_call
@@ -118,6 +119,11 @@ RESULTS: Final = (
         "task completion", _any_of(("call_started with expected_state", "call_ended with final_state")), "it is not applicable"
     ),
     Result(
+        "EVA's own turns and metrics (`context`, `score --format eva`)",
+        _any_of(("audit user", "user_sim audio_start", "user_sim audio_end", "user_sim user_speech")),
+        "EVA's rules need a simulated caller and the audit log; other results come from the events above",
+    ),
+    Result(
         "the end of the call at once", _any_of("call_ended", RECORD, "user_sim connection_state"),
         "the call closes when it has been idle for a while",
     ),
@@ -182,6 +188,8 @@ class Findings:
         in_seconds: Places of events whose time looks like seconds.
         names_by_call: The names of the events of each call, as `coverage` asks for them.
         contradicted: Latencies of stages that the sounds of their turn contradict, by source and stage.
+        of_eva: Calls whose turns EVA's rules make.
+        eva_misses: What these rules miss, and for each call that lacks it how often; 0 where it is missing as a whole.
     """
 
     read: Counter[str] = field(default_factory=Counter)
@@ -192,6 +200,8 @@ class Findings:
     in_seconds: list[str] = field(default_factory=list)
     names_by_call: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     contradicted: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    of_eva: int = 0
+    eva_misses: defaultdict[EvaMiss, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
 
     def missing(self) -> Iterator[tuple[Result, int, frozenset[str]]]:
         """Each result, the number of calls that have it, and the events that most of the others lack."""
@@ -255,6 +265,10 @@ def _note(call: RecordedCall, findings: Findings) -> None:
         else:
             findings.read[name if name in CONTROL_EVENTS else f"{stream} {name}"] += 1
         findings.names_by_call[call.conversation_id].update(names_of(stream, name, event))
+    if is_of_eva(call):
+        findings.of_eva += 1
+        for miss in eva_misses(call):
+            findings.eva_misses[miss._replace(places=0)][call.conversation_id] = miss.places
     findings.refused += refused
     findings.contradicted.update(_contradicted(accepted))
 
@@ -274,6 +288,8 @@ def _contradicted(arrivals: Iterable[Arrival]) -> Counter[tuple[str, ...]]:
 
 MAX_SHOWN_REFUSALS: Final = 20
 """Refused events that are shown one by one."""
+MAX_NAMED_CALLS: Final = 5
+"""Calls that are named for one thing that EVA's rules miss; the others are counted."""
 
 
 def findings_document(findings: Findings) -> dict[str, Any]:
@@ -293,6 +309,20 @@ def findings_document(findings: Findings) -> dict[str, Any]:
         ],
         "places_in_seconds": findings.in_seconds,
         "without_conversation": findings.without_conversation,
+        "eva": {
+            "calls": findings.of_eva,
+            "missing": [
+                {
+                    "what": miss.missing,
+                    "what_happens": miss.effect,
+                    "what_to_do": miss.remedy,
+                    "calls": len(calls),
+                    "places": sum(calls.values()),
+                    "conversations": list(calls)[:MAX_NAMED_CALLS],
+                }
+                for miss, calls in findings.eva_misses.items()
+            ],
+        },
         "results": [
             {"result": result.name, "calls_with_it": measured, "missing_events": sorted(lacking)}
             for result, measured, lacking in findings.missing()
@@ -328,6 +358,12 @@ def finding_lines(findings: Findings) -> Iterator[str]:
     for each, count in findings.not_understood.most_common():
         yield f"  {count:>7}  {each.what}. {each.what_to_do}"
     yield from _faults(findings)
+    if findings.eva_misses:
+        yield f"Missing for EVA's rules, which make the turns of {counted(findings.of_eva, 'call')} with a simulated caller:"
+    for miss, lacking in findings.eva_misses.items():
+        named = ", ".join([*list(lacking)[:MAX_NAMED_CALLS], *(["..."] if len(lacking) > MAX_NAMED_CALLS else [])])
+        often = miss._replace(places=sum(lacking.values())).often
+        yield f"  in {counted(len(lacking), 'call')} ({named}){often}: {miss}"
     if calls:
         yield "Results:"
         yield from _results(findings, calls)

@@ -7,7 +7,19 @@ from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
 _OR_NOBODYS = ",".join(f'{name}=~"${name}|"' for name in VARIABLES)
 """An alert about the pipeline, or about a whole tenant, does not have all of these labels."""
 _STAGES = "callgauge_stage_latency_seconds"
-_SERVICE_STAGES = "endpointing|stt_trailing|llm_first_token|tool_request|tool_run|tts_first_byte"
+_SERVICE_STAGES = "|".join(
+    (
+        Stage.ENDPOINTING,
+        Stage.STT_TRAILING,
+        Stage.LLM_FIRST_TOKEN,
+        Stage.LLM_FIRST_SENTENCE,
+        Stage.LLM_LAST_SENTENCE,
+        Stage.TOOL_REQUEST,
+        Stage.TOOL_RUN,
+        Stage.TTS_FIRST_BYTE,
+    )
+)
+"""Those on the way to an answer; the six latencies of an ElevenLabs agent are among them."""
 _CONTRIBUTIONS = "|".join(stage for stage in CONTRIBUTIONS.values() if stage is not Stage.FIRST_REQUEST)
 """A wait for the greeting begins with the first request, not with the user's last sound."""
 
@@ -15,6 +27,11 @@ _CONTRIBUTIONS = "|".join(stage for stage in CONTRIBUTIONS.values() if stage is 
 def _share_of_turns(series: str, by: str = "") -> str:
     counted = f"sum{f' by ({by})' if by else ''} (rate({series}[$__rate_interval]))"
     return f"{counted} / scalar(sum(rate(callgauge_turns_total{{WHOSE}}[$__rate_interval])) > 0)"
+
+
+def _of_each_stage(share: float, stages: str) -> str:
+    times = f'{_STAGES}_bucket{{WHOSE,stage=~"{stages}"}}[$__rate_interval]'
+    return f"histogram_quantile({share}, sum by (le, stage) (rate({times})))"
 
 
 def rows(console: str, runbooks: str) -> tuple[Row, ...]:
@@ -107,14 +124,24 @@ _ROWS: tuple[Row, ...] = (
                 "How long each stage takes in half of the turns, as whoever measured it says. Stages overlap, and not every "
                 "source measures all of them.",
                 "s",
-                9,
-                {
-                    "{{stage}}": "histogram_quantile(0.5, sum by (le, stage) (rate("
-                    f'{_STAGES}_bucket{{WHOSE,stage=~"{_SERVICE_STAGES}"}}[$__rate_interval])))'
-                },
+                12,
+                {"{{stage}}": _of_each_stage(0.5, _SERVICE_STAGES)},
             ),
             Chart(
-                "What a wait is made of, mean",
+                "Stages of an answer, p95",
+                "How long each stage takes at most in 95 % of the turns. The limits of `CallgaugeStageSlow`, in `deploy/slo.yaml`, are "
+                "about these and about the median.",
+                "s",
+                12,
+                {"{{stage}}": _of_each_stage(0.95, _SERVICE_STAGES)},
+            ),
+        ),
+    ),
+    (
+        "What a wait is made of",
+        (
+            Chart(
+                "Contributions to a wait, mean",
                 "Of the turns for which pipecat reports a latency breakdown: its contributions, which add up to the wait from the "
                 "user's last sound to the bot's first.",
                 "s",
@@ -125,6 +152,14 @@ _ROWS: tuple[Row, ...] = (
                     f'{_STAGES}_count{{WHOSE,stage="endpointing_wait"}}[$__rate_interval])) > 0)'
                 },
                 "areas",
+            ),
+            Chart(
+                "Contributions to a wait, p95",
+                "How long each of these contributions takes at most in 95 % of the turns that have it. They do not add up: the slowest "
+                "turns of one are not those of another.",
+                "s",
+                9,
+                {"{{stage}}": _of_each_stage(0.95, _CONTRIBUTIONS)},
             ),
             Chart(
                 "Sources that disagree",

@@ -260,7 +260,7 @@ def print_eva(paths: Sequence[Path], name: str, arrival: int | None, processes: 
 
 def _eva(name: str, arrival: int | None, recorded: "RecordedCall") -> tuple[str, list[str]]:
     from streamer.offline.contexts import about_refused, context_of, eva_metrics_of
-    from streamer.recordings.reader import unknown_speech
+    from streamer.recordings.eva_needs import miss_sentences
 
     call = recorded.conversation_id
     line: dict[str, Any] = {"id": call}
@@ -271,6 +271,6 @@ def _eva(name: str, arrival: int | None, recorded: "RecordedCall") -> tuple[str,
         found = eva_metrics_of(recorded, arrival)
     line[name] = found.values
     return json.dumps(line) + "\n", [
-        *unknown_speech(recorded),
+        *miss_sentences(recorded, wants_eva=name == "metrics"),
         *about_refused(call, found.refused),
     ]

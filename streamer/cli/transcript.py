@@ -40,8 +40,8 @@ def transcript(
     """
     from streamer.offline.call_work import each_call, found_calls, places_of, reading
     from streamer.offline.scoring import RecordedScoring, plan_from
+    from streamer.recordings.eva_needs import miss_sentences
     from streamer.recordings.files import RecordedCall
-    from streamer.recordings.reader import unknown_speech
     from streamer.roles.transcript_files import FolderWriter, print_transcript, write_transcript
     from streamer.settings.listing import settings_from
     from streamer.sources.replay import with_control_events
@@ -56,7 +56,7 @@ def transcript(
 
         def scored(recorded: RecordedCall) -> tuple[RecordedScoring, tuple[str, ...]]:
             # Not `scoring_of`: states and figures beside the events are in no transcript, so a broken file of them must not cost it.
-            call, lacks = with_control_events(recorded, agent=agent), tuple(unknown_speech(recorded))
+            call, lacks = with_control_events(recorded, agent=agent), tuple(miss_sentences(recorded))
             scoring = RecordedScoring(call, plan, None, lacks=lacks)
             deque(scoring.run(), maxlen=0)  # nothing is asked
             return scoring, scoring.remarks

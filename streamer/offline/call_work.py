@@ -1,9 +1,10 @@
 """Reads the recorded calls below some paths: on all cores, in order, with progress on the screen, whatever happens to one of them."""
 
+import re
 import signal
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from rich.progress import (
 )
 
 from streamer.facts import STOPPED_BY_SIGNAL
-from streamer.offline.scoring import NO_GOAL_SET, RecordedScoring, ScoringPlan, score_judged, scored, scoring_of
+from streamer.offline.scoring import RecordedScoring, ScoringPlan, score_judged, scored, scoring_of
 from streamer.offline.side_by_side import results_in_order
 from streamer.recordings.elements import WholeCall
 from streamer.recordings.files import RecordedCall, RecordingError
@@ -224,7 +225,9 @@ EVENTS: Final = "events"
 RECORDS: Final = "records"
 _MANY: Final = frozenset({EVENTS, RECORDS})
 MOST_NAMED: Final = 3
-"""Calls without a goal set that are named; further ones are counted."""
+"""Calls that are named for one thing that they lack; further ones are counted."""
+_LACK: Final = re.compile(r"Call .*: (no .+)", re.DOTALL)
+"""A sentence about what a call lacks: a goal set, an input of EVA's rules. Behind the call it is the same for every call."""
 _REFRESH_EVENTS: Final = 500
 _REFRESH_SECONDS: Final = 0.1
 
@@ -235,13 +238,13 @@ class Reading:
     Attributes:
         events: Events so far.
         unread: Number of calls, and ends of files, that could not be read.
-        without_goals: Number of calls that no goal set is for.
+        lacking: Number of calls by what they lack.
     """
 
     def __init__(self, bar: Progress, task: TaskID, counted: str) -> None:
         self.events = 0
         self.unread = 0
-        self.without_goals = 0
+        self.lacking: Counter[str] = Counter()
         self._bar = bar
         self._task = task
         self._counted = counted
@@ -264,8 +267,9 @@ class Reading:
         # Writing and counting are one step of the interpreter, so that no signal comes between them.
         (self._read if done.is_read else []).extend(map(sys.stdout.write, (visible_json(text),)))
         for sentence in done.sentences:
-            self.without_goals += sentence.endswith(NO_GOAL_SET)
-            if self.without_goals <= MOST_NAMED or not sentence.endswith(NO_GOAL_SET):
+            lack = _LACK.fullmatch(sentence) if done.is_read else None
+            self.lacking.update([] if lack is None else [lack[1]])
+            if lack is None or self.lacking[lack[1]] <= MOST_NAMED:
                 say(sentence)
         self.unread += not done.is_read
         self.events += done.events
@@ -320,6 +324,7 @@ def reading(total: int | None = None, counted: str = EVENTS, *, stopped: str | N
             printed = f"Stopped: {calls.calls}{of_all} calls were printed, each of them whole."
             say(f"Stopped after {calls.events} {counted}: {stopped}." if stopped is not None else printed)
             raise typer.Exit(STOPPED_BY_SIGNAL) from None
-    if calls.without_goals > MOST_NAMED:
-        say(f"And {calls.without_goals - MOST_NAMED} more: {NO_GOAL_SET}")
+    for lack, count in calls.lacking.items():
+        if count > MOST_NAMED:
+            say(f"And {count - MOST_NAMED} more: {lack}")
     sys.stdout.flush()

@@ -25,8 +25,9 @@ from schemas.scores.records import AnyScoreRecord
 from streamer.facts import installed_version
 from streamer.offline.contexts import LeftOut, about_refused, arrivals_of
 from streamer.recordings.eva import with_state
+from streamer.recordings.eva_needs import miss_sentences
 from streamer.recordings.files import RecordedCall
-from streamer.recordings.reader import RecordedGoals, unknown_speech
+from streamer.recordings.reader import RecordedGoals
 from streamer.settings.all_settings import Settings
 from streamer.sources.replay import in_random_order, in_time_order, with_control_events
 
@@ -200,7 +201,7 @@ def scoring_of(recorded: RecordedCall, plan: ScoringPlan) -> RecordedScoring:
     """
     call = with_state(with_control_events(recorded, agent=plan.agent))
     goal_set = None if plan.sets is None else plan.sets.of(call)
-    lacks = unknown_speech(recorded)
+    lacks = miss_sentences(recorded)
     if plan.sets is not None and goal_set is None:
         lacks.append(f"Call {call.conversation_id}: {NO_GOAL_SET}")
     return RecordedScoring(call, plan, goal_set, lacks=tuple(lacks))

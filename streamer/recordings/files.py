@@ -459,6 +459,8 @@ class RecordedCall:
         control: `call_started`, `call_ended`, `user_text_updated` and `turn_details`, in time order. Empty for most recordings.
         directory: Where the rest of an EVA record is; None for a wire-level call.
         agent: Events of a real ElevenLabs agent and the record of the conversation, or None when it is no such agent.
+        names_pipeline_type: Whether the run or `call_started` says the type; otherwise the call counts as a cascade. In the line of
+            a whole call a missing one means a cascade.
     """
 
     conversation_id: str
@@ -470,6 +472,7 @@ class RecordedCall:
     control: Events = ()
     directory: Path | None = field(default=None, compare=False)
     agent: Events | None = None
+    names_pipeline_type: bool = field(default=True, compare=False)
 
     @property
     def events(self) -> int:

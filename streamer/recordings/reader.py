@@ -120,7 +120,8 @@ def _read_record_directory(directory: Path) -> RecordedCall:
     record_id = result.get("record_id")
     if record_id is not None and not (isinstance(record_id, str) and record_id):
         raise shape_error(str(result_path), '"record_id" as a text', kind_of(record_id))
-    pipeline_type = pipeline_type_of_run(directory)
+    named_type = pipeline_type_of_run(directory)
+    pipeline_type = named_type or "cascade"
     return RecordedCall(
         conversation_id=conversation_id_of(directory, record_id),
         pipeline_type=pipeline_type,
@@ -131,19 +132,8 @@ def _read_record_directory(directory: Path) -> RecordedCall:
         pipecat=_pipecat_stream(directory, pipeline_type),
         elevenlabs=_first_event_file(directory, SIMULATOR_FILES),
         directory=directory,
+        names_pipeline_type=named_type is not None,
     )
-
-
-def unknown_speech(call: RecordedCall) -> list[str]:
-    """A sentence if the record lacks the file that says what the assistant spoke; none for a call that needs no such file."""
-    if call.directory is None or call.pipeline_type == "s2s":  # a speech model has no such texts
-        return []
-    if any((call.directory / name).is_file() for name in PIPECAT_FILES):
-        return []
-    return [
-        f"Call {call.conversation_id}: expected one of {', '.join(PIPECAT_FILES)} in {call.directory}; seen none. What the assistant "
-        "spoke is not known, so its turns have no intended texts. Copy the file from the run, if there is one."
-    ]
 
 
 def run_configs(record_directory: Path) -> Iterator[dict[str, Any]]:
@@ -155,8 +145,8 @@ def run_configs(record_directory: Path) -> Iterator[dict[str, Any]]:
             yield read_document(path)
 
 
-def pipeline_type_of_run(record_directory: Path) -> str:
-    """How the run's models make up an agent; a run without any is a cascade."""
+def pipeline_type_of_run(record_directory: Path) -> str | None:
+    """How the run's models make up an agent; None where nothing says which models it has."""
     for config in run_configs(record_directory):
         model = config.get("model")
         if isinstance(model, dict):
@@ -167,7 +157,7 @@ def pipeline_type_of_run(record_directory: Path) -> str:
             if model.get("audio_llm"):
                 return "audio_llm"
             return "s2s" if model.get("realtime_model") else "cascade"
-    return "cascade"
+    return None
 
 
 def _pipecat_stream(directory: Path, pipeline_type: str) -> Events | None:
@@ -238,16 +228,18 @@ def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
 
 def _call_of_events(filed: FiledEvents) -> RecordedCall:
     named = next((event.get("pipeline_type") for event in filed.control if event["type"] == "call_started"), None)
+    named_type = named if isinstance(named, str) and named in PIPELINE_TYPES else None
     streams = filed.streams
     return RecordedCall(
         conversation_id=filed.conversation_id,
-        pipeline_type=named if isinstance(named, str) and named in PIPELINE_TYPES else "cascade",
+        pipeline_type=named_type or "cascade",
         conversation_ended_reason=None,
         audit=_listed(streams.get("audit")),
         pipecat=_listed(streams.get("pipecat")),
         elevenlabs=_listed(streams.get("user_sim")),
         control=tuple(filed.control),
         agent=_listed(streams.get("elevenlabs")),
+        names_pipeline_type=named_type is not None,
     )
 
 

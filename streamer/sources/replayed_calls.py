@@ -6,8 +6,9 @@ from pathlib import Path
 
 from streamer.facts import ID_MARK
 from streamer.recordings.eva import with_state
+from streamer.recordings.eva_needs import miss_sentences
 from streamer.recordings.files import RecordedCall
-from streamer.recordings.reader import read_recordings, unknown_speech
+from streamer.recordings.reader import read_recordings
 from streamer.sources.replay import PlayedCall, in_time_order, renamed, seconds_to_now, shifted, with_control_events
 from streamer.terminal import say
 
@@ -79,6 +80,6 @@ def calls_to_play(plan: ReplayPlan, now_ms: Callable[[], int]) -> Iterator[Playe
 
 def _recorded(paths: Sequence[Path]) -> Iterator[RecordedCall]:
     for call in read_recordings(*paths):
-        for sentence in unknown_speech(call):
+        for sentence in miss_sentences(call):
             say(sentence)
         yield call

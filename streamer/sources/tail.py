@@ -538,7 +538,7 @@ class FollowedRecord:
         return self._control("call_started", 1, self._start_facts())
 
     def _start_facts(self) -> dict[str, Any]:
-        facts = {"pipeline_type": pipeline_type_of_run(self._folder), "agent": self._facts.agent}
+        facts = {"pipeline_type": pipeline_type_of_run(self._folder) or "cascade", "agent": self._facts.agent}
         return {name: value for name, value in {**facts, "goals": self._facts.goals}.items() if value is not None}
 
     def _end(self, result: Mapping[str, Any] | None) -> list[WireEvent]:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from schemas.metrics.catalogue import METRICS
+from schemas.scores.latency_stages import CONVAI_METRICS, Stage
 from tests.deploy.promql_labels import labels_of
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
@@ -126,6 +127,34 @@ def test_the_table_shows_alerts_as_they_are_now() -> None:
     assert (query["format"], query["instant"]) == ("table", True)
     for name in WHOSE:  # an alert about the pipeline has none of these labels
         assert f'{name}=~"${name}|"' in query["expr"]
+
+
+def _of_stages(title: str) -> tuple[str, set[str]]:
+    """The function of a panel's query, and the stages that it shows."""
+    (panel,) = [panel for panel in PANELS if panel["title"] == title]
+    (query,) = panel["targets"]
+    chosen = re.search(r'stage=~"([^"]*)"', query["expr"])
+    assert chosen is not None
+    return query["expr"].partition("(rate(")[0], set(chosen[1].split("|"))
+
+
+@pytest.mark.parametrize(
+    ("usual", "beside"),
+    [
+        ("Stages of an answer, median", "Stages of an answer, p95"),
+        ("Contributions to a wait, mean", "Contributions to a wait, p95"),
+    ],
+)
+def test_the_p95_of_stages_stands_beside_their_usual_value(usual: str, beside: str) -> None:
+    """Targets are p95: a panel of medians alone shows no stage that is slow in one turn of ten."""
+    function, stages = _of_stages(beside)
+    assert function == "histogram_quantile(0.95, sum by (le, stage) "
+    assert stages == _of_stages(usual)[1]
+
+
+def test_each_latency_that_elevenlabs_reports_is_among_the_stages() -> None:
+    reported = {metric.stage.value for metric in CONVAI_METRICS.values()} - {Stage.VOICE_TO_VOICE.value}
+    assert reported <= _of_stages("Stages of an answer, p95")[1]
 
 
 @every_board

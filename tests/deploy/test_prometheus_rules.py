@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from schemas.scores.latency_stages import CONVAI_METRICS, Stage
 from tests.deploy.firing import AlertCase, cases_in, seconds
 from tests.deploy.promql_labels import labels_of
 from tests.support.promtool import newest_promtool, promtool
@@ -144,6 +145,27 @@ def test_an_agent_can_have_limits_of_its_own_for_one_stage() -> None:
     assert _of_stages("p50", usual, {"c": {"tts_first_byte": {"p50": None}}}) == [
         'le="0.2",agent!~"c",stage=~"tts_first_byte"'
     ]
+
+
+def test_every_latency_that_elevenlabs_reports_has_a_limit() -> None:
+    """The wait as a whole is not a stage: it has alerts of its own. No figure is published of the median of endpointing."""
+    reported = {metric.stage for metric in CONVAI_METRICS.values()} - {Stage.VOICE_TO_VOICE}
+    assert set(SLO["stages"]) == reported
+    assert {stage for stage, limits in SLO["stages"].items() if set(limits) == {"p50", "p95"}} == reported - {
+        Stage.ENDPOINTING
+    }
+
+
+@pytest.mark.parametrize(
+    ("stage", "part"), [(stage, part) for stage, limits in SLO["stages"].items() for part in limits]
+)
+def test_a_case_fires_by_each_limit_of_a_stage(stage: str, part: str, tmp_path: Path) -> None:
+    others = {name: limit for name, limit in SLO["stages"][stage].items() if name != part}
+    document = rules_of({**SLO, "stages": {**SLO["stages"], stage: others}}, BY_HAND, ADDRESSES)
+    (case,) = _cases("CallgaugeStageSlow")
+    mistakes = case.mistakes(case.seen(document, tmp_path))
+    assert mistakes
+    assert all(f"'{stage}'" in each and "does not fire" in each for each in mistakes)
 
 
 def test_a_limit_that_nothing_counts_is_refused() -> None:

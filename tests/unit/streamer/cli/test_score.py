@@ -24,21 +24,23 @@ def call(name: str, *turns: str, pause_ms: int = 4_000, ends: bool = True, **sta
     user_sim: list[Json] = []
     pipecat: list[Json] = []
 
-    def heard(role: str, start_ms: int) -> None:
+    def heard(role: str, text: str, start_ms: int) -> None:
         for kind, sound_ms in (("audio_start", start_ms), ("audio_end", start_ms + 1_000)):
             event = {"event_type": kind, "user": role, "audio_timestamp": sound_ms / 1_000}
             user_sim.append({"timestamp": sound_ms, **event})
+        kind = "assistant_speech" if role == "assistant" else "user_speech"
+        user_sim.insert(-1, {"timestamp": start_ms + 900, "type": kind, "data": {"text": text, "source": role}})
 
     def answers(text: str, at_ms: int) -> None:
         audit.append({"timestamp": at_ms - 100, "message_type": "assistant", "value": text})
         pipecat.append({"timestamp": at_ms, "type": "turn_start", "data": {"frame": "turn_start"}})
         pipecat.append({"timestamp": at_ms, "type": "tts_text", "data": {"frame": text}})
-        heard("assistant", at_ms)
+        heard("assistant", text, at_ms)
 
     answers("Welcome", T0_MS + 100)
     at_ms = T0_MS + 2_000
     for text in turns:
-        heard("simulated_user", at_ms)
+        heard("simulated_user", text, at_ms)
         audit.append({"timestamp": at_ms + 1_100, "message_type": "user", "value": text})
         if "book" in text:
             use = {"tool": "book", "parameters": {"seat": "window"}}
@@ -50,7 +52,16 @@ def call(name: str, *turns: str, pause_ms: int = 4_000, ends: bool = True, **sta
     control = [{"type": "call_started", "timestamp": T0_MS, **started}] if started else []
     if ends:
         control.append({"type": "call_ended", "timestamp": at_ms, "reason": "goodbye"})
-    return {"id": name, "audit": audit, "pipecat": pipecat, "user_sim": user_sim, "control": control}
+        over = {"state": "session_ended", "details": {"reason": "goodbye"}}
+        user_sim.append({"timestamp": at_ms - 100, "type": "connection_state", "data": over})
+    return {
+        "id": name,
+        "pipeline_type": "cascade",
+        "audit": audit,
+        "pipecat": pipecat,
+        "user_sim": user_sim,
+        "control": control,
+    }
 
 
 def write_calls(path: Path, *calls: Json) -> Path:
@@ -90,7 +101,11 @@ def test_progress_is_printed_per_turn(score: Command, tmp_path: Path) -> None:
 
 
 def test_with_all_every_record_is_printed_in_the_order_of_writing(score: Command, tmp_path: Path) -> None:
-    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
+    revised = call("c", "hello", "yes")
+    revised["user_sim"] = [
+        event for event in revised["user_sim"] if "event_type" in event
+    ]  # an empty sound takes its turn back
+    path = write_calls(tmp_path / "calls.jsonl", revised)
     given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)))
     final, everything = score(*given), score(*given, "--all")
     written = everything.out.splitlines()

@@ -13,7 +13,7 @@ from streamer.recordings.files import (
     RecordingError,
     without_trial,
 )
-from streamer.recordings.reader import read_recordings, unknown_speech
+from streamer.recordings.reader import read_recordings
 
 CARD = "4111 1111 1111 1111"
 ENTRY = {"value": "hello", "timestamp": "1790000000100", "message_type": "user"}
@@ -56,23 +56,6 @@ def test_a_record_directory_is_read_whole(tmp_path: Path) -> None:
 
 def test_without_a_result_the_directory_names_the_call_and_missing_files_are_absent_sources(tmp_path: Path) -> None:
     assert the_call(write_record(tmp_path / "7.1")) == RecordedCall("7.1", "cascade", None, (ENTRY,), None, None)
-
-
-def test_a_record_without_a_log_of_speech_is_told_and_no_other_call(tmp_path: Path) -> None:
-    directory = write_record(tmp_path / "run" / "records" / "7.1")
-    (sentence,) = unknown_speech(the_call(directory))
-    assert sentence.startswith(
-        "Call 7.1: expected one of framework_logs.jsonl, pipecat_logs.jsonl, pipecat_events.jsonl in "
-    )
-    assert str(directory) in sentence
-    write_lines(directory / "pipecat_metrics.jsonl", {"type": "TTFBMetricsData", "timestamp": 1790000000100})
-    assert unknown_speech(the_call(directory)) == [sentence]  # numbers are no words
-    (tmp_path / "run" / "config.json").write_text(json.dumps({"model": {"s2s": "gpt-realtime"}}))
-    assert unknown_speech(the_call(directory)) == []
-    (tmp_path / "run" / "config.json").unlink()
-    write_lines(directory / "pipecat_events.jsonl", WORD)
-    assert unknown_speech(the_call(directory)) == []
-    assert unknown_speech(the_call(write_lines(tmp_path / "calls.jsonl", {"id": "c", "audit": [ENTRY]}))) == []
 
 
 def test_the_file_name_of_eva_s_documentation_is_read(tmp_path: Path) -> None:
