@@ -106,7 +106,7 @@ def test_livekit_agents_by_events_and_by_spans(version: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("encoding", ["http/json", "http/protobuf"])
 def test_livekit_s_node_package_by_spans(version: str, encoding: str, tmp_path: Path) -> None:
     folder = node_with("@livekit/agents", version, *NODE_BESIDE)
-    script = shutil.copy(SESSIONS / "session.mjs", folder)  # Node looks for packages beside it
+    script = str(shutil.copy(SESSIONS / "session.mjs", folder))  # Node looks for packages beside it
     with collecting(tmp_path / "traces") as address:
         told = output_of(["node", script, address], OTEL_EXPORTER_OTLP_PROTOCOL=encoding)
     (call,) = score(tmp_path / "traces")

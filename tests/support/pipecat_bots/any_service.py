@@ -11,7 +11,7 @@ import inspect
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
 from pipecat.processors.frame_processor import FrameProcessor
-from pipecat.services.llm_service import FunctionCallFromLLM, LLMService
+from pipecat.services.llm_service import LLMService
 from pipecat.services.openai.realtime import events as realtime
 from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
 from pipecat.services.settings import LLMSettings, STTSettings, TTSSettings
@@ -107,7 +107,7 @@ class EarSTTService(STTService):
     def can_generate_metrics(self) -> bool:
         return True
 
-    async def run_stt(self, audio: bytes) -> AsyncIterator[Any]:
+    async def run_stt(self, audio: bytes) -> AsyncGenerator[Any, None]:
         yield None
 
     @traced_stt
@@ -115,12 +115,7 @@ class EarSTTService(STTService):
         """Services call this after each final transcript; before 1.13 it makes the span."""
 
     async def hear(self, text: str, *, is_finalized: bool) -> None:
-        known = (
-            {"finalized": is_finalized}
-            if "finalized" in inspect.signature(frames.TranscriptionFrame).parameters
-            else {}
-        )
-        await self.push_frame(frames.TranscriptionFrame(text, "caller", time_now_iso8601(), **known))
+        await self.push_frame(frames.TranscriptionFrame(text, "caller", time_now_iso8601(), finalized=is_finalized))
         await self._handle_transcription(text, True)
 
 
@@ -128,8 +123,9 @@ class MindLLMService(LLMService):
     """Gives one answer after the other."""
 
     def __init__(self) -> None:
-        known = {name: None for name in inspect.signature(LLMSettings).parameters if name not in ("extra", "model")}
-        super().__init__(settings=LLMSettings(**{**known, "filter_incomplete_user_turns": False}, model="mind-1"))
+        unset = (name for name in inspect.signature(LLMSettings).parameters if name not in ("extra", "model"))
+        known: dict[str, Any] = {**dict.fromkeys(unset), "filter_incomplete_user_turns": False, "model": "mind-1"}
+        super().__init__(settings=LLMSettings(**known))
         self.answers = list(ANSWERS)
 
     def can_generate_metrics(self) -> bool:
@@ -156,7 +152,7 @@ class MindLLMService(LLMService):
             await self.stop_ttfb_metrics()
             if isinstance(answer, tuple):
                 name, call_id, arguments = answer
-                call = FunctionCallFromLLM(
+                call = frames.FunctionCallFromLLM(
                     function_name=name, tool_call_id=call_id, arguments=arguments, context=context
                 )
                 await self.run_function_calls([call])
@@ -181,7 +177,7 @@ class MouthTTSService(TTSService):
         return True
 
     @traced_tts
-    async def run_tts(self, text: str, context_id: str) -> AsyncIterator[Any]:
+    async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Any, None]:
         await self.start_ttfb_metrics()
         await self.start_tts_usage_metrics(text)
         await asyncio.sleep(SPOKEN_S)
@@ -444,7 +440,7 @@ class Bot:
             if place == FAILS:
                 await asyncio.sleep(2.0)  # nobody answers
             elif place == CUT:
-                await self._until(lambda began_s=began_s: self.line.last_s > began_s)
+                await self._heard_after(began_s)
                 await asyncio.sleep(1.2)
             else:
                 await self._answered(began_s)
@@ -470,8 +466,11 @@ class Bot:
             await self._microphone.broadcast_frame(kind, **seconds)
 
     async def _answered(self, since_s: float) -> None:
-        await self._until(lambda: self.line.last_s > since_s)
+        await self._heard_after(since_s)
         await self._until(lambda: time.time() - self.line.last_s > 0.9)
+
+    async def _heard_after(self, since_s: float) -> None:
+        await self._until(lambda: self.line.last_s > since_s)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
