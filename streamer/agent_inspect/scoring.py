@@ -331,7 +331,8 @@ def metrics_of(document: TraceDocument, scorers: Iterable[Scorer], prompt_of: Pr
     named = list(dict.fromkeys(scorers))
     results: dict[str, Json] = {}
     scores = TraceScores(document, prompt_of)
-    static, dynamic = _STATIC, _DYNAMIC
+    static: tuple[Scorer, ...] = _STATIC
+    dynamic: tuple[Scorer, ...] = _DYNAMIC
     if is_static(document):
         static = (*_STATIC, Scorer.STATISTICS)
     else:
