@@ -57,6 +57,7 @@ class Scorer(StrEnum):
     PPT = "PPT"
     SUCCESS_AT_END = "SuccessScoreFinalTurn"
     TOOLS = "ToolCorrectnessMetric"
+    STATISTICS = "StatisticAnalysis"
     TOTAL_LATENCY = "TotalLatency"
     AVERAGE_LATENCY = "AverageLatency"
     INPUT_TOKENS = "InputTotalTokenCount"

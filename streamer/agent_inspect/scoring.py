@@ -331,21 +331,31 @@ def metrics_of(document: TraceDocument, scorers: Iterable[Scorer], prompt_of: Pr
     named = list(dict.fromkeys(scorers))
     results: dict[str, Json] = {}
     scores = TraceScores(document, prompt_of)
-    if any(scorer in _STATIC for scorer in named):
+    static: tuple[Scorer, ...] = _STATIC
+    dynamic: tuple[Scorer, ...] = _DYNAMIC
+    if is_static(document):
+        static = (*_STATIC, Scorer.STATISTICS)
+    else:
+        dynamic = (*_DYNAMIC, Scorer.STATISTICS)
+    if any(scorer in static for scorer in named):
         try:
             progress = yield from scores.progress()
             results |= {Scorer.PROGRESS: progress, Scorer.SUCCESS: success_from(progress)}
+            if Scorer.STATISTICS in static:
+                results[Scorer.STATISTICS] = _or_error(partial(_statistics_of, [progress]))
         except _ENDS as error:
-            results |= dict.fromkeys(_STATIC, encoded_error(error))
-    if any(scorer in _DYNAMIC for scorer in named):
+            results |= dict.fromkeys(static, encoded_error(error))
+    if any(scorer in dynamic for scorer in named):
         try:
             curve = yield from scores.progress_through_turns()
             results[Scorer.THROUGH_TURNS] = curve
             results[Scorer.AUC] = _or_error(partial(area_of, curve))
             results[Scorer.PPT] = _or_error(partial(per_turn_of, curve))
             results[Scorer.SUCCESS_AT_END] = _or_error(partial(success_at_end_of, curve))
+            if Scorer.STATISTICS in dynamic:
+                results[Scorer.STATISTICS] = _or_error(partial(_statistics_of, curve))
         except _ENDS as error:
-            results |= dict.fromkeys(_DYNAMIC, encoded_error(error))
+            results |= dict.fromkeys(dynamic, encoded_error(error))
     if Scorer.TOOLS in named:
         try:
             results[Scorer.TOOLS] = yield from scores.tools()
@@ -409,6 +419,12 @@ def _statistics(validation_results: Iterable[Mapping[str, Any]]) -> Json:
     # The first explanation of a subgoal is a summary; the others are completions.
     found = judge_statistics([list(each["explanations"])[1:] for each in validation_results])
     return {"judge_expectation": found.expectation, "judge_std": found.std}
+
+
+def _statistics_of(judged: Sequence[NumericalScore]) -> Json:
+    """`StatisticAnalysis` of the verdicts behind the last of these."""
+    explained = judged[-1].explanations or []
+    return _statistics([{"explanations": texts} for subgoal in explained for texts in subgoal.values()])
 
 
 def _explanations(validations: Iterable[Validation]) -> list[Json]:

@@ -202,6 +202,34 @@ def test_what_a_trace_shows_by_itself_has_the_fields_of_a_score_too(score: Comma
     assert ended.metrics["a"]["TotalLatency"]["internal_code"] == "050008"
 
 
+@pytest.mark.parametrize("at", [None, 0])
+def test_the_statistics_of_a_judge_come_with_the_verdicts(score: Command, tmp_path: Path, at: int | None) -> None:
+    """The same as of the verdicts in a file of their own, as agent-inspect takes them."""
+    votes = iter("CCCICIIIII")  # 4 of 5, and none of 5
+    config = {
+        "include_judge_explanation": True,
+        "include_validation_results": True,
+        "max_turns": 1,
+        "num_judge_trials": 5,
+    }
+    path = write(tmp_path / "t.jsonl", trace("a", of=sample("greeted", "booked", at=at), **config))
+    last = "ProgressScoresThroughTurns" if at is None else "ProgressScore"
+    with scripted_openai(lambda _: Does(text=f"GRADE: {next(votes)}")) as judge:
+        scorers = ("--scorer", "StatisticAnalysis", "--scorer", last)
+        ended = score(path, *scorers, judge=judge, answer_form="grade", max_concurrent_requests=1)
+    judged = ended.metrics["a"][last]
+    verdicts = (judged[-1] if at is None else judged)["validation_results"]
+    again = score(write(tmp_path / "known.jsonl", {"id": "b", "validation_results": verdicts}))
+    assert ended.metrics["a"]["StatisticAnalysis"] == again.metrics["b"]["StatisticAnalysis"]
+    assert ended.metrics["a"]["StatisticAnalysis"] == {
+        "judge_expectation": pytest.approx(0.4), "judge_std": pytest.approx(0.2)
+    }  # fmt: skip
+    plain = trace("a", of=sample("greeted"), num_judge_trials=1)
+    with scripted_openai(lambda _: Does(text="GRADE: C")) as judge:
+        ended = score(write(tmp_path / "t.jsonl", plain), "--scorer", "StatisticAnalysis", judge=judge)
+    assert ended.metrics["a"]["StatisticAnalysis"]["internal_code"] == "080008"
+
+
 def test_without_a_judge_only_what_needs_one_has_no_result(score: Command, tmp_path: Path) -> None:
     of = sample("greeted", expected_tool_calls=[{"tool": "book", "turn": 0}])
     ended = score(write(tmp_path / "t.jsonl", trace("a", turn(steps=[step()]), of=of)))
