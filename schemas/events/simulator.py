@@ -237,7 +237,6 @@ def has_type(event: Mapping[str, Any], stream: str) -> bool:
     """
     if stream != "elevenlabs":
         return any(event.get(key) for key in TYPE_KEYS)
-    if is_agent_record(event) or "error_event" in event:
-        return True
     kind = event.get("type")
-    return isinstance(kind, str) and kind != "" and stream_of(event) in ("elevenlabs", None)
+    is_named = isinstance(kind, str) and kind != ""
+    return is_agent_record(event) or (is_named and stream_of(event) in ("elevenlabs", None))

@@ -531,7 +531,14 @@ async def test_messages_of_deepgrams_agent_are_a_call_with_its_latency_words_too
 
 
 COMMANDS = (("score",), ("events", "check"))
-WITHOUT_TYPE: list[Json] = [{"foo": 1}, {}, {"data": {"text": "Hello"}}, {"type": None}, {"type": ""}]
+WITHOUT_TYPE: list[Json] = [
+    {"foo": 1},
+    {},
+    {"data": {"text": "Hello"}},
+    {"type": None},
+    {"type": ""},
+    {"error_event": {}},
+]
 
 
 @pytest.mark.parametrize("stream", ["pipecat", "audit", "elevenlabs", "user_sim"])
