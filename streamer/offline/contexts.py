@@ -159,6 +159,7 @@ def whole_context(recorded: RecordedCall, call: Call, state: RecordedState) -> M
         "expected_scenario_db": supplied.expected_state,
         "final_scenario_db": supplied.final_state,
         "final_scenario_db_hash": supplied.final_state_hash,
+        "language": supplied.language,
         "agent_tools": None if supplied.tools is None else [tool.model_dump() for tool in supplied.tools],
         **_of_events(recorded, call),
     }
