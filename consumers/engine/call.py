@@ -598,6 +598,8 @@ class Call:
         if started.is_told_later and not self.live.has_speech_events:  # otherwise live events came first
             self.live.told_later()
         self._measures.eva.supplied.started(started)
+        if started.language:
+            self._measures.speaks(started.language)
         if started.pipeline_type is not None:
             self.history.set_pipeline_type(started.pipeline_type)
             self.live.pipeline_type_set()

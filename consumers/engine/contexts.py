@@ -53,7 +53,7 @@ def with_facts(context: MetricContext, call: CallFacts) -> MetricContext:
     if history.has_audit:
         facts["num_turns"] = sum(kind == ElementKind.AUDIT_USER for kind, _ in read)
         facts["tools_called"] = list(dict.fromkeys(tools))
-    facts["conversation_finished"] = _is_finished(call.ended_reason or history.caller_line.last_reason)
+    facts["conversation_finished"] = is_finished(call.ended_reason or history.caller_line.last_reason)
     return context.model_copy(update=facts)
 
 
@@ -68,11 +68,12 @@ def _facts(call: CallFacts) -> dict[str, Any]:
         "agent_instructions": supplied.instructions,
         "agent_tools": None if supplied.tools is None else [tool.model_dump() for tool in supplied.tools],
         "current_date_time": supplied.current_date_time,
+        "language": supplied.language,
         "duration_seconds": (call.ended_ms - (first_ms or 0)) / MS_PER_SECOND if has_length else None,
     }
 
 
-def _is_finished(reason: str | None) -> bool | None:
+def is_finished(reason: str | None) -> bool | None:
     """Whether the call ended with a goodbye: EVA's word for a call that was finished."""
     return None if reason is None else reason == GOODBYE
 
@@ -171,7 +172,7 @@ def context_by_the_bot(call: CallFacts) -> MetricContext:
         "fallback_turn_ids": frozenset(n for n, turn in turns.items() if turn.is_fallback),
         "latency_assistant_turns": waits_s,
         "conversation_ended_reason": call.ended_reason,
-        "conversation_finished": _is_finished(call.ended_reason),
+        "conversation_finished": is_finished(call.ended_reason),
         "pipeline_type": call.pipeline_type,
         "agent_id": call.agent_id,
     }

@@ -122,6 +122,9 @@ class CallStarted(WireModel):
     `role`, `instructions` (the system prompt) and `current_date_time` are what the agent was told. With its tools, judges of
     faithfulness read them, without personal data.
 
+    `language` is what the caller speaks, as a code with or without a region: `de`, `fr-CA`. Words are compared by the rules of that
+    language, without it by those of English.
+
     `traceparent` is the span of the call, in the words of W3C's trace context: evaluation events of the call are part of it.
 
     `is_told_later` says that events come long after what they tell, as spans do: then no silence is called dead air while the call runs,
@@ -143,6 +146,7 @@ class CallStarted(WireModel):
     role: Text | None = None
     instructions: Annotated[str, StringConstraints(max_length=MAX_INSTRUCTIONS_CHARS)] | None = None
     current_date_time: Name | None = None
+    language: Name | None = None
     is_told_later: bool | None = None
     is_from_record: bool | None = None
     traceparent: Annotated[str, StringConstraints(pattern=TRACEPARENT)] | None = None

@@ -319,6 +319,8 @@ class WordErrorRate(ScoreModel):
         insertions: Words in the transcript that the caller did not mean to say.
         reference_words: Words that the caller meant to say, in turns with a transcript.
         turns: Number of those turns.
+        normalizer: The language whose rules brought the texts to one spelling: `en`, `fr-CA`. `basic` where there are none: then
+            numbers, fillers and abbreviations stay as they were said. None in records of older versions.
     """
 
     result: Result
@@ -327,6 +329,7 @@ class WordErrorRate(ScoreModel):
     insertions: int
     reference_words: int
     turns: int
+    normalizer: str | None = None
 
 
 class SideDisagreement(ScoreModel):

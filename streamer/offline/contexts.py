@@ -8,9 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.call import Call
+from consumers.engine.contexts import is_finished
 from consumers.engine.evaluator import NO_LIMITS, folded
 from consumers.engine.limits import Limits
-from consumers.engine.measures.eva import GOODBYE, metrics_of, state_hash
+from consumers.engine.measures.eva import metrics_of, state_hash
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource
 from schemas.events.envelope import TYPE_HEADER, agent_event_type
@@ -184,7 +185,7 @@ def _of_files(conversation_id: str, directory: Path, state: RecordedState) -> di
         "final_scenario_db_hash": state.final_hash or _hash_of(facts.get("final_scenario_db")),
         "num_turns": _known(result, "num_turns", int),
         "tools_called": _known(result, "tools_called", list),
-        "conversation_finished": _is_finished(_known(result, "conversation_ended_reason", str)),
+        "conversation_finished": is_finished(_known(result, "conversation_ended_reason", str)),
         "duration_seconds": _known(result, "duration_seconds", int, float),
         "output_dir": str(directory.resolve()),
         **{name: _sound_file(result, name, directory) for name in _SOUND_FILES},
@@ -198,11 +199,6 @@ def _known(result: Mapping[str, Any], name: str, *types: type) -> Any:
 
 def _hash_of(state: Mapping[str, Any] | None) -> str | None:
     return None if state is None else state_hash(state)
-
-
-def _is_finished(reason: str | None) -> bool | None:
-    """Whether the call ended with a goodbye: EVA's word for a call that was finished."""
-    return None if reason is None else reason == GOODBYE
 
 
 def _sound_file(result: Mapping[str, Any], name: str, directory: Path) -> str | None:

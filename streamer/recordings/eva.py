@@ -16,7 +16,7 @@ from consumers.engine.measures.eva import DEFAULT_LANGUAGE, STAGES
 from schemas.events.audit import MAX_TOOLS, AgentTool
 from schemas.scores.latency_stages import MAX_STAGE_SECONDS
 from schemas.units import MS_PER_SECOND
-from schemas.wire import MAX_INSTRUCTIONS_CHARS
+from schemas.wire import MAX_INSTRUCTIONS_CHARS, MAX_NAME_CHARS
 from streamer.goals.files import DocumentError, read_yaml
 from streamer.recordings.files import (
     LATENCIES_FILE,
@@ -314,9 +314,7 @@ def state_of_record(directory: Path | None) -> RecordedState:
         return RecordedState()
     result = _document(directory / RESULT_FILE) or {}
     final_hash = result.get("final_scenario_db_hash")
-    language = next(
-        (text for config in run_configs(directory) if isinstance(text := config.get("language"), str)), None
-    )
+    language = language_of_run(directory)
     states = {f"{name}_scenario_db": _document(directory / f"{name}_scenario_db.json") for name in ("initial", "final")}
     data = data_record(directory / "dataset_record.json", language or DEFAULT_LANGUAGE)
     agent = agent_of_run(directory)
@@ -328,6 +326,16 @@ def state_of_record(directory: Path | None) -> RecordedState:
         stage_mean_ms={stage: mean_ms for stage in STAGES if (mean_ms := _mean_ms(result.get(stage))) is not None},
         mean_tokens=_mean_tokens(directory / "agent_perf_stats.csv"),
     )
+
+
+def language_of_run(directory: Path) -> str | None:
+    """The language that the run's configuration names; None without one that can be a code.
+
+    Raises:
+        RecordingError: The configuration has another shape.
+    """
+    named = (config.get("language") for config in run_configs(directory))
+    return next((text for text in named if isinstance(text, str) and 0 < len(text) <= MAX_NAME_CHARS), None)
 
 
 def _document(path: Path) -> dict[str, Any] | None:
@@ -411,6 +419,7 @@ def with_state(call: RecordedCall) -> RecordedCall:
             "role": facts.get("agent_role"),
             "instructions": instructions if 0 < len(instructions) <= MAX_INSTRUCTIONS_CHARS else None,
             "current_date_time": facts.get("current_date_time"),
+            "language": facts.get("language"),
         },
         "call_ended": {
             "final_state": facts.get("final_scenario_db"),

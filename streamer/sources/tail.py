@@ -21,7 +21,7 @@ from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from schemas.events.simulator import Source
 from streamer.cluster.facts import TRAFFIC_NEEDS
 from streamer.facts import ID_MARK
-from streamer.recordings.eva import with_state
+from streamer.recordings.eva import language_of_run, with_state
 from streamer.recordings.files import (
     AUDIT_FILE,
     LATENCIES_FILE,
@@ -538,7 +538,11 @@ class FollowedRecord:
         return self._control("call_started", 1, self._start_facts())
 
     def _start_facts(self) -> dict[str, Any]:
-        facts = {"pipeline_type": pipeline_type_of_run(self._folder) or "cascade", "agent": self._facts.agent}
+        facts = {
+            "pipeline_type": pipeline_type_of_run(self._folder) or "cascade",
+            "language": language_of_run(self._folder),
+            "agent": self._facts.agent,
+        }
         return {name: value for name, value in {**facts, "goals": self._facts.goals}.items() if value is not None}
 
     def _end(self, result: Mapping[str, Any] | None) -> list[WireEvent]:

@@ -102,9 +102,12 @@ def test_every_text_is_spelled_as_by_the_reference(language: str) -> None:
 def test_word_errors_of_every_language_are_those_of_the_reference(language: str) -> None:
     calls = [each for each in wire_calls(conformance("eva_word_errors.jsonl.gz")) if each["language"] == language]
     for call in calls:
-        names = ("intended_user_turns", "transcribed_user_turns")
-        turns = {name: {int(turn): text for turn, text in call[name].items()} for name in names}
-        found = json.loads(json.dumps(stt_wer(context(**turns), language).to_dict()))
+        meant, understood = (
+            {int(turn): text for turn, text in call[name].items()}
+            for name in ("intended_user_turns", "transcribed_user_turns")
+        )
+        of_call = context(intended_user_turns=meant, transcribed_user_turns=understood)
+        found = json.loads(json.dumps(stt_wer(of_call, language).to_dict()))
         expected = call["expected"]
         assert {name: found[name] for name in ("score", "normalized_score", "error", "details")} == {
             name: expected[name] for name in ("score", "normalized_score", "error", "details")

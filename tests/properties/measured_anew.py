@@ -102,7 +102,7 @@ def measured_now(call: Call, turn: int) -> Json:
     live = call.live
     heard = times_now(live, turn)
     machine = live.machine
-    errors = TurnDifferences(None, None, None)
+    errors = TurnDifferences(None, None, None, "en")
     if not isinstance(machine, BotTurnMachine):
         state = machine.turns[turn]
         errors = _differences(
@@ -273,7 +273,8 @@ def _differences(
         found = errors.turns.get(turn)
         sums.append(None if found is None else found.sums)
     is_cascade = live.history.pipeline_type is PipelineType.CASCADE
-    return TurnDifferences(sums[0] if is_cascade else None, *sums)
+    of_user, of_assistant = sums
+    return TurnDifferences(of_user if is_cascade else None, of_user, of_assistant, "en")
 
 
 def _text(pieces: Pieces | None) -> str | None:

@@ -316,6 +316,7 @@ class SuppliedFacts:
         expected_state: Expected state after the call.
         final_state: Actual state after the call.
         final_state_hash: Hash of the final state from the same event; takes precedence over the state.
+        language: What the caller speaks; None before any event names it.
         latencies_ms: The producer's own latencies in the order of the turns; empty before any event names them.
     """
 
@@ -328,6 +329,7 @@ class SuppliedFacts:
         self.expected_state: Mapping[str, Any] | None = None
         self.final_state: Mapping[str, Any] | None = None
         self.final_state_hash: str | None = None
+        self.language: str | None = None
         self.latencies_ms: Sequence[float] = ()
 
     def started(self, event: Started) -> None:
@@ -338,6 +340,7 @@ class SuppliedFacts:
         if event.current_date_time is not None:
             self.current_date_time = event.current_date_time
         self.tools = self.tools if event.tools is None else event.tools
+        self.language = event.language or self.language
         self.expected_state = self.expected_state if event.expected_state is None else event.expected_state
 
     def ended(self, event: Ended) -> None:

@@ -495,6 +495,10 @@ class Measures:
         self._is_compared_out = False
         self._known: tuple[HeardSides, bool] | None = None
 
+    def speaks(self, language: str) -> None:
+        """Notes the language in which the call is held; its words are compared by that language's rules."""
+        self._transcripts.speaks(language)
+
     def follow(
         self, live: LiveCall, changes: LiveChanges, cause: Cause, judged: JudgedScores, out: list[Effect]
     ) -> None:

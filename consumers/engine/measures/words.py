@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, KeysView, Mapping
 from functools import partial
 from hashlib import blake2b
 from itertools import groupby
@@ -13,7 +13,7 @@ import jiwer
 from consumers.engine.records import MetricResult, failed
 from consumers.engine.turns.heard import HeardSide, HeardTurns, Purpose
 from consumers.engine.turns.live import LiveCall
-from consumers.engine.turns.normal_text import MAX_CHARS, normalised, without_bracketed
+from consumers.engine.turns.normal_text import MAX_CHARS, normalised, rules_of, without_bracketed
 from schemas.closed_sets import PipelineType, UnscoredReason
 from schemas.metric_context import MetricContext
 from schemas.scores.records import NotApplicable, Result, Scored, Unscored
@@ -98,9 +98,10 @@ class WordErrors:
         self.turns: dict[int, TurnErrors] = {}
         self.sums = ErrorSums()
 
-    def knows(self, turn: int) -> bool:
-        """Whether both texts of the turn have been seen."""
-        return turn in self._pairs
+    @property
+    def known(self) -> KeysView[int]:
+        """The turns of which both texts have been seen."""
+        return self._pairs.keys()
 
     def put(self, turn: int, meant: str | None, understood: str | None) -> bool:
         """Adds or replaces a turn; a side without words removes it.
@@ -194,7 +195,7 @@ def stt_wer(context: MetricContext, language: str = "en") -> MetricResult:
 
 def counts_characters(language: str, *, as_eva: bool = False) -> bool:
     """Whether characters are counted in place of words. EVA counts words where the language has a region ("zh-TW")."""
-    return (language if as_eva else language.split("-")[0]) in _LANGUAGES_OF_CHARACTERS
+    return (language if as_eva else rules_of(language)) in _LANGUAGES_OF_CHARACTERS
 
 
 def compare(meant: str, understood: str, language: str = "en", *, as_eva: bool = False) -> TurnErrors:
@@ -345,11 +346,12 @@ class TurnDifferences(NamedTuple):
     stt: ErrorSums | None
     user: ErrorSums | None
     assistant: ErrorSums | None
+    normalizer: str
 
     def fields(self) -> dict[str, Any]:
         """Its fields in a turn's record."""
         return {
-            "stt_wer": None if self.stt is None else _error_fields(self.stt, 1, None),
+            "stt_wer": None if self.stt is None else _error_fields(self.stt, 1, None, self.normalizer),
             "user_disagreement": None if self.user is None else _side_fields(self.user, 1),
             "assistant_disagreement": None if self.assistant is None else _side_fields(self.assistant, 1),
         }
@@ -366,11 +368,11 @@ class CallDifferences(NamedTuple):
 
 
 class TranscriptErrors:
-    """Compares the turns of one call."""
+    """Compares the turns of one call. Until it is known which language they are in, they count as English, which is EVA's default."""
 
     def __init__(self) -> None:
-        self._of_user = WordErrors(comparing=_compared)
-        self._of_assistant = WordErrors(comparing=_differing)
+        self._language = "en"
+        self._of_user, self._of_assistant = _of_both_sides(self._language)
         self._chars = 0
         self._waiting: set[int] = set()
         self._changed_at_close: frozenset[int] = frozenset()
@@ -379,6 +381,20 @@ class TranscriptErrors:
     def is_over_limit(self) -> bool:
         """Whether so much has been compared that turns wait for the close."""
         return self._chars > MAX_RUNNING_CHARS
+
+    @property
+    def normalizer(self) -> str:
+        """The language whose rules the words are spelled by; `basic` where there are none."""
+        return rules_of(self._language) or "basic"
+
+    def speaks(self, language: str) -> None:
+        """Takes the language; turns that were compared in another one wait to be compared again."""
+        if language == self._language:
+            return
+        if not self.is_over_limit:  # otherwise the close compares them, as it does all others
+            self._waiting |= self._of_user.known | self._of_assistant.known
+        self._language = language
+        self._of_user, self._of_assistant = _of_both_sides(language)
 
     def compare(self, heard: HeardTurns, turns: Iterable[int]) -> set[int]:
         """Compares these turns, and those that wait, as far as one step may. Over the limit only turns that never were.
@@ -397,7 +413,7 @@ class TranscriptErrors:
                 break
             self._waiting.discard(number)
             turn = heard.turn(number) if number < heard.current else None
-            if self.is_over_limit and turn is not None and self._of_user.knows(number):
+            if self.is_over_limit and turn is not None and number in self._of_user.known:
                 continue
             is_new = self._put(self._of_user, number, turn and turn.user)
             if self._put(self._of_assistant, number, turn and turn.assistant) or is_new:
@@ -434,7 +450,10 @@ class TranscriptErrors:
         user_sums = None if user is None else user.sums
         is_cascade = live.history.pipeline_type is PipelineType.CASCADE
         return TurnDifferences(
-            user_sums if is_cascade else None, user_sums, None if assistant is None else assistant.sums
+            user_sums if is_cascade else None,
+            user_sums,
+            None if assistant is None else assistant.sums,
+            self.normalizer,
         )
 
     def of_call(self, live: LiveCall, context: MetricContext | None) -> CallDifferences:
@@ -451,7 +470,7 @@ class TranscriptErrors:
         sums, turns = (errors.sums, len(errors.turns)) if unknown is None else (ErrorSums(), 0)
         sides = (errors.sums, len(errors.turns)), (self._of_assistant.sums, len(self._of_assistant.turns))
         has_sides = context is not None or any(turns for _, turns in sides)
-        inputs = (has_rate and (sums, turns, unknown and unknown.reason), has_sides and sides)
+        inputs = (has_rate and (sums, turns, unknown and unknown.reason, self.normalizer), has_sides and sides)
         both = sides[0][0].plus(sides[1][0])
         is_compared = any(turns for _, turns in sides)
         disagreement = {
@@ -459,7 +478,7 @@ class TranscriptErrors:
             "user": _side_fields(*sides[0]),
             "assistant": _side_fields(*sides[1]),
         }
-        rate = _error_fields(sums, turns, unknown)
+        rate = _error_fields(sums, turns, unknown, self.normalizer)
         return CallDifferences(inputs, rate if has_rate else None, disagreement if has_sides else None)
 
     def _pairs(
@@ -479,6 +498,10 @@ class TranscriptErrors:
         return True
 
 
+def _of_both_sides(language: str) -> tuple[WordErrors, WordErrors]:
+    return WordErrors(language, _compared), WordErrors(language, _differing)
+
+
 def _compared(meant: str, understood: str, language: str) -> TurnErrors:
     """Compares two texts for their sums alone: the differing words are not published, and would be kept until the close."""
     return TurnErrors(compare(meant, understood, language).sums, ())
@@ -496,7 +519,9 @@ def _scored(sums: ErrorSums) -> Scored:
     return Scored(value=round(sums.rate, _RATE_DIGITS))
 
 
-def _error_fields(sums: ErrorSums, turns: int, unknown: Unscored | NotApplicable | None) -> dict[str, Any]:
+def _error_fields(
+    sums: ErrorSums, turns: int, unknown: Unscored | NotApplicable | None, normalizer: str
+) -> dict[str, Any]:
     return {
         "result": unknown or _scored(sums),
         "substitutions": sums.substitutions,
@@ -504,6 +529,7 @@ def _error_fields(sums: ErrorSums, turns: int, unknown: Unscored | NotApplicable
         "insertions": sums.insertions,
         "reference_words": sums.reference_words,
         "turns": turns,
+        "normalizer": normalizer,
     }
 
 

@@ -90,6 +90,7 @@ def _started(event: CallStarted) -> tuple[Started]:
             event.role,
             event.instructions,
             event.current_date_time,
+            event.language,
             bool(event.is_told_later),
             event.traceparent,
             bool(event.is_from_record),

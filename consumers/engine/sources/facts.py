@@ -41,6 +41,7 @@ class Started(NamedTuple):
     role: str | None
     instructions: str | None
     current_date_time: str | None
+    language: str | None
     is_told_later: bool
     traceparent: str | None
     is_from_record: bool

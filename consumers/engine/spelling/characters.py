@@ -17,9 +17,9 @@ def without_markup(text: str) -> str:
 class _Numerals(NamedTuple):
     """Characters that numbers are written with: of digits, of tens to thousands, and of ten thousands and more."""
 
-    digits: Mapping[str, int]
-    units: Mapping[str, int]
-    groups: Mapping[str, int]
+    digits: dict[str, int]
+    units: dict[str, int]
+    groups: dict[str, int]
 
     def pattern(self) -> re.Pattern[str]:
         return re.compile(f"[{''.join([*self.digits, *self.units, *self.groups])}]+")

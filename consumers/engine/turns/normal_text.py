@@ -107,12 +107,17 @@ def rules_of(language: str, *, as_eva: bool = False) -> str:
     """The language whose rules a text is spelled by; empty where there are none but case and punctuation.
 
     Example:
-        >>> rules_of("fr-CA"), rules_of("de-AT"), rules_of("de-AT", as_eva=True), rules_of("zh-TW", as_eva=True), rules_of("it")
-        ('fr-CA', 'de', '', 'zh', '')
+        >>> rules_of("fr_ca"), rules_of("de-AT"), rules_of("zh-TW"), rules_of("it"), rules_of("de-AT", as_eva=True)
+        ('fr-CA', 'de', 'zh', '', '')
     """
+    if not as_eva:
+        base, dash, region = language.replace("_", "-").partition("-")
+        language = f"{base.lower()}{dash}{region.upper()}"
     base = language.split("-")[0]
-    if language in ALPHABETIC or base in CHARACTERS:
-        return base if base in CHARACTERS else language
+    if base in CHARACTERS:
+        return base
+    if language in ALPHABETIC:
+        return language
     return base if base in ALPHABETIC and not as_eva else ""
 
 

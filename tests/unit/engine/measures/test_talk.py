@@ -364,6 +364,42 @@ def test_an_agent_that_hears_sound_has_no_word_errors(feed: Feed) -> None:
     assert value_of(turn.user_disagreement) == 0.5
 
 
+@pytest.mark.parametrize("told_ms", [0, 6_500])
+@pytest.mark.parametrize(
+    ("language", "meant", "understood", "expected"),
+    [
+        (None, "I need the first one", "I need the 1st 1", (0.0, 6, "en")),
+        ("de", "Zweiundzwanzig Koffer", "22 Koffer", (0.0, 2, "de")),
+        ("de-AT", "Zweiundzwanzig Koffer", "22 Koffer", (0.0, 2, "de")),
+        ("fr_CA", "Quatre-vingts valises", "80 valises", (0.0, 2, "fr-CA")),
+        ("ja", "\u4e8c\u5341\u4fbf", "20\u4fbf", (0.0, 3, "ja")),
+        ("it", "due valigie", "2 valigie", (0.5, 2, "basic")),
+    ],
+)
+def test_words_are_compared_in_the_language_of_the_call(
+    feed: Feed, language: str | None, meant: str, understood: str, expected: tuple[float, int, str], told_ms: int
+) -> None:
+    """Also if the language comes after words that were compared in English."""
+    feed.send("audit", STARTED, 0)
+    if told_ms == 0:
+        feed.send("audit", STARTED | {"language": language}, 0)
+    feed.user_audio(1_000, 3_000, text=meant)
+    feed.heard(understood, 3_100)
+    feed.assistant_audio(4_000, 5_000)
+    feed.user_audio(6_000, 6_400)
+    if told_ms:
+        feed.send("audit", STARTED | {"language": language}, told_ms)
+    feed.assistant_audio(7_000, 7_500)
+    feed.user_audio(8_000, 8_500, text="")
+    (turn,) = rates_by_turn(feed)
+    found = feed.turn_values(turn).stt_wer
+    assert found is not None
+    assert (value_of(found), found.reference_words, found.normalizer) == expected
+    feed.send("judge", ENDED, 9_000)
+    feed.advance(60_000)
+    assert (value_of(rate(feed)), rate(feed).reference_words, rate(feed).normalizer) == expected
+
+
 def test_a_caller_who_was_never_understood_has_no_rate(feed: Feed) -> None:
     feed.send("audit", STARTED, 0)
     feed.user_audio(1_000, 3_000, text="[coughs]")

@@ -12,7 +12,7 @@ from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]
 LIBRARIES = (
-    *("aiokafka", "confluent_kafka", "faststream", "httpx2", "jinja2", "jiwer", "openai", "phonenumbers"),
+    *("aiokafka", "confluent_kafka", "faststream", "httpx2", "jaconv", "jinja2", "jiwer", "openai", "phonenumbers"),
     *("prometheus_client", "pydantic", "starlette", "stdnum", "structlog", "uvicorn", "whisper_normalizer", "yaml"),
 )
 FOR_ALL_COMMANDS = {
@@ -96,7 +96,7 @@ def test_the_help_of_a_command_loads_nothing_of_its_work(command: str) -> None:
         (["settings"], {*LIBRARIES} - {"pydantic"}),
         (["context", "sample"], {*KAFKA, "jinja2", "openai", "prometheus_client", "starlette", "structlog", "uvicorn"}),
         (["goals", "check", "streamer/roles/demo_goals"], {*LIBRARIES} - {"pydantic", "yaml"}),
-        (["score", "sample"], {"confluent_kafka", "faststream", "jinja2", "openai"}),
+        (["score", "sample"], {"confluent_kafka", "faststream", "jaconv", "jinja2", "openai"}),
     ],
 )
 def test_a_command_loads_no_library_that_it_does_not_use(command: list[str], unneeded: set[str]) -> None:

@@ -624,6 +624,7 @@ def test_the_goals_of_a_trial_are_those_of_its_record_and_a_run_can_have_a_name(
     tmp_path: Path, run_name: str | None, call: str
 ) -> None:
     tail = Tail(tmp_path, CallFacts(agent="desk", goals="set-{id}", run_name=run_name))
+    (tmp_path / "config.json").write_text(json.dumps({"language": "fr-CA"}))
     append(tmp_path / "records" / "2" / "trial_0" / LOG, lines(word(1)))
     tail.look()
     tail.restart()
@@ -631,6 +632,7 @@ def test_the_goals_of_a_trial_are_those_of_its_record_and_a_run_can_have_a_name(
     assert {name for name, _ in tail.sent.events} == {call}
     started = tail.sent.values(call, "audit")[0]
     assert (started["goals"], started["agent"], started["pipeline_type"]) == ("set-2", "desk", "cascade")
+    assert started["language"] == "fr-CA"
 
 
 def test_a_position_is_for_one_process_and_one_place(tmp_path: Path) -> None:
