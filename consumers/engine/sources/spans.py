@@ -1,7 +1,10 @@
 """Which source a span is of, and what it says of its call. Pure."""
 
+import hashlib
 from collections.abc import Iterator
 from typing import Final
+
+from pydantic_core import to_json
 
 from consumers.engine.sources import gen_ai_spans, livekit_spans, pipecat_spans
 from consumers.engine.sources.otlp import Span
@@ -38,13 +41,22 @@ def started(span: Span) -> Event:
 def events_of(span: Span, begun: set[str]) -> Iterator[tuple[str, Event]]:
     """The events of a span with their ids, which are the same when it is sent again.
 
+    Each request to a model repeats what the agent was told: the same has one id, and is told once.
+
     Args:
         span: The span.
-        begun: The traces that have their start already; this one is added to them.
+        begun: The traces that have their start already, and the ids of what agents were told; those of this one are added to them.
     """
     call = CALL.format(span.trace_id)
-    for number, event in enumerate(told(span)):
-        if span.trace_id not in begun:
-            begun.add(span.trace_id)
-            yield f"{call}/{STARTED}", started(span)
-        yield f"{call}/{span.span_id}/{number}", event
+    events = [(f"{call}/{span.span_id}/{number}", event) for number, event in enumerate(told(span))]
+    fields = gen_ai_spans.told_agent(span)
+    if fields:
+        told_id = f"{call}/{hashlib.blake2b(to_json(fields, inf_nan_mode='null'), digest_size=12).hexdigest()}"
+        if told_id not in begun:
+            begun.add(told_id)
+            began = {"type": "call_started", "timestamp": int(span.start_ms), "is_told_later": True}
+            events.append((told_id, {**began, **fields}))
+    if events and span.trace_id not in begun:
+        begun.add(span.trace_id)
+        yield f"{call}/{STARTED}", started(span)
+    yield from events

@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json, to_json
 
+from schemas.events.audit import MAX_TOOLS as MAX_AGENT_TOOLS
 from schemas.units import MS_PER_SECOND, iso_seconds, to_seconds
-from schemas.wire import MAX_TIME_MS
+from schemas.wire import MAX_INSTRUCTIONS_CHARS, MAX_NAME_CHARS, MAX_TIME_MS
 
 Event = dict[str, Any]
 MAX_TOOLS: Final = 100
@@ -128,6 +129,42 @@ def call_started(time_ms: float, agent: object, *, is_from_record: bool = False)
     named = {"agent": agent} if isinstance(agent, str) and agent else {}
     later = {"is_told_later": True, "is_from_record": True} if is_from_record else {}
     return {"type": "call_started", "timestamp": int(time_ms), **named, **later}
+
+
+def agent_told(instructions: object, tools: object) -> Event:
+    """What the agent was told, as fields of `call_started`: its instructions and its tools. What is no text and no list is left out, and so
+    is what `call_started` has no room for.
+    """
+    found: Event = {}
+    if isinstance(instructions, str) and instructions.strip() and len(instructions) <= MAX_INSTRUCTIONS_CHARS:
+        found["instructions"] = instructions
+    if isinstance(tools, list):
+        each_alone = [one for each in listed_in(tools, len(tools)) for one in _declared(each)]
+        if len(each_alone) <= MAX_AGENT_TOOLS:
+            found["tools"] = [tool for each in each_alone if (tool := _agent_tool(each))]
+    return found
+
+
+def _declared(tool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tools of one entry: Google's models have several functions in one."""
+    return listed_in(tool.get("function_declarations"), MAX_AGENT_TOOLS + 1) or [tool]
+
+
+def _agent_tool(tool: Mapping[str, Any]) -> Event:
+    """A tool as `call_started` has it; nothing for one without a name. A tool that a platform runs itself is named by its type."""
+    function = mapping_in(tool.get("function")) or tool
+    kind = tool.get("type")
+    name = function.get("name") or (None if kind in _UNNAMED_TOOLS else kind)
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
+        return {}
+    schema = {key: function[key] for key in ("properties", "required") if key in function}
+    parameters = function.get("parameters") or function.get("input_schema") or schema
+    return (
+        {"name": name, "parameters": parameters} if isinstance(parameters, Mapping) and parameters else {"name": name}
+    )
+
+
+_UNNAMED_TOOLS: Final = frozenset({"function", "mcp"})
 
 
 def call_ended(time_ms: float, reason: object, *, awaits_record: bool | None = None) -> Event:
