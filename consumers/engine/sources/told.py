@@ -78,11 +78,11 @@ def speech_event(kind: str, time_ms: float, **known: object) -> Event:
     return {"type": "speech_event", "timestamp": int(time_ms), "data": data}
 
 
-def spoke_event(role: object, status: object, time_ms: float) -> Iterator[Event]:
+def spoke_event(role: object, status: object, time_ms: float, **known: object) -> Iterator[Event]:
     """One side has `started` or `stopped` to speak; nothing for other words."""
     side = _SIDES.get(str(role))
     if side is not None and status in ("started", "stopped"):
-        yield speech_event(f"{side}_speech_{status}", time_ms)
+        yield speech_event(f"{side}_speech_{status}", time_ms, **known)
 
 
 def message_events(role: object, words: object, time_ms: float, sound_id: object = None) -> Iterator[Event]:
@@ -101,12 +101,14 @@ def named_sound(sound_id: object) -> Event:
 def recorded_speech(role: object, words: object, start_ms: float, end_ms: float | None) -> Iterator[Event]:
     """What the record of a call says of one stretch of speech: its words, and its sound if its end is known and after its start.
 
-    The words have the time of the start: a record knows to which sound they belong, and what follows may overlap its end.
+    The words have the time of the start, and name the sound: a record knows to which one they belong, and what follows may overlap its
+    end.
     """
     is_heard = end_ms is not None and end_ms > start_ms
+    sound_id = f"{role} {start_ms}" if is_heard else None
     if is_heard:
-        yield from spoke_event(role, "started", start_ms)
-    yield from message_events(role, words, start_ms)
+        yield from spoke_event(role, "started", start_ms, sound_id=sound_id)
+    yield from message_events(role, words, start_ms, sound_id)
     if is_heard:
         yield from spoke_event(role, "stopped", end_ms or 0.0)
 
