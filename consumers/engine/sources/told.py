@@ -135,15 +135,16 @@ def call_started(time_ms: float, agent: object, *, is_from_record: bool = False)
 
 def agent_told(instructions: object, tools: object) -> Event:
     """What the agent was told, as fields of `call_started`: its instructions and its tools. What is no text and no list is left out, and so
-    is what `call_started` has no room for.
+    is what `call_started` has no room for. Tools are told all or none: a use of one that is missing in the list would count as wrong.
     """
     found: Event = {}
     if isinstance(instructions, str) and instructions.strip() and len(instructions) <= MAX_INSTRUCTIONS_CHARS:
         found["instructions"] = instructions
     if isinstance(tools, list):
-        each_alone = [one for each in listed_in(tools, len(tools)) for one in _declared(each)]
-        if len(each_alone) <= MAX_AGENT_TOOLS:
-            found["tools"] = [tool for each in each_alone if (tool := _agent_tool(each))]
+        several = [_declared(mapping_in(each)) for each in tools[: MAX_AGENT_TOOLS + 1]]
+        listed = [_agent_tool(each) for declared in several for each in declared]
+        if len(listed) <= MAX_AGENT_TOOLS and all(listed):
+            found["tools"] = listed
     return found
 
 
@@ -153,10 +154,9 @@ def _declared(tool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _agent_tool(tool: Mapping[str, Any]) -> Event:
-    """A tool as `call_started` has it; nothing for one without a name. A tool that a platform runs itself is named by its type."""
+    """A tool as `call_started` has it; nothing for one without a name, such as a server of tools."""
     function = mapping_in(tool.get("function")) or tool
-    kind = tool.get("type")
-    name = function.get("name") or (None if kind in _UNNAMED_TOOLS else kind)
+    name = function.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
         return {}
     schema = {key: function[key] for key in ("properties", "required") if key in function}
@@ -164,9 +164,6 @@ def _agent_tool(tool: Mapping[str, Any]) -> Event:
     return (
         {"name": name, "parameters": parameters} if isinstance(parameters, Mapping) and parameters else {"name": name}
     )
-
-
-_UNNAMED_TOOLS: Final = frozenset({"function", "mcp"})
 
 
 def call_ended(time_ms: float, reason: object, *, awaits_record: bool | None = None) -> Event:

@@ -590,8 +590,13 @@ def session(**fields: Any) -> Json:
         ([{"name": "find", "input_schema": {"type": "object"}}], [{"name": "find", "parameters": {"type": "object"}}]),
         ([{"function_declarations": [{"name": "find"}, {"name": "book"}]}], [{"name": "find"}, {"name": "book"}]),
         ([{"name": "find", "properties": {"n": {}}}], [{"name": "find", "parameters": {"properties": {"n": {}}}}]),
-        ([{"type": "endCall"}], [{"name": "endCall"}]),
-        ([{"type": "mcp", "server_label": "x"}, {"type": "function"}, {"name": "n" * 300}, 7, None], []),
+        # A list that lacks one is no list: uses of that one would count as wrong.
+        ([{"name": "find"}, {"type": "mcp", "server_label": "x"}], None),
+        ([{"name": "find"}, {"type": "endCall"}], None),
+        ([{"name": "find"}, {"name": "n" * 300}], None),
+        ([{"name": "find"}, {"name": 7}], None),
+        ([{"name": "find"}, 7], None),
+        ([{"function_declarations": [{"name": "find"}] * 257}], None),
         ([], []),
         ([{"name": "find"}] * 257, None),  # more than a call can have
         ("find", None),
@@ -625,7 +630,7 @@ def test_what_a_session_of_openai_is_told_and_what_it_makes_of_sound(fields: Jso
         ({"messages": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "No."}]}, {"instructions": "Be short."}),
         ({"systemPrompt": "Be short."}, {"instructions": "Be short."}),
         ({"functions": [{"name": "find"}]}, {"tools": [{"name": "find"}]}),
-        ({"tools": [{"type": "endCall"}], "toolIds": ["t-1"]}, {}),  # which one that is, nobody says
+        ({"functions": [{"name": "find"}], "toolIds": ["t-1"]}, {}),  # which one that is, nobody says
         ("gpt", {}),
     ],
 )  # fmt: skip
