@@ -15,6 +15,8 @@ CALL: Final = "trace-{}"
 STARTED: Final = "call_started"
 """Id of the event with which the first span of a call tells its start, after the call's id."""
 _BY_NAME: Final = {**livekit_spans.RULES, **pipecat_spans.RULES}
+_OF_THE_AGENT: Final = frozenset({"llm_node", "llm", "llm_setup"})
+"""Spans of the model that speaks with the caller. A request (`llm_request`) may be that of a helper with other instructions."""
 
 
 def told(span: Span) -> Iterator[Event]:
@@ -49,7 +51,7 @@ def events_of(span: Span, begun: set[str]) -> Iterator[tuple[str, Event]]:
     """
     call = CALL.format(span.trace_id)
     events = [(f"{call}/{span.span_id}/{number}", event) for number, event in enumerate(told(span))]
-    fields = gen_ai_spans.told_agent(span)
+    fields = _told_agent(span)
     if fields:
         told_id = f"{call}/{hashlib.blake2b(to_json(fields, inf_nan_mode='null'), digest_size=12).hexdigest()}"
         if told_id not in begun:
@@ -60,3 +62,8 @@ def events_of(span: Span, begun: set[str]) -> Iterator[tuple[str, Event]]:
         begun.add(span.trace_id)
         yield f"{call}/{STARTED}", started(span)
     yield from events
+
+
+def _told_agent(span: Span) -> Event:
+    is_of_a_library = span.name not in _BY_NAME and str(span.first(gen_ai_spans.OPERATION)) in gen_ai_spans.RULES
+    return gen_ai_spans.told_agent(span) if is_of_a_library or span.name in _OF_THE_AGENT else {}

@@ -513,6 +513,14 @@ def test_the_beginning_of_instructions_is_not_taken_for_all_of_them() -> None:
     assert briefs(told(request(setup, *cascade(1)))) == []
 
 
+def test_a_request_of_a_helper_is_not_the_agent_s() -> None:
+    node = span("llm_node", 12.7, 13.2, gen_ai__system_instructions="Be short.")
+    helper = span(
+        "llm_request", 14, 15, gen_ai__operation__name="chat", gen_ai__system_instructions="Sum up.", gen_ai__usage__input_tokens=1
+    )  # fmt: skip
+    assert briefs(told(request(*livekit_turn(10.0), node, helper))) == [{"instructions": "Be short."}]
+
+
 def test_what_an_agent_was_told_is_no_call() -> None:
     call = told(request(span("llm_setup", 0, 1, gen_ai__system_instructions="Be short.")))
     assert not call.feed.records("turn")
