@@ -98,8 +98,9 @@ NO_END_REASON: Final = "no event says why the call ended"
 NO_LENGTH: Final = "only one moment of the call is known"
 NO_PIPELINE: Final = "no event names it, and a cascade is assumed"
 NO_TIMER: Final = "only an audit log in EVA's format tells when the agent's timer for the end of a turn stepped in"
-NO_ARGUMENTS: Final = "the producer does not send the arguments of every call"
-NO_ANSWERS: Final = "the producer does not send the answer of every call"
+NO_ARGUMENTS: Final = "no event has the arguments of every call"
+NO_ANSWERS: Final = "no event has the answer of every call"
+NOT_ALL_MEANT: Final = "of an answer that was cut off, only the part is known that was heard"
 
 _IF_EMPTY: Final[Mapping[str, str]] = {
     "record_id": NO_DATASET,
@@ -195,8 +196,10 @@ def _reasons(call: CallFacts, turns: Turns, sides: HeardSides) -> Iterator[tuple
     uses = [use for turn in turns.values() for use in turn.tools]
     if any(use.lacks_arguments for use in uses):
         yield "tool_params", NO_ARGUMENTS
-    if any(use.is_withheld for use in uses):
+    if any(use.is_withheld or use.outcome is None for use in uses):
         yield "tool_responses", NO_ANSWERS
+    if cut := [n for n, turn in turns.items() if _lacks_what_was_not_heard(turn)]:
+        yield "intended_assistant_turns", f"{_named(cut)}: {NOT_ALL_MEANT}"
     if lost := [n for n, turn in turns.items() if turn.user.has_gaps]:
         yield "audio_timestamps_user_turns", f"a start or an end of a sound was lost in {_named(lost)}"
     if lost := [n for n, turn in turns.items() if turn.assistant.has_gaps]:
@@ -220,6 +223,11 @@ def _heard_part(turn: HeardTurn) -> str:
     """The part of the answer that was heard, where the producer tells that it was cut off there."""
     is_told = turn.words.is_corrected or turn.words.texts(WordSource.HEARD, is_user=False)
     return turn.assistant.said(Purpose.SPOKEN) if is_told else ""
+
+
+def _lacks_what_was_not_heard(turn: HeardTurn) -> bool:
+    source, _ = turn.assistant.timed(Purpose.TOLD)
+    return source is WordSource.BOT and bool(turn.words.texts(WordSource.HEARD, is_user=False))
 
 
 def _is_heard(side: HeardSide) -> bool:
@@ -288,20 +296,25 @@ def _trace(turns: Turns, tools: Sequence[ToolEntry]) -> Iterator[Entry]:
 
 
 def _answers(turn: HeardTurn) -> list[_Step]:
-    """The texts of the answer. Where words are told when their sound is over, they stand where it began."""
+    """The texts of the answer. Those that are told with their sound or after it stand where it began."""
     side = turn.assistant
     source, texts = (None, []) if turn.is_cut or _heard_part(turn) else side.timed(Purpose.WRITTEN)
     if not texts:
         source, texts = side.timed(Purpose.JUDGED)
     steps: list[_Step] = []
+    begins_ms = [start_s * MS_PER_SECOND for start_s in side.starts] if source in _TOLD_AFTERWARDS else []
     latest_ms = side.begin_ms or 0.0
-    for told_ms, text in texts:
+    for place, (told_ms, text, is_begin) in enumerate(texts):
         latest_ms = latest_ms if told_ms is None else told_ms
-        if source in _TOLD_AFTERWARDS:
-            begins_ms = [begin_ms for start_s in side.starts if (begin_ms := start_s * MS_PER_SECOND) <= latest_ms]
-            latest_ms = max(begins_ms, default=latest_ms)
+        if begins_ms and not is_begin:
+            latest_ms = begins_ms[place] if len(texts) == len(begins_ms) else _began_ms(begins_ms, latest_ms)
         steps.append(_Step(latest_ms, None, text.strip()))
     return steps
+
+
+def _began_ms(begins_ms: Sequence[float], told_ms: float) -> float:
+    """The start of the newest sound at that time. Before any of them, what is told is the outcome: the last one."""
+    return max((begin_ms for begin_ms in begins_ms if begin_ms <= told_ms), default=begins_ms[-1])
 
 
 def _entry(role: str, content: str, kind: str, turn: int, at_ms: float | None) -> Entry:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from consumers.engine.sources.otlp import Span
-from consumers.engine.sources.told import Event, number_in, parsed, tool_event
+from consumers.engine.sources.told import Event, agent_told, listed_in, number_in, parsed, tool_event
 from schemas.units import MS_PER_SECOND, to_seconds
 
 AGENT_NAME: Final = "gen_ai.agent.name"
@@ -21,6 +21,18 @@ def used_tool(span: Span) -> Iterator[Event]:
     yield tool_event("in_progress", span.start_ms, call_id, function_name=name, arguments=arguments)
     ended = {"function_name": name, "result": result, "in_progress_at": to_seconds(span.start_ms)}
     yield tool_event("failed" if has_failed else "completed", span.end_ms, call_id, **ended)
+
+
+def told_agent(span: Span) -> Event:
+    """What the agent was told, as fields of `call_started`: the conventions have both in spans of a model, pipecat in its own words too."""
+    instructions = span.first(*_INSTRUCTIONS)
+    parts = parsed(instructions)
+    if isinstance(parts, list):
+        texts = [each.get("content") for each in listed_in(parts)]
+        instructions = "\n".join(text for text in texts if isinstance(text, str))
+    # Of Gemini's live models pipecat has the beginning alone.
+    may_be_cut = span.name == "llm_setup" and isinstance(instructions, str) and len(instructions) == _CUT_AT_CHARS
+    return agent_told(None if may_be_cut else instructions, parsed(span.first(*_TOOLS)))
 
 
 def first_byte(service: str, value: object, time_ms: float | None, start_ms: float) -> Iterator[Event]:
@@ -90,6 +102,9 @@ def _asked_model(span: Span) -> Iterator[Event]:
 
 
 _MODEL: Final = ("gen_ai.request.model", "gen_ai.response.model")
+_INSTRUCTIONS: Final = ("gen_ai.system_instructions", "session.instructions")
+_TOOLS: Final = ("gen_ai.tool.definitions", "tools.definitions", "tools")
+_CUT_AT_CHARS: Final = 500
 _ARGUMENTS: Final = ("gen_ai.tool.call.arguments", "lk.pii.function_tool.arguments", "lk.function_tool.arguments")
 _RESULT: Final = ("gen_ai.tool.call.result", "lk.pii.function_tool.output", "lk.function_tool.output")
 _AMOUNTS: Final[Mapping[str, tuple[str, ...]]] = {

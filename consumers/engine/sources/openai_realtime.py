@@ -15,6 +15,8 @@ from consumers.engine.sources.told import (
     Event,
     Framework,
     Needed,
+    agent_told,
+    call_started,
     error_event,
     listed_in,
     mapping_in,
@@ -53,6 +55,8 @@ def _realtime(kind: str, event: Mapping[str, Any], time_ms: float) -> Iterator[E
     of, silence_ms = ("turn", 0) if silence_ms is None or not 0 <= silence_ms < time_ms else ("speech", silence_ms)
     item = mapping_in(event.get("item"))
     match kind:
+        case "session.created" | "session.updated":
+            yield from _began(mapping_in(event.get("session")), time_ms)
         case "input_audio_buffer.speech_started":
             yield speech_event(f"user_{of}_started", time_ms, **named_sound(event.get("item_id")))
         case "input_audio_buffer.speech_stopped":
@@ -95,6 +99,18 @@ def _realtime(kind: str, event: Mapping[str, Any], time_ms: float) -> Iterator[E
             yield error_event(time_ms, "the tools of an MCP server could not be listed")
         case "error":
             yield _failed(event["error"], time_ms, kind)
+
+
+def _began(session: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
+    """What the agent is told, and what it makes of sound: speech, or words for a voice. Other sessions transcribe alone."""
+    if session.get("type", "realtime") == "realtime":
+        makes = session.get("output_modalities") or session.get("modalities")
+        pipeline = {}
+        if isinstance(makes, list) and makes:
+            pipeline = {"pipeline_type": "s2s" if "audio" in makes else "audio_llm"}
+        told = {**pipeline, **agent_told(session.get("instructions"), session.get("tools"))}
+        if told:
+            yield {**call_started(time_ms, None), **told}
 
 
 def _done(response: Mapping[str, Any], time_ms: float) -> Iterator[Event]:
@@ -147,6 +163,7 @@ _NEEDED: Final[Needed] = {
     **dict.fromkeys(("type", "event_id", "conversation_id", "timestamp", "silence_duration_ms", "transcript", "text")),
     **dict.fromkeys(("call_id", "item_id", "name", "arguments", "error")),
     "item": _ITEM,
+    "session": dict.fromkeys(("type", "instructions", "tools", "output_modalities", "modalities")),
     "response": {"status": None, "status_details": None, "output": _ITEM},
 }
 

@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json, to_json
 
+from schemas.events.audit import MAX_TOOLS as MAX_AGENT_TOOLS
 from schemas.units import MS_PER_SECOND, iso_seconds, to_seconds
-from schemas.wire import MAX_TIME_MS
+from schemas.wire import MAX_INSTRUCTIONS_CHARS, MAX_NAME_CHARS, MAX_TIME_MS
 
 Event = dict[str, Any]
 REPORT: Final = "report"
@@ -79,11 +80,11 @@ def speech_event(kind: str, time_ms: float, **known: object) -> Event:
     return {"type": "speech_event", "timestamp": int(time_ms), "data": data}
 
 
-def spoke_event(role: object, status: object, time_ms: float) -> Iterator[Event]:
+def spoke_event(role: object, status: object, time_ms: float, **known: object) -> Iterator[Event]:
     """One side has `started` or `stopped` to speak; nothing for other words."""
     side = _SIDES.get(str(role))
     if side is not None and status in ("started", "stopped"):
-        yield speech_event(f"{side}_speech_{status}", time_ms)
+        yield speech_event(f"{side}_speech_{status}", time_ms, **known)
 
 
 def message_events(role: object, words: object, time_ms: float, sound_id: object = None) -> Iterator[Event]:
@@ -102,12 +103,14 @@ def named_sound(sound_id: object) -> Event:
 def recorded_speech(role: object, words: object, start_ms: float, end_ms: float | None) -> Iterator[Event]:
     """What the record of a call says of one stretch of speech: its words, and its sound if its end is known and after its start.
 
-    The words have the time of the start: a record knows to which sound they belong, and what follows may overlap its end.
+    The words have the time of the start, and name the sound: a record knows to which one they belong, and what follows may overlap its
+    end.
     """
     is_heard = end_ms is not None and end_ms > start_ms
+    sound_id = f"{role} {start_ms}" if is_heard else None
     if is_heard:
-        yield from spoke_event(role, "started", start_ms)
-    yield from message_events(role, words, start_ms)
+        yield from spoke_event(role, "started", start_ms, sound_id=sound_id)
+    yield from message_events(role, words, start_ms, sound_id)
     if is_heard:
         yield from spoke_event(role, "stopped", end_ms or 0.0)
 
@@ -130,6 +133,39 @@ def call_started(time_ms: float, agent: object, *, is_from_record: bool = False)
     named = {"agent": agent} if isinstance(agent, str) and agent else {}
     later = {"is_told_later": True, "is_from_record": True} if is_from_record else {}
     return {"type": "call_started", "timestamp": int(time_ms), **named, **later}
+
+
+def agent_told(instructions: object, tools: object) -> Event:
+    """What the agent was told, as fields of `call_started`: its instructions and its tools. What is no text and no list is left out, and so
+    is what `call_started` has no room for. Tools are told all or none: a use of one that is missing in the list would count as wrong.
+    """
+    found: Event = {}
+    if isinstance(instructions, str) and instructions.strip() and len(instructions) <= MAX_INSTRUCTIONS_CHARS:
+        found["instructions"] = instructions
+    if isinstance(tools, list):
+        several = [_declared(mapping_in(each)) for each in tools[: MAX_AGENT_TOOLS + 1]]
+        listed = [_agent_tool(each) for declared in several for each in declared]
+        if len(listed) <= MAX_AGENT_TOOLS and all(listed):
+            found["tools"] = listed
+    return found
+
+
+def _declared(tool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tools of one entry: Google's models have several functions in one."""
+    return listed_in(tool.get("function_declarations"), MAX_AGENT_TOOLS + 1) or [tool]
+
+
+def _agent_tool(tool: Mapping[str, Any]) -> Event:
+    """A tool as `call_started` has it; nothing for one without a name, such as a server of tools."""
+    function = mapping_in(tool.get("function")) or tool
+    name = function.get("name")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
+        return {}
+    schema = {key: function[key] for key in ("properties", "required") if key in function}
+    parameters = function.get("parameters") or function.get("input_schema") or schema
+    return (
+        {"name": name, "parameters": parameters} if isinstance(parameters, Mapping) and parameters else {"name": name}
+    )
 
 
 def call_ended(time_ms: float, reason: object, *, awaits_record: bool | None = None) -> Event:

@@ -12,6 +12,7 @@ from consumers.engine.sources.told import (
     Event,
     Framework,
     Needed,
+    agent_told,
     call_ended,
     call_started,
     listed_in,
@@ -55,7 +56,7 @@ def _nothing(_message: Message, _time_ms: float) -> Iterator[Event]:
 
 def _status(message: Message, time_ms: float) -> Iterator[Event]:
     if message.get("status") == "in-progress":
-        yield call_started(time_ms, _agent(message))
+        yield {**call_started(time_ms, _agent(message)), **_told_agent(message)}
     elif message.get("status") == "ended":
         wanted = mapping_in(message.get("assistant")).get("serverMessages")
         yield _ended(message, time_ms, awaits_record=not isinstance(wanted, list) or REPORT in wanted)
@@ -72,9 +73,21 @@ def _of_call(message: Message, name: str) -> object:
 
 
 def _agent(message: Message) -> object:
-    call = mapping_in(message.get("call"))
-    assistant = mapping_in(message.get("assistant")) or mapping_in(call.get("assistant"))
-    return assistant.get("name") or call.get("assistantId") or assistant.get("id")
+    assistant = _assistant(message)
+    return assistant.get("name") or mapping_in(message.get("call")).get("assistantId") or assistant.get("id")
+
+
+def _assistant(message: Message) -> Mapping[str, Any]:
+    return mapping_in(message.get("assistant")) or mapping_in(mapping_in(message.get("call")).get("assistant"))
+
+
+def _told_agent(message: Message) -> Event:
+    """The prompt and the tools of the assistant's model. Where tools are named by ids, nobody knows which ones there are."""
+    model = mapping_in(_assistant(message).get("model"))
+    prompts = [each.get("content") for each in listed_in(model.get("messages")) if each.get("role") == "system"]
+    prompt = "\n".join(each for each in prompts if isinstance(each, str)) or model.get("systemPrompt")
+    tools = None if model.get("toolIds") else model.get("tools") or model.get("functions")
+    return agent_told(prompt, tools)
 
 
 def _speech(message: Message, time_ms: float) -> Iterator[Event]:
@@ -132,7 +145,8 @@ def _report(message: Message, time_ms: float) -> Iterator[Event]:
         *_used(entries, time_ms),
         *_waited(entries, mapping_in(artifact.get("performanceMetrics"))),
     ]
-    yield call_started(time_ms_in(_of_call(message, "startedAt"), first_ms), _agent(message), is_from_record=True)
+    started = call_started(time_ms_in(_of_call(message, "startedAt"), first_ms), _agent(message), is_from_record=True)
+    yield {**started, **_told_agent(message)}
     yield from of_record(told)
     yield _ended(message, time_ms, awaits_record=False)
 
@@ -219,7 +233,11 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "function-call": _function,
     REPORT: _report,
 }
-_ASSISTANT: Final = dict.fromkeys(("id", "name", "serverMessages"))
+_MODEL: Final = {
+    **dict.fromkeys(("systemPrompt", "tools", "functions", "toolIds")),
+    "messages": dict.fromkeys(("role", "content")),
+}
+_ASSISTANT: Final = {**dict.fromkeys(("id", "name", "serverMessages")), "model": _MODEL}
 _USE: Final = dict.fromkeys(("id", "name", "parameters", "arguments", "function"))
 _ENTRY: Final = {
     **dict.fromkeys(("role", "message", "time", "endTime", "toolCallId", "name", "result")),

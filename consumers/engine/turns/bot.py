@@ -275,7 +275,8 @@ class PendingSpeech(NamedTuple):
 #
 # A caller is heard at two layers. The voice activity detector (`vad`) hears sound, coughs included; the turn strategy
 # (`turn_release`) rules that it was a turn. Rulings advance turns where the call has them, and the detector's times
-# are used where it has them. A call with neither has the agent's transcript of the caller. The assistant is heard
+# are used where it has them. A call with neither has the agent's transcript of the caller, or messages with the
+# caller's words: these tell the order of turns and no time. The assistant is heard
 # through its own speech events, or, in a call without them, through the text sent to speech synthesis. An ElevenLabs
 # agent has none of these: its moments are the arrivals of its transcripts and answers.
 #
@@ -301,6 +302,8 @@ class BotTurnMachine:
     caller's turn (`hears_transcripts`), a turn strategy rules (`has_rulings`), a detector hears the caller (`hears_detector`),
     the bot reports its answers as they were heard (`reports_answers`), no event shows that it speaks (`is_mute`), it `is_over`.
 
+    `reads_log` says that the agent's own transcripts mark the turns of a caller whom nobody hears; messages then repeat them.
+
     Words can come after the next sound has begun. `latest_words_s` is how long after the end of a sound they may still be of it,
     and `name_sound` gives a sound the id by which its words name it.
     """
@@ -325,6 +328,7 @@ class BotTurnMachine:
     has_user_events: bool = False
     has_bot_events: bool = False
     hears_agent: bool = False
+    reads_log: bool = False
     last_tool: ToolEntry | None = None
 
     def __init__(self, latest_words_s: float = 0.0) -> None:
@@ -517,6 +521,7 @@ class BotTurnMachine:
     def _user_text(self, at_s: float, _time_ms: int) -> None:
         if self.has_user_events or self.hears_agent:
             return
+        self.reads_log = True
         self._user_begins(over_bot=False)
         self.answering = self.turn
         # Where a model hears the sound itself, its transcript tells the order and no time.
@@ -577,7 +582,12 @@ class BotTurnMachine:
     def _words(self, words: Words, time_ms: int) -> None:
         # Words are no part of a turn as it is heard: only judging, transcripts and counts of words read them.
         turn = self.turn if self.hears_agent else self.answering
-        if words.is_user:
+        if words.is_turn and not (self.has_user_events or self.hears_agent or self.reads_log):
+            # Nothing else tells that the caller has spoken; when, these words do not tell.
+            self._user_begins(over_bot=False)
+            self.answering = turn = self.turn
+            self._change(turn)
+        elif words.is_user:
             turn = self._turn_of_caller(words, time_ms / 1000)
         elif turn > 1 and words.rank == MESSAGE_RANK and words.sounded_s is None:
             turn = self._turn_of_message(turn, time_ms / 1000)

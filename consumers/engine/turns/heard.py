@@ -38,8 +38,20 @@ PLACEHOLDER: Final = "[user audio]"
 
 Texts = tuple[str, ...]
 """Utterances of one side of a turn from one source, as the source wrote them."""
-TimedText = tuple[int | None, str]
-"""When an utterance was told, in ms since 1970, None when unknown; and its text."""
+
+
+class TimedText(NamedTuple):
+    """An utterance with its time.
+
+    Attributes:
+        told_ms: When it was told, in ms since 1970; None when unknown.
+        text: The words.
+        is_begin: Whether that is the time at which it began, as its source says.
+    """
+
+    told_ms: int | None
+    text: str
+    is_begin: bool = False
 
 
 class WordSource(IntEnum):
@@ -266,7 +278,7 @@ class HeardSide(NamedTuple):
         """The best source for this purpose that has words, and its texts that have any; None and nothing without one."""
         order = WORDS_BY_PURPOSE[purpose]
         for source in order.user if self.is_user else order.assistant:
-            texts = [each for each in self.words.timed_texts(source, is_user=self.is_user) if each[1].strip()]
+            texts = [each for each in self.words.timed_texts(source, is_user=self.is_user) if each.text.strip()]
             if texts:
                 return source, texts
         return None, []
@@ -650,7 +662,10 @@ class _Words:
         return tuple(self._text(words) for words in self._of(source, is_user=is_user))
 
     def timed_texts(self, source: WordSource, *, is_user: bool) -> list[TimedText]:
-        return [(_told_ms(words), self._text(words)) for words in self._of(source, is_user=is_user)]
+        return [
+            TimedText(_told_ms(words), self._text(words), is_begin=words.sounded_s is not None)
+            for words in self._of(source, is_user=is_user)
+        ]
 
     def first_logged_ms(self, *, is_user: bool) -> int | None:
         refs = (words.ref for words in self._said if words.is_user is is_user)
@@ -839,7 +854,7 @@ class _CallerWords:
         return () if text is None else (joined(text),)
 
     def timed_texts(self, source: WordSource, *, is_user: bool) -> list[TimedText]:
-        return [(None, text) for text in self.texts(source, is_user=is_user)]
+        return [TimedText(None, text) for text in self.texts(source, is_user=is_user)]
 
     def first_logged_ms(self, *, is_user: bool) -> int | None:
         role = "user" if is_user else "assistant"

@@ -600,3 +600,77 @@ async def test_each_kind_of_refusal_of_a_sender_is_in_the_log_once(receiver: Rec
     lines = [each for each in logs if each["event"] == "events_refused"]
     assert sorted(each["kind"] for each in lines) == ["empty_key", "invalid_event", "unauthorized", "unreadable"]
     assert all(each["seen"] and each["what_to_do"] and each["what_happens_now"] for each in lines)
+
+
+# What the agent was told, where the framework says it.
+
+
+def told_agents(event: Json) -> Json:
+    """The fields of `call_started` that say what the agent was told."""
+    translation = translated(event, NOW_MS)
+    started = [each for each in translation.events if each["type"] == "call_started"] if translation else []
+    return {name: each[name] for each in started for name in ("pipeline_type", "instructions", "tools") if name in each}
+
+
+def session(**fields: Any) -> Json:
+    return realtime("session.updated", 10, session={"type": "realtime", **fields})
+
+
+@pytest.mark.parametrize(
+    ("tools", "known"),
+    [
+        ([{"type": "function", "name": "find", "parameters": {"type": "object"}}], [{"name": "find", "parameters": {"type": "object"}}]),
+        ([{"type": "function", "function": {"name": "find"}}], [{"name": "find"}]),
+        ([{"name": "find", "input_schema": {"type": "object"}}], [{"name": "find", "parameters": {"type": "object"}}]),
+        ([{"function_declarations": [{"name": "find"}, {"name": "book"}]}], [{"name": "find"}, {"name": "book"}]),
+        ([{"name": "find", "properties": {"n": {}}}], [{"name": "find", "parameters": {"properties": {"n": {}}}}]),
+        # A list that lacks one is no list: uses of that one would count as wrong.
+        ([{"name": "find"}, {"type": "mcp", "server_label": "x"}], None),
+        ([{"name": "find"}, {"type": "endCall"}], None),
+        ([{"name": "find"}, {"name": "n" * 300}], None),
+        ([{"name": "find"}, {"name": 7}], None),
+        ([{"name": "find"}, 7], None),
+        ([{"function_declarations": [{"name": "find"}] * 257}], None),
+        ([], []),
+        ([{"name": "find"}] * 257, None),  # more than a call can have
+        ("find", None),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_the_tools_of_a_session_in_each_of_their_shapes(tools: Any, known: list[Json] | None) -> None:
+    assert told_agents(session(tools=tools)) == ({} if known is None else {"tools": known})
+
+
+@pytest.mark.parametrize(
+    ("fields", "known"),
+    [
+        ({"instructions": "Be short."}, {"instructions": "Be short."}),
+        ({"instructions": " "}, {}),
+        ({"instructions": "x" * 100_001}, {}),  # half of a prompt is another prompt
+        ({"instructions": 7}, {}),
+        ({"output_modalities": ["audio"]}, {"pipeline_type": "s2s"}),
+        ({"modalities": ["audio", "text"]}, {"pipeline_type": "s2s"}),
+        ({"output_modalities": ["text"]}, {"pipeline_type": "audio_llm"}),
+        ({"type": "transcription", "instructions": "Be short.", "output_modalities": ["text"]}, {}),
+    ],
+)
+def test_what_a_session_of_openai_is_told_and_what_it_makes_of_sound(fields: Json, known: Json) -> None:
+    assert told_agents(session(**fields)) == known
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        ({"messages": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "No."}]}, {"instructions": "Be short."}),
+        ({"systemPrompt": "Be short."}, {"instructions": "Be short."}),
+        ({"functions": [{"name": "find"}]}, {"tools": [{"name": "find"}]}),
+        ({"functions": [{"name": "find"}], "toolIds": ["t-1"]}, {}),  # which one that is, nobody says
+        ("gpt", {}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("where", ["message", "call", "report"])
+def test_what_an_assistant_of_vapi_is_told(model: Any, known: Json, where: str) -> None:
+    assistant = {**ASSISTANT, "model": model}
+    event = vapi("end-of-call-report" if where == "report" else "status-update", 0, status="in-progress")
+    (event["message"]["call"] if where == "call" else event["message"])["assistant"] = assistant
+    assert told_agents(event) == known

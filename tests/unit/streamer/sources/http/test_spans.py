@@ -481,3 +481,46 @@ def test_what_is_held_of_a_trace_without_a_call_is_bounded() -> None:
     failures = [span("llm", 20.0 * at, 20.0 * at + 1, failed=True) for at in range(MAX_HELD + 10)]
     assert told(request(*failures[: MAX_HELD - 2])).feed.records() == []
     assert told(request(*failures)).feed.records("agent_errors")[-1].errors == MAX_HELD + 10
+
+
+# What the agent was told.
+
+
+def briefs(call: Told) -> list[Attributes]:
+    """The fields of each event that tells it."""
+    events = [posted.event for posted in call.posted if isinstance(posted.event, dict)]
+    return [
+        {name: event[name] for name in ("instructions", "tools") if name in event}
+        for event in events
+        if event.get("type") == "call_started" and not event.keys().isdisjoint({"instructions", "tools"})
+    ]
+
+
+@pytest.mark.parametrize("instructions", ["Be short.", '[{"type": "text", "content": "Be short."}]'])
+def test_what_an_agent_was_told_is_told_once_until_it_changes(instructions: str) -> None:
+    def asked(at: float, text: str) -> Attributes:
+        return span("llm", at, at + 1, gen_ai__system_instructions=text, tools='[{"name": "find"}]')
+
+    call = told(request(*cascade(1), asked(12, instructions), asked(22, instructions), asked(32, "Be long.")))
+    tools = [{"name": "find"}]
+    assert briefs(call) == [
+        {"instructions": "Be short.", "tools": tools}, {"instructions": "Be long.", "tools": tools}
+    ]  # fmt: skip
+
+
+def test_the_beginning_of_instructions_is_not_taken_for_all_of_them() -> None:
+    setup = span("llm_setup", 0, 1, gen_ai__system_instructions="x" * 500)
+    assert briefs(told(request(setup, *cascade(1)))) == []
+
+
+def test_a_request_of_a_helper_is_not_the_agent_s() -> None:
+    node = span("llm_node", 12.7, 13.2, gen_ai__system_instructions="Be short.")
+    helper = span(
+        "llm_request", 14, 15, gen_ai__operation__name="chat", gen_ai__system_instructions="Sum up.", gen_ai__usage__input_tokens=1
+    )  # fmt: skip
+    assert briefs(told(request(*livekit_turn(10.0), node, helper))) == [{"instructions": "Be short."}]
+
+
+def test_what_an_agent_was_told_is_no_call() -> None:
+    call = told(request(span("llm_setup", 0, 1, gen_ai__system_instructions="Be short.")))
+    assert not call.feed.records("turn")
