@@ -15,7 +15,7 @@ from typing import IO, Any, Final, NamedTuple
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.sources.frameworks import translated
 from consumers.engine.sources.otlp import PROTOBUF, UnreadableSpansError, spans_in_protobuf
-from schemas.events.codec import RefusedRecordError
+from schemas.events.codec import RefusedRecordError, refused_type
 from schemas.events.simulator import TYPE_KEYS, Stream, is_control_event
 from schemas.wire import MAX_NAME_CHARS
 from streamer.recordings.elevenlabs import is_record, unwrapped
@@ -272,6 +272,9 @@ def _said(posted: Posted, at: At, form: Form) -> Said | RecordingError:
         expected = f'"conversation_id" as a text of 1 to {MAX_NAME_CHARS} printable characters'
         return shape_error(str(at), expected, kind_of(named))
     try:
+        # The record of a conversation has no type either; what looks like one and is none is not an event.
+        if event.keys().isdisjoint(_OF_EVENTS) and "type" not in attributes:
+            raise refused_type(event)
         stream = stream_in(event, attributes)
     except RefusedRecordError as error:
         seen = Redactor().beginning(error.seen, 2 * MAX_SHOWN_CHARS)

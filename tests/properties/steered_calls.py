@@ -28,7 +28,6 @@ def _function_call(moment: str, **fields: Any) -> Json:
 STRANGE: dict[str, tuple[Json, ...]] = {
     "audit": (
         {"message_type": "note", "value": 1, "extra": True},
-        {"value": "of no type"},
         {"message_type": "llm_call", "value": {"response": "Yes."}, "latency_ms": 700, "model": "m"},
         {"message_type": "llm_call", "value": {"response": ""}, "latency_ms": 300, "usage": {"total_tokens": 9}},
     ),

@@ -12,7 +12,7 @@ from elevenlabs import GetConversationResponseModel
 from consumers.engine.limits import GoalRules, Limits
 from schemas.events.elevenlabs import ConversationRecord
 from schemas.scores.records import AnyScoreRecord, ClosedFact, StageLatency, TurnValues
-from streamer.offline.contexts import context_of
+from streamer.offline.contexts import context_of, folded_recording
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.files import RecordedCall, RecordingError
 from streamer.recordings.reader import read_recordings
@@ -313,11 +313,13 @@ def test_read_in_any_order_it_has_the_same_scores(tmp_path: Path, seed: int) -> 
     assert said_at_the_end(call, seed) == said_at_the_end(call)
 
 
-def test_eva_has_nothing_to_say_of_it(tmp_path: Path) -> None:
-    context = context_of(next(read_recordings(stored(tmp_path / "call.json", released(*TALK)))))
-    assert context.refused == ()
-    assert context.values["conversation_trace"] == []
+def test_its_context_has_its_turns_and_eva_s_own_has_none(tmp_path: Path) -> None:
+    recorded = next(read_recordings(stored(tmp_path / "call.json", released(*TALK))))
+    context = context_of(recorded)
+    assert (context.refused, context.turns_by) == ((), "bot")
+    assert context.values["conversation_trace"][0]["content"] == "Welcome."
     assert context.values["conversation_ended_reason"] == "client ended"
+    assert folded_recording(recorded)[0].eva_context().conversation_trace == []
 
 
 def test_moved_to_another_time_and_under_another_id(tmp_path: Path) -> None:
@@ -346,11 +348,11 @@ def test_a_live_capture_is_a_stream_of_a_wire_level_call(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("document", "seen"),
     [
-        ({"transcript": [{"message_type": "user", "value": "Hi"}]}, "an object with transcript"),
-        ({"conversations": [], "has_more": False}, "an object with conversations, has_more"),
+        ({"transcript": [{"message_type": "user", "value": "Hi"}]}, "no `type`, with transcript"),
+        ({"conversations": [], "has_more": False}, "no `type`, with conversations, has_more"),
         ([], "an empty list"),
         ("text", "a text"),
-        ({"data": {"transcript": []}}, "an object with data"),
+        ({"data": {"transcript": []}}, "no `type`, with data"),
         ({"type": "post_call_audio", "data": {"conversation_id": "c"}}, "post_call_audio"),
     ],
 )
