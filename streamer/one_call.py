@@ -446,9 +446,9 @@ def context_document(found: FoundCall) -> dict[str, Any]:
     Raises:
         OperatorError: The topics do not have its events, or this user may not read them.
     """
-    if not found.events:
-        raise OperatorError(f"Call {found.call.conversation_id} has no context: {' '.join(found.remarks)}")
     context = found.call.context()
+    if context is None:
+        raise OperatorError(f"Call {found.call.conversation_id} has no context: {' '.join(found.remarks)}")
     return {
         "id": found.call.conversation_id,
         "turns_by": context.turns_by,

@@ -115,10 +115,11 @@ class WatchedCall:
         """Broker time of its last record; None without any."""
         return max(self._times_ms(), default=None)
 
-    def context(self, at_ms: int | None = None) -> MetricContext:
-        """EVA's context of the call as it was known at a moment of broker time; None is now."""
+    def context(self, at_ms: int | None = None) -> MetricContext | None:
+        """The context of the call as it was known at a moment of broker time, None is now; None while no event of it is known."""
         with self._looked():
-            return self._folded(at_ms)[0].context()
+            call, arrivals = self._folded(at_ms)
+            return call.context() if arrivals else None
 
     def newest(self, at_ms: int | None = None) -> list[AnyScoreRecord]:
         """The scores that counted at a moment: the newest revision of each subject that is not withdrawn."""

@@ -351,11 +351,9 @@ class Call:
 
     def context(self) -> MetricContext:
         """The context of the call so far: EVA's where a simulated caller hears it, otherwise that of the turns its bot heard."""
-        return (
-            with_facts(self.eva_context(), self._facts())
-            if self.live.is_simulated
-            else context_by_the_bot(self._facts())
-        )
+        if self.live.is_simulated:
+            return self.as_eva_has_it()
+        return context_by_the_bot(self._facts())
 
     def eva_context(self) -> MetricContext:
         """EVA's own context of the call so far, core and tail, whoever hears the call."""

@@ -39,7 +39,7 @@ GROUPS: Final = {
         "trials": "Compares repeated calls: pass@k, judges, errors.",
         "replay": "Plays recorded calls, or evaluates past traffic again.",
         "transcript": "Writes transcripts in ElevenLabs' format.",
-        "context": "Prints the metric context of calls: turns, words, tools and waits.",
+        "context": "Prints the metric context of calls, in EVA's fields.",
     },
     "operate": {
         "settings": "Lists every setting, its value and its origin.",

@@ -35,7 +35,7 @@ def context(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Prints the metric context of calls: turns, words, tools and waits, in EVA's fields.
+    """Prints the metric context of calls, in EVA's fields.
 
     The calls go through the engine event by event. Each gives one line of JSON,
     {"id": ..., "turns_by": ..., "context": {...}}. Where a simulated caller hears the call, turns_by is `eva`, and the

@@ -302,15 +302,13 @@ class _Words:
     """The words of a text: as aligned (small letters and digits only), and as written."""
 
     def __init__(self, text: str) -> None:
-        self.keys: list[str] = []
-        self._words: list[str] = []
-        for word in text[:MAX_CHARS].split():
-            key = word.lower()
-            if not key.isalnum():  # nearly all words have no signs, and to search one for them costs more
-                key = _NOT_IN_WORDS.sub("", key)
-            if key:
-                self.keys.append(key)
-                self._words.append(word)
+        words = text[:MAX_CHARS].split()
+        # Nearly all words have no signs, and to search one for them costs more.
+        keys = [key if (key := word.lower()).isalnum() else _NOT_IN_WORDS.sub("", key) for word in words]
+        if "" in keys:
+            words = [word for word, key in zip(words, keys, strict=True) if key]
+            keys = [key for key in keys if key]
+        self.keys, self._words = keys, words
 
     def text(self, start: int, end: int) -> str:
         return " ".join(self._words[start:end])

@@ -19,6 +19,9 @@ _REMEMBERED_PIECES: Final = 512
 compared once more.
 """
 
+_REMEMBERED_LANGUAGES: Final = 64
+"""Languages of calls whose rules are known at once: some installations have ten."""
+
 _ESCAPE = re.compile(
     r"""\\(?:(?P<octal>[0-7]{1,3})
           |(?P<known>u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[\\'"abfnrtv])
@@ -103,6 +106,7 @@ def normalised(text: str, language: str = "en", *, as_eva: bool = False) -> str:
     return _GAP_BEFORE_SUFFIX.sub("", joined)
 
 
+@lru_cache(maxsize=_REMEMBERED_LANGUAGES)
 def rules_of(language: str, *, as_eva: bool = False) -> str:
     """The language whose rules a text is spelled by; empty where there are none but case and punctuation.
 

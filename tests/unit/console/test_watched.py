@@ -160,7 +160,7 @@ def test_a_call_is_the_same_whether_it_is_looked_at_in_between_or_by_another_thr
 def test_a_call_without_records_has_no_times() -> None:
     empty = watched("c", [])
     assert (empty.first_ms, empty.last_ms, empty.closed) == (None, None, None)
-    assert empty.context(0) == empty.context()
+    assert empty.context(0) is empty.context() is None
     assert empty.transcript() == []
 
 
