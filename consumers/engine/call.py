@@ -356,7 +356,7 @@ class Call:
         return context_by_the_bot(self._facts())
 
     def eva_context(self) -> MetricContext:
-        """EVA's own context of the call so far, core and tail, whoever hears the call."""
+        """EVA's own context of the call so far, core and tail; also of a call without a simulated caller, where it has little."""
         return self.history.context(self.ended_reason)
 
     def as_eva_has_it(self) -> MetricContext:

@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from consumers.engine.measures.eva import GOODBYE, SuppliedFacts
+from consumers.engine.measures.eva_timing import told_tools
 from consumers.engine.turns.heard import HeardSide, HeardSides, HeardTurn, Purpose, WordSource
 from consumers.engine.turns.live import LiveCall
 from consumers.engine.turns.timeline import (
@@ -25,7 +26,7 @@ from schemas.units import MS_PER_SECOND
 
 
 class CallFacts(NamedTuple):
-    """What a call's events say of it as a whole.
+    """The facts of a call as a whole, as its events have them.
 
     Attributes:
         live: The call as it is now.
@@ -147,7 +148,7 @@ def context_by_the_bot(call: CallFacts) -> MetricContext:
     turns = heard.turns(sorted(heard.numbers()))
     tools = _in_order(heard.last_tool)
     made = [entry.use for entry in tools if not entry.is_response]
-    answers = [entry.use for entry in tools if entry.is_response]
+    params, responses = told_tools(heard.last_tool)
     end_s = call.ended_ms / MS_PER_SECOND
     waits_s, unmeasured = _waits(call.live, turns)
     values: dict[str, Any] = {
@@ -163,10 +164,8 @@ def context_by_the_bot(call: CallFacts) -> MetricContext:
         "num_tool_calls": len(made),
         "tool_called": [use.name.lower() for use in made],
         "tools_called": list(dict.fromkeys(use.name for use in made)),
-        "tool_params": [{"tool_name": use.name, "tool_parameters": use.value} for use in made if use.value is not None],
-        "tool_responses": [
-            {"tool_name": use.name, "tool_response": use.value} for use in answers if use.value is not None
-        ],
+        "tool_params": params,
+        "tool_responses": responses,
         "conversation_trace": list(_trace(turns, tools)),
         "assistant_interrupted_turns": frozenset(n for n, turn in turns.items() if turn.assistant_interrupted),
         "user_interrupted_turns": frozenset(n for n, turn in turns.items() if turn.user_interrupted),
@@ -275,7 +274,7 @@ class _Step(NamedTuple):
 
 
 def _trace(turns: Turns, tools: Sequence[ToolEntry]) -> Iterator[Entry]:
-    """What was said and what tools did, turn by turn: first the user's words, then answers and tools in the order of time.
+    """The entries of words and tools, turn by turn: first the user's words, then answers and tools in the order of time.
 
     Of an answer it has the part that was heard, as EVA's trace has. Texts between two tool events are one entry.
     """
@@ -313,7 +312,7 @@ def _answers(turn: HeardTurn) -> list[_Step]:
 
 
 def _began_ms(begins_ms: Sequence[float], told_ms: float) -> float:
-    """The start of the newest sound at that time. Before any of them, what is told is the outcome: the last one."""
+    """The start of the newest sound at that time. Words that come before every sound are those of the last one: they are the outcome."""
     return max((begin_ms for begin_ms in begins_ms if begin_ms <= told_ms), default=begins_ms[-1])
 
 

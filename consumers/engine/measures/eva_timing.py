@@ -511,7 +511,7 @@ def context_as_heard(
     An open sound has an infinite end, so the result is for comparing times and not for printing them.
     """
     times = {turn: turns[turn].times for turn in sorted(turns)}
-    calls, responses = _tools(last_tool)
+    calls, responses = told_tools(last_tool)
     return context.model_copy(
         update={
             "audio_timestamps_user_turns": {turn: list(each.user) for turn, each in times.items() if each.user},
@@ -535,8 +535,8 @@ def context_as_heard(
     )
 
 
-def _tools(last: ToolEntry | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Calls and answers as in EVA's context, in order: first those with arguments, then those with an answer."""
+def told_tools(last: ToolEntry | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The calls with arguments and the answers of the chain that ends with `last`, each in order, as EVA's context has them."""
     calls: list[dict[str, Any]] = []
     responses: list[dict[str, Any]] = []
     while last is not None:

