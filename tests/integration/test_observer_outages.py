@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 from callgauge_send import Call
 
 from schemas.closed_sets import InputSource
@@ -124,7 +125,17 @@ async def events(cluster: Cluster, name: str) -> dict[str, list[dict[str, Any]]]
 
 
 async def make_topic(cluster: Cluster, name: str) -> None:
-    await create_topics(cluster.bootstrap_through("right"), {f"{name}.{TOPIC}": 4})
+    """Makes the topic, once the broker answers through the door that no test shuts: its listeners open one after the other."""
+    until = time.monotonic() + patient(30)
+    while True:
+        try:
+            await create_topics(cluster.bootstrap_through("right"), {f"{name}.{TOPIC}": 4})
+        except KafkaConnectionError:
+            if time.monotonic() > until:
+                raise
+            await asyncio.sleep(0.05)
+        else:
+            return
 
 
 async def test_a_broker_that_is_away_at_the_start_costs_nothing(cluster: Cluster) -> None:
