@@ -22,6 +22,11 @@ _TOGETHER: Final = ("tests/integration/test_process.py", "tests/integration/test
 """Files whose tests share slow fixtures: a broker that may be frozen, rights on a secured one."""
 
 
+_IN_A_FRESH_PROCESS: Final = "/test_loop_held.py"
+"""Files that measure steps in milliseconds: in a process that has run thousands of tests, memory is in pieces, and the same step takes
+three times as long.
+"""
+
 _FIRST: Final = "gw0"
 _FIRST_SECONDS: Final = 120
 """Within this a worker has imported all tests, on any machine."""
@@ -47,13 +52,17 @@ def after_the_first(worker: str, folder: Path) -> Iterator[None]:
 
 
 def arrange(items: list[pytest.Item]) -> None:
-    """Puts the slowest groups first, so that no worker begins one when the others are done."""
+    """Puts the slowest groups first, so that no worker begins one when the others are done; before them what needs a fresh process."""
     seconds = _read_table()
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         groups.setdefault(group_of(item.nodeid), []).append(item)
-    slowest_first = sorted(groups.values(), key=lambda group: -sum(seconds.get(item.nodeid, 0) for item in group))
-    items[:] = chain.from_iterable(slowest_first)
+
+    def place(group: list[pytest.Item]) -> tuple[bool, float]:
+        needs_fresh = group[0].nodeid.partition("::")[0].endswith(_IN_A_FRESH_PROCESS)
+        return not needs_fresh, -sum(seconds.get(item.nodeid, 0) for item in group)
+
+    items[:] = chain.from_iterable(sorted(groups.values(), key=place))
 
 
 def group_of(nodeid: str) -> str:

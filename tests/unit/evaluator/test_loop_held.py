@@ -22,8 +22,8 @@ from tests.support.held_loop import MOST_SECONDS, HeldLoop, kept_out_of_collecti
 Json = dict[str, Any]
 LIMITS = Limits()
 TRIES = 12
-"""The machine may be busy with something else that takes the processor's caches: the same step takes 18 to 33 ms by itself, and twice as
-much beside four other workers. A step that is too long is so in every try.
+"""The machine may be busy with something else that takes the processor's caches: the same step takes 17 to 37 ms beside four busy
+processes. A step that is too long is so in every try.
 """
 TOPICS = {
     InputSource.PIPECAT: "pipecat.events",

@@ -94,3 +94,8 @@ def test_a_test_that_ends_its_worker_fails_once_and_every_other_test_runs(tmp_pa
     )  # fmt: skip
     assert ended.returncode == 1
     assert re.search(r"\b1 failed, 4 passed\b", ended.stdout), ended.stdout
+
+
+def test_what_measures_steps_comes_first() -> None:
+    measured = "tests/unit/evaluator/test_loop_held.py::test_no_event_holds_the_loop[a]"
+    assert arranged(*UNIT, *ALONE, measured, *SHARED)[0] == measured
