@@ -62,7 +62,8 @@ def arrange(items: list[pytest.Item]) -> None:
         needs_fresh = group[0].nodeid.partition("::")[0].endswith(_IN_A_FRESH_PROCESS)
         return not needs_fresh, -sum(seconds.get(item.nodeid, 0) for item in group)
 
-    items[:] = chain.from_iterable(sorted(groups.values(), key=place))
+    in_order = sorted(groups.values(), key=place)
+    items[:] = chain.from_iterable(in_order)
 
 
 def group_of(nodeid: str) -> str:
