@@ -295,7 +295,7 @@ def _trace(turns: Turns, tools: Sequence[ToolEntry]) -> Iterator[Entry]:
 
 
 def _answers(turn: HeardTurn) -> list[_Step]:
-    """The texts of the answer. Those that are told with their sound or after it stand where it began."""
+    """The texts of the answer. A text that comes with its sound, or after it, stands where the sound began."""
     side = turn.assistant
     source, texts = (None, []) if turn.is_cut or _heard_part(turn) else side.timed(Purpose.WRITTEN)
     if not texts:

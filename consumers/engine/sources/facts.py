@@ -284,7 +284,7 @@ class RecordFollows(NamedTuple):
 
 
 class Detailed(NamedTuple):
-    """What no sound and no word tells of a turn of the agent; None where this event does not.
+    """Details of a turn of the agent beside its sound and words; None where this event has none.
 
     Attributes:
         at_ms: A moment of the turn it is about.
