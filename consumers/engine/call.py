@@ -439,6 +439,8 @@ class Call:
         value = None
         if self.writes_transcript:
             transcript, entries = self.transcript(self.redactor), []
+            if is_long:
+                yield False  # its words are found, and not yet in order
             for place, entry in enumerate(() if transcript.is_too_large else transcript, 1):
                 if entry is not None:
                     entries.append(entry)

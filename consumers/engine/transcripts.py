@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
+from functools import cached_property
 from itertools import groupby
 from math import inf
 from operator import attrgetter, itemgetter
@@ -316,11 +317,7 @@ class _Entry(NamedTuple):
 
 
 class CallTranscript:
-    """The transcript of a call as it is now; of a call without words, sound or tools it has no entries.
-
-    Attributes:
-        is_too_large: Whether it would be too large however much redaction shortens it.
-    """
+    """The transcript of a call as it is now; of a call without words, sound or tools it has no entries."""
 
     def __init__(
         self,
@@ -346,19 +343,29 @@ class CallTranscript:
         self._texts = TranscriptTexts(redactor)
         heard = live.heard()
         turns = heard.turns(sorted(heard.numbers()))
+        self._turns = turns
         self._words = _words_of(turns)
         self._cut_off = cut_off_turns(turns)
         self._first_ms = live.first_ms
         self._told = details
-        self._in_order = sorted(self._entries(turns), key=attrgetter("at_ms"))
-        self._numbers = EntryNumbers({(entry.turn, entry.kind) for entry in self._in_order}, metrics_of)
-        if self._least_bytes(self._in_order) > MAX_TRANSCRIPT_BYTES:
-            self._texts.longest_value = MAX_TOOL_TEXT_CHARS
-        self.is_too_large = self._least_bytes(self._in_order) > MAX_TRANSCRIPT_BYTES
+        self._metrics_of = metrics_of
+
+    @cached_property
+    def _in_order(self) -> list[_Entry]:
+        return sorted(self._entries(self._turns), key=attrgetter("at_ms"))
+
+    @cached_property
+    def is_too_large(self) -> bool:
+        """Whether it would be too large however much redaction shortens it. The first look puts the entries in order."""
+        if self._least_bytes(self._in_order) <= MAX_TRANSCRIPT_BYTES:
+            return False
+        self._texts.longest_value = MAX_TOOL_TEXT_CHARS
+        return self._least_bytes(self._in_order) > MAX_TRANSCRIPT_BYTES
 
     def __iter__(self) -> Entries:
-        if not self._in_order:
+        if self.is_too_large or not self._in_order:
             return
+        self._numbers = EntryNumbers({(entry.turn, entry.kind) for entry in self._in_order}, self._metrics_of)
         first_ms = self._in_order[0].at_ms
         start_ms = first_ms if self._first_ms is None else min(self._first_ms, first_ms)
         details = EntryDetails(self._told, self._in_order, start_ms)
@@ -512,11 +519,12 @@ def _one_by_one(made: Iterable[Made]) -> Generator[None, None, tuple[Made, ...]]
 
 
 def _words_of(turns: Mapping[int, HeardTurn]) -> dict[int, _Words]:
-    answers = answers_of(turns)
+    spoken = {number: turn.assistant.said(Purpose.SPOKEN) for number, turn in turns.items()}
+    answers = answers_of(turns, spoken)
     return {
         number: _Words(
             turn.user.said(Purpose.SPOKEN),
-            turn.assistant.said(Purpose.SPOKEN),
+            spoken[number],
             turn.assistant.said(Purpose.WRITTEN),
             answers[number],
         )

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
@@ -553,13 +553,14 @@ class EvaScores:
             metrics["eva_x_mean"] = (self._experience_mean(mean), None)
         return metrics
 
-    def finish(self, live: LiveCall, heard: HeardTurns, context: MetricContext) -> Metrics:
-        """Makes the final values of all turns.
+    def finish(self, live: LiveCall, heard: HeardTurns, context: MetricContext) -> Generator[None, None, Metrics]:
+        """Makes the final values of all turns. Yields where a step of a long call ends.
 
         Returns:
             Every metric of the call.
         """
         timed = self._times(live, heard, is_over=True)
+        yield
         if heard.is_simulated:
             scores = turn_scores_of(context)
         else:
@@ -570,6 +571,7 @@ class EvaScores:
         }
         self._settled.close(values)
         self._final = {turn: value for turn, value in values.items() if turn or value.score is not None}
+        yield
         whole = WholeCall(
             context,
             scores,

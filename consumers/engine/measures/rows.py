@@ -12,7 +12,15 @@ from consumers.engine.limits import Limits
 from consumers.engine.measures.eva import EvaScores, Metrics, metric_fields, metric_inputs, taking_fields, taking_inputs
 from consumers.engine.measures.eva_timing import NOT_ANSWERED, TurnValue
 from consumers.engine.measures.stages import STAGES, StageLatencies, StageReading
-from consumers.engine.measures.talk import MAX_RUNNING_WORK, Speech, Talk, speech_of, talk_of
+from consumers.engine.measures.talk import (
+    MAX_RUNNING_WORK,
+    TURNS_OF_ONE_STEP,
+    Speech,
+    Talk,
+    speech_in_steps,
+    speech_of,
+    talk_of,
+)
 from consumers.engine.measures.told import Notes, Use, cost_of, uses_of
 from consumers.engine.measures.words import CallDifferences, TranscriptErrors, TurnDifferences
 from consumers.engine.records import (
@@ -459,9 +467,6 @@ LONG_CALL_MS: Final = 120_000
 """Age from which a call is long: a shorter call gets its own record only at the close, which is soon enough."""
 
 
-TURNS_OF_ONE_STEP: Final = 200
-"""Rows of turns that are made in one step of a close: 10 ms."""
-
 OLDER_BY: Final = 10
 """A long call's record is published again when the call is older by one part in this many: the record costs more the more
 turns there are, and changes less. So two hours cost no more for each event than five minutes.
@@ -563,7 +568,7 @@ class Measures:
         changed = self._dirty | self.stages.stale_turns(heard, self._dirty) | self._ratings.changed_turns
         changed |= self._transcripts.finish(context)
         yield
-        metrics = self.eva.finish(live, heard, context)
+        metrics = yield from self.eva.finish(live, heard, context)
         yield
         last_ms = cause.event_time_ms
         end_ms = heard.sound_end_ms(last_ms)
@@ -580,7 +585,7 @@ class Measures:
         yield
         self.stages.count_contradicted(heard)
         counted = heard.numbers()
-        speech = speech_of(live, heard, sorted(counted), last_ms, is_over=True)
+        speech = yield from speech_in_steps(live, heard, sorted(counted), last_ms, is_over=True)
         yield
         measured = CallMeasured(
             max(counted, default=heard.current),

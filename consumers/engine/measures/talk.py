@@ -2,9 +2,9 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from consumers.engine.turns.heard import HeardSide, HeardSides, HeardTurn, HeardTurns, Purpose
 from consumers.engine.turns.live import LiveCall
@@ -18,6 +18,8 @@ from schemas.scores.records import NotApplicable, Result, Scored, Unscored
 # come from. Open stretches are left out: they have no length.
 
 MS_PER_MINUTE: Final = 60_000
+TURNS_OF_ONE_STEP: Final = 200
+"""Turns that are measured in one step of a close: 10 ms."""
 
 
 class ToolRun(NamedTuple):
@@ -330,7 +332,19 @@ def talk_of(turn: HeardTurn, sides: HeardSides, end_ms: int | None, *, is_cut_of
 
 
 def speech_of(live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: int | None, *, is_over: bool) -> Speech:
-    """Measures the call.
+    """Measures the call in one step; the arguments are those of `speech_in_steps`."""
+    work = speech_in_steps(live, heard, turns, last_ms, is_over=is_over)
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return cast("Speech", done.value)
+
+
+def speech_in_steps(
+    live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: int | None, *, is_over: bool
+) -> Generator[None, None, Speech]:
+    """Measures the call, and pauses behind every `TURNS_OF_ONE_STEP` turns.
 
     Args:
         live: The call.
@@ -344,7 +358,11 @@ def speech_of(live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: 
     has_user_words = has_assistant_words = has_user_gaps = has_assistant_gaps = False
     work = 0
     spoken = {}
-    for number, turn in heard.turns(turns).items():
+    for place, number in enumerate(turns, 1):
+        if place % TURNS_OF_ONE_STEP == 0:
+            yield
+        if (turn := heard.turn(number)) is None:
+            continue
         user, assistant = turn.user.spans(end_ms), turn.assistant.spans(end_ms)
         by_user, by_assistant = turn.user.said(Purpose.TALK), turn.assistant.said(Purpose.TALK)
         spoken[number] = SpokenTurn(user, assistant, word_count(by_user), word_count(by_assistant))

@@ -404,12 +404,17 @@ class HeardTurns(ABC):
         """Builds the turn from the machine's state."""
 
 
-def answers_of(turns: Mapping[int, HeardTurn]) -> dict[int, str]:
+def answers_of(turns: Mapping[int, HeardTurn], spoken: Mapping[int, str] | None = None) -> dict[int, str]:
     """The agent's spoken words by turn, as transcript and report show them; empty for a turn without any.
 
     An answer that only the log has counts where its sound was heard, and in a call without any source of spoken words.
+
+    Args:
+        turns: The turns.
+        spoken: What its side said in each (`Purpose.SPOKEN`), where that was looked up already.
     """
-    spoken = {number: turn.assistant.said(Purpose.SPOKEN) for number, turn in turns.items()}
+    if spoken is None:
+        spoken = {number: turn.assistant.said(Purpose.SPOKEN) for number, turn in turns.items()}
     knows_speech = any(spoken.values())
     return {
         number: spoken[number]

@@ -1,5 +1,6 @@
 """No event holds the loop of an evaluator longer than 50 ms at default limits: each kind at its largest size, in processor time."""
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -116,7 +117,7 @@ async def _held_seconds(shell: Shell, records: Callable[[], list[Record]]) -> tu
     for _ in range(TRIES):
         polled = records()
         with HeldLoop() as held:
-            await shell.role._take(polled)
+            await asyncio.create_task(shell.role._take(polled))  # its first step is one of the loop too
         found.append((held.longest_seconds, held.longest_step))
         if held.longest_seconds <= MOST_SECONDS:
             break
