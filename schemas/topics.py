@@ -12,6 +12,9 @@ from schemas.units import DAY_MS, HOUR_MS, MINUTE_MS, MS_PER_SECOND, to_seconds
 
 # The topic table: every topic that callgauge reads or writes, with its key, value, partitions and retention.
 
+Partitions = Literal["any", "same as events", "one for each shard"]
+"""How many partitions a topic must have."""
+
 
 class Topic(NamedTuple):
     """One row of the table. `partitions` is a rule, because the operator chooses the number; `retention_ms` -1 keeps for ever."""
@@ -20,7 +23,7 @@ class Topic(NamedTuple):
     direction: Literal["input", "output", "reference"]
     key: str
     value: str
-    partitions: Literal["same as the inputs", "any"]
+    partitions: Partitions
     cleanup_policy: Literal["delete", "compact"]
     retention_ms: int
     what: str
@@ -28,17 +31,15 @@ class Topic(NamedTuple):
 
 _CONVERSATION: Final = "conversation id"
 _REFUSED: Final = "the refused record's key"
-_SAME: Final = "same as the inputs"
+_SAME: Final = "same as events"
 _ANY: Final = "any"
 
 
 def _input(name: str, value: str, what: str) -> Topic:
-    return Topic(name, "input", _CONVERSATION, value, _SAME, "delete", 7 * DAY_MS, what)
+    return Topic(name, "input", _CONVERSATION, value, _ANY, "delete", 7 * DAY_MS, what)
 
 
-def _output(
-    name: str, key: str, value: str, partitions: Literal["same as the inputs", "any"], what: str, kept_days: int = 14
-) -> Topic:
+def _output(name: str, key: str, value: str, partitions: Partitions, what: str, kept_days: int = 14) -> Topic:
     return Topic(name, "output", key, value, partitions, "delete", kept_days * DAY_MS, what)
 
 
@@ -52,7 +53,22 @@ TOPICS = (
     _output("transcripts", _CONVERSATION, "transcript", _ANY, "one transcript per ended call"),
     _output("judge.requests", _CONVERSATION, "judge-request", _ANY, "questions to the judges", kept_days=7),
     _output(
-        "order", "none", "order", _SAME, "in which order each partition's inputs were evaluated; no value: a new owner"
+        "events",
+        _CONVERSATION,
+        "event",
+        _ANY,
+        "all events of a call in one order, and time; written by the sequencer",
+        kept_days=7,
+    ),
+    Topic(
+        "sequencer",
+        "reference",
+        "none",
+        "none",
+        "one for each shard",
+        "delete",
+        DAY_MS,
+        "always empty: its partitions are shared out among the sequencers, so that one is active in each",
     ),
     Topic(
         "annotations",
@@ -80,11 +96,12 @@ TRANSCRIPTS_TOPIC = "transcripts"
 ANNOTATIONS_TOPIC = "annotations"
 GOALS_TOPIC = "goals"
 QUARANTINE_TOPIC = "quarantine"
-ORDER_TOPIC = "order"
+EVENTS_TOPIC = "events"
+SEQUENCER_TOPIC = "sequencer"
 JUDGE_REQUESTS_TOPIC = "judge.requests"
 JUDGE_VERDICTS_TOPIC = "judge.verdicts"
 OWNER_MARK_KEY = b"callgauge-owner"
-"""Key of records of `order` and `scores` without a value, with which an owner of the partition begins."""
+"""Key of records of `scores` without a value: an owner of the partition begins, or says how far it has come."""
 
 
 # Checks the broker's settings of the topics, so that no record is lost before it is read. Pure: settings in, faults

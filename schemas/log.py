@@ -1,0 +1,287 @@
+"""The records of `events`, the log of all events of a call in one order: what their headers say, and the ticks that tell time.
+
+The sequencer writes the log and nobody else does. A record has the bytes that its producer sent and the producer's headers, and one
+header of ours: who appended it, and where it came from. A tick is a record without a key: up to which time every input is read, and
+where each stands. Pure: bytes in, values out.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from schemas.closed_sets import InputSource
+from schemas.topics import TOPIC_BY_SOURCE
+
+PLACED_HEADER: Final = "callgauge-placed"
+"""Header of an event: its origin, packed."""
+TICK_HEADER: Final = "callgauge-tick"
+"""Header of a tick: the term, packed. So a reader who looks for the newest tick decodes no event."""
+REPLAY_OF_HEADER: Final = "callgauge_replay_of"
+"""Header of a record that was put back from quarantine: where it was refused first, however often it came back."""
+OUR_HEADERS: Final = (PLACED_HEADER, TICK_HEADER)
+"""Headers that a producer may not bring with it: the sequencer takes them off."""
+
+SOURCES: Final = (InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.AUDIT, InputSource.JUDGE)
+"""The inputs by their numbers in a header. Only the end of the list may grow."""
+_NUMBER_OF: Final = {source: number for number, source in enumerate(SOURCES)}
+
+_FORMAT: Final = 1
+_PLACED: Final = struct.Struct(">BBIIIQq")
+_TERM: Final = struct.Struct(">BI")
+
+
+class LogError(ValueError):
+    """A record of the log cannot be read: somebody else wrote it, or another version did in another format."""
+
+
+class Origin(NamedTuple):
+    """Where an event came from.
+
+    Attributes:
+        source: The input.
+        generation: How often that partition of the input was made anew, as far as the sequencer has seen.
+        partition: Partition number there.
+        offset: Offset there.
+        time_ms: The broker's time of the record there.
+    """
+
+    source: InputSource
+    generation: int
+    partition: int
+    offset: int
+    time_ms: int
+
+
+class Placed(NamedTuple):
+    """What the header of an event says: the term of the sequencer that appended it, and its origin."""
+
+    term: int
+    origin: Origin
+
+    def header(self) -> tuple[str, bytes]:
+        """The header as the log has it."""
+        source, generation, partition, offset, time_ms = self.origin
+        packed = _PLACED.pack(_FORMAT, _NUMBER_OF[source], self.term, generation, partition, offset, time_ms)
+        return PLACED_HEADER, packed
+
+
+class Next(NamedTuple):
+    """Where an input partition stands: its generation, and the offset of the next record to append.
+
+    Two of them compare as the log orders them: an event before this place is in the log already.
+    """
+
+    generation: int
+    offset: int
+
+
+Positions = Mapping[tuple[InputSource, int], Next]
+"""By input and partition number, where it stands. A partition that is missing has no record in the log yet."""
+
+_Offset = Annotated[int, Field(ge=0)]
+
+
+class Tick(BaseModel):
+    """Tells time, in each partition of the log.
+
+    Attributes:
+        term: Term of the sequencer. A record of a lower term behind it is void.
+        known_ms: Broker time up to which every input is read, those left out not counted: no event before it will come.
+        inputs: By input and there by partition number, its generation and the offset of the next record to append: all before it is
+            in the log, in front of this tick.
+        left_out: Input partitions that have given no answer for too long, so that time goes on without them: topic and partition.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    term: Annotated[int, Field(ge=0)]
+    known_ms: int
+    inputs: dict[InputSource, dict[int, tuple[_Offset, _Offset]]]
+    left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, term: int, known_ms: int, positions: Positions, left_out: Iterable[str] = ()) -> "Tick":
+        """Makes a tick of positions by input and partition.
+
+        Example:
+            >>> tick = Tick.of(3, 1_000, {(InputSource.AUDIT, 0): Next(0, 7)})
+            >>> tick.positions
+            {(<InputSource.AUDIT: 'audit'>, 0): Next(generation=0, offset=7)}
+            >>> Tick.parse(tick.value()) == tick
+            True
+        """
+        inputs: dict[InputSource, dict[int, tuple[int, int]]] = {}
+        for (source, partition), place in positions.items():
+            inputs.setdefault(source, {})[partition] = (place.generation, place.offset)
+        return cls(term=term, known_ms=known_ms, inputs=inputs, left_out=tuple(left_out))
+
+    @property
+    def positions(self) -> dict[tuple[InputSource, int], Next]:
+        """Where each input partition stands."""
+        return {
+            (source, partition): Next(*place)
+            for source, places in self.inputs.items()
+            for partition, place in places.items()
+        }
+
+    def value(self) -> bytes:
+        """The record's value."""
+        return self.model_dump_json(exclude_defaults=True).encode()
+
+    def header(self) -> tuple[str, bytes]:
+        """The record's header."""
+        return TICK_HEADER, _TERM.pack(_FORMAT, self.term)
+
+    @classmethod
+    def parse(cls, value: bytes | None) -> "Tick":
+        """Reads the value of a tick.
+
+        Raises:
+            LogError: It is none.
+        """
+        try:
+            return cls.model_validate_json(value or b"")
+        except ValidationError as error:
+            raise LogError(f"expected a tick of format {_FORMAT}, saw {(value or b'')[:80]!r}") from error
+
+
+def placed_in(headers: Sequence[tuple[str, bytes]]) -> Placed | None:
+    """What the headers of a record of the log say; None if it is no event.
+
+    Raises:
+        LogError: The header cannot be read.
+
+    Example:
+        >>> placed = Placed(3, Origin(InputSource.AUDIT, 0, 1, 7, 1_000))
+        >>> placed_in([placed.header()]) == placed
+        True
+    """
+    for name, packed in headers:
+        if name == PLACED_HEADER:
+            try:
+                version, number, term, generation, partition, offset, time_ms = _PLACED.unpack(packed)
+                source = SOURCES[number]
+            except (struct.error, IndexError) as error:
+                raise LogError(f"expected an origin of {_PLACED.size} bytes, saw {packed[:40]!r}") from error
+            if version != _FORMAT:
+                raise LogError(f"expected format {_FORMAT}, saw {version}")
+            return Placed(term, Origin(source, generation, partition, offset, time_ms))
+    return None
+
+
+def tick_term(headers: Sequence[tuple[str, bytes]]) -> int | None:
+    """The term of a tick; None if the record is no tick.
+
+    Raises:
+        LogError: The header cannot be read.
+    """
+    for name, packed in headers:
+        if name == TICK_HEADER:
+            try:
+                version, term = _TERM.unpack(packed)
+            except struct.error as error:
+                raise LogError(f"expected a term of {_TERM.size} bytes, saw {packed[:40]!r}") from error
+            if version != _FORMAT:
+                raise LogError(f"expected format {_FORMAT}, saw {version}")
+            return int(term)
+    return None
+
+
+class Event(NamedTuple):
+    """An event of the log as its input had it, with the fields of a Kafka record, so that it is decoded as on its input.
+
+    Attributes:
+        topic: Name of the input in the topic table.
+        partition: Partition number there.
+        offset: Offset there.
+        timestamp: The broker's time there, in ms since 1970.
+        key: The key: the conversation's id.
+        value: The bytes that the producer sent.
+        headers: The producer's headers.
+        source: The input.
+        generation: Generation of that partition.
+        term: Term of the sequencer.
+        place: Offset in the log.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+    source: InputSource
+    generation: int
+    term: int
+    place: int
+
+
+class LogReader:
+    """Reads one partition of the log: drops repeats and what is void, and knows the time. State is a function of the records given.
+
+    It may begin at any tick, because a tick says of every input what is in the log in front of it.
+
+    Attributes:
+        known_ms: Broker time up to which everything is in the log in front of here; 0 before the first tick.
+        term: Highest term so far; -1 before the first record.
+        repeats: Events that were in the log already.
+        void: Records of a sequencer whose successor had written already.
+    """
+
+    def __init__(self) -> None:
+        self.known_ms = 0
+        self.term = -1
+        self.repeats = 0
+        self.void = 0
+        self._next: dict[tuple[InputSource, int], Next] = {}
+
+    def read(self, record: "LogRecord") -> Event | Tick | None:
+        """Takes the next record; returns what it is, None if it is a repeat, void, or of a lower term.
+
+        Raises:
+            LogError: It cannot be read.
+        """
+        placed = placed_in(record.headers)
+        if placed is None:
+            return self._tick(record)
+        term, (source, generation, partition, offset, time_ms) = placed
+        if term < self.term:
+            self.void += 1
+            return None
+        self.term = term
+        place = source, partition
+        if (generation, offset) < self._next.get(place, (0, 0)):
+            self.repeats += 1
+            return None
+        self._next[place] = Next(generation, offset + 1)
+        headers = [each for each in record.headers if each[0] != PLACED_HEADER]
+        return Event(
+            TOPIC_BY_SOURCE[source], partition, offset, time_ms, record.key, record.value, headers,
+            source, generation, term, record.offset,
+        )  # fmt: skip
+
+    def _tick(self, record: "LogRecord") -> Tick | None:
+        term = tick_term(record.headers)
+        if term is None:
+            raise LogError("expected an event or a tick, saw a record with neither header")
+        if term < self.term:
+            self.void += 1
+            return None
+        tick = Tick.parse(record.value)
+        self.term = term
+        self.known_ms = max(self.known_ms, tick.known_ms)
+        for place, reached in tick.positions.items():
+            self._next[place] = max(reached, self._next.get(place, reached))
+        return tick
+
+
+class LogRecord(NamedTuple):
+    """The fields of a record that matter here; a record of aiokafka has them too."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
