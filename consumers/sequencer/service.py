@@ -130,7 +130,7 @@ class Shard:
             if most is not None and int(most) < least:
                 raise TopicsUnfitError(
                     f"Topic {kafka.topic(EVENTS_TOPIC)}: max.message.bytes is {most}, expected at least {least}: an event that it refuses "
-                    f"would stop all calls, so the sequencer does not start. Set max.message.bytes={least} on it, or lower max_record_bytes."
+                    f"would stop all calls, so the sequencer does not start. Set it to {least}, or lower max_record_bytes."
                 )
         return share
 
@@ -152,13 +152,14 @@ class Shard:
             self._asked_ms, self._owes_tick = now_ms, True
             reader.ask()
         is_late = now_ms - self._asked_ms > self._settings.tick_ms // 2
-        if self._owes_tick and (is_late or all(each.settled_ms >= self._asked_ms for each in inputs)):
+        is_known = reader.partitions_ms >= self._asked_ms <= min((each.settled_ms for each in inputs), default=0)
+        if self._owes_tick and (is_late or is_known):
             await self._tick(reader, writer)
 
     async def _tick(self, reader: InputReader, writer: LogWriter) -> None:
         """Tells what is in the log. Everything before these places is acknowledged."""
         now_ms, inputs = self.clock.now_ms(), reader.waited_for()
-        self.known_ms = max(self.known_ms, known_ms(inputs, now_ms))
+        self.known_ms = max(self.known_ms, min(reader.partitions_ms, known_ms(inputs, now_ms)))
         left_out = [f"{each.tp.topic}[{each.tp.partition}]" for each in inputs if each.is_left_out(now_ms)]
         if left_out != self.left_out:
             log.warning(
