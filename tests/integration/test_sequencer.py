@@ -3,8 +3,6 @@
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -22,53 +20,15 @@ from schemas.topics import EVENTS_TOPIC, INPUT_TOPICS, QUARANTINE_TOPIC, SEQUENC
 from tests.integration.processes import wait_for
 from tests.support.brokers.topic_changes import add_partitions, create_topics, delete_topic
 from tests.support.patience import patient
+from tests.support.sequencer_process import SequencerProcess, sequencer
 
 WAIT_SECONDS = 40
 SESSION_MS = 6_000
 PIPECAT, AUDIT = TOPIC_BY_SOURCE[InputSource.PIPECAT], TOPIC_BY_SOURCE[InputSource.AUDIT]
 COUNTS = dict(zip(INPUT_TOPICS, (1, 2, 3, 4), strict=True))
 STAMPED = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "1200000"}
-ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.kafka
-
-
-class Sequencer:
-    """A running sequencer, and what it has said last."""
-
-    def __init__(self, output: Path, bootstrap: str, prefix: str) -> None:
-        kafka = {"bootstrap_servers": bootstrap, "topic_prefix": prefix, "client_id": prefix}
-        settings = {"group_id": f"{prefix}sequencer", "session_timeout_ms": SESSION_MS}
-        self._output = output
-        with output.open("wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.sequencer_process", json.dumps(kafka), json.dumps(settings)],
-                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-
-    @property
-    def text(self) -> str:
-        return self._output.read_text()
-
-    @property
-    def said(self) -> dict[str, Any]:
-        """Its terms and problems now."""
-        assert self.process.poll() is None, self.text
-        lines = [line for line in self.text.splitlines() if line.startswith("{")]
-        return dict(json.loads(lines[-1])) if lines else {"terms": [], "problems": ["starting"]}
-
-    @property
-    def is_active(self) -> bool:
-        return bool(self.said["terms"]) and not self.said["problems"]
-
-    @property
-    def stands_by(self) -> bool:
-        return not self.said["terms"] and not self.said["problems"]
-
-    def term(self) -> int:
-        """Waits until it is active; returns its term."""
-        wait_for(lambda: f"a term in:\n{self.text}", lambda: self.is_active, WAIT_SECONDS)
-        return int(self.said["terms"][0])
 
 
 class Inputs:
@@ -196,20 +156,20 @@ async def inputs(bootstrap: str, topic_prefix: str) -> AsyncIterator[Inputs]:
 
 
 @pytest.fixture
-def start(bootstrap: str, topic_prefix: str, tmp_path: Path) -> Iterator[Callable[[], Sequencer]]:
+def start(bootstrap: str, topic_prefix: str, tmp_path: Path) -> Iterator[Callable[[], SequencerProcess]]:
     """Starts sequencers of one group; all are killed at the end."""
     with ExitStack() as running:
 
-        def start_one() -> Sequencer:
-            sequencer = Sequencer(tmp_path / f"{time.monotonic_ns()}.log", bootstrap, topic_prefix)
-            running.callback(sequencer.process.wait)
-            running.callback(sequencer.process.kill)
-            return sequencer
+        def start_one() -> SequencerProcess:
+            output = tmp_path / f"{time.monotonic_ns()}.log"
+            return running.enter_context(sequencer(output, bootstrap, topic_prefix, session_timeout_ms=SESSION_MS))
 
         yield start_one
 
 
-async def test_inputs_with_any_partitions_become_one_order(inputs: Inputs, start: Callable[[], Sequencer]) -> None:
+async def test_inputs_with_any_partitions_become_one_order(
+    inputs: Inputs, start: Callable[[], SequencerProcess]
+) -> None:
     await inputs.send_to_all(50)
     start()
     await inputs.everything()
@@ -235,7 +195,7 @@ def _newest(sent: Mapping[bytes, tuple[str, int, int, int]]) -> dict[tuple[str, 
 
 
 async def test_after_kill_9_a_standby_goes_on_and_nothing_is_lost_or_doubled(
-    inputs: Inputs, start: Callable[[], Sequencer]
+    inputs: Inputs, start: Callable[[], SequencerProcess]
 ) -> None:
     running = start()
     terms = [running.term()]
@@ -248,7 +208,7 @@ async def test_after_kill_9_a_standby_goes_on_and_nothing_is_lost_or_doubled(
         assert standby.stands_by, "a standby that joins moves nothing"
         load = asyncio.create_task(_steady(inputs, 3))
         await asyncio.sleep(1.5)
-        running.process.kill()
+        running.popen.kill()
         killed = time.monotonic()
         terms.append(await asyncio.to_thread(standby.term))
         assert time.monotonic() - killed < patient(SESSION_MS / 1_000 + 10)
@@ -268,7 +228,7 @@ async def _steady(inputs: Inputs, seconds: float) -> None:
 
 
 async def test_one_that_thaws_after_another_took_over_writes_nothing_that_counts(
-    inputs: Inputs, start: Callable[[], Sequencer]
+    inputs: Inputs, start: Callable[[], SequencerProcess]
 ) -> None:
     frozen = start()
     frozen.term()
@@ -276,9 +236,9 @@ async def test_one_that_thaws_after_another_took_over_writes_nothing_that_counts
     wait_for("it to stand by", lambda: standby.stands_by, WAIT_SECONDS)
     load = asyncio.create_task(_steady(inputs, SESSION_MS / 1_000 + 10))
     await asyncio.sleep(1)
-    frozen.process.send_signal(signal.SIGSTOP)
+    frozen.popen.send_signal(signal.SIGSTOP)
     term = await asyncio.to_thread(standby.term)
-    frozen.process.send_signal(signal.SIGCONT)
+    frozen.popen.send_signal(signal.SIGCONT)
     await asyncio.to_thread(wait_for, "it to stand by", lambda: frozen.stands_by, WAIT_SECONDS)
     assert await asyncio.to_thread(standby.term) > term
     await load
@@ -287,7 +247,7 @@ async def test_one_that_thaws_after_another_took_over_writes_nothing_that_counts
 
 @pytest.mark.parametrize("again", [20, 400])
 async def test_an_input_that_was_made_anew_is_read_whatever_its_size(
-    inputs: Inputs, start: Callable[[], Sequencer], again: int
+    inputs: Inputs, start: Callable[[], SequencerProcess], again: int
 ) -> None:
     start().term()
     await inputs.send_to_all(100)
@@ -303,13 +263,13 @@ async def test_an_input_that_was_made_anew_is_read_whatever_its_size(
 
 @pytest.mark.parametrize("again", [20, 400])
 async def test_an_input_that_was_made_anew_while_no_sequencer_ran_is_read(
-    inputs: Inputs, start: Callable[[], Sequencer], again: int
+    inputs: Inputs, start: Callable[[], SequencerProcess], again: int
 ) -> None:
     first = start()
     await inputs.send_to_all(100)
     await inputs.everything()
-    first.process.terminate()
-    assert first.process.wait(patient(10)) == 0
+    first.popen.terminate()
+    assert first.popen.wait(patient(10)) == 0
     await delete_topic(inputs.bootstrap, inputs.prefix + PIPECAT)
     await asyncio.sleep(1.1)  # by as much two clocks may differ
     await create_topics(inputs.bootstrap, {inputs.prefix + PIPECAT: COUNTS[PIPECAT]}, STAMPED)
@@ -320,7 +280,9 @@ async def test_an_input_that_was_made_anew_while_no_sequencer_ran_is_read(
     assert not log.repeats, "an orderly stop leaves nothing to repeat"
 
 
-async def test_an_input_may_get_another_number_of_partitions(inputs: Inputs, start: Callable[[], Sequencer]) -> None:
+async def test_an_input_may_get_another_number_of_partitions(
+    inputs: Inputs, start: Callable[[], SequencerProcess]
+) -> None:
     start().term()
     await inputs.send_to_all(50)
     await inputs.everything()
@@ -337,7 +299,7 @@ async def test_an_input_may_get_another_number_of_partitions(inputs: Inputs, sta
 
 
 async def test_a_strangers_open_transaction_delays_its_records_and_not_the_time(
-    inputs: Inputs, start: Callable[[], Sequencer]
+    inputs: Inputs, start: Callable[[], SequencerProcess]
 ) -> None:
     start().term()
     await inputs.send_to_all(10)
@@ -353,7 +315,9 @@ async def test_a_strangers_open_transaction_delays_its_records_and_not_the_time(
     await inputs.everything()
 
 
-async def test_what_can_never_be_an_event_is_in_quarantine(inputs: Inputs, start: Callable[[], Sequencer]) -> None:
+async def test_what_can_never_be_an_event_is_in_quarantine(
+    inputs: Inputs, start: Callable[[], SequencerProcess]
+) -> None:
     start()
     producer, topic = inputs._producer, inputs.prefix + PIPECAT
     await producer.send_and_wait(topic, b"{}")
@@ -371,7 +335,7 @@ async def test_what_can_never_be_an_event_is_in_quarantine(inputs: Inputs, start
 
 
 async def test_a_topic_that_is_missing_is_said_and_others_go_on_after_the_wait(
-    inputs: Inputs, start: Callable[[], Sequencer]
+    inputs: Inputs, start: Callable[[], SequencerProcess]
 ) -> None:
     await delete_topic(inputs.bootstrap, inputs.prefix + AUDIT)
     running = start()
