@@ -169,13 +169,6 @@ class TopicWatch:
                 )  # fmt: skip
             self._told = refused
 
-    async def misfit(self) -> TopicsUnfitError | None:
-        """Returns the fault of the topics now, to end with: one is missing, or partition counts differ. Returns None if there is none,
-        or no broker answers.
-        """
-        found = await self.partitions()
-        return None if found is None else self._misfit_of(found)
-
     async def partitions(self) -> Mapping[str, Sequence[Any]] | None:
         """Returns the partitions of each topic as Kafka describes them now; None if no broker answers, or it is the embedded one."""
         kafka = self._kafka
@@ -188,7 +181,8 @@ class TopicWatch:
             return None
         return {topic["topic"]: topic["partitions"] for topic in answer.to_object()["topics"]}
 
-    def _misfit_of(self, found: Mapping[str, Sequence[Any]]) -> TopicsUnfitError | None:
+    def misfit_of(self, found: Mapping[str, Sequence[Any]]) -> TopicsUnfitError | None:
+        """Returns the fault of topics that are like this, to end with: one is missing, or partition counts differ. None without one."""
         kafka, names = self._kafka, self._topics
         counts = {topic: len(partitions) for topic, partitions in found.items()}
         if gone := [kafka.topic(name) for name in names if not counts.get(kafka.topic(name))]:
@@ -217,7 +211,7 @@ class TopicWatch:
         if found is None:  # it stands still because Kafka is away, and goes on when Kafka is back
             return
         seconds = time.monotonic() - still.since
-        if (misfit := self._misfit_of(found)) is not None:
+        if (misfit := self.misfit_of(found)) is not None:
             self._fail(misfit)
         elif seconds > still.most_seconds and _is_whole(found):
             self._fail(
