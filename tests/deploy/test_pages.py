@@ -323,6 +323,7 @@ def row_of(needs: Needs) -> list[frozenset[str]]:
 def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     settings = Settings()
     table = rights()
+    assert table["`run --roles sequencer`"] == row_of(needs_of(["sequencer"], settings))
     assert table["`run --roles evaluator`"] == row_of(needs_of(["evaluator"], settings))
     assert table["`run --roles exporter`"] == row_of(needs_of(["exporter"], settings))
     assert table["`run --roles judge`"] == row_of(needs_of(["judge"], settings))
@@ -334,7 +335,15 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     assert table["also with `goals.reads_topic`"] == more_rights({"reads_topic": True})
     assert table["also when it asks the judge"] == more_rights({"asks_judge": True})
     assert table["also with `transcripts.folder`"] == more_rights(transcripts={"folder": "files"})
-    assert len(table) == 11
+    assert len(table) == 12
+
+
+def test_only_the_sequencer_may_write_the_log_of_events() -> None:
+    """The page says so in words, and whoever may write there decides every score."""
+    may_write = {what for what, (_, written, *_) in rights().items() if "events" in written}
+    assert may_write == {"`run --roles sequencer`"}
+    evaluator = needs_of(["evaluator"], Settings()).operations
+    assert {topic for topic, operations in evaluator.items() if READ in operations} == {"events", "scores"}
 
 
 def more_rights(goals: dict[str, object] | None = None, **blocks: Any) -> list[frozenset[str]]:
@@ -344,8 +353,8 @@ def more_rights(goals: dict[str, object] | None = None, **blocks: Any) -> list[f
     return [wanted - had for wanted, had in zip(needed, usual, strict=True)]
 
 
-def given_by_the_commands(folder: Path) -> list[frozenset[str]]:
-    """The row of the rights that the page's commands give, from running them with a stand-in for Kafka's tool."""
+def given_by_the_commands(folder: Path) -> dict[str, list[frozenset[str]]]:
+    """By user, the row of the rights that the page's commands give, from running them with a stand-in for Kafka's tool."""
     (commands,) = re.findall(r"```sh\n(acls=.*?)```", SECURITY_PAGE, re.DOTALL)
     tool = folder / "kafka-acls.sh"
     tool.write_text('#!/bin/sh\necho "$@"\n')
@@ -364,17 +373,20 @@ def given_by_the_commands(folder: Path) -> list[frozenset[str]]:
     calls = [parser.parse_args(line.split()) for line in done.stdout.splitlines()]
     assert all((call.transactional_id is not None) == (call.resource_pattern_type == "prefixed") for call in calls)
 
-    def names_of(kind: str, operation: str) -> frozenset[str]:
-        return frozenset(getattr(call, kind) for call in calls if operation in call.operation) - {None}
+    def names_of(user: str, kind: str, operation: str) -> frozenset[str]:
+        given = (call for call in calls if call.allow_principal == user and operation in call.operation)
+        return frozenset(getattr(call, kind) for call in given) - {None}
 
-    assert {call.allow_principal for call in calls} == {"User:callgauge"}
-    return [
-        names_of("topic", "Read"), names_of("topic", "Write"), names_of("group", "Read"), names_of("transactional_id", "Write"),
-    ]  # fmt: skip
+    kinds_and_operations = (("topic", "Read"), ("topic", "Write"), ("group", "Read"), ("transactional_id", "Write"))
+    return {
+        user: [names_of(user, kind, operation) for kind, operation in kinds_and_operations]
+        for user in {call.allow_principal for call in calls}
+    }
 
 
 def test_the_commands_give_what_the_table_says(tmp_path: Path) -> None:
-    assert given_by_the_commands(tmp_path) == rights()["`run --roles evaluator`"]
+    given, table = given_by_the_commands(tmp_path), rights()
+    assert given == {f"User:{role}": table[f"`run --roles {role}`"] for role in ("sequencer", "evaluator")}
 
 
 def test_the_judge_is_asked_without_a_word_only_where_it_runs_with_a_key() -> None:
