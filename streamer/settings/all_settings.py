@@ -576,7 +576,7 @@ class Settings(SecretSettings, BaseSettings):
         description="text put before every topic name as it is: letters, digits, dot, dash and underscore",
     )
     sequencer_group: _Group = Field(
-        "callgauge-sequencer", description="consumer group of the sequencers, of which one is active and the others stand by"
+        "callgauge-sequencer", description="consumer group of the sequencers, of which one is active for each shard"
     )
     evaluator_group: _Group = Field(
         "callgauge-evaluator", description="consumer group of the evaluators that share the work"
