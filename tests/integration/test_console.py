@@ -324,7 +324,7 @@ async def test_a_call_is_seen_at_once_and_a_killed_console_loses_and_doubles_not
     environment: dict[str, str], tmp_path: Path, producer: AIOKafkaProducer
 ) -> None:
     """The stream of another console ends with `gap`, after which the calls are read; from then on it has every record once."""
-    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as evaluator:
+    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as evaluator:
         evaluator.metrics()
         with (
             console(tmp_path, environment) as (process, address),

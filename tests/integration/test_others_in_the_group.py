@@ -15,7 +15,7 @@ from tests.integration.processes import started, wait_for
 from tests.integration.test_two_versions import ENDED, SAID, Topics
 
 WAIT_SECONDS = 40
-ROLE = ("run", "--roles", "evaluator")
+ROLE = ("run", "--roles", "sequencer,evaluator")
 pytestmark = [pytest.mark.kafka, pytest.mark.service(partitions=1, limits__closing_grace_ms="300")]
 
 

@@ -20,12 +20,8 @@ from tests.support.patience import patient
 
 PARTITION: Final = 0
 """A script has one partition, so that it knows whose it is."""
-ALONE: Final = {
-    **LIMITS,
-    "CALLGAUGE_EVALUATOR_INSTANCE": "the only one",
-    "CALLGAUGE_SEQUENCER_INSTANCE": "the only one",
-}
-"""Settings of an evaluator and a sequencer that are alone: killed, each comes back at once, without a session timeout."""
+ALONE: Final = {**LIMITS, "CALLGAUGE_EVALUATOR_INSTANCE": "the only one"}
+"""Settings of an evaluator that is alone: killed, it comes back at once, without a session timeout."""
 JUDGED: Final = {
     **ALONE,
     "CALLGAUGE_GOALS__ASKS_JUDGE": "true",

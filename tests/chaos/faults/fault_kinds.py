@@ -380,7 +380,7 @@ def _narrow(scene: Scene, way: Way, seconds: float, delay_ms: int = 0) -> str | 
 PRODUCED: Final = ("pipecat", "elevenlabs", "audit")
 """Inputs that producers write."""
 MORE_PARTITIONS: Final = 2
-BEHIND_SECONDS: Final = 3.0
+BEHIND_SECONDS: Final = 2.0
 """How long sequencers are frozen before unread records are deleted, and again before they go on."""
 REMADE_SECONDS: Final = 6.0
 """How long an input pauses at least before it is made anew."""
