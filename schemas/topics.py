@@ -28,6 +28,11 @@ class Topic(NamedTuple):
     retention_ms: int
     what: str
 
+    @property
+    def has_broker_time(self) -> bool:
+        """Whether the broker stamps its records: time is told by its clock alone."""
+        return self.direction == "input" or self.name == EVENTS_TOPIC
+
 
 _CONVERSATION: Final = "conversation id"
 _REFUSED: Final = "the refused record's key"
@@ -48,7 +53,7 @@ TOPICS = (
     _input("elevenlabs.events", "simulator-event", "the simulated caller's events, and those of ElevenLabs agents"),
     _input("audit.events", "audit-event", "the agent framework's audit log: turns, replies, tools"),
     _input("judge.verdicts", "judge-verdict", "the judges' answers"),
-    _output("scores", _CONVERSATION, "score", _SAME, "scores and facts of calls; no value: a new owner"),
+    _output("scores", _CONVERSATION, "score", _SAME, "scores and facts of calls; no value: an owner of the partition"),
     _output("quarantine", _REFUSED, "quarantine", _ANY, "records that can never be processed, with the reason"),
     _output("transcripts", _CONVERSATION, "transcript", _ANY, "one transcript per ended call"),
     _output("judge.requests", _CONVERSATION, "judge-request", _ANY, "questions to the judges", kept_days=7),
@@ -107,17 +112,22 @@ OWNER_MARK_KEY = b"callgauge-owner"
 # Checks the broker's settings of the topics, so that no record is lost before it is read. Pure: settings in, faults
 # out.
 #
-# The evaluator refuses to start on the worst faults. `callgauge topics check` and `callgauge doctor` show all of
-# them.
+# Sequencer and evaluator refuse to start on the worst faults. `callgauge topics check` and `callgauge doctor` show all
+# of them.
 
 OUTAGE_MS: Final = DAY_MS
 """The outage that records must survive: one that is noticed only the next day must not cost a call."""
+UNREAD_MS: Final = HOUR_MS
+"""How long an input must keep a record at least: the sequencer waits for inputs that lag, and its successor may take a while."""
 MAX_BATCH_BYTES: Final = 1_048_576
 """Largest batch that our producers send, and so the largest record that they write. The broker must accept it."""
+PLACED_BYTES: Final = 65_536
+"""Most that a record of `events` has beside the value of its event: key, headers of the producer, ours, and the head of a batch."""
 MAX_TRANSACTION_MS: Final = 60_000
 """How long a transaction of ours may stay open at most. The brokers must let it (`transaction.max.timeout.ms`)."""
 
 _UNLIMITED: Final = -1
+_BROKER_TIME: Final = "LogAppendTime"
 
 TopicSettings = Mapping[str, str]
 """Settings of a topic by name, as the broker reports them."""
@@ -126,7 +136,7 @@ TopicSettings = Mapping[str, str]
 class Severity(StrEnum):
     """How bad a fault is.
 
-    - `REFUSED`: records would be lost or counted twice, so the evaluator does not start.
+    - `REFUSED`: records would be lost or counted twice, so sequencer and evaluator do not start.
     - `WRONG`: results would be wrong.
     - `WARNING`: results are right, with less safety margin than recommended.
     """
@@ -137,12 +147,12 @@ class Severity(StrEnum):
 
 
 class TopicNeeds(BaseModel):
-    """Limits of the evaluator that decide what the topics must keep.
+    """Limits of calls that decide what the topics must keep.
 
     Attributes:
-        longest_call_ms: How long a call may last. A restart reads all of it again.
+        longest_call_ms: How long a call may last. A new owner of its partition reads all of it again in the log.
         idle_ms: Silence after which a call counts as over.
-        max_record_bytes: Largest input record that the evaluator accepts.
+        max_record_bytes: Largest event that is accepted.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -180,7 +190,7 @@ def topic_faults(settings: Mapping[str, TopicSettings], needs: TopicNeeds) -> tu
 
     Args:
         settings: Settings by name in the topic table. Topics and settings that are missing here are not checked.
-        needs: The evaluator's limits.
+        needs: The limits of calls.
     """
     return tuple(
         fault
@@ -225,7 +235,7 @@ def retention_ms(settings: TopicSettings) -> float | None:
 def _faults(
     topic: Topic, settings: TopicSettings, others: Mapping[str, TopicSettings], needs: TopicNeeds
 ) -> Iterator[TopicFault]:
-    is_read_back = topic.name in (SCORES_TOPIC, ORDER_TOPIC)
+    is_read_back = topic.name in (SCORES_TOPIC, EVENTS_TOPIC)
     is_input = topic.direction == "input"
     if (policy := settings.get("cleanup.policy", topic.cleanup_policy)) != topic.cleanup_policy:
         yield TopicFault(
@@ -239,15 +249,14 @@ def _faults(
     if topic.name == ANNOTATIONS_TOPIC:
         yield from _forgetting_faults(settings, others)
     # A broker older than this setting does not report it, so there is nothing to check.
-    if is_input and (clock := settings.get("message.timestamp.type", "LogAppendTime")) != "LogAppendTime":
+    if topic.has_broker_time and (clock := settings.get("message.timestamp.type", _BROKER_TIME)) != _BROKER_TIME:
         yield TopicFault(
             topic=topic.name,
             severity=Severity.WRONG,
-            seen=f"message.timestamp.type is {clock}, expected LogAppendTime: silence would be judged by the clock of "
-            "each producer, and one that is wrong ends calls early or late",
-            setting="message.timestamp.type=LogAppendTime",
+            seen=f"message.timestamp.type is {clock}, expected {_BROKER_TIME}: {_harm_of_other_clocks(topic)}",
+            setting=f"message.timestamp.type={_BROKER_TIME}",
         )
-    least_bytes = needs.max_record_bytes if is_input else MAX_BATCH_BYTES
+    least_bytes = least_message_bytes(topic, needs)
     most_bytes = _number(settings, "max.message.bytes")
     if most_bytes is not None and most_bytes < least_bytes:
         yield TopicFault(
@@ -258,27 +267,37 @@ def _faults(
         )
 
 
+def least_message_bytes(topic: Topic, needs: TopicNeeds) -> int:
+    """Returns how large a batch the broker must take on this topic at least."""
+    if topic.name == EVENTS_TOPIC:
+        return max(needs.max_record_bytes + PLACED_BYTES, MAX_BATCH_BYTES)
+    return needs.max_record_bytes if topic.direction == "input" else MAX_BATCH_BYTES
+
+
 def _retention_faults(
     topic: Topic, settings: TopicSettings, others: Mapping[str, TopicSettings], needs: TopicNeeds
 ) -> Iterator[TopicFault]:
     kept_ms = retention_ms(settings)
-    inputs_kept_ms = _longest_kept_ms(others)
-    least_ms = needs.least_kept_ms
-    if kept_ms is not None and 0 <= kept_ms < least_ms + OUTAGE_MS:
+    log_kept_ms = retention_ms(others.get(EVENTS_TOPIC, {}))
+    # An input is read once, so an outage is all that it must survive. The log and the scores are read back.
+    is_input = topic.direction == "input"
+    least_ms, spare_ms = (UNREAD_MS, OUTAGE_MS - UNREAD_MS) if is_input else (needs.least_kept_ms, OUTAGE_MS)
+    if kept_ms is not None and 0 <= kept_ms < least_ms + spare_ms:
+        expected = "an outage may last" if is_input else "the longest call and its silence are"
         yield TopicFault(
             topic=topic.name,
             severity=Severity.REFUSED if kept_ms < least_ms else Severity.WARNING,
-            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but the longest call and its silence are "
-            f"{duration(least_ms)}: {_harm_of_losing(topic, kept_ms - least_ms)}",
-            setting=f"retention.ms={max(topic.retention_ms, least_ms + OUTAGE_MS)}",
+            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but {expected} "
+            f"{duration(OUTAGE_MS if is_input else least_ms)}: {_harm_of_losing(topic, kept_ms - (0 if is_input else least_ms))}",
+            setting=f"retention.ms={max(topic.retention_ms, least_ms + spare_ms)}",
         )
-    elif topic.name == SCORES_TOPIC and kept_ms is not None and inputs_kept_ms is not None and kept_ms < inputs_kept_ms:
+    elif topic.name == SCORES_TOPIC and kept_ms is not None and log_kept_ms is not None and kept_ms < log_kept_ms:
         yield TopicFault(
             topic=topic.name,
             severity=Severity.WARNING,
-            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but inputs for {duration(inputs_kept_ms)}: whoever "
-            "reads those inputs again finds no note that their calls were scored, and scores them twice",
-            setting=f"retention.ms={_UNLIMITED if inputs_kept_ms == math.inf else inputs_kept_ms}",
+            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but those of {EVENTS_TOPIC} for "
+            f"{duration(log_kept_ms)}: whoever reads that again finds no note that its calls were scored, and scores them twice",
+            setting=f"retention.ms={_UNLIMITED if log_kept_ms == math.inf else log_kept_ms}",
         )
     kept_bytes = _number(settings, "retention.bytes")
     if kept_bytes is not None and kept_bytes != _UNLIMITED:
@@ -305,20 +324,20 @@ def _forgetting_faults(settings: TopicSettings, others: Mapping[str, TopicSettin
         )
 
 
-def _longest_kept_ms(settings: Mapping[str, TopicSettings]) -> float | None:
-    """Returns the longest retention of the inputs in ms; None when it is not known."""
-    kept_ms = [retention_ms(settings[name]) for name in INPUT_TOPICS if name in settings]
-    return max((each for each in kept_ms if each is not None), default=None)
-
-
 def _harm_of(topic: Topic) -> str:
     if topic.cleanup_policy == "compact":
         return "records written long ago would be gone"
     if topic.name == SCORES_TOPIC:
         return "only the newest record of each call would stay, and recovery needs them all"
-    if topic.name == ORDER_TOPIC:
-        return "the broker would refuse its records, which have no key, and with them the scores"
+    if topic.name == EVENTS_TOPIC:
+        return "the broker would refuse ticks, which have no key, and nothing would be evaluated any more"
     return "only the newest record of each key would stay"
+
+
+def _harm_of_other_clocks(topic: Topic) -> str:
+    if topic.name == EVENTS_TOPIC:
+        return "old recordings that are played again would be deleted at once, and readers that look by time would miss events"
+    return "silence would be judged by the clock of each producer, and one that is wrong ends calls early or late"
 
 
 def _harm_of_refusing(topic: Topic) -> str:
@@ -327,21 +346,17 @@ def _harm_of_refusing(topic: Topic) -> str:
         return "the broker refuses events that callgauge would take"
     if topic.name == SCORES_TOPIC:
         return "a score that is refused stops its whole partition"
-    if topic.name == ORDER_TOPIC:
-        return "a record that is refused stops its whole partition, because scores are in the same transaction"
+    if topic.name == EVENTS_TOPIC:
+        return "an event that is refused stops the sequencer, and with it all calls"
     return "large records would be left out" if topic.direction == "output" else "writes may be refused"
 
 
 def _harm_of_losing(topic: Topic, room_ms: float) -> str:
-    """Returns the consequence of deleting records `room_ms` after the longest call, or before its end if negative."""
+    """Returns the consequence of deleting records `room_ms` after they are needed without an outage, or before that if negative."""
     if topic.name == SCORES_TOPIC:
         if room_ms < 0:
             return "a restart would not find the published scores, and score twice"
         return f"after an outage of more than {duration(room_ms)} calls would be scored twice"
-    if topic.name == ORDER_TOPIC:
-        if room_ms < 0:
-            return "a restart would publish the values of calls that still run once again"
-        return f"after an outage of more than {duration(room_ms)} values of open calls would be published once again"
     if room_ms < 0:
         return "a restart would miss the beginning of a call that still runs"
     return f"an outage of more than {duration(room_ms)} would lose calls"

@@ -51,7 +51,7 @@ from consumers.engine.turns.bot import SpeechMoment
 from consumers.engine.turns.eva import EvaHistory
 from consumers.engine.turns.live import INPUT_RANK, NO_CHANGES, LiveCall
 from consumers.engine.turns.timeline import BrokerMoment, ElementKind, SilenceKind
-from schemas.closed_sets import CloseReason, InputSource
+from schemas.closed_sets import CloseReason
 from schemas.metric_context import MetricContext
 from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
 from schemas.wire import MAX_NAME_CHARS
@@ -182,7 +182,7 @@ class Call:
         self.ended_reason: str | None = None
         self.events = 0
         self.kept_bytes = 0
-        self.first_offsets: dict[InputSource, int] = {}
+        self.first_offset = first.offset
         self.is_closed = False
         self.waiting: list[tuple[int, Arrival]] = []
         self.wakeup_ms: int | None = None
@@ -249,10 +249,7 @@ class Call:
         self.redactor.left_chars = MAX_CHARS_PER_STEP
         source, event, broker_ms = arrival.source, arrival.event, arrival.broker_time_ms
         rule = RULES.get(type(event)) or UNKNOWN[source]
-        offsets = self._offsets
-        if source not in offsets:
-            self.first_offsets[source] = arrival.offset
-        offsets[source] = arrival.offset
+        self._offsets[source] = arrival.offset
         if rule is not VERDICT:  # a verdict is no event of the call
             self.end.heard(broker_ms)
         if (arrival.envelope is not None or source in NUMBERED) and self._repeats_another(arrival):
@@ -341,7 +338,6 @@ class Call:
     def keep_waiting(self, arrival: Arrival) -> None:
         """Keeps an arrival, ordered by broker time; arrivals of one topic keep the order of the topic, whatever their times."""
         source = arrival.source
-        self.first_offsets.setdefault(source, arrival.offset)
         broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.waiting if each.source is source)])
         insort(self.waiting, (broker_ms, arrival), key=itemgetter(0))
 

@@ -221,6 +221,7 @@ class PartitionEvaluator:
 
     Attributes:
         redactor: Redacts every text that leaves.
+        evicted: Calls that are over because too many were open, and have not closed: the offset of the record that opened another.
     """
 
     def __init__(
@@ -246,6 +247,7 @@ class PartitionEvaluator:
         self._code_version = code_version
         self._writes_transcripts = writes_transcripts
         self.redactor = redactor or Redactor()
+        self.evicted: dict[str, int] = {}
         self._calls: dict[str, Call] = {}
         self._closing: deque[str] = deque()
         self._closed = ClosedCalls(limits.max_closed_calls_remembered)
@@ -310,6 +312,14 @@ class PartitionEvaluator:
             call = self._opened(arrival, opening or OpenCall(None), out)
         self._take(call, arrival, out)
         return out
+
+    def evict(self, conversation_id: str, arrival: Arrival) -> None:
+        """Closes a call as an earlier owner did for this record, which opens another. That one had more calls open than are known here."""
+        call = self._calls.get(conversation_id)
+        if call is not None and not call.is_closing:
+            call.close(CloseReason.LIMIT_OPEN_CALLS, arrival.broker_time_ms)
+            self._closing.append(conversation_id)
+            self.evicted[conversation_id] = arrival.offset
 
     def has_closed(self, conversation_id: str) -> None:
         """Notes that an earlier owner closed this call: its later records open no other."""
@@ -386,14 +396,9 @@ class PartitionEvaluator:
         """EVA's context of an open call; None when it is not open."""
         return None if (call := self._calls.get(conversation_id)) is None else call.context()
 
-    def low_watermarks(self) -> dict[InputSource, int]:
-        """First offset of the oldest open call on each input that has one: a replay must start there."""
-        lowest: dict[InputSource, int] = {}
-        for call in self._calls.values():
-            for source, offset in call.first_offsets.items():
-                if offset < lowest.get(source, offset + 1):
-                    lowest[source] = offset
-        return lowest
+    def low_watermark(self) -> int | None:
+        """Offset of the first record of the oldest open call: who folds again must start there. None while no call is open."""
+        return next((call.first_offset for call in self._calls.values()), None)
 
     def drain_counts(self) -> list[Count]:
         """Counts since the last drain: records by outcome, events of a wrong time, and redactions."""
@@ -470,11 +475,9 @@ class PartitionEvaluator:
         call.waiting.clear()
 
     def _opened(self, arrival: Arrival, opening: OpenCall, out: list[Effect]) -> Call:
-        evicted = None if opening.evicted is None else self._calls.get(opening.evicted)
-        if evicted is not None and not evicted.is_closing:
+        if opening.evicted is not None:
             out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
-            evicted.close(CloseReason.LIMIT_OPEN_CALLS, arrival.broker_time_ms)
-            self._closing.append(evicted.conversation_id)
+            self.evict(opening.evicted, arrival)
         call = self._calls[arrival.conversation_id] = Call(
             arrival, self._limits, self._code_version, self._goals,
             writes_transcript=self._writes_transcripts, redactor=self.redactor,
@@ -491,6 +494,7 @@ class PartitionEvaluator:
         if call.is_closed:
             self._closing.popleft()
             del self._calls[call.conversation_id]
+            self.evicted.pop(call.conversation_id, None)
             self._replayed_by_closed += call.history.replays.elements
             if not call.is_none:  # spans of a job may come long before those of its call
                 self._closed.close(call.conversation_id)

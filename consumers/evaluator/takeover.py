@@ -1,408 +1,311 @@
-"""Takes partitions over: claims them, fences off former writers, reads the order in which they folded, then reads the inputs."""
+"""Takes partitions over: claims them, fences off former writers, and reads from `scores` how far they came."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
+import pydantic
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.structs import OffsetAndMetadata
+from pydantic import ValidationError
+from pydantic_core import from_json
 
-from consumers.evaluator.partition import CatchingUp, Partition
-from consumers.evaluator.recovery import (
-    CommitNote,
-    OrderLog,
-    OrderStarts,
-    PlacedStart,
-    PublishedCalls,
-    PublishedGoals,
-    Replay,
-    read_back,
-)
+import consumers.engine
+import schemas
+from consumers.evaluator.partition import Partition, Recovery
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Claims, Mark
+from consumers.evaluator.writer import Claims
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.registry import Instruments
-from schemas.closed_sets import InputSource
-from schemas.goals.goal_set import ChoosesGoals, GoalSet
-from schemas.topics import ORDER_TOPIC, SCORES_TOPIC
+from consumers.runtime.kafka.ranges import FETCH_BYTES, records_between
+from schemas.goals.goal_set import GoalSet
+from schemas.owners import PartitionRow, row_in, writer_in
+from schemas.quarantine import UndecodableRecord
+from schemas.scores.records import GoalsFact
+from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 
-GOALS_SLACK_MS: Final = 60_000
-"""How long before its step in `order` a goal set may have been written to `scores`, by the timestamps of the two."""
+FIRST_LOOK_RECORDS: Final = 256
+"""Offsets before the end of `scores` in which the last row is looked for first: most transactions are smaller. Then twice as many."""
+LOOKED_AT_IN_A_TURN: Final = 500
+"""Records of `scores` that are looked at before anything else has a turn: some ms."""
+MAX_ODD_RECORD_LINES: Final = 5
+"""Log lines of one takeover about records that no callgauge wrote."""
+_CLOSED: Final = b'"name":"closed"'
+_GOALS: Final = b'"name":"goals"'
+"""In the bytes of a record: nine of ten are not decoded. Inside of a text the quotes would be escaped."""
 
 log = structlog.get_logger()
 
 
-class _Inputs:
-    """The inputs of one partition number, when it is taken over: by topic where each begins and ends, and what was committed."""
+@cache
+def code_digest() -> str:
+    """Returns a digest of the source of the engine and the contract, of Python and of pydantic, in hexadecimal.
 
-    def __init__(
-        self, number: int, topics: Sequence[str], committed: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> None:
-        self.number = number
-        self.firsts: dict[str, int] = {}
-        self.ends: dict[str, int] = {}
-        self._places = {topic: TopicPartition(topic, number) for topic in topics}
-        self.committed = {topic: committed[tp].offset for topic, tp in self._places.items()}
-        self.notes = {
-            topic: CommitNote.parse(committed[tp].metadata, committed[tp].offset) for topic, tp in self._places.items()
-        }
+    A version number is not enough, because two builds of one version may differ, above all in a checkout.
+    """
+    digest = hashlib.sha256(f"{sys.implementation.cache_tag} {sys.version} pydantic {pydantic.VERSION}\n".encode())
+    for package in (consumers.engine, schemas):
+        root = Path(str(package.__file__)).parent
+        for path in sorted(path for path in root.rglob("*") if path.suffix in {".py", ".so", ".pyd"}):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(root)} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()
 
-    def reach(self, firsts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
-        """Takes where each input begins and ends."""
-        self.firsts = {topic: firsts[tp] for topic, tp in self._places.items()}
-        self.ends = {topic: ends[tp] for topic, tp in self._places.items()}
 
-    @property
-    def foreign(self) -> dict[str, int]:
-        """The offsets that somebody else committed, by topic."""
-        return {topic: at for topic, at in self.committed.items() if at >= 0 and self.notes[topic] is None}
+def version_of(settings: EvaluatorSettings) -> str:
+    """Returns the version in the row of a partition: equal for processes that publish the same records of the same log."""
+    deciding = settings.model_dump(
+        mode="json", include={"code_version", "limits", "goals", "redaction", "writes_transcripts"}
+    )
+    deciding["code"] = code_digest()
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
 
-    @property
-    def anew(self) -> set[str]:
-        """The topics that were created again."""
-        return {topic for topic, note in self.notes.items() if note is not None and note.is_anew}
 
-    @property
-    def writers(self) -> set[str]:
-        """Ids of the producers that the notes name."""
-        return {note.writer for note in self.notes.values() if note is not None and note.writer is not None}
+class Owners:
+    """What the records without a value say, from the last row on: it, and who may write.
 
-    @property
-    def order_start(self) -> int | None:
-        """First offset of `order` to read, by the notes; 0 if nobody of ours has committed, None without an order to use."""
-        notes = [note for note in self.notes.values() if note is not None]
-        orders = [note.order for note in notes if note.order is not None]
-        return min(orders, default=0) if len(orders) == len(notes) else None
+    Attributes:
+        row: The last row; None without one.
+        writers: Ids of the producers that it and the marks after it name.
+    """
+
+    def __init__(self) -> None:
+        self.row: PartitionRow | None = None
+        self.writers: set[str] = set()
+
+    def take(self, record: Any) -> None:
+        """Reads the next record."""
+        if isinstance(record, UndecodableRecord) or record.value is not None:
+            return
+        if (row := row_in(record.headers)) is not None:
+            self.row, self.writers = row, set()
+        if (writer := writer_in(record.headers)) is not None:
+            self.writers.add(writer)
+
+
+class PublishedCalls:
+    """The calls of one partition, as `scores` has them.
+
+    Attributes:
+        open: Keys of the calls that have records and did not close.
+        closed: Ids of the calls that closed, in order.
+        goals: The goal sets of calls that did not close.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[bytes, None] = {}
+        self.closed: dict[str, None] = {}
+        self.goals: dict[str, GoalSet] = {}
+        self._sets: dict[str, GoalSet] = {}
+        self._odd = 0
+
+    def take(self, record: Any) -> None:
+        """Reads the next record."""
+        value = record.value
+        if value is None or record.key is None:
+            return
+        self.open[record.key] = None
+        if _CLOSED not in value and _GOALS not in value:
+            return
+        try:
+            fields = from_json(value)
+            conversation_id, name = fields["conversation_id"], fields["name"]
+        except (ValueError, TypeError, LookupError):
+            self._odd += 1
+            if self._odd <= MAX_ODD_RECORD_LINES:
+                log.warning(
+                    "score_not_ours", record=f"{record.topic}[{record.partition}]@{record.offset}",
+                    what_happens_now="It is passed over.",
+                    what_to_do="Find who writes there, and give the right to write `scores` to evaluators alone.",
+                )  # fmt: skip
+            return
+        if name == "closed":
+            del self.open[record.key]
+            self.goals.pop(conversation_id, None)
+            self.closed.pop(conversation_id, None)
+            self.closed[conversation_id] = None
+        elif name == "goals":
+            self._choose(conversation_id, fields.get("digest"), value)
+
+    def _choose(self, conversation_id: str, digest: Any, value: bytes) -> None:
+        if digest not in self._sets:
+            try:
+                self._sets[digest] = GoalsFact.model_validate_json(value).goal_set
+            except ValidationError:  # of another version, with a check that this one does not know
+                return
+        self.goals[conversation_id] = self._sets[digest]
 
 
 class Takeover:
     """Takes over partitions from their former owners."""
 
-    def __init__(
-        self,
-        kafka: KafkaSettings,
-        settings: EvaluatorSettings,
-        instruments: Instruments,
-        source_by_topic: Mapping[str, InputSource],
-        version: str,
-        goals: ChoosesGoals | None = None,
-    ) -> None:
+    def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings) -> None:
         self._kafka = kafka
-        self._settings = settings
-        self._instruments = instruments
-        self._source_by_topic = source_by_topic
-        self._version = version
-        self._goals = goals
+        self._events, self._scores = kafka.topic(EVENTS_TOPIC), kafka.topic(SCORES_TOPIC)
+        self._overlap_ms = settings.closed_overlap_ms
         self._claims = Claims(kafka, settings) if settings.uses_transactions and not kafka.is_embedded else None
-        self._admin: AIOKafkaAdminClient | None = None
 
-    async def start(self) -> None:
-        """Connects the administration client."""
-        if not self._kafka.is_embedded:
-            self._admin = self._kafka.admin("evaluator")
-            await self._admin.start()
+    async def claim(self, numbers: Iterable[int], writer_id: str) -> dict[int, int]:
+        """Claims partitions for the writer of a new assignment.
 
-    async def stop(self) -> None:
-        """Disconnects the administration client."""
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            await admin.close()
-
-    async def keep(self, owned: Sequence[Partition], writer_id: str) -> None:
-        """Claims partitions for the writer of a new assignment. They were ours all the time.
+        Returns:
+            By partition number the offset in `scores` after the mark; nothing without transactions.
 
         Raises:
             KafkaError: The broker refused a request.
         """
-        await self._claimed([each.number for each in owned], writer_id)
-        for each in owned:
-            each.writer_id = writer_id
+        if self._claims is None:
+            return {}
+        numbers = tuple(numbers)
+        marks = await asyncio.gather(*(self._claims.claim(number, writer_id) for number in numbers))
+        return dict(zip(numbers, marks, strict=True))
 
     async def take(self, owned: Sequence[Partition], consumer: AIOKafkaConsumer, writer_id: str) -> None:
-        """Fences off former owners, reads their order, and sets the start offsets. Then the partitions are active.
+        """Fences off former owners, and finds out what they published. Then the partitions are active.
 
         Args:
             owned: The new partitions.
-            consumer: Reports the ends of the inputs.
+            consumer: Reports where the log begins and ends.
             writer_id: Id of the producer that will write them.
 
         Raises:
             KafkaError: The broker refused a request.
-            ReadBackError: What was written cannot be read to its end.
+            TimeoutError: What was written cannot be read to its end.
         """
-        numbers = [each.number for each in owned]
-        # From here on no former owner can let another producer write.
-        claimed = await self._claimed(numbers, writer_id)
-        tps = [TopicPartition(topic, number) for number in numbers for topic in self._source_by_topic]
+        logs = {each.number: TopicPartition(self._events, each.number) for each in owned}
+        firsts = await consumer.beginning_offsets(list(logs.values()))
         if self._kafka.is_embedded:  # which ends with its process, so nobody has written there before
-            firsts = await consumer.beginning_offsets(tps)
             for each in owned:
-                offsets = {topic: firsts[TopicPartition(topic, each.number)] for topic in self._source_by_topic}
-                self._begin(each, offsets, [], Mark(0, 0))
+                first = firsts[logs[each.number]]
+                each.start(Recovery(None, first, first))
             return
-        committed = await self._committed(tps)
-        inputs = {number: _Inputs(number, tuple(self._source_by_topic), committed) for number in numbers}
-        logs = {number: OrderLog() for number in numbers}
-        starts = await self._order_starts(inputs, consumer)
-        readable = await self._ends(numbers, consumer)
-        for number, each_inputs in inputs.items():
-            is_first = claimed[number].order == 1 if claimed else not readable[number].order  # our own claim
-            self._look_at_foreign(each_inputs, is_first=is_first)
-        ends = {number: mark.order for number, mark in readable.items()}
-        await self._read_orders(logs, starts, ends)
-        await self._read_earlier(inputs, logs, starts, ends, consumer)
-        await self._fence_writers(inputs, logs, writer_id)
-        # A reader that is past these marks has read everything that the former owners have written.
-        marks = await self._claimed(numbers, writer_id) or await self._ends(numbers, consumer)
-        rests = {number: max(starts[number], end) for number, end in ends.items()}
-        await self._read_orders(logs, rests, {number: mark.order for number, mark in marks.items()})
-        input_firsts, input_ends = await asyncio.gather(consumer.beginning_offsets(tps), consumer.end_offsets(tps))
-        for there in inputs.values():
-            there.reach(input_firsts, input_ends)
-        usable = self._usable(inputs, logs, starts, claimed or readable)
-        published = await self._published(
-            [each for each in inputs.values() if each.number not in usable], marks, consumer
-        )
-        sets = await self._goal_sets(usable, marks, consumer)
-        for each in owned:
-            number = each.number
-            each.writer_id = writer_id
-            if number in usable:
-                self._replay(each, inputs[number], usable[number], marks[number], sets)
-            else:
-                self._catch_up(each, inputs[number], published[number], marks[number])
-
-    async def _claimed(self, numbers: Sequence[int], writer_id: str) -> dict[int, Mark]:
-        """Claims partitions; returns the marks by partition number, none without transactions."""
-        if self._claims is None:
-            return {}
-        marks = await asyncio.gather(*(self._claims.claim(number, writer_id) for number in numbers))
-        return dict(zip(numbers, marks, strict=True))
-
-    def _begin(
-        self, owned: Partition, offsets: Mapping[str, int], starts: Sequence[PlacedStart], mark: Mark, **how: Any
-    ) -> None:
-        first = PlacedStart(0, {self._source_by_topic[topic]: offset for topic, offset in offsets.items()}, mark.order)
-        owned.outlet.starts = OrderStarts(starts or [first], self._settings.closed_overlap_ms)
-        owned.start(offsets, **how)
-
-    def _replay(
-        self,
-        owned: Partition,
-        inputs: _Inputs,
-        order: OrderLog,
-        mark: Mark,
-        sets: Mapping[str, GoalSet],
-    ) -> None:
-        """Begins to fold in the order of the former owners."""
-        sources = self._source_by_topic
-        # An offset without our note was committed by somebody else: the order says from where to read.
-        committed = {
-            topic: order.starts[0].positions.get(source, 0)
-            if inputs.notes[topic] is None and order.starts
-            else inputs.committed[topic]
-            for topic, source in sources.items()
-        }
-        offsets = {topic: self._start(inputs, topic, offset) for topic, offset in committed.items()}
-        replay = Replay(
-            order,
-            {sources[topic]: max(0, offset) for topic, offset in committed.items()},
-            {sources[topic]: end for topic, end in inputs.ends.items()},
-            self._version,
-            owned.evaluator,
-            owned.admitted,
-            owned.goals,
-            sets,
-            {sources[topic]: first for topic, first in inputs.firsts.items()},
-        )
-        self._begin(owned, offsets, order.starts, mark, replay=replay)
-
-    def _catch_up(self, owned: Partition, inputs: _Inputs, published: PublishedCalls, mark: Mark) -> None:
-        """Begins to fold without an order: silently as far as `scores` goes, if anything was written there before."""
-        offsets = {topic: self._start(inputs, topic, inputs.committed[topic]) for topic in inputs.committed}
-        until = {
-            topic: 0 if topic in inputs.anew else min(published.reached.get(source, 0), inputs.ends[topic])
-            for topic, source in self._source_by_topic.items()
-        }
-        is_cut = any(offset > max(0, inputs.committed[topic]) for topic, offset in offsets.items())
-        catching_up = CatchingUp(until, published, is_cut=is_cut)
-        if any(until[topic] > offset for topic, offset in offsets.items()):
-            self._instruments.inc("callgauge_order_unusable_total")
-            log.warning(
-                "order_unusable",
-                partition=inputs.number,
-                what_happens_now="What was folded before is folded again in the order of broker time; every value of the open calls is "
-                "published once again, and nothing is counted or closed twice.",
-                what_to_do="Nothing after an upgrade from a release without `order`. Otherwise keep `order` for as long as `scores`, "
-                "and see who deleted records of it.",
-            )
-        self._begin(owned, offsets, [], mark, catching_up=catching_up)
-
-    async def _order_starts(self, inputs: Mapping[int, _Inputs], consumer: AIOKafkaConsumer) -> dict[int, int]:
-        """Returns by partition number the first offset of `order` to read: as the notes say, or the first that there is."""
-        topic = self._kafka.topic(ORDER_TOPIC)
-        firsts = await consumer.beginning_offsets([TopicPartition(topic, number) for number in inputs])
-        return {
-            number: max(firsts[TopicPartition(topic, number)], each.order_start or 0) for number, each in inputs.items()
-        }
-
-    async def _read_orders(
-        self, logs: Mapping[int, OrderLog], starts: Mapping[int, int], ends: Mapping[int, int]
-    ) -> None:
-        takes = {number: order.take for number, order in logs.items()}
-        await read_back(self._kafka, self._kafka.topic(ORDER_TOPIC), starts, ends, takes)
-
-    async def _read_earlier(
-        self,
-        inputs: Mapping[int, _Inputs],
-        logs: dict[int, OrderLog],
-        starts: Mapping[int, int],
-        ends: Mapping[int, int],
-        consumer: AIOKafkaConsumer,
-    ) -> None:
-        """Reads the whole order where an offset is not ours and there is no start since the notes: only one says from where to read."""
-        topic = self._kafka.topic(ORDER_TOPIC)
-        numbers = [
-            number for number, order in logs.items() if not order.starts and None in inputs[number].notes.values()
-        ]
-        firsts = (
-            await consumer.beginning_offsets([TopicPartition(topic, number) for number in numbers]) if numbers else {}
-        )
-        earlier = {tp.partition: first for tp, first in firsts.items() if first < starts[tp.partition]}
-        logs |= {number: OrderLog() for number in earlier}
-        await self._read_orders(
-            {number: logs[number] for number in earlier}, earlier, {number: ends[number] for number in earlier}
-        )
-
-    async def _fence_writers(self, inputs: Mapping[int, _Inputs], logs: Mapping[int, OrderLog], writer_id: str) -> None:
-        """Fences off every producer but ours with which a former owner of these partitions may still write."""
-        numbers: dict[str, set[int]] = {}
-        for number, order in logs.items():
-            for former in (order.writers | inputs[number].writers) - {writer_id}:
-                numbers.setdefault(former, set()).add(number)
-        if self._claims is not None:
-            await asyncio.gather(*(self._claims.fence(former, sorted(each)) for former, each in numbers.items()))
-
-    def _usable(
-        self,
-        inputs: Mapping[int, _Inputs],
-        logs: Mapping[int, OrderLog],
-        starts: Mapping[int, int],
-        marks: Mapping[int, Mark],
-    ) -> dict[int, OrderLog]:
-        """Returns the orders that can be used, by partition number."""
-        usable = {}
-        for number, order in logs.items():
-            each = inputs[number]
-            noted = each.order_start
-            if noted is None or (noted and not starts[number] == noted <= marks[number].order):
-                continue
-            is_beyond = any(
-                order.positions.get(source, 0) > each.ends[topic] for topic, source in self._source_by_topic.items()
-            )
-            if order.fault is not None or is_beyond:
-                log.error("order_unreadable", partition=number, seen=order.fault or "it goes beyond the end of an input",
-                          what_happens_now="It is not used.", what_to_do="See who writes `order`, or made an input anew.")  # fmt: skip
-            elif order.starts or each.order_start:
-                usable[number] = order
-        return usable
-
-    def _look_at_foreign(self, inputs: _Inputs, *, is_first: bool) -> None:
-        """Says which offsets somebody else committed, and forgets them unless this is the first owner of the partition ever."""
-        foreign = inputs.foreign
-        if not foreign:
-            return
-        log.error(
-            "offsets_not_ours",
-            records=[f"{topic}[{inputs.number}]@{offset}" for topic, offset in foreign.items()],
-            seen=f"somebody else has committed offsets for the group {self._settings.group_id}",
-            what_happens_now="No evaluator was here before, so reading begins there."
-            if is_first
-            else "They are not obeyed: these inputs are read from where the last evaluator was, or from their first record, and "
-            "nothing is published twice.",
-            what_to_do="Find the program or the person that uses this group's name, and give it another one.",
-        )
-        if not is_first:
-            inputs.committed |= dict.fromkeys(foreign, -1)
-
-    async def _published(
-        self, without: Sequence[_Inputs], marks: Mapping[int, Mark], consumer: AIOKafkaConsumer
-    ) -> dict[int, PublishedCalls]:
-        """Returns what `scores` says of the calls of partitions without an order, by partition number."""
-        topic = self._kafka.topic(SCORES_TOPIC)
-        published = {each.number: PublishedCalls() for each in without}
-        if without:
-            firsts = await consumer.beginning_offsets([TopicPartition(topic, each.number) for each in without])
-            ends = {each.number: marks[each.number].scores for each in without}
-            starts = {}
-            for each in without:
-                first = firsts[TopicPartition(topic, each.number)]
-                noted = min((note.scores for note in each.notes.values() if note is not None), default=0)
-                starts[each.number] = noted if first <= noted <= ends[each.number] else first
-            await read_back(self._kafka, topic, starts, ends, {number: each.take for number, each in published.items()})
-        return published
-
-    async def _goal_sets(
-        self, logs: Mapping[int, OrderLog], marks: Mapping[int, Mark], consumer: AIOKafkaConsumer
-    ) -> dict[str, GoalSet]:
-        """Returns the goal sets of past calls by digest: those of today, and from `scores` those that have changed since."""
-        found: dict[str, GoalSet] = {}
-        missing: dict[int, dict[str, int]] = {}
-        for number, order in logs.items():
-            for digest, chosen in order.goals.items():
-                if chosen.calls <= order.closings.keys():
-                    continue
-                today = None if self._goals is None else self._goals.choose(chosen.goals_id, None)
-                if today is not None and today.digest == digest:
-                    found[digest] = today
-                elif digest not in found:
-                    missing.setdefault(number, {})[digest] = chosen.at_ms
-        if missing:
-            topic = self._kafka.topic(SCORES_TOPIC)
-            ends = {number: marks[number].scores for number in missing}
-            times_ms = {
-                TopicPartition(topic, number): max(0, min(digests.values()) - GOALS_SLACK_MS)
-                for number, digests in missing.items()
+        async with _reader(self._kafka) as reader:
+            marks = await self._end(reader, logs, writer_id)
+            rows = {number: each.row for number, each in (await self._owners(reader, marks)).items()}
+            ends = await consumer.end_offsets(list(logs.values()))
+            # Of a log that was made anew, all calls that ever closed may come again.
+            since_ms = {
+                number: max(0, row.first_known_ms - self._overlap_ms)
+                for number, row in rows.items()
+                if row is not None and not _is_anew(row, ends[logs[number]])
             }
-            places = await consumer.offsets_for_times(times_ms)
-            starts = {tp.partition: ends[tp.partition] if at is None else at.offset for tp, at in places.items()}
-            readers = {number: PublishedGoals(set(digests)) for number, digests in missing.items()}
-            await read_back(self._kafka, topic, starts, ends, {number: each.take for number, each in readers.items()})
-            for each in readers.values():
-                found |= each.found
+            published = await self._published(reader, marks, since_ms)
+        for each in owned:
+            tp = logs[each.number]
+            each.start(_recovery(tp, rows[each.number], firsts[tp], ends[tp], published[each.number]))
+
+    async def _end(self, reader: AIOKafkaConsumer, numbers: Iterable[int], writer_id: str) -> dict[int, int]:
+        """Claims the partitions and ends all that others may still write there.
+
+        Returns:
+            By partition number the end of `scores`: whatever former owners wrote is in front of it, and can be read.
+        """
+        await self.claim(numbers, writer_id)  # from here on no former owner can let another producer write
+        if self._claims is None:
+            return await self._ends(reader, numbers)
+        fenced: set[tuple[str, int]] = set()
+        while True:
+            owners = await self._owners(reader, await self._ends(reader, numbers))
+            named = {(writer, number) for number, each in owners.items() for writer in each.writers - {writer_id}}
+            by_writer: dict[str, list[int]] = {}
+            for writer, number in sorted(named - fenced):
+                by_writer.setdefault(writer, []).append(number)
+            if not by_writer:  # nothing of them hides our next mark
+                return await self.claim(numbers, writer_id)
+            # What one of them left without its end hid what others wrote behind it: so look again.
+            await asyncio.gather(*(self._claims.fence(writer, each) for writer, each in by_writer.items()))
+            fenced |= named
+
+    async def _owners(self, reader: AIOKafkaConsumer, ends: Mapping[int, int]) -> dict[int, Owners]:
+        """Looks for the last row before an offset of `scores`, ever further back; by partition number."""
+        firsts = await reader.beginning_offsets([TopicPartition(self._scores, number) for number in ends])
+        found: dict[int, Owners] = {}
+        left, looked_at = dict(ends), FIRST_LOOK_RECORDS
+        while left:
+            starts = {
+                tp: max(first, left[tp.partition] - looked_at) for tp, first in firsts.items() if tp.partition in left
+            }
+            found |= {number: Owners() for number in left}
+            async for record in records_between(
+                reader, {tp: (start, left[tp.partition]) for tp, start in starts.items()}
+            ):
+                found[record.partition].take(record)
+            left = {
+                tp.partition: left[tp.partition]
+                for tp, start in starts.items()
+                if found[tp.partition].row is None and start > firsts[tp]
+            }
+            looked_at *= 2
         return found
 
-    async def _ends(self, numbers: Sequence[int], consumer: AIOKafkaConsumer) -> dict[int, Mark]:
-        """Returns the ends of what can be read of `order` and `scores`."""
-        order, scores = (self._kafka.topic(topic) for topic in (ORDER_TOPIC, SCORES_TOPIC))
-        ends = await consumer.end_offsets(
-            [TopicPartition(topic, number) for topic in (order, scores) for number in numbers]
+    async def _published(
+        self, reader: AIOKafkaConsumer, ends: Mapping[int, int], since_ms: Mapping[int, int]
+    ) -> dict[int, PublishedCalls]:
+        """Reads the calls of the partitions: since that time of the broker, or all that there are."""
+        tps = {number: TopicPartition(self._scores, number) for number in ends}
+        firsts = await reader.beginning_offsets(list(tps.values()))
+        places = (
+            await reader.offsets_for_times({tps[number]: at_ms for number, at_ms in since_ms.items()})
+            if since_ms
+            else {}
         )
-        return {
-            number: Mark(ends[TopicPartition(order, number)], ends[TopicPartition(scores, number)])
-            for number in numbers
-        }
+        ranges = {}
+        for number, tp in tps.items():
+            at = places.get(tp)
+            ranges[tp] = (
+                firsts[tp] if number not in since_ms else ends[number] if at is None else at.offset,
+                ends[number],
+            )
+        published = {number: PublishedCalls() for number in ends}
+        looked_at = 0
+        async for record in records_between(reader, ranges):
+            published[record.partition].take(record)
+            looked_at += 1
+            if looked_at % LOOKED_AT_IN_A_TURN == 0:
+                await asyncio.sleep(0)
+        return published
 
-    async def _committed(self, inputs: Sequence[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        if self._admin is None:
-            raise RuntimeError("taking over before it was started, or after it was stopped")
-        found = await self._admin.list_consumer_group_offsets(self._settings.group_id, partitions=list(inputs))
-        return {tp: found.get(tp, OffsetAndMetadata(-1, "")) for tp in inputs}
+    async def _ends(self, reader: AIOKafkaConsumer, numbers: Iterable[int]) -> dict[int, int]:
+        ends = await reader.end_offsets([TopicPartition(self._scores, number) for number in numbers])
+        return {tp.partition: end for tp, end in ends.items()}
 
-    def _start(self, inputs: _Inputs, topic: str, committed: int) -> int:
-        """Returns the committed offset, or the first offset if that is later or nothing is committed."""
-        first, end = inputs.firsts[topic], inputs.ends[topic]
-        if committed < 0 or first <= committed <= end:
-            return max(committed, first)
-        if committed < first:
-            self._instruments.inc("callgauge_input_records_lost_total", (), first - committed)
+
+def _is_anew(row: PartitionRow, end: int) -> bool:
+    """Whether a log that ends there is another than that of the row, or has lost nearly all of it."""
+    return end <= row.first < row.place
+
+
+def _recovery(tp: TopicPartition, row: PartitionRow | None, first: int, end: int, calls: PublishedCalls) -> Recovery:
+    known = [*calls.closed], [each.decode("utf-8", "replace") for each in calls.open], calls.goals
+    if row is None:
+        return Recovery(None, first, first, *known)
+    is_anew = _is_anew(row, end)
+    is_cut = is_anew or first > row.first
+    if is_cut:
         log.error(
-            "input_not_where_it_was",
-            record=f"{topic}[{inputs.number}]@{committed}",
-            seen=f"the topic has {first} to {end}",
-            what_happens_now="Reading begins at the first record there is; calls that began before are incomplete.",
-            what_to_do="Keep inputs for longer than the longest call and the longest outage; see `callgauge doctor`.",
-        )
-        return first
+            "log_not_where_it_was", record=f"{tp.topic}[{tp.partition}]@{row.first}", seen=f"the log has {first} to {end}",
+            what_happens_now="Reading begins at the first record there is; calls that began before are incomplete. "
+            + ("Nothing is published of what happened before the time that was reached." if is_anew else ""),
+            what_to_do="Keep `events` for longer than the longest call and the longest outage, do not delete it while calls run, and let "
+            "no broker lead that is not in sync; see `callgauge doctor`.",
+        )  # fmt: skip
+    if is_anew:
+        return Recovery(row, first, None, *known, is_cut=True)
+    return Recovery(row, max(first, row.first), min(row.place, max(first, end)), *known, is_cut=is_cut)
+
+
+@asynccontextmanager
+async def _reader(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaConsumer]:
+    reader = kafka.consumer("read-back", enable_auto_commit=False, max_partition_fetch_bytes=FETCH_BYTES)
+    try:
+        await reader.start()
+        await asyncio.sleep(0)  # its stop fails with a cancellation when its own tasks have not run once
+        yield reader
+    finally:
+        await reader.stop()

@@ -23,9 +23,8 @@ from consumers.runtime.kafka.connection import (
 )
 from consumers.runtime.process import OperatorError
 from schemas.topics import (
-    INPUT_TOPICS,
+    EVENTS_TOPIC,
     JUDGE_REQUESTS_TOPIC,
-    ORDER_TOPIC,
     QUARANTINE_TOPIC,
     SCORES_TOPIC,
     TRANSCRIPTS_TOPIC,
@@ -34,7 +33,7 @@ from schemas.topics import (
     topic_faults,
 )
 
-CO_PARTITIONED_TOPICS: Final = (*INPUT_TOPICS, SCORES_TOPIC, ORDER_TOPIC)
+EQUAL_TOPICS: Final = (EVENTS_TOPIC, SCORES_TOPIC)
 """Topics on which all records of a call have the same partition number."""
 
 SLOW_SECONDS: Final = 15.0
@@ -44,8 +43,6 @@ STUCK_WRITE_SECONDS: Final = 30.0
 """How long scores may wait while Kafka is whole by its own word; then the role ends, and its successor writes them."""
 STUCK_JOIN_SECONDS: Final = 60.0
 """How long a member may be without partitions meanwhile: six times the session after which Kafka drops a frozen one."""
-STUCK_COMMIT_SECONDS: Final = 60.0
-"""How long commits may fail meanwhile: each has 5 s, and the next one covers it."""
 SETTINGS_EVERY_SECONDS: Final = 30.0
 """How often the settings of the topics are looked at while running."""
 
@@ -63,17 +60,17 @@ async def require_fit_topics(kafka: KafkaSettings, settings: EvaluatorSettings) 
         settings: Which topics are used, and how long a call may last and be silent: its records must be kept for longer.
 
     Returns:
-        The partition count of the inputs, `scores` and `order`.
+        The partition count of `events` and `scores`.
 
     Raises:
         KafkaUnreachableError: No broker answers.
-        TopicsUnfitError: A topic is missing, partition counts differ, an input, `scores` or `order` is compacted, its records are
-            not kept for as long as a call may take, or a topic that is written takes smaller records than are written;
-            the text names all such topics.
+        TopicsUnfitError: A topic is missing, partition counts differ, `events` or `scores` is compacted, its records are not kept for
+            as long as a call may take, or a topic that is written takes smaller records than are written; the text names all such
+            topics.
     """
     names = used_topics(settings)
     counts = await partition_counts(kafka, names)
-    partitions = require_equal_counts({name: counts[name] for name in CO_PARTITIONED_TOPICS})
+    partitions = require_equal_counts({name: counts[name] for name in EQUAL_TOPICS})
     if kafka.is_embedded:
         return partitions
     found = await topic_settings(kafka, names)
@@ -98,7 +95,7 @@ async def require_fit_topics(kafka: KafkaSettings, settings: EvaluatorSettings) 
 def used_topics(settings: EvaluatorSettings) -> tuple[str, ...]:
     """Returns the topics that the evaluator reads or writes, by their names in the topic table."""
     perhaps = {TRANSCRIPTS_TOPIC: settings.writes_transcripts, JUDGE_REQUESTS_TOPIC: settings.goals.asks_judge}
-    return (*CO_PARTITIONED_TOPICS, QUARANTINE_TOPIC, *(name for name, is_used in perhaps.items() if is_used))
+    return (*EQUAL_TOPICS, QUARANTINE_TOPIC, *(name for name, is_used in perhaps.items() if is_used))
 
 
 def _refusal(kafka: KafkaSettings, faults: Iterable[TopicFault]) -> str:
@@ -200,7 +197,7 @@ class TopicWatch:
                 "user may not see it any more. callgauge cannot work like this, so the evaluator ends. Make what is missing again with "
                 "`callgauge topics create`, with as many partitions as before, or give the right back."
             )
-        shared = {kafka.topic(name): counts[kafka.topic(name)] for name in CO_PARTITIONED_TOPICS}
+        shared = {kafka.topic(name): counts[kafka.topic(name)] for name in EQUAL_TOPICS}
         if len(set(shared.values())) == 1:
             return None
         seen = ", ".join(f"{topic} {count}" for topic, count in sorted(shared.items()))

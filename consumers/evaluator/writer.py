@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import time
 import uuid
 from collections import Counter, deque
@@ -30,20 +29,19 @@ from consumers.engine.effects import (
     PublishScore,
     RequestVerdict,
 )
-from consumers.evaluator.recovery import OrderStarts, PlacedStart
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import OperatorError, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
+from schemas.judging import JudgeRequest
 from schemas.metrics.process import STEP_METRIC
-from schemas.order import WRITER_HEADER, OrderEncoder, OrderStart, Positions, order_value
+from schemas.owners import WRITER_HEADER, PartitionRow
 from schemas.quarantine import QuarantineRecord
-from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, GoalsFact, TurnValues
+from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, TurnValues
 from schemas.topics import (
+    EVENTS_TOPIC,
     JUDGE_REQUESTS_TOPIC,
     MAX_BATCH_BYTES,
-    ORDER_TOPIC,
     OWNER_MARK_KEY,
     QUARANTINE_TOPIC,
     SCORES_TOPIC,
@@ -58,8 +56,6 @@ Written = AnyScoreRecord | QuarantineRecord | JudgeRequest | Transcript
 
 MAX_TRANSACTION_RECORDS: Final = 1_000
 """Number of records at which a transaction takes no further decision: some 500 kB, far below the broker's limit."""
-MAX_TRANSACTION_STEPS_BYTES: Final = 256 * 1_024
-"""Bytes of steps at which it takes no further decision either: its record of `order` stays below the broker's limit."""
 MAY_WAIT: Final = (TurnValues, CallValues, ClosedFact, Transcript)
 """Records that sum up what is over, so half a second more changes nothing. All others are moments: they are written at once."""
 RESTS: Final = 3
@@ -81,22 +77,16 @@ class Trip(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The records that one step decided, and the steps before it.
+    """What one step decided.
 
     Attributes:
         records: Records to write.
-        steps: All steps since the decision before it, encoded; this step is the last.
-        version: Version of the steps, from `order_version`.
-        positions: By input, the offset after the last record folded before them.
-        time_ms: Broker time up to which silence was decided before them.
+        row: The row of the partition behind this step.
         trip: The way of the event that this step folded; None if time passed, or if it was decided again.
     """
 
     records: tuple[Written, ...]
-    steps: bytes
-    version: str
-    positions: Positions
-    time_ms: int
+    row: PartitionRow
     trip: Trip | None = None
 
 
@@ -152,11 +142,6 @@ class Outbox:
         return self._records
 
     @property
-    def put_so_far(self) -> int:
-        """Number of decisions put since the start. It marks a moment for `has_written`."""
-        return self._put
-
-    @property
     def is_filled(self) -> bool:
         """Whether there is a decision to write."""
         return bool(self._decisions)
@@ -186,16 +171,13 @@ class Outbox:
                 self._bell.due.set()
 
     def first(self) -> list[Decision]:
-        """Returns the decisions of the next transaction, all of one version. They stay here until `written`."""
+        """Returns the decisions of the next transaction. They stay here until `written`."""
         decisions: list[Decision] = []
-        records = steps_bytes = 0
+        records = 0
         for decision in self._decisions:
-            if decisions and decision.version != decisions[0].version:
-                break
             decisions.append(decision)
             records += len(decision.records)
-            steps_bytes += len(decision.steps)
-            if records >= MAX_TRANSACTION_RECORDS or steps_bytes >= MAX_TRANSACTION_STEPS_BYTES:
+            if records >= MAX_TRANSACTION_RECORDS:
                 break
         return decisions
 
@@ -216,10 +198,6 @@ class Outbox:
         self.waiting_since = None
         self._records = 0
         self._emptied.set()
-
-    def has_written(self, put: int) -> bool:
-        """Whether all decisions put until a moment, a value of `put_so_far`, are written or cleared."""
-        return self._done >= put
 
     async def until_written(self) -> None:
         """Waits until all decisions put by now are written or cleared, and has them written without waiting for others."""
@@ -271,18 +249,18 @@ class Outgoing(NamedTuple):
     Attributes:
         number: The partition whose step decided it.
         topic: Name of the topic on this cluster.
-        key: The conversation's id, or the own key of a refused record; None for a record of `order`.
-        value: The bytes.
+        key: The conversation's id, or the own key of a refused record.
+        value: The bytes; None for the row of a partition.
         partition: Partition number; None if the key decides.
         headers: Headers; None for none.
         kind: Kind of a score, for its count; None for other records.
-        left_out: Consequence of leaving it out; None for a score or a record of `order`, which must not be left out.
+        left_out: Consequence of leaving it out; None for a score or the row of a partition, which must not be left out.
     """
 
     number: int
     topic: str
-    key: bytes | None
-    value: bytes
+    key: bytes
+    value: bytes | None
     partition: int | None
     headers: list[tuple[str, bytes]] | None
     kind: str | None
@@ -293,20 +271,17 @@ class Addresses:
     """Addresses of the records of one partition number."""
 
     def __init__(self, number: int, kafka: KafkaSettings) -> None:
-        self.scores = kafka.topic(SCORES_TOPIC)
-        self.order = kafka.topic(ORDER_TOPIC)
-        self.transcripts = kafka.topic(TRANSCRIPTS_TOPIC)
+        self._scores = kafka.topic(SCORES_TOPIC)
+        self._transcripts = kafka.topic(TRANSCRIPTS_TOPIC)
         self._quarantine = kafka.topic(QUARANTINE_TOPIC)
         self._requests = kafka.topic(JUDGE_REQUESTS_TOPIC)
         self._number = number
-        # A verdict must come to the partition of its call, however the call's producer chose that.
-        self._reply_to = [(REPLY_PARTITION_HEADER, str(number).encode())]
 
     def of(self, record: Written) -> Outgoing:
         """Returns the record with its address."""
         if isinstance(record, Transcript):
             key, left_out = record.conversation_id.encode(), LeftOut("transcript", _WITHOUT_TRANSCRIPT)
-            return Outgoing(self._number, self.transcripts, key, record.value, None, None, None, left_out)
+            return Outgoing(self._number, self._transcripts, key, record.value, None, None, None, left_out)
         value = record.model_dump_json().encode()
         if isinstance(record, QuarantineRecord):
             left_out = LeftOut("quarantine_record", _WITHOUT_QUARANTINE)
@@ -314,13 +289,13 @@ class Addresses:
         key = record.conversation_id.encode()
         if isinstance(record, JudgeRequest):
             left_out = LeftOut("judge_request", _WITHOUT_QUESTION)
-            return Outgoing(self._number, self._requests, key, value, None, self._reply_to, None, left_out)
-        return Outgoing(self._number, self.scores, key, value, self._number, None, record.kind, None)
+            return Outgoing(self._number, self._requests, key, value, None, None, None, left_out)
+        return Outgoing(self._number, self._scores, key, value, self._number, None, record.kind, None)
 
-    def of_order(self, steps: bytes, start: OrderStart | None) -> Outgoing:
-        """Returns the record of `order` with these steps, and with the start that it may have."""
-        headers = None if start is None else [start.header()]
-        return Outgoing(self._number, self.order, None, order_value(steps), self._number, headers, None, None)
+    def of_row(self, row: PartitionRow, writer_id: str) -> Outgoing:
+        """Returns the row of the partition with its address."""
+        headers = [(WRITER_HEADER, writer_id.encode()), row.header()]
+        return Outgoing(self._number, self._scores, OWNER_MARK_KEY, None, self._number, headers, None, None)
 
 
 # Who may write a partition.
@@ -344,13 +319,6 @@ class FencedError(Exception):
     """Another process has taken partitions over: drop their state and write nothing more of them."""
 
 
-class Mark(NamedTuple):
-    """Offsets after the mark with which an owner begins, in `order` and in `scores`."""
-
-    order: int
-    scores: int
-
-
 class Claims:
     """Claims partitions for a producer, and fences off others. Both write marks, records without a value.
 
@@ -362,18 +330,20 @@ class Claims:
     def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings) -> None:
         self._kafka = kafka
         self._settings = settings
-        self._topics = kafka.topic(ORDER_TOPIC), kafka.topic(SCORES_TOPIC)
+        self._scores = kafka.topic(SCORES_TOPIC)
 
-    async def claim(self, number: int, writer_id: str) -> Mark:
+    async def claim(self, number: int, writer_id: str) -> int:
         """Claims a partition. When this returns, no earlier owner can claim it any more.
+
+        Returns:
+            The offset in `scores` after the mark.
 
         Raises:
             KafkaError: It could not.
         """
-        (mark,) = await self._mark(
-            f"{self._settings.group_id}-{number}", [number], [(WRITER_HEADER, writer_id.encode())]
-        )
-        return mark
+        headers = [(WRITER_HEADER, writer_id.encode())]
+        (offset,) = await self._mark(f"{self._settings.group_id}-{number}", [number], headers)
+        return offset + 1
 
     async def fence(self, writer_id: str, numbers: Iterable[int]) -> None:
         """Fences a producer off: when this returns, it can write nothing more, and its transactions in these partitions are ended.
@@ -385,7 +355,7 @@ class Claims:
 
     async def _mark(
         self, transactional_id: str, numbers: Iterable[int], headers: list[tuple[str, bytes]] | None
-    ) -> list[Mark]:
+    ) -> list[int]:
         producer = self._kafka.producer(
             "evaluator-claim",
             transactional_id=transactional_id,
@@ -395,18 +365,14 @@ class Claims:
             await producer.start()
             await producer.begin_transaction()
             sent = [
-                await producer.send(topic, None, key=OWNER_MARK_KEY, partition=number, headers=headers)
+                await producer.send(self._scores, None, key=OWNER_MARK_KEY, partition=number, headers=headers)
                 for number in numbers
-                for topic in self._topics
             ]
             marks = await asyncio.gather(*sent)
             await producer.commit_transaction()
         finally:
             await _stopped(producer, REPLACED_SECONDS)
-        return [
-            Mark(int(order.offset) + 1, int(scores.offset) + 1)
-            for order, scores in zip(marks[::2], marks[1::2], strict=True)
-        ]
+        return [int(mark.offset) for mark in marks]
 
 
 async def _stopped(producer: AIOKafkaProducer, seconds: float) -> None:
@@ -417,53 +383,40 @@ async def _stopped(producer: AIOKafkaProducer, seconds: float) -> None:
 
 
 # Writes the records of the partitions of an assignment, in transactions of one producer.
-#
-# Each transaction has one record of `order` for each of its partitions: the steps that led to its other records there.
-
-START_EVERY_SECONDS: Final = 10.0
-"""Time between two starts in `order`: a successor reads at most this much more of it than it needs."""
 
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
 class Outlet:
-    """The way out of one partition: its decisions, and the starts in its order.
+    """The way out of one partition.
 
     Attributes:
         number: The partition number.
         outbox: Its decisions.
-        starts: The starts in its order.
+        events: Full name of the log's topic.
+        place: Place of the last row that was written; None before the first.
     """
 
-    def __init__(self, number: int, kafka: KafkaSettings, settings: EvaluatorSettings) -> None:
+    def __init__(self, number: int, kafka: KafkaSettings) -> None:
         self.number = number
         self.outbox = Outbox()
-        self.starts = OrderStarts((), settings.closed_overlap_ms)
+        self.events = kafka.topic(EVENTS_TOPIC)
+        self.place: int | None = None
+        self.topic = kafka.topic
         self._addresses = Addresses(number, kafka)
-        self._has_order = not kafka.is_embedded
-        self._started_at = -math.inf
-        self._version: str | None = None
+        self._has_rows = not kafka.is_embedded  # which forgets all with its process
 
-    def records_of(self, decisions: Sequence[Decision], writer_id: str) -> tuple[list[Outgoing], OrderStart | None]:
-        """Returns the records of these decisions, that of `order` last, and the start that it has, if it has one."""
-        first = decisions[0]
-        start = None
-        if first.version != self._version or time.monotonic() - self._started_at >= START_EVERY_SECONDS:
-            start = OrderStart(
-                version=first.version, positions=dict(first.positions), time_ms=first.time_ms, writer=writer_id
-            )
+    def records_of(self, decisions: Sequence[Decision], writer_id: str) -> list[Outgoing]:
+        """Returns the records of these decisions, and last the row of the partition behind them."""
         records = [self._addresses.of(record) for decision in decisions for record in decision.records]
-        if self._has_order:
-            records.append(self._addresses.of_order(b"".join(decision.steps for decision in decisions), start))
-        return records, start
+        if self._has_rows:
+            records.append(self._addresses.of_row(decisions[-1].row, writer_id))
+        return records
 
-    def written(self, count: int, start: OrderStart | None, order: Any) -> None:
-        """Notes that the first decisions are written: with this start, and with the client's metadata of their record of `order`."""
-        if start is not None:
-            self._version, self._started_at = start.version, time.monotonic()
-            if self._has_order:
-                self.starts.add(PlacedStart(order.timestamp, start.positions, order.offset))
-        self.outbox.written(count)
+    def written(self, decisions: Sequence[Decision]) -> None:
+        """Notes that the first decisions are written."""
+        self.place = decisions[-1].row.place
+        self.outbox.written(len(decisions))
 
 
 class Writer:
@@ -558,32 +511,33 @@ class Writer:
         return decided
 
     async def _write(self, decided: Mapping[Outlet, Sequence[Decision]]) -> None:
+        """Writes decisions. That each is published once, whatever dies, follows from these steps.
+
+        1. A transaction has, of each of its partitions, whole decisions from the front of the outbox, and last the row of the partition:
+           the place behind the last of them. So what was decided in front of the place of the newest row is published, and nothing else.
+        2. It is all written or not at all. While it is not known which, nothing else is written: the role ends (`WriteError`).
+        3. A successor writes its mark under the id of the partition, so nobody before it can name another producer any more, and fences
+           off each producer that a row or a mark names (`Claims`). Then all that was ever written here stands in front of its mark.
+        4. It takes the newest row in front of the mark, and which calls have closed (`Takeover`).
+        5. It folds the log from the row's `first` to its place, which gives the state that we have now, publishes nothing of it
+           (`Partition`), and goes on at step 1.
+        """
         began_ms = wall_clock_ms()
-        records: list[Outgoing] = []
-        starts: dict[Outlet, tuple[OrderStart | None, Outgoing | None]] = {}
-        for outlet, decisions in decided.items():
-            of_partition, start = outlet.records_of(decisions, self.id)
-            records += of_partition
-            # Without transactions there is no order, and a step that decided nothing has no record.
-            starts[outlet] = start, of_partition[-1] if of_partition else None
-        written = await self._transaction(records)
-        while isinstance(written, set):
-            self._leave_out([records[index] for index in written])
-            records = [each for index, each in enumerate(records) if index not in written]
+        records = [each for outlet, decisions in decided.items() for each in outlet.records_of(decisions, self.id)]
+        while refused := await self._transaction(records):
+            self._leave_out([records[index] for index in refused])
+            records = [each for index, each in enumerate(records) if index not in refused]
             await self._replace_producer()
-            written = await self._transaction(records)
-        placed = dict(zip(map(id, records), written, strict=True))
-        for outlet, (start, order) in starts.items():
-            outlet.written(len(decided[outlet]), start, placed.get(id(order)))
+        for outlet, decisions in decided.items():
+            outlet.written(decisions)
         self._count(records)
         self._note_trips(chain.from_iterable(decided.values()), began_ms, wall_clock_ms())
 
-    async def _transaction(self, records: Sequence[Outgoing]) -> list[Any] | set[int]:
+    async def _transaction(self, records: Sequence[Outgoing]) -> set[int]:
         """Writes the records, all or none.
 
         Returns:
-            The client's metadata of each: topic, partition, offset and timestamp. If some are too large, their indexes as a set;
-            then nothing is written.
+            The indexes of those that are too large; if there are any, nothing is written.
         """
         producer = self._producer
         if producer is None:
@@ -600,9 +554,9 @@ class Writer:
             except _TOO_LARGE as error:  # the client's own bound: it was not sent
                 refused = error
         try:
-            written = await asyncio.gather(*sent.values())
+            await asyncio.gather(*sent.values())
         except _TOO_LARGE as error:
-            written, refused = [], error
+            refused = error
         if refused is not None:
             if not self._is_transactional:  # some are written by now, and cannot be written again
                 raise refused
@@ -614,7 +568,7 @@ class Writer:
             }
         if self._is_transactional:
             await producer.commit_transaction()
-        return list(written)
+        return set()
 
     def _count(self, records: Sequence[Outgoing]) -> None:
         for kind, number in Counter(each.kind for each in records if each.kind is not None).items():
@@ -635,14 +589,14 @@ class Writer:
         """Counts records that are not written, and logs a line for each topic.
 
         Raises:
-            WriteError: A score or a record of `order` is among them. Without it, final scores would be wrong.
+            WriteError: A score or the row of a partition is among them. Without it, final scores would be wrong.
         """
         by_topic: dict[tuple[str, LeftOut], list[Outgoing]] = {}
         for each in refused:
             if each.left_out is None:
                 raise self._broken(
                     [each.number],
-                    f"a record of {len(each.value)} bytes is too large for {each.topic}. Set max.message.bytes="
+                    f"a record of {len(each.value or b'')} bytes is too large for {each.topic}. Set max.message.bytes="
                     f"{MAX_BATCH_BYTES} on it, or more",
                 )
             by_topic.setdefault((each.topic, each.left_out), []).append(each)
@@ -650,11 +604,11 @@ class Writer:
             self._instruments.inc("callgauge_limits_hit_total", (left_out.limit,), len(those))
             log.warning(
                 "record_too_large_to_write",
-                conversation_id=(those[0].key or b"").decode(),
+                conversation_id=those[0].key.decode(),
                 partition=those[0].number,
                 topic=topic,
                 records=len(those),
-                largest_bytes=max(len(each.value) for each in those),
+                largest_bytes=max(len(each.value or b"") for each in those),
                 what_happens_now=left_out.what_happens_now,
                 what_to_do=f"Set max.message.bytes={MAX_BATCH_BYTES} on {topic}, or more; `callgauge topics check` shows it.",
             )
@@ -708,16 +662,12 @@ def _named(numbers: Sequence[int]) -> str:
 
 
 def carry_out(
-    effects: Iterable[Effect],
-    order: OrderEncoder,
-    instruments: Instruments,
-    report: Callable[[NotUnderstood], None],
+    effects: Iterable[Effect], instruments: Instruments, report: Callable[[NotUnderstood], None]
 ) -> list[Written]:
-    """Adds counts to the metrics, notes goals and ends of calls in the order, and returns the records to write.
+    """Adds counts to the metrics and returns the records to write.
 
     Args:
         effects: Effects of one step, as the engine returned them.
-        order: The steps, this one included.
         instruments: Take the counts.
         report: Takes records that are not understood.
 
@@ -729,13 +679,10 @@ def carry_out(
         match effect:
             case PublishScore(record):
                 records.append(record)
-                if isinstance(record, GoalsFact):
-                    order.choose_goals(record.conversation_id, record.goal_set.id, record.digest)
             case CloseCall(conversation_id, closing, transcript):
                 if transcript is not None:
                     records.append(Transcript(conversation_id, transcript))
                 records += closing
-                order.close(conversation_id)
             case RequestVerdict(request):
                 records.append(request)
             case Count(metric, labels, by):

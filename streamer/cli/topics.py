@@ -17,8 +17,8 @@ app = typer.Typer(add_completion=False, invoke_without_command=True)
 def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
     """Shows the topic table; creates and checks topics.
 
-    The table has every topic that is read or written, and its rules. Producers place records by murmur2 of the key, as
-    Java and aiokafka do; with librdkafka (confluent-kafka, Go, Node) set partitioner=murmur2_random.
+    The table has every topic that is read or written, and its rules. Inputs may have any number of partitions, and
+    producers may place their records by any hash of the key.
 
     Without a command it needs no broker.
 
@@ -62,11 +62,14 @@ def create(
             metavar="N",
             min=1,
             max=10_000,
-            help="Of every topic; otherwise as many as the topics that are there, or 4.",
+            help="Of every topic but sequencer; otherwise as many as events or scores have, or 4.",
         ),
     ] = None,
     replication_factor: Annotated[
         int, typer.Option("--replication-factor", metavar="N", min=1, max=100, help="Brokers that hold each record.")
+    ] = 1,
+    shards: Annotated[
+        int, typer.Option("--shards", metavar="N", min=1, max=1_000, help="Sequencers that are active at a time.")
     ] = 1,
     scores_copy: Annotated[
         str | None,
@@ -80,21 +83,27 @@ def create(
 ) -> None:
     """Creates the topics that do not exist yet. Existing topics stay as they are.
 
-    All get the same number of partitions, so that all records of a call have the same partition number. A later change
-    breaks that for the calls that run at that time: choose a generous number. If topics are there with another number, none
-    is made.
+    scores has as many partitions as events, because the scores of a call are in the partition of its events. A later change
+    breaks that for the calls that run at that time: choose a generous number. If one of the two is there with another number,
+    no topic is made. One sequencer carries some 100,000 events a second; more of them share out the partitions of events.
 
     Examples:
         callgauge topics create --partitions 24 --replication-factor 3
         callgauge topics create --partitions 24 --scores-copy scores.backtest
     """
+    from consumers.engine.limits import needs_of
     from streamer.cluster.topic_admin import create_topics, report_faults, topic_states
     from streamer.settings.listing import settings_from
 
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     made = asyncio.run(
         create_topics(
-            settings.kafka, partitions=partitions, replication_factor=replication_factor, scores_copy=scores_copy
+            settings.kafka,
+            needs=needs_of(settings.limits),
+            partitions=partitions,
+            replication_factor=replication_factor,
+            shards=shards,
+            scores_copy=scores_copy,
         )
     )
     for name, is_new in made.items():

@@ -1,7 +1,6 @@
 """Facts about a cluster: brokers, topics, groups, and the rights that commands need."""
 
 import asyncio
-import json
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -26,13 +25,14 @@ from consumers.runtime.process import wall_clock_ms
 from schemas.closed_sets import InputSource
 from schemas.topics import (
     ANNOTATIONS_TOPIC,
+    EVENTS_TOPIC,
     GOALS_TOPIC,
     INPUT_TOPICS,
     JUDGE_REQUESTS_TOPIC,
     JUDGE_VERDICTS_TOPIC,
-    ORDER_TOPIC,
     QUARANTINE_TOPIC,
     SCORES_TOPIC,
+    SEQUENCER_TOPIC,
     TOPIC_BY_SOURCE,
     TRANSCRIPTS_TOPIC,
 )
@@ -80,15 +80,14 @@ class GroupFacts:
         state: In Kafka's words: `Stable`, `Empty`, `Dead` when it never was, or one of a rebalance.
         members: Number of members.
         assigned: The partitions of all members; a partition that two members have appears twice.
-        committed: The offsets at which a member that starts now begins.
-        read: How far it has read: an evaluator commits where its oldest open call begins, and notes this beside it.
+        committed: How far it has read: the offsets at which a member that starts now begins, except an evaluator, which knows that
+            from the log.
     """
 
     state: str
     members: int
     assigned: tuple[TopicPartition, ...]
     committed: Mapping[TopicPartition, int]
-    read: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +154,7 @@ async def _group_facts(admin: AIOKafkaAdminClient, group_id: str) -> GroupFacts:
     )
     offsets = await admin.list_consumer_group_offsets(group_id, group_coordinator_id=coordinator)
     committed = {tp: found.offset for tp, found in offsets.items() if found.offset >= 0}
-    read = {tp: max(offset, _read_in(offsets[tp].metadata)) for tp, offset in committed.items()}
-    return GroupFacts(state, len(members), assigned, committed, read)
+    return GroupFacts(state, len(members), assigned, committed)
 
 
 async def log_bounds(
@@ -199,16 +197,6 @@ def partitions_of(counts: Mapping[str, int], names: Iterable[str]) -> list[Topic
     return [TopicPartition(name, number) for name in names for number in range(counts.get(name, 0))]
 
 
-def _read_in(note: str) -> int:
-    """How far an evaluator has read, as it notes beside its offset; 0 if it does not note it."""
-    try:
-        found = json.loads(note or "{}")
-    except (ValueError, RecursionError):
-        return 0
-    read = found.get("read") if isinstance(found, dict) else None
-    return read if isinstance(read, int) else 0
-
-
 async def _settings(admin: AIOKafkaAdminClient, broker: int) -> Mapping[str, str | None]:
     """The settings of a broker; none if it is too old for the question, or this user may not see them."""
     try:
@@ -236,12 +224,16 @@ async def _coordinator(admin: AIOKafkaAdminClient, group_id: str) -> int:
 # The rights that each command needs on the cluster; deploy/security.md has the same list.
 
 _TRAFFIC_SOURCES: Final = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS)
-_TRAFFIC_TOPICS: Final = tuple(TOPIC_BY_SOURCE[source] for source in _TRAFFIC_SOURCES)
 _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
-    "evaluator": {
+    "sequencer": {
         **{topic: {READ} for topic in INPUT_TOPICS},
-        ORDER_TOPIC: {READ, WRITE},
-        SCORES_TOPIC: {READ, WRITE},  # read: where `order` is missing, and past goal sets
+        SEQUENCER_TOPIC: {READ},
+        EVENTS_TOPIC: {READ, WRITE},  # read: where the one before has come
+        QUARANTINE_TOPIC: {WRITE},
+    },
+    "evaluator": {
+        EVENTS_TOPIC: {READ},
+        SCORES_TOPIC: {READ, WRITE},  # read: where the one before has come, and what it has closed
         QUARANTINE_TOPIC: {WRITE},
     },
     "exporter": {SCORES_TOPIC: {READ}},
@@ -250,7 +242,7 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
         JUDGE_VERDICTS_TOPIC: {WRITE},
     },
     "history": {topic: {READ} for topic in (SCORES_TOPIC, ANNOTATIONS_TOPIC)},
-    "console": {topic: {READ} for topic in (SCORES_TOPIC, *_TRAFFIC_TOPICS)},
+    "console": {topic: {READ} for topic in (SCORES_TOPIC, EVENTS_TOPIC)},
     "monitor": {TOPIC_BY_SOURCE[source]: {WRITE} for source in (InputSource.AUDIT, InputSource.ELEVENLABS)},
     "ingest": {TOPIC_BY_SOURCE[source]: {WRITE} for source in _TRAFFIC_SOURCES},
 }
@@ -259,8 +251,9 @@ TRAFFIC_NEEDS: Final = Needs({TOPIC_BY_SOURCE[source]: frozenset({WRITE}) for so
 """The rights to put calls onto the topics."""
 
 
-PUT_BACK_NEEDS: Final = Needs(dict.fromkeys((QUARANTINE_TOPIC, SCORES_TOPIC), frozenset({READ})))
-"""The rights to put quarantined records of any topic back; `scores` says which calls have closed."""
+PUT_BACK_NEEDS: Final = Needs(dict.fromkeys((QUARANTINE_TOPIC, SCORES_TOPIC, EVENTS_TOPIC), frozenset({READ})))
+"""The rights to put quarantined records of any topic back: `scores` says which calls have closed, the log which records a new
+owner folds again."""
 
 
 def files_group(evaluator_group: str) -> str:
@@ -275,6 +268,7 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
         for topic, needed in _ROLE_OPERATIONS[role].items():
             operations[topic] |= set(needed)
     names = {
+        "sequencer": settings.sequencer_group,
         "evaluator": settings.evaluator_group,
         "exporter": settings.exporter_group,
         "judge": settings.judge_group,
@@ -300,5 +294,4 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
             *([f"{settings.evaluator_group}-0"] if "evaluator" in roles else []),
             *([f"{settings.judge_group}-judge-0"] if "judge" in roles else []),
         ),
-        co_partitioned=(*INPUT_TOPICS, SCORES_TOPIC, ORDER_TOPIC) if "evaluator" in roles else (),
     )

@@ -11,9 +11,20 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
 from rich.table import Table
 
+from consumers.engine.limits import Limits, needs_of
 from consumers.runtime.kafka.connection import REQUEST_TIMEOUT_MS, KafkaSettings, TopicsRequest
 from consumers.runtime.process import OperatorError
-from schemas.topics import SCORES_TOPIC, TOPICS, Severity, Topic, TopicFault
+from schemas.topics import (
+    EVENTS_TOPIC,
+    SCORES_TOPIC,
+    SEQUENCER_TOPIC,
+    TOPICS,
+    Severity,
+    Topic,
+    TopicFault,
+    TopicNeeds,
+    least_message_bytes,
+)
 from schemas.units import DAY_MS, HOUR_MS
 from streamer.terminal import say
 
@@ -42,27 +53,34 @@ class TopicState:
 
 
 async def create_topics(
-    kafka: KafkaSettings, *, partitions: int | None, replication_factor: int, scores_copy: str | None = None
+    kafka: KafkaSettings,
+    *,
+    partitions: int | None,
+    replication_factor: int,
+    shards: int = 1,
+    scores_copy: str | None = None,
+    needs: TopicNeeds | None = None,
 ) -> dict[str, bool]:
     """Creates every topic of the table that does not exist; existing topics stay as they are.
 
-    It looks first, and makes none if they would not fit those that are there. Input topics take the broker's time: idleness
+    It looks first, and makes none if they would not fit those that are there. Inputs and `events` take the broker's time: idleness
     and dead air are judged by one clock, not by each producer's.
 
     Args:
         kafka: The cluster, and the prefix of topic names.
-        partitions: Number for every topic, so that a call has the same partition number everywhere. None takes that of
-            the topics that are there, and `DEFAULT_PARTITIONS` where there are none.
+        partitions: Number for every topic but `sequencer`. None takes that of `events` or `scores` if one is there, otherwise
+            `DEFAULT_PARTITIONS`.
         replication_factor: Number of brokers that hold each record.
+        shards: Sequencers that are active at a time: the partitions of `sequencer`.
         scores_copy: Name of a further topic like `scores`, for the records of a back-test; None for no further one.
+        needs: The limits of calls: `events` must take the largest event. None is those of settings that say nothing of it.
 
     Returns:
         Whether each topic was created now, by full name.
 
     Raises:
         KafkaUnreachableError: No broker answers.
-        OperatorError: The topics that are there have another number, or the broker refused a topic; the topics before
-            it exist.
+        OperatorError: `events` or `scores` has another number, or the broker refused a topic; the topics before it exist.
     """
     count = _count_for(await topic_states(kafka), kafka, partitions)
     async with kafka.administration("topics") as admin:
@@ -71,10 +89,13 @@ async def create_topics(
         copies = [topic._replace(name=scores_copy) for topic in scores if scores_copy is not None]
         for topic in (*TOPICS, *copies):
             configs = {"cleanup.policy": topic.cleanup_policy, "retention.ms": str(topic.retention_ms)}
-            if topic.direction == "input":
+            if topic.has_broker_time:
                 configs["message.timestamp.type"] = "LogAppendTime"
+            if topic.name == EVENTS_TOPIC:  # the default of brokers is for an event without what we add to it
+                configs["max.message.bytes"] = str(least_message_bytes(topic, needs or needs_of(Limits())))
             name = kafka.topic(topic.name)
-            new = NewTopic(name, count, replication_factor, topic_configs=configs)
+            number = shards if topic.name == SEQUENCER_TOPIC else count
+            new = NewTopic(name, number, replication_factor, topic_configs=configs)
             answer = await admin.create_topics([new], timeout_ms=REQUEST_TIMEOUT_MS)
             (_, code, *text) = answer.topic_errors[0]
             error = for_code(code)
@@ -91,27 +112,22 @@ async def create_topics(
 
 
 def _count_for(states: Iterable[TopicState], kafka: KafkaSettings, wanted: int | None) -> int:
-    """The number of partitions for new topics, which must be that of the topics that are there.
+    """The number of partitions of `events` and `scores`, of which one may be there: a call has the same partition in both.
 
     Raises:
-        OperatorError: Those have another number, or several.
+        OperatorError: One is there with another number than the wanted one.
     """
-    fitting = [each for each in states if each.topic.partitions != "any"]
-    there = {each.name: each.partitions for each in fitting if each.partitions}
-    counts = set(there.values())
-    fits = len(counts) == 1 and wanted in (None, *counts)
-    if fits or not counts or len(there) == len(fitting):  # where none is missing, none is made that could not fit
-        return min(counts) if len(counts) == 1 else wanted or DEFAULT_PARTITIONS
-    seen = ", ".join(f"{name} {count}" for name, count in there.items())
-    expected = f"{wanted} partitions each, as --partitions says" if wanted else "the same number of partitions for all"
-    what_to_do = (
-        f"Leave --partitions out, and all get {min(counts)};"
-        if len(counts) == 1
-        else f"While no call runs, give the smaller ones {max(counts)} partitions (`kafka-topics.sh --alter`);"
-    )
+    tied = [each for each in states if each.topic.name in (EVENTS_TOPIC, SCORES_TOPIC)]
+    there = [each for each in tied if each.partitions]
+    if len(there) != 1:  # where both are there, none is made that could not fit
+        return wanted or (there[0].partitions if there else None) or DEFAULT_PARTITIONS
+    name, count = there[0].name, there[0].partitions or 0
+    if wanted in (None, count):
+        return count
     raise OperatorError(
-        f"Topics on {kafka.bootstrap_servers}: expected {expected}; seen {seen}. A call is found by its partition number, so no "
-        f"topic was made.\n  {what_to_do} or delete them, or set another topic prefix."
+        f"Topics on {kafka.bootstrap_servers}: expected {wanted} partitions, as --partitions says; seen {name} with {count}. The "
+        "scores of a call are in the partition of its events, so no topic was made.\n"
+        f"  Leave --partitions out, and all get {count}; or delete {name}, or set another topic prefix."
     )
 
 
@@ -139,8 +155,8 @@ def judged(
         kafka: The prefix of topic names.
         hidden: Topics that this user may not see; they may exist or not.
     """
-    first = kafka.topic(TOPICS[0].name)
-    needed = partitions_by_name.get(first)
+    log = kafka.topic(EVENTS_TOPIC)
+    needed = partitions_by_name.get(log)
     states = []
     for topic in TOPICS:
         name = kafka.topic(topic.name)
@@ -148,8 +164,8 @@ def judged(
         problem = None
         if partitions is None:
             problem = f"does not exist, or {kafka.security.who} may not see it" if name in hidden else "does not exist"
-        elif topic.partitions == "same as the inputs" and needed is not None and partitions != needed:
-            problem = f"has {partitions} partitions, not {needed} as {first}"
+        elif topic.partitions == "same as events" and needed is not None and partitions != needed:
+            problem = f"has {partitions} partitions, not {needed} as {log}"
         states.append(TopicState(topic, name, partitions, problem))
     return tuple(states)
 

@@ -575,6 +575,9 @@ class Settings(SecretSettings, BaseSettings):
         examples=["staging."],
         description="text put before every topic name as it is: letters, digits, dot, dash and underscore",
     )
+    sequencer_group: _Group = Field(
+        "callgauge-sequencer", description="consumer group of the sequencers, of which one is active for each shard"
+    )
     evaluator_group: _Group = Field(
         "callgauge-evaluator", description="consumer group of the evaluators that share the work"
     )

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -11,42 +11,29 @@ from aiokafka.structs import OffsetAndMetadata
 from prometheus_client import CollectorRegistry
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import Count, Effect, OpenCall, PublishScore
+from consumers.engine.effects import Count, Effect, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.evaluator import service
 from consumers.evaluator.group import Member
-from consumers.evaluator.partition import Partition
-from consumers.evaluator.recovery import OrderLog, OrderStarts, PlacedStart
+from consumers.evaluator.partition import Partition, Recovery
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import Bell, Decision, Outbox, Outlet, Written
-from consumers.runtime.kafka.broker_clock import BrokerClock, Reading
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import Commits
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, JudgeKind
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest
-from schemas.order import (
-    Closed,
-    Evicted,
-    Fold,
-    GoalsChosen,
-    OrderEncoder,
-    OrderStart,
-    Positions,
-    Renumbered,
-    Step,
-    TimePassed,
-    order_value,
-)
+from schemas.owners import PartitionRow
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import CallStartedFact, GoalsFact, TurnStatus
-from schemas.topics import INPUT_TOPICS, ORDER_TOPIC, OWNER_MARK_KEY, SOURCE_BY_TOPIC
+from schemas.topics import EVENTS_TOPIC
+from tests.support.fakes.log_writer import LogRecord, LogWriter
 
 NOW_MS = 1_790_000_000_000
-PIPECAT, AUDIT = "pipecat.events", "audit.events"
+ENDED = b'{"type": "call_ended", "timestamp": 1790000000000}'
 
 
 pause = asyncio.sleep  # the tested object may have another
@@ -56,41 +43,6 @@ async def until_idle() -> None:
     """Lets every task run until it waits for something outside."""
     for _ in range(20):
         await pause(0)
-
-
-class Record(NamedTuple):
-    """A record as aiokafka hands it over."""
-
-    topic: str
-    offset: int
-    timestamp: int = NOW_MS
-    key: bytes | None = b"c-1"
-    value: bytes | None = b'{"type": "call_ended", "timestamp": 1790000000000}'
-    partition: int = 0
-    headers: Sequence[tuple[str, bytes]] = ()
-    timestamp_type: int = 0  # a producer's time
-
-
-class Clocks:
-    """Two clocks of a machine, which go and are set as a test says."""
-
-    def __init__(self, wall_ms: int = NOW_MS, steady_ms: int = NOW_MS) -> None:
-        self.wall_ms = wall_ms
-        self.steady_ms = steady_ms
-
-    def __call__(self) -> Reading:
-        return Reading(self.wall_ms, self.steady_ms)
-
-    def go(self, by_ms: int) -> None:
-        self.wall_ms += by_ms
-        self.steady_ms += by_ms
-
-
-def trusted_clock(clocks: Clocks | None = None) -> BrokerClock:
-    """A clock that needs no record to be believed."""
-    clock = BrokerClock(Instruments(CollectorRegistry(), ["evaluator"]), clocks or Clocks())
-    clock._is_trusted = True
-    return clock
 
 
 class StubEvaluator(PartitionEvaluator):
@@ -103,13 +55,11 @@ class StubEvaluator(PartitionEvaluator):
     def __init__(self, effects: Sequence[Effect] = ()) -> None:
         super().__init__(Limits(), "1")
         self.arrivals: list[Arrival] = []
-        self.again: list[tuple[str, int, OpenCall | None]] = []
         self.advanced_to_ms: list[int] = []
-        self.knows_of_time = False
-        self.wakeup_ms: int | None = None
-        self.watermarks: dict[InputSource, int] = {}
+        self.first: int | None = None
         self.closed: list[str] = []
-        self.renumbered: list[Renumbered] = []
+        self.renumbered: list[tuple[str, int, bool]] = []
+        self.evictions: list[tuple[str, int]] = []
         self.counts: list[Count] = []
         self._effects = effects
 
@@ -117,32 +67,25 @@ class StubEvaluator(PartitionEvaluator):
         self.arrivals.append(arrival)
         return self._effects
 
-    def receive_again(self, arrival: Arrival, opening: OpenCall | None) -> Sequence[Effect]:
-        self.again.append((arrival.conversation_id, arrival.offset, opening))
-        return self._effects
+    def evict(self, conversation_id: str, arrival: Arrival) -> None:
+        self.evictions.append((conversation_id, arrival.offset))
 
     def has_closed(self, conversation_id: str) -> None:
         self.closed.append(conversation_id)
 
     def renumber(self, conversation_id: str, least_revision: int, *, counts: bool = True) -> None:
-        self.renumbered.append(Renumbered(conversation_id, least_revision, counts))
+        self.renumbered.append((conversation_id, least_revision, counts))
 
     def pass_time(self, now_ms: int) -> Sequence[Effect]:
-        if now_ms == 0:  # reading begins: it is not known yet how far time has come
-            self.knows_of_time = True
-            return ()
         self.advanced_to_ms.append(now_ms)
-        return self._effects
+        return self._effects if len(self.advanced_to_ms) > 1 else ()  # the first time tells where it begins
 
     def close_some(self) -> Sequence[Effect]:
         self.closing_calls = max(0, self.closing_calls - 1)
         return ()
 
-    def next_wakeup(self) -> int | None:
-        return self.wakeup_ms
-
-    def low_watermarks(self) -> dict[InputSource, int]:
-        return self.watermarks
+    def low_watermark(self) -> int | None:
+        return self.first
 
     def drain_counts(self) -> list[Count]:
         counts, self.counts = self.counts, []
@@ -172,89 +115,25 @@ def question(conversation_id: str) -> JudgeRequest:
     )  # fmt: skip
 
 
-class WrittenOrder:
-    """The order of a partition, as its owners wrote it."""
-
-    def __init__(self, first_offset: int = 0) -> None:
-        self.records: list[Record] = []
-        self.steps: list[OrderStart | Step] = []
-        self._end = first_offset
-        self._encoder = OrderEncoder({}, 0)
-        self._start: OrderStart | None = None
-
-    def owner(self, version: str = "test", positions: Positions | None = None, time_ms: int | None = None) -> None:
-        """The next record begins with a start: of another owner, or of the same."""
-        before = self._encoder
-        time_ms = before.time_ms if time_ms is None else time_ms
-        self._encoder = OrderEncoder(before.positions if positions is None else positions, time_ms)
-        self._start = OrderStart(version=version, positions=dict(self._encoder.positions), time_ms=time_ms)
-
-    def write(self, *steps: Step, at_ms: int = NOW_MS) -> Record:
-        """A record with these steps."""
-        self.steps += steps if self._start is None else [self._start, *steps]
-        for step in steps:
-            match step:
-                case Fold():
-                    self._encoder.fold(*step)
-                case TimePassed(now_ms):
-                    self._encoder.pass_time(now_ms)
-                case Evicted(conversation_id):
-                    self._encoder.evict(conversation_id)
-                case Closed(conversation_id):
-                    self._encoder.close(conversation_id)
-                case GoalsChosen():
-                    self._encoder.choose_goals(*step)
-                case Renumbered():
-                    self._encoder.renumber(step)
-        headers = [] if self._start is None else [self._start.header()]
-        self._start = None
-        value = order_value(self._encoder.take())
-        record = Record(ORDER_TOPIC, self._end, at_ms, key=None, value=value, headers=headers)
-        self._end += 1
-        self.records.append(record)
-        return record
-
-    def mark(self) -> None:
-        """A new owner, which has fenced off the one before."""
-        self.records.append(Record(ORDER_TOPIC, self._end, key=OWNER_MARK_KEY, value=None))
-        self._end += 1
-
-    def read(self) -> OrderLog:
-        """What a successor reads."""
-        log = OrderLog()
-        for record in self.records:
-            log.take(record)
-        return log
-
-
-FROM_THE_BEGINNING = dict.fromkeys(INPUT_TOPICS, 0)
-
-
 def partition_of(
-    evaluator: PartitionEvaluator, number: int = 0, offsets: Mapping[str, int] = FROM_THE_BEGINNING, **recovery: Any
+    evaluator: PartitionEvaluator, number: int = 0, recovery: Recovery | None = None, **more: Any
 ) -> tuple[Partition, CollectorRegistry]:
     """A partition that has been taken over, perhaps with something to recover."""
     registry = CollectorRegistry()
-    partition = Partition(outlet_of(number), evaluator, Limits(), SOURCE_BY_TOPIC, Instruments(registry, ["evaluator"]))
-    partition.start(offsets, **recovery)
+    outlet = Outlet(number, KafkaSettings())
+    partition = Partition(outlet, evaluator, Limits(), Instruments(registry, ["evaluator"]), **more)
+    partition.start(recovery or Recovery(None, 0, 0))
     return partition, registry
 
 
-def order_starts() -> OrderStarts:
-    """The starts in an order in which nothing stands yet."""
-    return OrderStarts([PlacedStart(0, {}, 0)], 0)
+def row(place: int = 0, **more: Any) -> PartitionRow:
+    """A row of a partition."""
+    return PartitionRow(**({"place": place, "first": 0, "first_known_ms": 0, "known_ms": 0, "version": "test"} | more))
 
 
-def outlet_of(number: int = 0) -> Outlet:
-    """The way out of a partition that has been taken over with nothing in its order."""
-    there = Outlet(number, KafkaSettings(), EvaluatorSettings())
-    there.starts = order_starts()
-    return there
-
-
-def decision(*records: Written, steps: bytes = b"", version: str = "test") -> Decision:
+def decision(*records: Written, place: int = 0, **more: Any) -> Decision:
     """What one step decided."""
-    return Decision(records, steps, version, {}, 0)
+    return Decision(records, row(place, **more))
 
 
 def waiting_in(outbox: Outbox) -> list[list[str]]:
@@ -266,12 +145,19 @@ def waiting_in(outbox: Outbox) -> list[list[str]]:
 
 
 START = 4
-"""Where a partition that is taken over begins in every input."""
+"""Where a partition that is taken over begins in the log."""
 MAX_UNWRITTEN = 3
 
 
-def inputs_of(*numbers: int) -> set[TopicPartition]:
-    return {TopicPartition(topic, number) for topic in INPUT_TOPICS for number in numbers}
+def logs_of(*numbers: int) -> set[TopicPartition]:
+    return {TopicPartition(EVENTS_TOPIC, number) for number in numbers}
+
+
+def ended(offset: int, number: int = 0) -> LogRecord:
+    """An event at this offset of the log; the one before it in its input stands right before it."""
+    writer = LogWriter(number)
+    writer._next[InputSource.AUDIT] = offset
+    return writer.event(InputSource.AUDIT, "c-1", ENDED, NOW_MS)._replace(offset=offset)
 
 
 class FakeConsumer:
@@ -283,27 +169,19 @@ class FakeConsumer:
         self.paused: set[TopicPartition] = set()
         self.positions: dict[TopicPartition, int] = {}
         self.answered_at_ms = NOW_MS
+        self.end = 0
         self.error: Exception | None = None
         self.noted: dict[TopicPartition, OffsetAndMetadata] = {}
 
     def assignment(self) -> set[TopicPartition]:
         return self.assigned
 
-    def partitions_for_topic(self, _: str) -> set[int]:
-        return {0}
-
     def highwater(self, tp: TopicPartition) -> int:
         assert tp in self.assigned
-        return 0
-
-    def last_stable_offset(self, tp: TopicPartition) -> int:
-        return 0
+        return self.end
 
     def last_poll_timestamp(self, tp: TopicPartition) -> int:
         return self.answered_at_ms
-
-    async def position(self, tp: TopicPartition) -> int:
-        return self.positions[tp]
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         assert tp in self.assigned
@@ -420,28 +298,19 @@ class FakeTakeover:
         self.gate.set()
         self.begun = 0
         self.kept: list[int] = []
-        self.stopped = False
         self.error: Exception | None = None
 
-    async def start(self) -> None: ...
+    async def claim(self, numbers: Sequence[int], _: str) -> dict[int, int]:
+        self.kept = list(numbers)
+        return {}
 
-    async def stop(self) -> None:
-        self.stopped = True
-
-    async def keep(self, owned: Sequence[Partition], writer_id: str) -> None:
-        self.kept = [each.number for each in owned]
-        for each in owned:
-            each.writer_id = writer_id
-
-    async def take(self, owned: Sequence[Partition], _: Any, writer_id: str) -> None:
+    async def take(self, owned: Sequence[Partition], *_: Any) -> None:
         self.begun += 1
         await self.gate.wait()
         if self.error is not None:
             raise self.error
         for each in owned:
-            each.writer_id = writer_id
-            each.outlet.starts = order_starts()
-            each.start(dict.fromkeys(INPUT_TOPICS, START))
+            each.start(Recovery(None, START, START))
 
 
 class Shell:
@@ -461,9 +330,6 @@ class Shell:
         instruments = Instruments(self.registry, ["evaluator"])
         evaluator = EvaluatorSettings(**({"max_unwritten_records": MAX_UNWRITTEN, "tick_ms": 1} | settings))
         self.role = Evaluator(KafkaSettings(), evaluator, instruments)
-        self.clocks = Clocks()
-        self.clock = trusted_clock(self.clocks)
-        self.role._assignment._clock = self.clock
         self.subscription = FakeSubscription(self.journal)
         self.consumer = self.subscription.consumer
         self.takeover = FakeTakeover()
@@ -491,16 +357,11 @@ class Shell:
     async def assigned(self, *numbers: int, generations: int = 1) -> None:
         """The second half of a rebalance. A new assignment knows neither positions nor pauses of the one before."""
         self.subscription.generation += generations
-        self.consumer.assigned = inputs_of(*numbers)
+        self.consumer.assigned = logs_of(*numbers)
         self.consumer.paused = set()
         self.consumer.positions = {}
         await self.role.on_partitions_assigned(set(self.consumer.assigned))
         await until_idle()
-
-    async def broker_answers(self) -> None:
-        """The broker has said twice that nothing is outstanding; its answer before the second time is known."""
-        await self.role._assignment.look(self.consumer)
-        self.consumer.answered_at_ms += 100
 
     async def revoked(self) -> None:
         """The first half."""
@@ -511,8 +372,7 @@ class Shell:
         await self.assigned(*numbers, generations=generations)
 
     def polled(self, *offsets: int, number: int = 0) -> "asyncio.Task[None]":
-        records = [Record(PIPECAT, offset, partition=number) for offset in offsets]
-        return asyncio.create_task(self.role._take(records))
+        return asyncio.create_task(self.role._take([ended(offset, number) for offset in offsets]))
 
     async def folds(self, *offsets: int, number: int = 0) -> None:
         await self.polled(*offsets, number=number)
@@ -525,4 +385,4 @@ class Shell:
 
     @property
     def commits(self) -> list[str]:
-        return [line for line in self.journal if line.startswith(f"commit {PIPECAT}")]
+        return [line for line in self.journal if line.startswith("commit")]

@@ -5,30 +5,30 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.errors import ProducerFenced
-from aiokafka.structs import OffsetAndMetadata
 from prometheus_client import CollectorRegistry
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
-from consumers.evaluator.assignment import Assignment
 from consumers.evaluator.partition import Partition
-from consumers.evaluator.recovery import order_version
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.takeover import Takeover
+from consumers.evaluator.takeover import Takeover, version_of
 from consumers.evaluator.writer import Outlet, Writer
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
+from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import ChoosesGoals
-from schemas.topics import SOURCE_BY_TOPIC
-from tests.support.fakes.evaluator_fakes import NOW_MS, Record, trusted_clock
+from schemas.topics import EVENTS_TOPIC
+from tests.support.fakes.evaluator_fakes import NOW_MS
+from tests.support.fakes.log_writer import LogRecord as Record
+from tests.support.fakes.log_writer import LogWriter
 
 
 class LittleBroker:
-    """Logs of partitions and the offsets of a group. The end of a transaction takes an offset, as it does at Kafka.
+    """Logs of partitions. The end of a transaction takes an offset, as it does at Kafka.
 
     `journal` lists what was asked for, in order.
     """
@@ -37,9 +37,9 @@ class LittleBroker:
         self.logs: defaultdict[TopicPartition, list[Record]] = defaultdict(list)
         self.ends: Counter[TopicPartition] = Counter()
         self.firsts: Counter[TopicPartition] = Counter()
-        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self.journal: list[str] = []
         self.now_ms = NOW_MS
+        self.sequencer = LogWriter()
         self.open: dict[str, list[tuple[TopicPartition, Record]]] = {}
         self.epochs: Counter[str] = Counter()
         self.consumer = LittleConsumer
@@ -54,9 +54,6 @@ class LittleBroker:
 
             def producer(self, role: str, transactional_id: str | None = None, transaction_timeout_ms: int = 0) -> Any:
                 return LittleProducer(broker, transactional_id)
-
-            def admin(self, role: str) -> Any:
-                return LittleAdmin(broker)
 
         return Kafka(is_embedded=is_embedded)
 
@@ -73,6 +70,17 @@ class LittleBroker:
         tp = TopicPartition(topic, number)
         self.logs[tp].append(self.made(tp, value, key, headers))
         return self.logs[tp][-1]
+
+    def event(self, source: InputSource | str, key: str, value: bytes, time_ms: int | None = None) -> Record:
+        """The sequencer appends an event to partition 0 of the log."""
+        return self._append(self.sequencer.event(source, key, value, self.now_ms if time_ms is None else time_ms))
+
+    def tick(self) -> Record:
+        """The sequencer appends a tick: all is known up to now."""
+        return self._append(self.sequencer.tick(self.now_ms))
+
+    def _append(self, made: Record) -> Record:
+        return self.put(EVENTS_TOPIC, made.value, made.key, made.headers)
 
     def delete_before(self, topic: str, offset: int, number: int = 0) -> None:
         tp = TopicPartition(topic, number)
@@ -162,8 +170,10 @@ class LittleConsumer:
     async def position(self, tp: TopicPartition) -> int:
         return self.positions[tp]
 
-    async def getmany(self, *tps: TopicPartition, timeout_ms: int = 0) -> dict[TopicPartition, list[Record]]:
-        del timeout_ms
+    async def getmany(
+        self, *tps: TopicPartition, timeout_ms: int = 0, max_records: int = 0
+    ) -> dict[TopicPartition, list[Record]]:
+        del timeout_ms, max_records
         return {tp: records for tp in tps if (records := self.take(tp, 2))}
 
     def take(self, tp: TopicPartition, most: int) -> list[Record]:
@@ -187,45 +197,8 @@ class LittleConsumer:
         }
 
 
-class LittleAdmin:
-    def __init__(self, broker: LittleBroker) -> None:
-        self._broker = broker
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None:
-        self._broker.journal.append("disconnect")
-
-    async def list_consumer_group_offsets(
-        self, group_id: str, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        self._broker.journal.append(f"committed by {group_id}")
-        return {tp: self._broker.committed[tp] for tp in partitions if tp in self._broker.committed}
-
-
-class Known(NamedTuple):
-    """How far the inputs are known: all of them, and as far as records may be folded in order."""
-
-    all_ms: int | None
-    until_ms: int | None
-
-
-class _Assignment(Assignment):
-    """Is told how far the inputs are known."""
-
-    known = Known(None, None)
-
-    def known_ms(self, number: int) -> int | None:
-        del number
-        return self.known.all_ms
-
-    def _until_ms(self, number: int) -> int | None:
-        del number
-        return self.known.until_ms
-
-
 class Owner:
-    """An owner of a partition: takes over, reads, writes and commits, each when the test says so. It may end anywhere."""
+    """An owner of a partition: takes over, reads and writes, each when the test says so. It may end anywhere."""
 
     def __init__(
         self,
@@ -236,53 +209,36 @@ class Owner:
     ) -> None:
         self.broker = broker
         self.number = number
-        self.inputs = [TopicPartition(topic, number) for topic in SOURCE_BY_TOPIC]
+        self.log = TopicPartition(EVENTS_TOPIC, number)
         self.registry = CollectorRegistry()
         settings = settings or EvaluatorSettings(group_id="g", closed_overlap_ms=0)
         instruments = self.instruments = Instruments(self.registry, ["evaluator"])
-        chosen, version = ChosenGoals(goals, settings.goals), order_version(settings)
+        chosen, version = ChosenGoals(goals, settings.goals), version_of(settings)
         self.evaluator = PartitionEvaluator(
             settings.limits, settings.code_version, chosen, writes_transcripts=settings.writes_transcripts
         )
-        self.outlet = Outlet(number, broker.kafka, settings)
+        self.outlet = Outlet(number, broker.kafka)
         self.partition = Partition(
-            self.outlet, self.evaluator, settings.limits, SOURCE_BY_TOPIC, instruments, goals=chosen, version=version
+            self.outlet, self.evaluator, settings.limits, instruments, goals=chosen, version=version
         )
         self.writer = Writer(broker.kafka, settings, instruments)
-        self.takeover = Takeover(broker.kafka, settings, instruments, SOURCE_BY_TOPIC, version, goals)
+        self.takeover = Takeover(broker.kafka, settings)
         self.consumer = LittleConsumer(broker)
-        self.assignment = _Assignment(SOURCE_BY_TOPIC, {}, trusted_clock())
-        self.assignment.owned = {number: self.partition}
 
     async def take_over(self) -> None:
-        await self.takeover.start()
         await self.writer.start()
         await self.takeover.take([self.partition], self.consumer, self.writer.id)
-        self.consumer.positions = {tp: self.partition.next_offsets[tp.topic] for tp in self.inputs}
+        self.consumer.positions = {self.log: self.partition.next_offset}
 
-    def read(self, most: Mapping[str, int] | int) -> None:
-        """A poll with so many records of each topic."""
-        runs = []
-        for tp in self.inputs:
-            number = most if isinstance(most, int) else most.get(tp.topic, 0)
-            if number and (run := self.consumer.take(tp, number)):
-                runs.append(run)
-        self.assignment.polled({self.number: runs})
-        self._fold(runs)
+    def read(self, most: int = 1_000) -> None:
+        """A poll with so many records."""
+        for record in self.consumer.take(self.log, most):
+            self.partition.fold(record, NOW_MS)
 
-    def tick(self) -> None:
-        """Time passes, as far as the inputs are known, and calls that are over close."""
-        self._fold(())
+    def close(self) -> None:
+        """Calls that are over close."""
         while self.partition.closing_calls:
             self.partition.close_some()
-
-    def _fold(self, runs: Sequence[Sequence[Record]]) -> None:
-        lagging = self.lagging
-        times_ms = [self.partition.last_record_ms.get(tp.topic) for tp in lagging]
-        known = [time_ms for time_ms in times_ms if time_ms is not None]
-        all_ms = min([*known, self.broker.now_ms]) if len(known) == len(lagging) else None
-        self.assignment.known = Known(all_ms, min((each or 0 for each in times_ms), default=None))
-        self.assignment.fold(self.number, runs)
 
     async def write(self, transactions: int = 1_000) -> None:
         """Some transactions."""
@@ -292,28 +248,18 @@ class Owner:
                 return
             await self.writer._write({self.outlet: decisions})
 
-    def commit(self) -> None:
-        self.broker.committed |= self.partition.due_offsets()
-
     async def to_the_end(self) -> None:
         """Reads everything, lets every call end, and writes everything."""
-        for _ in range(10_000):
-            self.read(20)
-            self.tick()
-            if self.partition.is_recovering or self.partition.merge.waiting_records or self.lagging:
-                continue
-            if (wakeup_ms := self.evaluator.next_wakeup()) is None:
-                break
+        self.read()
+        self.close()
+        while (wakeup_ms := self.evaluator.next_wakeup()) is not None:
             self.broker.now_ms = max(self.broker.now_ms + 1, wakeup_ms)
-        assert not self.partition.open_calls, "calls do not end"
+            self.broker.tick()
+            self.read()
+            self.close()
+        assert not self.partition.is_recovering
+        assert not self.partition.evaluator.open_calls, "calls do not end"
         await self.write()
-        for _ in range(2):
-            self.commit()
-
-    @property
-    def lagging(self) -> list[TopicPartition]:
-        """Inputs with records that are not read."""
-        return [tp for tp in self.inputs if self.consumer.positions[tp] < self.broker.stable_end(tp)]
 
     def counted(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"callgauge_{name}_total", labels)

@@ -9,17 +9,21 @@ from schemas.topics import (
     INPUT_TOPICS,
     MAX_BATCH_BYTES,
     OUTAGE_MS,
+    PLACED_BYTES,
     TOPICS,
+    UNREAD_MS,
     Severity,
     TopicFault,
     TopicNeeds,
+    least_message_bytes,
     topic_faults,
 )
 from schemas.units import DAY_MS
 from schemas.wire import MAX_NAME_CHARS
 
 HOUR_MS = 3_600_000
-NEEDS = TopicNeeds(longest_call_ms=4 * HOUR_MS, idle_ms=300_000, max_record_bytes=1_000_000)
+LARGEST_BYTES = 1_000_000
+NEEDS = TopicNeeds(longest_call_ms=4 * HOUR_MS, idle_ms=300_000, max_record_bytes=LARGEST_BYTES)
 LEAST_MS = 4 * HOUR_MS + 300_000
 
 
@@ -30,8 +34,8 @@ def right() -> dict[str, dict[str, str]]:
             "cleanup.policy": topic.cleanup_policy,
             "retention.ms": str(topic.retention_ms),
             "retention.bytes": "-1",
-            "max.message.bytes": "1048588",
-            "message.timestamp.type": "LogAppendTime" if topic.direction == "input" else "CreateTime",
+            "max.message.bytes": str(least_message_bytes(topic, NEEDS)),
+            "message.timestamp.type": "LogAppendTime" if topic.has_broker_time else "CreateTime",
         }
         for topic in TOPICS
     }
@@ -54,7 +58,7 @@ def test_what_is_not_known_is_not_judged() -> None:
     assert topic_faults({topic.name: {} for topic in TOPICS}, NEEDS) == ()
 
 
-@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "scores", "order"])
+@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "scores", "events"])
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_inputs_and_what_is_read_back_must_never_be_compacted(topic: str, policy: str) -> None:
     (fault,) = faults(topic, cleanup_policy=policy)
@@ -69,7 +73,7 @@ def test_elsewhere_the_wrong_cleanup_is_wrong_and_stops_no_start(topic: str, pol
     assert fault.severity is Severity.WRONG
 
 
-@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "scores", "order"])
+@pytest.mark.parametrize("topic", ["scores", "events"])
 @pytest.mark.parametrize(
     ("kept_ms", "severity"),
     [
@@ -86,10 +90,28 @@ def test_records_are_kept_for_the_longest_call_and_an_outage(topic: str, kept_ms
     assert faults(topic, **dict([fault.setting.replace(".", "_").split("=")])) == []
 
 
-def test_an_input_may_be_kept_for_just_a_call_and_an_outage_and_for_ever_when_scores_are_too() -> None:
-    assert faults("audit.events", retention_ms=str(LEAST_MS + OUTAGE_MS)) == []
+@pytest.mark.parametrize("topic", INPUT_TOPICS)
+@pytest.mark.parametrize(
+    ("kept_ms", "severity"),
+    [
+        (0, Severity.REFUSED),
+        (UNREAD_MS - 1, Severity.REFUSED),
+        (UNREAD_MS, Severity.WARNING),
+        (OUTAGE_MS - 1, Severity.WARNING),
+    ],
+)
+def test_an_input_is_read_once_so_it_must_survive_an_outage_alone(topic: str, kept_ms: int, severity: Severity) -> None:
+    (fault,) = faults(topic, retention_ms=str(kept_ms))
+    assert fault.severity is severity
+    assert "would lose calls" in fault.seen
+    assert faults(topic, retention_ms=str(OUTAGE_MS)) == []
+    assert faults(topic, **dict([fault.setting.replace(".", "_").split("=")])) == []
+
+
+def test_the_log_may_be_kept_for_just_a_call_and_an_outage_and_for_ever_when_scores_are_too() -> None:
+    assert faults("events", retention_ms=str(LEAST_MS + OUTAGE_MS)) == []
     both = right()
-    for name in ("scores", "audit.events", "annotations"):
+    for name in ("scores", "events", "annotations"):
         both[name]["retention.ms"] = "-1"
     assert topic_faults(both, NEEDS) == ()
 
@@ -104,28 +126,24 @@ def test_what_is_forgotten_is_kept_as_long_as_what_would_bring_it_back(topic: st
     assert topic_faults(settings, NEEDS) == ()
 
 
-def test_the_order_may_be_kept_for_just_a_call_and_an_outage() -> None:
-    assert faults("order", retention_ms=str(LEAST_MS + OUTAGE_MS)) == []
-
-
 @pytest.mark.parametrize(("kept_ms", "said"), [(15 * DAY_MS, "15 days"), (-1, "for ever")])
 def test_scores_are_kept_as_long_as_what_they_were_made_from(kept_ms: int, said: str) -> None:
     settings = right()
-    settings["audit.events"]["retention.ms"] = str(kept_ms)
+    settings["events"]["retention.ms"] = str(kept_ms)
     (fault,) = topic_faults(settings, NEEDS)
     assert (fault.topic, fault.severity) == ("scores", Severity.WARNING)
     assert said in fault.seen
     assert fault.setting == f"retention.ms={kept_ms}"
 
 
-@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "scores", "order"])
+@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "scores", "events"])
 def test_a_bound_on_bytes_is_a_warning(topic: str) -> None:
     (fault,) = faults(topic, retention_bytes="1000000000")
     assert (fault.severity, fault.setting) == (Severity.WARNING, "retention.bytes=-1")
 
 
-@pytest.mark.parametrize("topic", INPUT_TOPICS)
-def test_inputs_take_the_brokers_time(topic: str) -> None:
+@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "events"])
+def test_inputs_and_the_log_take_the_brokers_time(topic: str) -> None:
     (fault,) = faults(topic, message_timestamp_type="CreateTime")
     assert (fault.severity, fault.setting) == (Severity.WRONG, "message.timestamp.type=LogAppendTime")
     assert faults("scores", message_timestamp_type="CreateTime") == []
@@ -137,8 +155,9 @@ def test_inputs_take_the_brokers_time(topic: str) -> None:
         *((topic, 1_000_000, Severity.WARNING) for topic in INPUT_TOPICS),
         *(
             (topic, MAX_BATCH_BYTES, Severity.REFUSED)
-            for topic in ("scores", "transcripts", "judge.requests", "quarantine", "order")
+            for topic in ("scores", "transcripts", "judge.requests", "quarantine")
         ),
+        ("events", LARGEST_BYTES + PLACED_BYTES, Severity.REFUSED),
         ("goals", MAX_BATCH_BYTES, Severity.WARNING),
     ],
 )
@@ -150,8 +169,7 @@ def test_the_broker_takes_what_we_take_and_write(topic: str, least: int, severit
 
 @pytest.mark.parametrize("largest_bytes", [MAX_TRANSCRIPT_BYTES, MAX_QUESTION_BYTES])
 def test_the_largest_record_that_we_write_fits_a_batch(largest_bytes: int) -> None:
-    headers = [("callgauge_reply_partition", b"1000000")]
-    size = DefaultRecordBatchBuilder.estimate_size_in_bytes(b"k" * MAX_NAME_CHARS * 4, b"v" * largest_bytes, headers)
+    size = DefaultRecordBatchBuilder.estimate_size_in_bytes(b"k" * MAX_NAME_CHARS * 4, b"v" * largest_bytes, [])
     assert size <= MAX_BATCH_BYTES
 
 

@@ -1,12 +1,16 @@
 """New topics count as made when a record can be written to each of their partitions."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.admin import NewTopic
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import OperatorError
-from schemas.topics import TOPICS
+from schemas.topics import INPUT_TOPICS, TOPICS, TopicNeeds, topic_faults
 from streamer.cluster import topic_admin
 
 
@@ -37,7 +41,52 @@ async def test_waiting_for_leaders_ends(monkeypatch: Any) -> None:
 
 
 KAFKA = KafkaSettings(topic_prefix="x.")
-ALL_WITH_8 = {f"x.{topic.name}": 8 for topic in TOPICS}
+
+
+def test_scores_and_log_are_the_only_topics_that_need_each_other() -> None:
+    other = {f"x.{topic.name}": number for number, topic in enumerate(TOPICS, 1)}
+    same = other | {"x.scores": 8, "x.events": 8}
+    assert [state.problem for state in topic_admin.judged(same, KAFKA)] == [None] * len(TOPICS)
+    (problem,) = (state.problem for state in topic_admin.judged(same | {"x.events": 9}, KAFKA) if state.problem)
+    assert problem == "has 8 partitions, not 9 as x.events"
+
+
+class MakingAdmin:
+    """Takes every topic, and says that it is in force."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, NewTopic] = {}
+
+    async def create_topics(self, topics: list[NewTopic], timeout_ms: int) -> Any:
+        self.made |= {topic.name: topic for topic in topics}
+        return SimpleNamespace(topic_errors=[(topics[0].name, 0)])
+
+    async def describe_topics(self) -> list[dict[str, Any]]:
+        return [{"topic": name, "error_code": 0, "partitions": [{"leader": 1}]} for name in self.made]
+
+
+async def test_topics_are_made_as_their_rules_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin, needs = MakingAdmin(), TopicNeeds(longest_call_ms=1, idle_ms=1, max_record_bytes=5_000_000)
+
+    @asynccontextmanager
+    async def administration(*_: object) -> AsyncIterator[MakingAdmin]:
+        yield admin
+
+    async def states(_: KafkaSettings) -> tuple[topic_admin.TopicState, ...]:
+        return topic_admin.judged({}, KAFKA)
+
+    monkeypatch.setattr(KafkaSettings, "administration", administration)
+    monkeypatch.setattr(topic_admin, "topic_states", states)
+    wanted = {"partitions": 6, "replication_factor": 1, "shards": 2, "scores_copy": "again"}
+    await topic_admin.create_topics(KAFKA, needs=needs, **wanted)  # type: ignore[arg-type]  # of several types
+    made = admin.made
+    assert {name for name, topic in made.items() if topic.num_partitions != 6} == {"x.sequencer"}
+    assert made["x.sequencer"].num_partitions == 2
+    stamped = {name for name, topic in made.items() if topic.topic_configs.get("message.timestamp.type")}
+    assert stamped == {"x.events", *(f"x.{name}" for name in INPUT_TOPICS)}
+    settings = {name.removeprefix("x."): topic.topic_configs for name, topic in made.items()}
+    assert int(settings["events"]["max.message.bytes"]) > 5_000_000
+    assert topic_faults(settings, needs) == ()
 
 
 @pytest.mark.parametrize(
@@ -47,12 +96,12 @@ ALL_WITH_8 = {f"x.{topic.name}": 8 for topic in TOPICS}
         ({}, 24, 24),
         ({"x.scores": 3}, None, 3),
         ({"x.scores": 3}, 3, 3),
-        ({"x.quarantine": 3}, 24, 24),
-        (ALL_WITH_8, 24, 8),
-        (ALL_WITH_8 | {"x.scores": 9}, None, 4),
+        ({"x.events": 3}, None, 3),
+        ({"x.quarantine": 3, "x.audit.events": 2}, 24, 24),
+        ({"x.scores": 3, "x.events": 3}, 24, 24),
     ],
 )
-def test_new_topics_have_the_number_of_those_that_are_there(
+def test_the_scores_of_a_call_are_in_the_partition_of_its_events(
     there: dict[str, int], wanted: int | None, made: int
 ) -> None:
     assert topic_admin._count_for(topic_admin.judged(there, KAFKA), KAFKA, wanted) == made
@@ -61,14 +110,8 @@ def test_new_topics_have_the_number_of_those_that_are_there(
 @pytest.mark.parametrize(
     ("there", "wanted", "said"),
     [
-        ({"x.scores": 3}, 4, "expected 4 partitions each, as --partitions says; seen x.scores 3."),
-        ({"x.scores": 3}, 4, "Leave --partitions out, and all get 3;"),
-        (
-            {"x.scores": 3, "x.order": 2},
-            None,
-            "expected the same number of partitions for all; seen x.scores 3, x.order 2",
-        ),
-        ({"x.scores": 3, "x.order": 2}, 3, "give the smaller ones 3 partitions"),
+        ({"x.scores": 3}, 4, "expected 4 partitions, as --partitions says; seen x.scores with 3."),
+        ({"x.events": 3}, 4, "Leave --partitions out, and all get 3;"),
     ],
 )
 def test_topics_that_would_not_fit_those_that_are_there_are_not_made(
