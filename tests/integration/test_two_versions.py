@@ -13,7 +13,6 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from tests.chaos.evaluators.newer_version import NEWER
-from tests.integration.metrics_page import total
 from tests.integration.processes import started
 from tests.integration.score_log import LOOK_SECONDS, records_on
 from tests.support.patience import patient
@@ -112,7 +111,7 @@ async def test_a_call_that_schema_1_left_open_goes_on_and_nothing_of_it_is_count
     assert {"call_started", "turn", "stage_latencies", "speech"} <= {each["name"] for each in left}
     await topics.write("scores", "open", *left)
     with started(tmp_path / "today.log", "run", "--roles", "sequencer,evaluator", command=ALTERED, **environment) as running:
-        address = running.metrics(WAIT_SECONDS)
+        running.metrics(WAIT_SECONDS)
         await topics.send("open", *SAID, ENDED)
         assert await topics.closed("open") == {"open": "ended"}
         assert running.is_running

@@ -15,6 +15,8 @@ ALIKE: Final = 8
 """Calls that begin one after the other: several transactions that a successor must know."""
 LONGEST_FREEZE_SECONDS: Final = 300.0
 """Until the script lets a frozen evaluator go on."""
+LATER_SECONDS: Final = 15.0
+"""From the end of some calls to the next call: a successor begins to fold behind their ends, although it begins some seconds early."""
 LATE_SECONDS: Final = 60.0
 """Until a call that is opened once more by mistake is closed for its silence, and some more."""
 
@@ -86,6 +88,7 @@ def _late_records(script: Script, changes_owner: Callable[[], None]) -> None:
     for number, name in enumerate(done):
         script.send(name, call(20 + number).events)
     script.until_closed(done)
+    script.stage.look_for(LATER_SECONDS)
     first, last = split(call(4), 2)
     script.send("open", first)
     script.until_read()
