@@ -110,7 +110,9 @@ async def test_a_call_that_schema_1_left_open_goes_on_and_nothing_of_it_is_count
     left = [each for each in older if each["status"] not in ("final", "settled") and each["turn"] in (None, 0)]
     assert {"call_started", "turn", "stage_latencies", "speech"} <= {each["name"] for each in left}
     await topics.write("scores", "open", *left)
-    with started(tmp_path / "today.log", "run", "--roles", "sequencer,evaluator", command=ALTERED, **environment) as running:
+    with started(
+        tmp_path / "today.log", "run", "--roles", "sequencer,evaluator", command=ALTERED, **environment
+    ) as running:
         running.metrics(WAIT_SECONDS)
         await topics.send("open", *SAID, ENDED)
         assert await topics.closed("open") == {"open": "ended"}

@@ -9,7 +9,8 @@ go wrong.
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ from consumers.evaluator import takeover
 from consumers.evaluator.partition import Partition, Recovery
 from consumers.evaluator.takeover import PublishedCalls
 from consumers.evaluator.writer import Writer
+from consumers.sequencer import appending
+from consumers.sequencer.appending import LogWriter
+from schemas.log import Origin, Tick
 from schemas.scores.records import SCORE_RECORD
 from tests.chaos.evaluators import stepped_clock
 
@@ -28,6 +32,11 @@ HESITATES, HAS_WRITTEN = "canary: hesitates", "canary: has written, or could not
 """Printed before it hesitates, and when that is over."""
 FROZEN_SECONDS: Final = 5.0
 """It hesitates until it was frozen for so long."""
+
+DROPS_EACH: Final = 20
+"""A sequencer that drops records drops each of this number."""
+AHEAD_MS: Final = 2_000
+"""How far ahead a sequencer tells time that does."""
 
 
 def _hesitant() -> None:
@@ -123,6 +132,52 @@ def _without_versions() -> None:
     _replace(PublishedCalls, "take", blind)
 
 
+def _without_records() -> None:
+    """A sequencer drops a record now and then."""
+    append: Callable[..., Awaitable[None]] = LogWriter.append
+    seen = count(1)
+
+    async def some(self: LogWriter, records: Iterable[tuple[Any, Any]]) -> None:
+        await append(self, [each for each in records if next(seen) % DROPS_EACH])
+
+    _replace(LogWriter, "append", some)
+
+
+def _without_sequence() -> None:
+    """A sequencer lets a record overtake the one before it on its input."""
+    append: Callable[..., Awaitable[None]] = LogWriter.append
+
+    async def overtaken(self: LogWriter, records: Iterable[tuple[Any, Any]]) -> None:
+        moved = list(records)
+        for place, (before, after) in enumerate(pairwise(moved)):
+            if before[0] is after[0]:
+                moved[place : place + 2] = after, before
+                break
+        await append(self, moved)
+
+    _replace(LogWriter, "append", overtaken)
+
+
+def _without_known() -> None:
+    """A sequencer tells time ahead of what it has appended."""
+    tick: Callable[..., Awaitable[Any]] = LogWriter.tick
+
+    async def ahead(self: LogWriter, each: Tick) -> Any:
+        return await tick(self, each.model_copy(update={"known_ms": each.known_ms + AHEAD_MS}))
+
+    _replace(LogWriter, "tick", ahead)
+
+
+def _without_generations() -> None:
+    """A sequencer does not say that an input was made anew: readers take its records for those that were there before."""
+    origin: Callable[..., Origin] = vars(appending)["Origin"]
+
+    def of_the_first(source: Any, _: int, *place: Any) -> Origin:
+        return origin(source, 0, *place)
+
+    _replace(appending, "Origin", of_the_first)
+
+
 KINDS: Final[Mapping[str, Callable[[], None]]] = {
     "transactions": _without_transactions,
     "fencing": _without_transactions,
@@ -130,6 +185,10 @@ KINDS: Final[Mapping[str, Callable[[], None]]] = {
     "place": _without_place,
     "closed": _without_closed,
     "versions": _without_versions,
+    "records": _without_records,
+    "sequence": _without_sequence,
+    "known": _without_known,
+    "generations": _without_generations,
 }
 """By the missing protection."""
 CIRCUMSTANCES: Final[Mapping[str, Callable[[], None]]] = {"fencing": _hesitant}
