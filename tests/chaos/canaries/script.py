@@ -30,6 +30,8 @@ JUDGED: Final = {
 }
 """The same, of one that puts questions to a judge who never answers."""
 SEVERAL: Final = LIMITS
+READY: Final = ("evaluator_ready", "sequencer_active", "sequencer_standing_by")
+"""What processes log when they work, or stand by."""
 WAIT_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 30.0
 """How long calls may take to close after their end. Those of a broken evaluator may stay open."""
@@ -62,8 +64,7 @@ class Script:
 
     def until_ready(self, member: Member) -> None:
         """Waits until the process in this place works."""
-        said = f"{member.role}_ready"
-        self.until(member.name, lambda: member.is_running and said in member.text)
+        self.until(member.name, lambda: member.is_running and any(said in member.text for said in READY))
 
     def send(self, name: str, events: Iterable[EventTemplate]) -> None:
         """Sends events of a call; they are on the broker afterwards."""
