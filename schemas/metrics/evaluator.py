@@ -127,9 +127,6 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     _EVALUATOR.gauge("callgauge_watermark_lag_messages", "messages", *_LAG)(
         "Records between the first record of the oldest open call and the last one folded; a successor reads them again."
     ),
-    _EVALUATOR.counter("callgauge_input_records_lost_total", "records")(
-        "Input records that were deleted before they were read; calls they belong to are incomplete."
-    ),
     _EVALUATOR.counter("callgauge_calls_incomplete_total", "calls")(
         "Calls that were open when input records of their partition were deleted unread; the log names them. One that a "
         "successor replays is counted again there."
