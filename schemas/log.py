@@ -31,6 +31,9 @@ _FORMAT: Final = 1
 _PLACED: Final = struct.Struct(">BBIIIQq")
 _TERM: Final = struct.Struct(">BI")
 
+Headers = Sequence[tuple[str, bytes | None]]
+"""Headers of a record. A producer may send one without a value."""
+
 
 class LogError(ValueError):
     """A record of the log cannot be read: somebody else wrote it, or another version did in another format."""
@@ -147,7 +150,7 @@ class Tick(BaseModel):
             raise LogError(f"expected a tick of format {_FORMAT}, saw {(value or b'')[:80]!r}") from error
 
 
-def placed_in(headers: Sequence[tuple[str, bytes]]) -> Placed | None:
+def placed_in(headers: Headers) -> Placed | None:
     """What the headers of a record of the log say; None if it is no event.
 
     Raises:
@@ -158,35 +161,38 @@ def placed_in(headers: Sequence[tuple[str, bytes]]) -> Placed | None:
         >>> placed_in([placed.header()]) == placed
         True
     """
-    for name, packed in headers:
-        if name == PLACED_HEADER:
-            try:
-                version, number, term, generation, partition, offset, time_ms = _PLACED.unpack(packed)
-                source = SOURCES[number]
-            except (struct.error, IndexError) as error:
-                raise LogError(f"expected an origin of {_PLACED.size} bytes, saw {packed[:40]!r}") from error
-            if version != _FORMAT:
-                raise LogError(f"expected format {_FORMAT}, saw {version}")
-            return Placed(term, Origin(source, generation, partition, offset, time_ms))
-    return None
+    numbers = _numbers(PLACED_HEADER, _PLACED, headers)
+    if numbers is None:
+        return None
+    _, number, term, *place = numbers
+    return Placed(term, Origin(_source(number), *place))
 
 
-def tick_term(headers: Sequence[tuple[str, bytes]]) -> int | None:
+def tick_term(headers: Headers) -> int | None:
     """The term of a tick; None if the record is no tick.
 
     Raises:
         LogError: The header cannot be read.
     """
-    for name, packed in headers:
-        if name == TICK_HEADER:
-            try:
-                version, term = _TERM.unpack(packed)
-            except struct.error as error:
-                raise LogError(f"expected a term of {_TERM.size} bytes, saw {packed[:40]!r}") from error
-            if version != _FORMAT:
-                raise LogError(f"expected format {_FORMAT}, saw {version}")
-            return int(term)
+    numbers = _numbers(TICK_HEADER, _TERM, headers)
+    return None if numbers is None else numbers[1]
+
+
+def _numbers(name: str, form: struct.Struct, headers: Headers) -> tuple[int, ...] | None:
+    """The numbers of a header of ours, the format first; None without that header."""
+    for header, packed in headers:
+        if header == name:
+            if packed is None or len(packed) != form.size or packed[0] != _FORMAT:
+                raise LogError(f"{name}: expected format {_FORMAT} in {form.size} bytes, saw {(packed or b'')[:40]!r}")
+            return form.unpack(packed)
     return None
+
+
+def _source(number: int) -> InputSource:
+    try:
+        return SOURCES[number]
+    except IndexError:
+        raise LogError(f"{PLACED_HEADER}: expected an input below {len(SOURCES)}, saw {number}") from None
 
 
 class Event(NamedTuple):
@@ -219,14 +225,30 @@ class Event(NamedTuple):
     place: int
 
 
+class Begin(NamedTuple):
+    """A tick at which reading may begin.
+
+    Attributes:
+        offset: Its offset in the log.
+        known_ms: The time that it tells.
+    """
+
+    offset: int
+    known_ms: int
+
+
 class LogReader:
     """Reads one partition of the log: drops repeats and what is void, and knows the time. State is a function of the records given.
 
-    It may begin at any tick, because a tick says of every input what is in the log in front of it.
+    Another one may begin at `begin` and returns the same from there on, because that tick says all that this one knows. Not every
+    tick does: a sequencer begins at the newest tick that it finds, and the one before it may have appended more since. Until the
+    new one has appended that again, its ticks say less than what is in front of them, and a reader who began there would take the
+    repeats for events.
 
     Attributes:
         known_ms: Broker time up to which everything is in the log in front of here; 0 before the first tick.
         term: Highest term so far; -1 before the first record.
+        begin: Newest tick at which another reader may begin; None before the first.
         repeats: Events that were in the log already.
         void: Records of a sequencer whose successor had written already.
     """
@@ -234,29 +256,31 @@ class LogReader:
     def __init__(self) -> None:
         self.known_ms = 0
         self.term = -1
+        self.begin: Begin | None = None
         self.repeats = 0
         self.void = 0
-        self._next: dict[tuple[InputSource, int], Next] = {}
+        self._next: dict[tuple[int, int], tuple[int, int]] = {}  # by number of the input and of its partition
 
     def read(self, record: "LogRecord") -> Event | Tick | None:
-        """Takes the next record; returns what it is, None if it is a repeat, void, or of a lower term.
+        """Takes the next record; returns what it is, None if it is a repeat, or void.
 
         Raises:
             LogError: It cannot be read.
         """
-        placed = placed_in(record.headers)
-        if placed is None:
+        numbers = _numbers(PLACED_HEADER, _PLACED, record.headers)
+        if numbers is None:
             return self._tick(record)
-        term, (source, generation, partition, offset, time_ms) = placed
+        _, number, term, generation, partition, offset, time_ms = numbers
         if term < self.term:
             self.void += 1
             return None
         self.term = term
-        place = source, partition
-        if (generation, offset) < self._next.get(place, (0, 0)):
+        place = number, partition
+        if (generation, offset) < self._next.get(place, _NOTHING):
             self.repeats += 1
             return None
-        self._next[place] = Next(generation, offset + 1)
+        source = _source(number)
+        self._next[place] = generation, offset + 1
         headers = [each for each in record.headers if each[0] != PLACED_HEADER]
         return Event(
             TOPIC_BY_SOURCE[source], partition, offset, time_ms, record.key, record.value, headers,
@@ -271,11 +295,25 @@ class LogReader:
             self.void += 1
             return None
         tick = Tick.parse(record.value)
+        positions = {
+            (_NUMBER_OF[source], partition): reached
+            for source, places in tick.inputs.items()
+            for partition, reached in places.items()
+        }
+        says_all = tick.known_ms >= self.known_ms and all(
+            reached <= positions.get(place, _NOTHING) for place, reached in self._next.items()
+        )
         self.term = term
+        if says_all:
+            self.begin = Begin(record.offset, tick.known_ms)
         self.known_ms = max(self.known_ms, tick.known_ms)
-        for place, reached in tick.positions.items():
+        for place, reached in positions.items():
             self._next[place] = max(reached, self._next.get(place, reached))
         return tick
+
+
+_NOTHING: Final = (0, 0)
+"""Place of an input partition without a record in the log."""
 
 
 class LogRecord(NamedTuple):

@@ -3,7 +3,6 @@
 from bisect import insort
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
-from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
 from consumers.engine.admission import Arrival
@@ -184,7 +183,6 @@ class Call:
         self.kept_bytes = 0
         self.first_offset = first.offset
         self.is_closed = False
-        self.waiting: list[tuple[int, Arrival]] = []
         self.wakeup_ms: int | None = None
         self.replaced_wakeup_ms: int | None = None
         self.end = CallEnd(first.broker_time_ms, limits)
@@ -192,7 +190,6 @@ class Call:
         self._limits = limits
         self._revisions = Revisions(first.conversation_id, code_version, redactor)
         self.redactor = self._revisions.redactor
-        self._offsets = self._revisions.offsets
         self.live = LiveCall(self.history, self._revisions, limits)
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentFacts()
@@ -249,7 +246,7 @@ class Call:
         self.redactor.left_chars = MAX_CHARS_PER_STEP
         source, event, broker_ms = arrival.source, arrival.event, arrival.broker_time_ms
         rule = RULES.get(type(event)) or UNKNOWN[source]
-        self._offsets[source] = arrival.offset
+        self._revisions.offset = arrival.offset
         if rule is not VERDICT:  # a verdict is no event of the call
             self.end.heard(broker_ms)
         if (arrival.envelope is not None or source in NUMBERED) and self._repeats_another(arrival):
@@ -335,12 +332,6 @@ class Call:
         self.history.release()
         self.__dict__.pop("live")
 
-    def keep_waiting(self, arrival: Arrival) -> None:
-        """Keeps an arrival, ordered by broker time; arrivals of one topic keep the order of the topic, whatever their times."""
-        source = arrival.source
-        broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.waiting if each.source is source)])
-        insort(self.waiting, (broker_ms, arrival), key=itemgetter(0))
-
     def renumber(self, least_revision: int, *, counts: bool) -> None:
         """Gives all published records this revision; later ones are higher. Without `counts` no value counts as new any more."""
         self._revisions.renumber(least_revision, counts=counts)
@@ -393,11 +384,8 @@ class Call:
     def _steps_of_the_close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> Iterator[bool]:
         """Closes the call, and yields False where a step ends: texts are compared, the final records made, the transcript written.
 
-        No record is folded any more, so time may pass between two steps. What was no call ends without a word.
+        No record is folded any more, so time may pass between two steps.
         """
-        if self.is_none:
-            out.append(CloseCall(self.conversation_id, ()))
-            return
         if not self.is_over:
             self.live.reached(now_ms, out)
         self.live.announce(now_ms, out)
@@ -426,7 +414,7 @@ class Call:
         closed = self._revisions.make(
             ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), cause, reason=reason,
             ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
-            through=self._revisions.offsets_by_topic(), began_at_ms=self.live.first_ms, ended_at_ms=self._ended_ms or None,
+            through=self._revisions.offsets, began_at_ms=self.live.first_ms, ended_at_ms=self._ended_ms or None,
         )  # fmt: skip
         if closed is not None:
             records.append(closed)

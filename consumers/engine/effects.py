@@ -19,13 +19,6 @@ class PublishScore:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenCall:
-    """Note that the record opened a call; `evicted` is the call that has to close for it, because too many are open."""
-
-    evicted: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class CloseCall:
     """Write the final scores and, last, the `closed` fact in one transaction; the engine has forgotten the call.
 
@@ -62,4 +55,4 @@ class NotUnderstood:
     misread: "Misread"
 
 
-Effect = PublishScore | OpenCall | CloseCall | Count | RequestVerdict | NotUnderstood
+Effect = PublishScore | CloseCall | Count | RequestVerdict | NotUnderstood

@@ -1,4 +1,4 @@
-"""Evaluates the calls of one partition number over the four inputs. Its verbs are the only mutable front of the engine.
+"""Evaluates the calls of one partition of the log. Its verbs are the only mutable front of the engine.
 
 Pure: it reads no clock, performs no I/O and draws no random numbers. Equal steps in equal order give equal effects.
 """
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from consumers.engine.admission import Arrival
 from consumers.engine.call import Call
-from consumers.engine.effects import Count, Effect, OpenCall
+from consumers.engine.effects import Count, Effect
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
@@ -25,68 +25,70 @@ from schemas.metric_context import MetricContext
 FEWEST_EVENTS: Final = 3
 """A call with fewer events goes first: an invented id has one event, a real call has more within a second."""
 _SPARE: Final = 64
-"""Places of closed calls that may remain, beside twice the number of open calls."""
+"""Places that may be out of date, beside twice the number of those that are not."""
 
-RECOUNT_SHARE: Final = 20
-"""Tenants are counted anew after a twentieth of the open calls was evicted: it costs each eviction as much as twenty looks at a call."""
-
-_Place = tuple[bool, bool, int, str]
+_Place = tuple[bool, int, str]
 
 
 class Eviction:
-    """The open calls in the order of eviction, as of the last look.
+    """The calls that may be closed, by tenant. Which one is next follows from these calls alone, not from what was before them.
 
-    An open call only moves back in the order: it gets more and later events. So the first place that is still correct is the
-    first of all, and finding it costs no more than the events that outdated the places before it. Which tenant has the most calls
-    is known as of the last count, and so is the tenant of a call in its place.
+    Places are heaps of which only the first must be up to date. A call only moves back in the order of its tenant, because it gets more
+    and later events. So the first place that is still right is the first of all.
     """
 
     def __init__(self) -> None:
-        self._places: list[_Place] = []
-        self._largest = ""  # the tenant with the most open calls
-        self._until_count = 0  # evictions
+        self._tenants: dict[str, str] = {}  # of each call
+        self._numbers: Counter[str] = Counter()  # of calls, by tenant
+        self._largest: list[tuple[int, str]] = []  # minus the number of calls, and the tenant
+        self._places: dict[str, list[_Place]] = {}
 
-    def add(self, call: Call, calls: Mapping[str, Call]) -> None:
-        """Adds a call that has opened. `calls` are all open calls, this one included."""
-        if len(self._places) > 2 * len(calls) + _SPARE:
-            self._place_anew(calls)
-        else:
-            heapq.heappush(self._places, self._place(call))
+    def add(self, call: Call) -> None:
+        """Adds a call that has opened, or whose tenant has another name now."""
+        conversation_id, tenant = call.conversation_id, call.tenant
+        self.remove(conversation_id)
+        self._tenants[conversation_id] = tenant
+        self._count(tenant, 1)
+        places = self._places.setdefault(tenant, [])
+        heapq.heappush(places, self._place(call))
+        if len(places) > 2 * self._numbers[tenant] + _SPARE:
+            first_of = {place[2]: place for place in sorted(places, reverse=True)}
+            places[:] = sorted(place for each, place in first_of.items() if self._tenants.get(each) == tenant)
+
+    def remove(self, conversation_id: str) -> None:
+        """Removes a call that is over. One that is not there is passed over."""
+        if (tenant := self._tenants.pop(conversation_id, None)) is not None:
+            self._count(tenant, -1)
 
     def next(self, calls: Mapping[str, Call]) -> Call | None:
-        """The call to close next, out of the open ones; None when none may be closed."""
-        if self._until_count == 0:
-            self._count_tenants(calls)
-        self._until_count -= 1
-        places = self._places
-        while places:
-            *_, conversation_id = first = places[0]
-            call = calls.get(conversation_id)
-            if call is None or call.is_closing:
+        """The call to close next, out of all open ones; None when none may be closed."""
+        while self._largest and -self._largest[0][0] != self._numbers[self._largest[0][1]]:
+            heapq.heappop(self._largest)
+        if not self._tenants:
+            return None
+        tenant = self._largest[0][1]
+        places = self._places[tenant]
+        while True:
+            first = places[0]
+            if self._tenants.get(first[2]) != tenant:
                 heapq.heappop(places)
-            elif (place := self._place(call)) != first:
+            elif (place := self._place(calls[first[2]])) != first:
                 heapq.heapreplace(places, place)
             else:
-                heapq.heappop(places)
-                return call
-        return None
+                return calls[first[2]]
 
-    def _count_tenants(self, calls: Mapping[str, Call]) -> None:
-        self._until_count = 1 + len(calls) // RECOUNT_SHARE
-        tenants = Counter(call.tenant for call in calls.values() if not call.is_closing)
-        if not tenants:
-            return
-        before, self._largest = self._largest, max(tenants, key=lambda tenant: (tenants[tenant], tenant))
-        if len(tenants) > 1 or before != self._largest:
-            self._place_anew(calls)
-
-    def _place_anew(self, calls: Mapping[str, Call]) -> None:
-        self._places = [self._place(each) for each in calls.values()]
-        heapq.heapify(self._places)
+    def _count(self, tenant: str, by: int) -> None:
+        self._numbers[tenant] += by
+        if not self._numbers[tenant]:
+            del self._numbers[tenant], self._places[tenant]
+        if len(self._largest) > 2 * len(self._numbers) + _SPARE:
+            self._largest = [(-number, each) for each, number in self._numbers.items()]
+            heapq.heapify(self._largest)
+        else:
+            heapq.heappush(self._largest, (-self._numbers[tenant], tenant))
 
     def _place(self, call: Call) -> _Place:
-        is_other = call.tenant != self._largest
-        return is_other, call.events >= FEWEST_EVENTS, call.end.last_ms, call.conversation_id
+        return call.events >= FEWEST_EVENTS, call.end.last_ms, call.conversation_id
 
 
 # When silence next decides about a call: a heap of times, with few entries for each call.
@@ -195,10 +197,6 @@ def count_skew(counts: SkewCounts, arrival: Arrival) -> None:
         counts[arrival.source, skew] += 1
 
 
-MAX_WAITING_PER_CALL = 1_000
-"""Arrivals of a call that may wait because another input lags: five minutes of a call. Beyond it the oldest is
-folded at once.
-"""
 CLOSING_WORK_OF_A_CALL: Final = 50
 """Work of a close beside the events of its call, counted in events."""
 MOST_CLOSING_WORK: Final = 1_500
@@ -208,16 +206,15 @@ MOST_CLOSING_WORK: Final = 1_500
 class PartitionEvaluator:
     """The open calls of one partition. A call lives from its first record to its `closed` fact; later records are only counted.
 
-    The five verbs:
+    The four verbs:
 
     - `receive` folds a record. The first record of a call opens it.
-    - `receive_again` folds a record that an earlier owner of the partition folded, as its order says.
     - `pass_time` lets broker time pass, and decides by silence.
     - `close_some` closes calls that are over. Nothing depends on when it is called.
     - `next_wakeup` returns the next time at which `pass_time` can have an effect.
 
     Calls act on each other in two ways only: too many of them close the one that is missed least, and the id of a closed call opens
-    no other. Both are decided by `receive`, which says so (`OpenCall`), and given to `receive_again`.
+    no other. Who folds only the calls that are still open is told of both, by `evict` and `has_closed`.
 
     Attributes:
         redactor: Redacts every text that leaves.
@@ -254,8 +251,7 @@ class PartitionEvaluator:
         self._least_revisions: dict[str, int] = {}
         self._eviction = Eviction()
         self._wakeups = Wakeups()
-        self._now_ms: int | None = None
-        self._last_offsets: dict[InputSource, int] = {}
+        self._now_ms = 0
         self._folded = dict.fromkeys(InputSource, 0)
         self._outcomes: Counter[tuple[InputSource, str]] = Counter()
         self._skewed: SkewCounts = Counter()
@@ -277,12 +273,8 @@ class PartitionEvaluator:
         return self._replayed_by_closed + sum(call.history.replays.elements for call in self._calls.values())
 
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
-        """Folds one record into its call; its first record opens the call, with `OpenCall` as the first effect."""
+        """Folds one record into its call; its first record opens the call."""
         source, conversation_id = arrival.source, arrival.conversation_id
-        if arrival.offset <= self._last_offsets.get(source, -1):
-            self._outcomes[source, "repeated"] += 1
-            return ()
-        self._last_offsets[source] = arrival.offset
         call = self._calls.get(conversation_id)
         out: list[Effect] = []
         if call is None:
@@ -290,36 +282,21 @@ class PartitionEvaluator:
             if conversation_id in self._closed or isinstance(arrival.event, JudgeVerdict):
                 self._outcomes[source, "after_close"] += 1
                 return ()
-            is_full = len(self._calls) - len(self._closing) >= self._limits.max_open_calls
-            evicted = self._eviction.next(self._calls) if is_full else None
-            opening = OpenCall(None if evicted is None else evicted.conversation_id)
-            out.append(opening)
-            call = self._opened(arrival, opening, out)
-        self._take(call, arrival, out)
-        return out
-
-    def receive_again(self, arrival: Arrival, opening: OpenCall | None) -> Sequence[Effect]:
-        """Folds one record of a call that the order of an earlier owner leaves open at its end.
-
-        Args:
-            arrival: The record.
-            opening: The effect with which the record opened its call then; None if it opened none.
-        """
-        self._last_offsets[arrival.source] = arrival.offset
-        out: list[Effect] = []
-        call = self._calls.get(arrival.conversation_id)
-        if call is None:
-            call = self._opened(arrival, opening or OpenCall(None), out)
-        self._take(call, arrival, out)
+            call = self._opened(arrival, out)
+        # A verdict counts by its own time, whenever it is read.
+        if call.is_closing or (call.is_over and type(arrival.event) is not JudgeVerdict):
+            self._outcomes[source, "after_close"] += 1
+            return ()
+        self._fold(call, arrival, out)
         return out
 
     def evict(self, conversation_id: str, arrival: Arrival) -> None:
-        """Closes a call as an earlier owner did for this record, which opens another. That one had more calls open than are known here."""
+        """Closes a call because too many are open: this record opens another. An earlier owner may have had more of them."""
         call = self._calls.get(conversation_id)
         if call is not None and not call.is_closing:
             call.close(CloseReason.LIMIT_OPEN_CALLS, arrival.broker_time_ms)
-            self._closing.append(conversation_id)
             self.evicted[conversation_id] = arrival.offset
+            self._end(call)
 
     def has_closed(self, conversation_id: str) -> None:
         """Notes that an earlier owner closed this call: its later records open no other."""
@@ -341,26 +318,6 @@ class PartitionEvaluator:
         if len(self._least_revisions) > self._limits.max_closed_calls_remembered:
             del self._least_revisions[next(iter(self._least_revisions))]
 
-    def _take(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
-        source = arrival.source
-        if call.is_closing:
-            self._outcomes[source, "after_close"] += 1
-            return
-        if type(arrival.event) is not JudgeVerdict:  # a verdict counts by its own time, whenever it is read
-            if call.is_over:
-                self._outcomes[source, "after_close"] += 1
-                return
-            # Later arrivals of an input wait behind an earlier one that waits.
-            broker_ms, wakeup_ms = arrival.broker_time_ms, call.wakeup_ms
-            if (wakeup_ms is not None and broker_ms >= wakeup_ms and self._is_ahead(call, broker_ms)) or (
-                call.waiting and any(each.source is source for _, each in call.waiting)
-            ):
-                self._let_wait(call, arrival, out)
-                return
-        self._fold(call, arrival, out)
-        if call.waiting and self._now_ms is not None:
-            self._pass_time(call, self._now_ms, out)
-
     def advance(self, now_ms: int) -> Sequence[Effect]:
         """Lets broker time pass and closes all calls that are over, for readers that wait for nothing else."""
         out = [*self.pass_time(now_ms)]
@@ -371,11 +328,14 @@ class PartitionEvaluator:
     def pass_time(self, now_ms: int) -> Sequence[Effect]:
         """Decides by silence up to broker time `now_ms`, oldest first; calls that are over wait for `close_some`."""
         out: list[Effect] = []
-        if self._now_ms is None or now_ms > self._now_ms:
-            self._now_ms = now_ms
+        self._now_ms = max(self._now_ms, now_ms)
         while (call := self._wakeups.next_due(now_ms, self._calls)) is not None:
-            self._pass_time(call, now_ms, out)
-            if not call.is_closing:
+            while not call.is_closing and call.next_decision_ms <= now_ms:
+                call.advance(now_ms, out)
+                out += call.redactor.drain_counts()
+            if call.is_closing:
+                self._end(call)
+            else:
                 self._wakeups.schedule(call, max(call.next_decision_ms, now_ms + 1))
         return out
 
@@ -390,7 +350,7 @@ class PartitionEvaluator:
 
     def next_wakeup(self) -> int | None:
         """Broker time in ms at which `advance` can have an effect; None while no call is open. While a call is closing, now."""
-        return (self._now_ms or 0) if self._closing else self._wakeups.first_ms
+        return self._now_ms if self._closing else self._wakeups.first_ms
 
     def context(self, conversation_id: str) -> MetricContext | None:
         """EVA's context of an open call; None when it is not open."""
@@ -419,7 +379,7 @@ class PartitionEvaluator:
         return counts
 
     def _fold(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
-        source = arrival.source
+        source, tenant = arrival.source, call.tenant
         outcome = call.receive(arrival, out)
         if outcome == "folded":
             self._folded[source] += 1
@@ -429,76 +389,49 @@ class PartitionEvaluator:
         if call.redactor.texts_left_out:
             out += call.redactor.drain_counts()
         if call.is_closing:
-            self._closing.append(call.conversation_id)
-        else:
-            self._wakeups.schedule(call, call.next_decision_ms)
+            self._end(call)
+            return
+        if call.tenant != tenant:
+            self._eviction.add(call)
+        self._wakeups.schedule(call, call.next_decision_ms)
 
-    def _is_ahead(self, call: Call, broker_ms: int) -> bool:
-        """Whether the call may be over before this record, and broker time has not reached the call's end yet.
-
-        Another input may still hold an earlier record. The end of a call must not depend on the order in which inputs are read.
-        """
-        return self._now_ms is not None and self._now_ms < call.end.due_ms <= broker_ms
-
-    def _let_wait(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
-        """Keeps the arrival until broker time reaches it, so that every input was read that far."""
-        call.keep_waiting(arrival)
-        if len(call.waiting) > MAX_WAITING_PER_CALL:
-            out.append(Count("callgauge_limits_hit_total", ("held",)))
-            self._fold(call, call.waiting.pop(0)[1], out)
-
-    def _pass_time(self, call: Call, now_ms: int, out: list[Effect]) -> None:
-        """Advances the call to `now_ms`, and folds its waiting arrivals at their times."""
-        waiting = call.waiting
-        while self._is_open(call):
-            until_ms = min(now_ms, waiting[0][0]) if waiting else now_ms
-            if call.next_decision_ms <= until_ms:
-                call.advance(until_ms, out)
-                out += call.redactor.drain_counts()
-                if call.is_closing:
-                    self._closing.append(call.conversation_id)
-                elif call.is_over:
-                    self._refuse_waiting(call)
-            elif waiting and (now_ms >= waiting[0][0] or call.end.due_ms > waiting[0][0]):
-                self._fold(call, waiting.pop(0)[1], out)
-            else:
-                return
-        self._refuse_waiting(call)
-
-    def _is_open(self, call: Call) -> bool:
-        return not call.is_closing
-
-    def _refuse_waiting(self, call: Call) -> None:
-        """Drops the waiting arrivals: the call was over before them."""
-        for _, arrival in call.waiting:
-            self._outcomes[arrival.source, "after_close"] += 1
-        call.waiting.clear()
-
-    def _opened(self, arrival: Arrival, opening: OpenCall, out: list[Effect]) -> Call:
-        if opening.evicted is not None:
+    def _opened(self, arrival: Arrival, out: list[Effect]) -> Call:
+        is_full = len(self._calls) - len(self._closing) >= self._limits.max_open_calls
+        if is_full and (evicted := self._eviction.next(self._calls)) is not None:
             out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
-            self.evict(opening.evicted, arrival)
+            self.evict(evicted.conversation_id, arrival)
         call = self._calls[arrival.conversation_id] = Call(
             arrival, self._limits, self._code_version, self._goals,
             writes_transcript=self._writes_transcripts, redactor=self.redactor,
         )  # fmt: skip
         if (least_revision := self._least_revisions.pop(arrival.conversation_id, None)) is not None:
             call.renumber(least_revision, counts=False)
-        self._eviction.add(call, self._calls)
+        self._eviction.add(call)
         return call
+
+    def _end(self, call: Call) -> None:
+        """Lets a call that is over close, when there is time for it. What was no call is forgotten at once, without a word: spans of a job
+        may come long before those of its call.
+        """
+        self._eviction.remove(call.conversation_id)
+        if call.is_none:
+            self._forget(call)
+        else:
+            self._closing.append(call.conversation_id)
+
+    def _forget(self, call: Call) -> None:
+        del self._calls[call.conversation_id]
+        self.evicted.pop(call.conversation_id, None)
+        self._replayed_by_closed += call.history.replays.elements
+        call.release()
 
     def _go_on_closing(self, out: list[Effect]) -> bool:
         """Takes one step of the close that was due first; returns whether it was its last."""
         call = self._calls[self._closing[0]]
         call.go_on_closing(out)
         if call.is_closed:
-            self._closing.popleft()
-            del self._calls[call.conversation_id]
-            self.evicted.pop(call.conversation_id, None)
-            self._replayed_by_closed += call.history.replays.elements
-            if not call.is_none:  # spans of a job may come long before those of its call
-                self._closed.close(call.conversation_id)
-            call.release()
+            self._closed.close(self._closing.popleft())
+            self._forget(call)
         return call.is_closed
 
 

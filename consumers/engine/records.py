@@ -7,10 +7,10 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from consumers.engine.redaction.redactor import CallRedactor, Redactor
-from schemas.closed_sets import InputSource, UnscoredReason
+from schemas.closed_sets import UnscoredReason
 from schemas.scores.live_view import Subject
 from schemas.scores.records import AnyScoreRecord, CallLabels, Result, Scored, TurnStatus, Unscored
-from schemas.topics import TOPIC_BY_SOURCE
+from schemas.topics import EVENTS_TOPIC
 
 Record = TypeVar("Record", bound=AnyScoreRecord)
 Fields = Mapping[str, Any]
@@ -69,7 +69,7 @@ class Revisions:
     Attributes:
         counts: Whether values count when they are known for the first time; not after a loss of records.
         labels: Labels of the call, as known now.
-        offsets: Last offset folded of each input.
+        offset: Offset in the log of the last record that was folded.
         published: Newest record of each subject.
         redactor: Takes personal data out of texts.
         least_revision: Revision with which the next new subject begins.
@@ -81,13 +81,14 @@ class Revisions:
         self.least_revision = 1
         self.counts = True
         self.labels = CallLabels()
-        self.offsets: dict[InputSource, int] = {}
+        self.offset = 0
         self.published: dict[Subject, Published] = {}
         self.redactor = CallRedactor(redactor or Redactor())
 
-    def offsets_by_topic(self) -> dict[str, int]:
-        """Last offset folded of each input topic."""
-        return {TOPIC_BY_SOURCE[source]: offset for source, offset in self.offsets.items()}
+    @property
+    def offsets(self) -> dict[str, int]:
+        """The offset as records have it: by topic."""
+        return {EVENTS_TOPIC: self.offset}
 
     def make(
         self,
@@ -132,7 +133,7 @@ class Revisions:
             status=status,
             is_first=has_value and not had_value and self.counts,
             input_hash=input_hash,
-            offsets=self.offsets_by_topic(),
+            offsets=self.offsets,
             event_time_ms=cause.event_time_ms,
             caused_at_ms=cause.broker_ms,
             labels=labels or self.labels,

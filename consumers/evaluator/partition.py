@@ -19,7 +19,7 @@ from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, RefusalReason
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest
-from schemas.log import Event, LogError, LogReader, Tick
+from schemas.log import Begin, Event, LogError, LogReader, Tick
 from schemas.owners import Generation, PartitionRow
 from schemas.quarantine import QuarantineRecord, UndecodableRecord
 from schemas.scores.live_view import Subject
@@ -116,13 +116,8 @@ class Recovery(NamedTuple):
     is_cut: bool = False
 
 
-class _Tick(NamedTuple):
-    offset: int
-    known_ms: int
-
-
-TICKS_APART_MS: Final = 10_000
-"""Time between two ticks that are remembered: a successor folds at most this much more than it needs."""
+BEGINS_APART_MS: Final = 10_000
+"""Time between two ticks that are remembered as places to begin: a successor folds at most this much more than it needs."""
 ROW_EVERY_SECONDS: Final = 10.0
 """Time between two rows of a partition that decides nothing: a heartbeat, and the place is not too far behind."""
 MAX_QUARANTINE_LINES: Final = 5
@@ -178,7 +173,7 @@ class Partition:
         self._misread = misread or MisreadRecords(instruments)
         self._own_version = self._version = version
         self._reader = LogReader()
-        self._ticks: deque[_Tick] = deque([_Tick(0, 0)])
+        self._begins: deque[Begin] = deque([Begin(0, 0)])
         self._revision = 0
         self._generations: tuple[Generation, ...] = ()
         self._recovery: Recovery | None = None
@@ -218,7 +213,7 @@ class Partition:
                 self._evicted = {offset: conversation_id for conversation_id, offset in row.evicted.items()}
         if recovery.is_cut or self._version != self._own_version:
             self._withheld = Withheld()
-        self._ticks = deque([_Tick(recovery.start, self._reader.known_ms)])
+        self._begins = deque([Begin(recovery.start, self._reader.known_ms)])
         self.evaluator.pass_time(self._reader.known_ms)
         self.goals.logged = recovery.goals
         self.is_active = True
@@ -251,7 +246,7 @@ class Partition:
             if isinstance(read, Event):
                 self._receive(read, polled_ms)
             elif isinstance(read, Tick):
-                self._pass_time(record.offset)
+                self._pass_time()
             elif is_undecodable:
                 refused = admit(InputSource.AUDIT, record, self._limits)
                 if isinstance(refused, QuarantineRecord):  # it is
@@ -277,13 +272,14 @@ class Partition:
         if effects and (decided := self._carry_out(effects)):
             self._put(decided, Trip(event.timestamp, polled_ms, wall_clock_ms()))
 
-    def _pass_time(self, offset: int) -> None:
-        known_ms, ticks = self._reader.known_ms, self._ticks
-        if decided := self._carry_out(self.evaluator.pass_time(known_ms)):
+    def _pass_time(self) -> None:
+        if decided := self._carry_out(self.evaluator.pass_time(self._reader.known_ms)):
             self._put(decided)
-        if len(ticks) > 1 and known_ms - ticks[-2].known_ms < TICKS_APART_MS:
-            ticks.pop()
-        ticks.append(_Tick(offset, known_ms))
+        begin, begins = self._reader.begin, self._begins
+        if begin is not None and begin is not begins[-1]:
+            if len(begins) > 1 and begin.known_ms - begins[-2].known_ms < BEGINS_APART_MS:
+                begins.pop()
+            begins.append(begin)
         if self._refused > MAX_QUARANTINE_LINES:
             log.warning("more_records_quarantined", partition=self.number, records=self._refused - MAX_QUARANTINE_LINES)
         self._refused = 0
@@ -346,12 +342,12 @@ class Partition:
             evicted=self.evaluator.evicted,
         )
 
-    def _first(self) -> _Tick:
-        """The last remembered tick in front of the first record of the oldest open call; the last one if none is open."""
-        oldest, ticks = self.evaluator.low_watermark(), self._ticks
-        while len(ticks) > 1 and (oldest is None or ticks[1].offset < oldest):
-            ticks.popleft()
-        return ticks[0]
+    def _first(self) -> Begin:
+        """The last tick in front of the first record of the oldest open call that is remembered; the last one if none is open."""
+        oldest, begins = self.evaluator.low_watermark(), self._begins
+        while len(begins) > 1 and (oldest is None or begins[1].offset < oldest):
+            begins.popleft()
+        return begins[0]
 
     # What cannot be folded, and what is gone.
 

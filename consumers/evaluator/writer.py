@@ -25,7 +25,6 @@ from consumers.engine.effects import (
     Count,
     Effect,
     NotUnderstood,
-    OpenCall,
     PublishScore,
     RequestVerdict,
 )
@@ -689,8 +688,6 @@ def carry_out(
                 instruments.inc(metric, labels, by)
             case NotUnderstood():
                 report(effect)
-            case OpenCall():
-                pass
             case _:
                 assert_never(effect)
     return records

@@ -127,31 +127,22 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     _EVALUATOR.gauge("callgauge_watermark_lag_messages", "messages", *_LAG)(
         "Records between the first record of the oldest open call and the last one folded; a successor reads them again."
     ),
+    _EVALUATOR.counter("callgauge_log_records_lost_total", "records")(
+        "Records of `events` that were deleted before they were folded; calls they belong to are incomplete."
+    ),
+    _EVALUATOR.counter("callgauge_log_repeats_total", "records")(
+        "Events of the log that were in it already, and so are passed over: a sequencer began a little before the end of the one before it."
+    ),
+    _EVALUATOR.counter("callgauge_log_void_total", "records")(
+        "Records of the log by a sequencer whose successor had written already, and so are passed over: it was frozen, or cut off."
+    ),
     _EVALUATOR.counter("callgauge_calls_incomplete_total", "calls")(
-        "Calls that were open when input records of their partition were deleted unread; the log names them. One that a "
-        "successor replays is counted again there."
-    ),
-    _EVALUATOR.counter("callgauge_clock_steps_total", "steps")(
-        "Times that this machine's wall clock was set by a quarter of a second or more; no call closes or waits because of it."
-    ),
-    _EVALUATOR.gauge("callgauge_clock_offset_seconds", "seconds")(
-        "By how much this machine's wall clock is ahead of the broker's time, as far as steps and records have shown; "
-        "negative when it is behind."
+        "Calls that were open when records of their partition of `events` were deleted unread; the log names them. One that a "
+        "successor folds again is counted again there."
     ),
     _EVALUATOR.counter("callgauge_skewed_events_total", "events", _CALL_SOURCE, _SKEW)(
         "Events whose own time is far from the broker's timestamp of their record. Ahead: the clock of the producer is wrong, and "
         "so are latencies between two sources. Behind: a wrong clock, a producer that sends late, or a replay of old calls."
-    ),
-    _EVALUATOR.counter("callgauge_misplaced_records_total", "records", _CALL_SOURCE)(
-        "Records of an input on another partition than murmur2 of their key gives, as Java and aiokafka place them. All inputs "
-        "must be placed by one hash, whichever that is: where only some count here, calls are torn apart."
-    ),
-    _EVALUATOR.counter("callgauge_order_unusable_total", "partitions")(
-        "Takeovers of partitions whose `order` was missing or did not reach back to the oldest open call: values of open calls "
-        "were published once again."
-    ),
-    _EVALUATOR.gauge("callgauge_input_records_waiting", "records")(
-        "Records read that wait for another input of their partition to come as far; an input far ahead is not read on."
     ),
     _EVALUATOR.gauge("callgauge_scores_unwritten", "records")(
         "Score records decided and not written yet; reading pauses when there are too many."

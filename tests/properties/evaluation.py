@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import CloseCall, Count, Effect, OpenCall
+from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
@@ -83,8 +83,8 @@ def fold(evaluator: PartitionEvaluator, arrivals: Iterable[Arrival]) -> list[Eff
 def taken_over(arrivals: Sequence[Arrival], limits: Limits = LIMITS) -> PartitionEvaluator:
     """A later owner, which has folded these records of one call again, silently."""
     evaluator = fresh(limits)
-    for place, arrival in enumerate(arrivals):
-        evaluator.receive_again(arrival, None if place else OpenCall(None))
+    for arrival in arrivals:
+        evaluator.receive(arrival)
     return evaluator
 
 

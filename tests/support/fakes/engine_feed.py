@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import CloseCall, Count, Effect, OpenCall, PublishScore
+from consumers.engine.effects import CloseCall, Count, Effect, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
-from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.events.envelope import Envelope
 from schemas.metrics.catalogue import metric_named
@@ -41,12 +40,6 @@ def closings_of(effects: Iterable[Effect]) -> list[CloseCall]:
     return [effect for effect in effects if isinstance(effect, CloseCall)]
 
 
-def opening_of(effects: Sequence[Effect]) -> OpenCall | None:
-    """The effect with which a record opened a call; None if it opened none."""
-    first = effects[0] if effects else None
-    return first if isinstance(first, OpenCall) else None
-
-
 def said(record: AnyScoreRecord) -> Json:
     """The content of a record, without its time and offsets: equal for equal knowledge."""
     how = {"revision", "record_id", "is_first", "first_known", "offsets", "through", "caused_at_ms"}
@@ -67,8 +60,8 @@ class Feed:
         self.evaluator = PartitionEvaluator(limits or Limits(), "test")
         self.effects: list[Effect] = []
         self.latest: list[Effect] = []
-        self._next_offset: Counter[InputSource] = Counter()
-        self._taken: list[tuple[Arrival, OpenCall | None] | int] = []
+        self._next_offset = 0
+        self._taken: list[Arrival | int] = []
 
     def send(
         self,
@@ -84,16 +77,12 @@ class Feed:
         """One event, logged at `at_ms`."""
         source = SOURCE_OF[stream]
         value = json.dumps({"timestamp": T0_MS + at_ms} | event).encode()
-        if offset is None:
-            offset = self._next_offset[source]
-        is_new = offset >= self._next_offset[source]
-        self._next_offset[source] = max(self._next_offset[source], offset + 1)
+        offset = self._next_offset if offset is None else offset
+        self._next_offset = offset + 1
         taken_ms = T0_MS + (at_ms if broker_ms is None else broker_ms)
         arrival = Arrival(source, offset, taken_ms, key, decode(source, value, envelope), value, envelope)
-        effects = self.evaluator.receive(arrival)
-        if is_new:
-            self._taken.append((arrival, opening_of(effects)))
-        return self._keep(effects)
+        self._taken.append(arrival)
+        return self._keep(self.evaluator.receive(arrival))
 
     def advance(self, now_ms: int) -> Sequence[Effect]:
         """Broker time has come to `now_ms`, and every call that is over closes."""
@@ -108,20 +97,19 @@ class Feed:
         return self._keep(closed)
 
     def hand_over(self, successor: PartitionEvaluator) -> None:
-        """Another evaluator goes on: it takes the steps of the one before again, as far as calls are open, and says nothing."""
-        opened = {
-            taken[0].conversation_id: place
-            for place, taken in enumerate(self._taken)
-            if not isinstance(taken, int) and taken[1] is not None
-        }
-        still_open = set(self.evaluator.open_calls)
-        for closing in closings_of(self.effects):
-            successor.has_closed(closing.conversation_id)
-        for place, taken in enumerate(self._taken):
+        """Another evaluator goes on: it folds again from the first record of the oldest open call on, and says nothing."""
+        closed = {closing.conversation_id for closing in closings_of(self.effects)} - set(self.evaluator.open_calls)
+        for conversation_id in closed:
+            successor.has_closed(conversation_id)
+        first = self.evaluator.low_watermark()
+        evicted = {offset: conversation_id for conversation_id, offset in self.evaluator.evicted.items()}
+        for taken in self._taken:
             if isinstance(taken, int):
                 successor.pass_time(taken)
-            elif (key := taken[0].conversation_id) in still_open and place >= opened[key]:
-                successor.receive_again(*taken)
+            elif first is not None and taken.offset >= first and taken.conversation_id not in closed:
+                if taken.offset in evicted:
+                    successor.evict(evicted[taken.offset], taken)
+                successor.receive(taken)
         self.evaluator = successor
 
     def _keep(self, effects: Sequence[Effect]) -> Sequence[Effect]:
