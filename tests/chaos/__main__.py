@@ -34,7 +34,7 @@ RUNS: Final[dict[str, Run]] = {
     "fencing": fencing,
 }
 """By the option that asks for it."""
-USUAL_CANARY: Final = "end"
+USUAL_CANARY: Final = "place"
 _PROVES_NOTHING: Final = (
     kafka_broker.NoBrokerError,
     kafka_broker.BrokerStartError,
@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument(
         "--canary",
         choices=(*CANARIES, "all"),
-        help="only show that the checker finds a broken evaluator, and no whole one",
+        help="only show that the checker finds what is broken, and nothing that is whole",
     )
     parser.add_argument("--no-canary", action="store_true", help="leave out the short canary before the run")
     parser.add_argument("--fencing", action="store_true", help="with transactions and without, and measure")

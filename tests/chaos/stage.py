@@ -1,11 +1,11 @@
-"""The common parts of all runs: a cluster, topics, a fleet of evaluators, the load, and a reader of the scores."""
+"""The common parts of all runs: a cluster, topics, sequencers and evaluators, the load, and a reader of the scores."""
 
 import asyncio
 import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -13,19 +13,22 @@ from typing import Final, Self
 
 from aiokafka.errors import KafkaError
 
+from schemas.closed_sets import InputSource
+from schemas.log import Positions
 from schemas.scores.records import GENERATION
-from schemas.topics import OWNER_MARK_KEY, SCORES_TOPIC
+from schemas.topics import EVENTS_TOPIC, OWNER_MARK_KEY, SCORES_TOPIC, TOPIC_BY_SOURCE
 from tests.chaos.cluster.administration import asked
 from tests.chaos.cluster.cluster import Cluster
 from tests.chaos.cluster.proxy import DOORS
-from tests.chaos.evaluators.fleet import COMMAND, Fleet
+from tests.chaos.evaluators.fleet import COMMAND, Fleet, Member
 from tests.chaos.evaluators.newer_version import is_newer
 from tests.chaos.load.foreign import is_foreign
-from tests.chaos.load.load import LoadProcess, call_name, heavy_name
+from tests.chaos.load.load import LoadProcess, call_name, heavy_name, uneven
 from tests.chaos.load.poison import Kind
+from tests.chaos.load.silences import silence_name
 from tests.chaos.verdict.checker import Findings
-from tests.chaos.verdict.deleted_records import DeletedRecords, Deletion
-from tests.chaos.verdict.topic_reader import Follower, ReadRecord
+from tests.chaos.verdict.deleted_records import DeletedRecords, Deletion, Excuse
+from tests.chaos.verdict.topic_reader import Follower, ReadRecord, newest_positions
 from tests.chaos.verdict.verdict import Traces, judged, limits_of, rules_of
 from tests.support.brokers.topic_changes import add_partitions
 from tests.support.patience import patient
@@ -33,6 +36,8 @@ from tests.support.patience import patient
 PREFIX: Final = "chaos."
 SESSION_SECONDS: Final = 10.0
 """After so long a silence the group gives an evaluator's partitions to another."""
+SEQUENCERS: Final = 2
+"""One is active, the other stands by."""
 LOOK_SECONDS: Final = 0.1
 PROGRESS_SECONDS: Final = 10.0
 READY_SECONDS: Final = 90.0
@@ -43,7 +48,11 @@ IDLE_MS: Final = 40_000
 GRACE_MS: Final = 2_000
 QUIET_SECONDS: Final = IDLE_MS / 1_000 + SESSION_SECONDS + 40
 """When calls are still open and nothing was written for so long, nothing will be."""
-LIMITS: Final = {"CALLGAUGE_LIMITS__IDLE_MS": str(IDLE_MS), "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": str(GRACE_MS)}
+LIMITS: Final = {
+    "CALLGAUGE_LIMITS__IDLE_MS": str(IDLE_MS),
+    "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": str(GRACE_MS),
+    "CALLGAUGE_LIMITS__DELIVERY_ALLOWANCE_MS": "0",  # so that a silence of a little more than 3 s is dead air
+}
 
 _OF_A_LATER_GENERATION = re.compile(rb'"revision":\d{%d,}' % len(str(GENERATION)))
 
@@ -61,9 +70,12 @@ class Stage:
         prefix: Before each topic's name.
         cluster: The brokers.
         fleet: The evaluators; none before `wait_for_fleet`.
-        partitions: Of every topic.
-        kept: Records deleted from the inputs.
-        deletions: Those that may have cost calls some of their records.
+        sequencers: The same of those who write the log.
+        partitions: Of `events`, and of the topics that have as many.
+        inputs: Partitions of each input by its source, and of `scores`.
+        kept: Records deleted from the topics.
+        deletions: Those of records that may not have been read.
+        excuses: When records of an input may come after the time that was known.
         scores: Records of `scores` seen so far.
         newer_closings: Calls that evaluators of the newer version have closed so far.
         of_later_generations: Records of `scores` with a revision that calls have only after a change of versions.
@@ -88,27 +100,31 @@ class Stage:
             cluster: The brokers, running.
             folder: For logs.
             say: Takes each line of the report.
-            partitions: Of every topic.
-            command: Command that starts an evaluator, before `run --roles evaluator`.
+            partitions: Of every topic; some inputs have more.
+            command: Command that starts a sequencer or an evaluator, before `run --roles`.
             prefix: Before each topic's name and the group's, so that several runs may share a cluster.
-            limits: Of the evaluators, as their settings.
-            through_proxy: Whether evaluators reach the brokers through the proxy.
+            limits: As settings of sequencers and evaluators.
+            through_proxy: Whether they reach the brokers through the proxy.
         """
         self.prefix = prefix
         self.cluster = cluster
         self.partitions = partitions
+        self.inputs = uneven(partitions)
         self.environment = {
             "CALLGAUGE_BOOTSTRAP": cluster.bootstrap,
             "CALLGAUGE_TOPIC_PREFIX": prefix,
             "CALLGAUGE_EVALUATOR_GROUP": self.group,
+            "CALLGAUGE_SEQUENCER_GROUP": f"{prefix}sequencer",
             "CALLGAUGE_HTTP_PORT": "0",
             "COLUMNS": "200",
             **limits,
         }
         doors = {door: cluster.bootstrap_through(door) for door in DOORS} if through_proxy else {}
-        self.fleet = Fleet(folder, self.environment, command, doors)
+        self.fleet = Fleet("evaluator", folder, self.environment, command, doors)
+        self.sequencers = Fleet("sequencer", folder, self.environment, command, doors)
         self.kept = DeletedRecords(folder / "deleted")
         self.deletions: list[Deletion] = []
+        self.excuses: list[Excuse] = []
         self.scores = 0
         self.newer_closings = 0
         self.of_later_generations = 0
@@ -118,8 +134,7 @@ class Stage:
         self._scores_told = 0
         self._folder = folder
         self._closed: set[bytes] = set()
-        self._closed_on: set[tuple[int, bytes]] = set()
-        self._unclosed: set[tuple[int, bytes]] = set()
+        self._unclosed: set[bytes] = set()
         self._may_never_close: set[bytes] = set()
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._load: LoadProcess | None = None
@@ -136,9 +151,12 @@ class Stage:
                 break
         else:
             raise RunError(f"the topics could not be made:\n{done.stdout}{done.stderr}")
+        more = {self.topic_of(source): count for source, count in self.inputs.items() if count > self.partitions}
+        self._asked_for_partitions(more)
         self._follower = Follower(self.cluster.bootstrap, self.prefix + SCORES_TOPIC, self.partitions)
         self._running.callback(self._follower.close)
         self._running.callback(self.fleet.stop)
+        self._running.callback(self.sequencers.stop)
         return self
 
     def __exit__(
@@ -151,12 +169,23 @@ class Stage:
         """Calls of which the closed fact was seen."""
         return len(self._closed)
 
-    def closed_on(self, number: int) -> frozenset[bytes]:
-        """Keys of the calls of which the closed fact was seen on this partition number.
+    @property
+    def closed_keys(self) -> frozenset[bytes]:
+        """Keys of the calls of which the closed fact was seen."""
+        return frozenset(self._closed)
 
-        A call that is open while partitions are added is two calls: one may be over while the other goes on.
-        """
-        return frozenset(key for partition, key in self._closed_on if partition == number)
+    @property
+    def members(self) -> list[Member]:
+        """Sequencers and evaluators."""
+        return [*self.sequencers.members, *self.fleet.members]
+
+    def topic_of(self, source: str) -> str:
+        """The topic of an input, or `scores`."""
+        return self.prefix + (SCORES_TOPIC if source == SCORES_TOPIC else TOPIC_BY_SOURCE[InputSource(source)])
+
+    def positions(self) -> Positions:
+        """Where each input stands, by the newest tick; none before the first one."""
+        return newest_positions(self.cluster.bootstrap, self.prefix + EVENTS_TOPIC)
 
     @property
     def group(self) -> str:
@@ -169,16 +198,18 @@ class Stage:
         assert self._load is not None
         return self._load
 
-    def wait_for_fleet(self, evaluators: int) -> None:
-        """Starts so many evaluators and waits until they show their metrics."""
+    def wait_for_fleet(self, evaluators: int, sequencers: int = SEQUENCERS) -> None:
+        """Starts so many of each and waits until they show their metrics."""
+        for _ in range(sequencers):
+            self.sequencers.join()
         for _ in range(evaluators):
             self.fleet.join()
         deadline = time.monotonic() + patient(READY_SECONDS)
-        while not all(member.metrics_address for member in self.fleet.members):
+        while not all(member.metrics_address for member in self.members):
             self.look()
             if time.monotonic() > deadline:
-                tails = "\n".join(member.tail() for member in self.fleet.members)
-                raise RunError(f"not every evaluator became ready in time; the last lines of each:\n{tails}")
+                tails = "\n".join(member.tail() for member in self.members)
+                raise RunError(f"not every process became ready in time; the last lines of each:\n{tails}")
 
     def start_load(
         self,
@@ -193,12 +224,13 @@ class Stage:
         self._load = LoadProcess(
             self.cluster.bootstrap,
             self.prefix,
-            partitions=self.partitions,
+            partitions=self.inputs,
             lines=calls,
             ramp_seconds=ramp_seconds,
             seed=seed,
             rate=rate,
             poison=poison,
+            has_silences=True,
         )
         self._running.callback(self._load.stop)
         while not self._load.report.calls:
@@ -210,31 +242,29 @@ class Stage:
         self._due.append((time.monotonic() + seconds, action))
 
     def add_partitions(self, more: int) -> None:
-        """Adds partitions to every topic that has as many as the inputs, outputs first; then the load uses them."""
-        count = self.partitions + more
+        """Adds partitions to every input; then the load uses them. Those of `events` and of outputs stay as they are."""
+        wanted = {source: count + more for source, count in self.inputs.items() if source != SCORES_TOPIC}
+        self._asked_for_partitions({self.topic_of(source): count for source, count in wanted.items()})
+        for source, count in wanted.items():
+            self.inputs[source] = count
+            self.load.use_partitions(source, count)
+
+    def _asked_for_partitions(self, counts: Mapping[str, int]) -> None:
+        """Gives topics so many partitions, unless an attempt whose answer was lost did so."""
         for tries_left in reversed(range(CREATE_TRIES)):
             try:
-                self._add_partitions(count)
-                break
+                topics = asked(self.cluster.bootstrap, lambda admin: admin.describe_topics(list(counts)))
+                there = {each["topic"]: len(each["partitions"]) for each in topics}
+                wanted = {topic: count for topic, count in counts.items() if there[topic] < count}
+                asyncio.run(add_partitions(self.cluster.bootstrap, wanted))
             except (KafkaError, TimeoutError) as error:
                 if not tries_left:
                     raise RunError(f"partitions could not be added: {error}") from error
-        self.partitions = count
-        self._follower.follow(count)
-        self.load.use_partitions(count)
-
-    def _add_partitions(self, count: int) -> None:
-        topics = asked(self.cluster.bootstrap, lambda admin: admin.describe_topics())
-        ours = [
-            each["topic"]
-            for each in topics
-            if each["topic"].startswith(self.prefix) and len(each["partitions"]) == self.partitions
-        ]
-        outputs_first = sorted(ours, key=lambda each: each.endswith(".events"))
-        asyncio.run(add_partitions(self.cluster.bootstrap, dict.fromkeys(outputs_first, count)))
+            else:
+                return
 
     def lost(self, deletion: Deletion, keys: set[bytes]) -> None:
-        """These calls may have lost records: the run does not wait for their end."""
+        """These calls may have lost records, even all of them: the run does not wait for their end."""
         self.deletions.append(deletion)
         self._may_never_close |= keys
 
@@ -250,7 +280,7 @@ class Stage:
             if node.attend():
                 self.note(f"node {node.number} starts again")
             node.must_run()
-        for news in self.fleet.attend():
+        for news in (*self.sequencers.attend(), *self.fleet.attend()):
             self.note(news)
         self._do_what_is_due(time.monotonic())
         new = self._follower.new(seconds)
@@ -266,7 +296,7 @@ class Stage:
     def finish(self) -> None:
         """Ends the load after the last fault, and waits until every call is closed, or no more scores come.
 
-        Then the fleet leaves in peace.
+        Then everybody leaves in peace.
         """
         while self._due:
             self.look()
@@ -278,33 +308,41 @@ class Stage:
             if self.load.report.has_ended and time.monotonic() - self._written_at > QUIET_SECONDS:
                 self.note(f"nothing was written for {QUIET_SECONDS:.0f} s, and calls are open")
                 break
-        while any(member.thaws_at is not None for member in self.fleet.members):
-            self.look()  # a frozen evaluator may still have something to say
+        while any(member.thaws_at is not None for member in self.members):
+            self.look()  # who is frozen may still have something to say
         self.look()
         self.part_in_peace()
         report = self.load.report
         self.note(f"load: {report.cpu_seconds:.0f} s of processor time for {report.events:,} events")
 
     def part_in_peace(self) -> None:
-        """Lets every evaluator leave in order."""
-        for member in self.fleet.running:
+        """Lets sequencers leave in order, and evaluators."""
+        for member in (*self.sequencers.running, *self.fleet.running):
             member.terminate(for_good=True)
         deadline = time.monotonic() + patient(READY_SECONDS)
-        while self.fleet.members and time.monotonic() < deadline:
+        while self.members and time.monotonic() < deadline:
             self.look()
 
     def judged(self) -> Findings:
         """The checker's findings about the topics as they are now."""
         self.note(f"judging {len(self._closed):,} closed calls, {self.scores:,} records of scores")
         settings = limits_of(self.environment), rules_of(self.environment)
-        place = (self.cluster.bootstrap, self.prefix, self.partitions)
-        return judged(Traces(*place, *settings, self._folder / "deleted", tuple(self.deletions)))
+        counts = {source: count for source, count in self.inputs.items() if source != SCORES_TOPIC}
+        place = (self.cluster.bootstrap, self.prefix, self.partitions, counts)
+        kept = self._folder / "deleted"
+        return judged(Traces(*place, *settings, kept, tuple(self.deletions), tuple(self.excuses), self.kept.made))
+
+    def told(self) -> Iterator[str]:
+        """What there is to say of the processes."""
+        yield from self.sequencers.told()
+        yield from self.fleet.told()
 
     def note(self, what: str) -> None:
         """One line of the report, with its time."""
         self._say(f"{time.monotonic() - self._began:6.0f} s  {what}")
 
     def _tell(self, load: LoadProcess) -> None:
+        self.sequencers.look_at_memory()
         self.fleet.look_at_memory()
         now = time.monotonic()
         report = load.report
@@ -317,6 +355,7 @@ class Stage:
             f"events {report.events:,}",
             f"scores {per_second:,.0f}/s",
             f"evaluators {running}" + (f" of {members}" if running < members else ""),
+            f"sequencers {len(self.sequencers.running)} of {len(self.sequencers.members)}",
             f"poison {report.poison}",
         ]
         if report.behind_ms > 1_000:
@@ -338,18 +377,18 @@ class Stage:
             self.of_later_generations += _OF_A_LATER_GENERATION.search(each.value) is not None
             if b'"name":"closed"' in each.value:
                 self._closed.add(each.key)
-                self._closed_on.add((each.partition, each.key))
                 self.newer_closings += is_newer(each.value)
-                self._unclosed.discard((each.partition, each.key))
-            elif b'"status":"final"' not in each.value:
-                self._unclosed.add((each.partition, each.key))
+                self._unclosed.discard(each.key)
+            elif b'"status":"final"' not in each.value and each.key not in self._closed:
+                self._unclosed.add(each.key)
 
     def _everything_is_closed(self) -> bool:
         report = self.load.report
         if not report.has_ended or len(self._closed | self._may_never_close) < report.calls:
             return False
-        if any(key not in self._may_never_close for _, key in self._unclosed):
+        if self._unclosed - self._may_never_close:
             return False
-        names = (call_name(number).encode() for number in range(report.calls))
-        heavy = (heavy_name(number).encode() for number in range(report.heavy))
-        return all(each in self._closed or each in self._may_never_close for each in (*names, *heavy))
+        names = [call_name(number).encode() for number in range(report.calls)]
+        names += [heavy_name(number).encode() for number in range(report.heavy)]
+        names += [silence_name(number).encode() for number in range(report.silences)]
+        return all(each in self._closed or each in self._may_never_close for each in names)

@@ -99,7 +99,10 @@ def variables(bootstrap: str, topic_prefix: str, **settings: str) -> dict[str, s
     return {
         "CALLGAUGE_BOOTSTRAP": bootstrap,
         "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
-        **{f"CALLGAUGE_{role.upper()}_GROUP": f"{topic_prefix}{role}" for role in ("evaluator", "exporter", "judge")},
+        **{
+            f"CALLGAUGE_{role.upper()}_GROUP": f"{topic_prefix}{role}"
+            for role in ("sequencer", "evaluator", "exporter", "judge")
+        },
         "CALLGAUGE_HTTP_PORT": "0",
         **{f"CALLGAUGE_{name.upper()}": value for name, value in settings.items()},
     }

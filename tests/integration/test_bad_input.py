@@ -73,6 +73,8 @@ def refused_records() -> dict[str, tuple[str, bytes | None, bytes | None]]:
     }  # fmt: skip
 
 
+UNFIT = 5
+"""Of them, those that the sequencer refuses: it does not read values."""
 MOST_EVENTS = 2_000
 ENDLESS = 10 * MOST_EVENTS
 
@@ -174,7 +176,8 @@ async def test_bad_records_are_refused_and_a_good_call_goes_on(
         assert "constrained" not in record.message(), "in the words of who wrote the event"
         assert all((record.what, record.expected_and_seen, record.what_happens_now, record.what_to_do))
         assert len(record.message()) < 1_000, "a message is for a person; the bytes stay where they are"
-    assert total(address, "callgauge_quarantined_total") == len(bad)
+    by_their_bytes = total(address, "callgauge_sequencer_refused_total")
+    assert (by_their_bytes, total(address, "callgauge_quarantined_total")) == (UNFIT, len(bad) - UNFIT)
     assert total(address, "callgauge_events_total", outcome="folded") == 2 * len(events)
     assert total(address, "callgauge_calls_started_total") == 2
     assert process.is_running
@@ -252,7 +255,7 @@ async def test_what_the_client_cannot_decode_is_set_aside_and_all_else_is_read(
             assert total(address, "callgauge_events_total", outcome="folded") == len(events)
             if run == 0:
                 assert total(address, "callgauge_scores_refused_total") == 2 * len(CODECS)
-                assert total(address, "callgauge_quarantined_total", reason="undecodable") == len(CODECS)
+                assert total(address, "callgauge_sequencer_refused_total", reason="undecodable") == len(CODECS)
             assert total(address, "callgauge_poll_failures_total") == 0
             assert "Traceback" not in process.text
     records = await quarantined(environment, len(CODECS))

@@ -57,7 +57,7 @@ def test_the_calls_that_flip_are_those_of_the_raw_events(
     recorded.write_text(ran("simulate", "--print", "--calls", str(calls), "--seed", "11"))
     then = {**environment, "CALLGAUGE_GOALS__FOLDER": goals(tmp_path / "then", 1, 2)}
     now = {**environment, "CALLGAUGE_GOALS__FOLDER": goals(tmp_path / "now", 2, 1)}
-    with started(tmp_path / "run.log", "run", "--roles", "evaluator,exporter", **then) as process:
+    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator,exporter", **then) as process:
         address = process.metrics()
         ran("replay", str(recorded), "--speed", "max", "--keep-ids", **then)
         wait_for("every call to close", lambda: total(address, "callgauge_calls_ended_total") == calls, 30 + calls)

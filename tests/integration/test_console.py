@@ -28,12 +28,13 @@ from consumers.engine.admission import Arrival
 from consumers.engine.evaluator import folded
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
+from consumers.log import stretches
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, PipelineType
 from schemas.scores.records import AnyScoreRecord
-from schemas.topics import SCORES_TOPIC, TOPIC_BY_SOURCE
+from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
 from streamer.offline.contexts import context_of
 from streamer.recordings.reader import read_recordings
 from streamer.sources.replay import PlayedCall
@@ -47,6 +48,7 @@ from tests.support.calls.report_calls import recorded, wire_line
 from tests.support.calls.watched_calls import inputs_of, scores_of
 from tests.support.calls.wire_calls import arrivals_of, in_time_order, wire_calls
 from tests.support.conformance_data import conformance, needs_conformance
+from tests.support.fakes.log_writer import LogWriter
 from tests.support.monitoring import prometheus
 from tests.support.patience import patient
 
@@ -71,10 +73,21 @@ class Topics:
     def __init__(self, kafka: KafkaSettings, producer: AIOKafkaProducer) -> None:
         self.kafka = kafka
         self._producer = producer
+        self._sequencer = LogWriter()
 
-    async def put(self, topic: str, value: bytes, at_ms: int, key: str = CALL) -> int:
-        sent = await self._producer.send_and_wait(self.kafka.topic(topic), value, key.encode(), timestamp_ms=at_ms)
+    async def put(self, value: bytes, at_ms: int, key: str = CALL) -> int:
+        """Writes a score; returns its offset."""
+        sent = await self._producer.send_and_wait(
+            self.kafka.topic(SCORES_TOPIC), value, key.encode(), timestamp_ms=at_ms
+        )
         return int(sent.offset)
+
+    async def append(self, source: InputSource, value: bytes, at_ms: int, key: str = CALL) -> None:
+        """Appends an event to the log."""
+        record = self._sequencer.event(source, key, value, at_ms)
+        await self._producer.send_and_wait(
+            self.kafka.topic(EVENTS_TOPIC), value, record.key, timestamp_ms=at_ms, headers=list(record.headers)
+        )
 
     @asynccontextmanager
     async def calls(self, most: int = 10) -> AsyncIterator[WatchedCalls]:
@@ -87,8 +100,7 @@ class Topics:
 
 @pytest.fixture
 async def topics(kafka: KafkaSettings) -> AsyncIterator[Topics]:
-    names = [SCORES_TOPIC, *(topic for source, topic in TOPIC_BY_SOURCE.items() if source is not InputSource.JUDGE)]
-    await create_topics(kafka.bootstrap_servers, {kafka.topic(name): 1 for name in names})
+    await create_topics(kafka.bootstrap_servers, {kafka.topic(name): 1 for name in (SCORES_TOPIC, EVENTS_TOPIC)})
     async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
         yield Topics(kafka, producer)
 
@@ -114,12 +126,12 @@ async def test_a_call_is_read_from_its_first_event_on(topics: Topics) -> None:
     score = a_call()[1][0]
     now_ms, idle_ms = wall_clock_ms(), Limits().idle_ms
     quiet = [now_ms - 20_000 - 250_000 * step for step in range(6)]
-    for at_ms in [quiet[-1] - idle_ms - 1_000, *reversed(quiet)]:
-        await topics.put("elevenlabs.events", heard(at_ms), at_ms)
-        await topics.put("audit.events", b"{}", at_ms, "another")
-    changed = {"caused_at_ms": now_ms, "offsets": {"elevenlabs.events": 6}}
+    for at_ms in [quiet[-1] - idle_ms - 2_000, *reversed(quiet)]:
+        await topics.append(InputSource.ELEVENLABS, heard(at_ms), at_ms)
+        await topics.append(InputSource.AUDIT, b"{}", at_ms, "another")
+    changed = {"caused_at_ms": now_ms, "offsets": {"events": 11}}
     value = score.model_copy(update=changed).model_dump_json().encode()
-    place = Place(0, await topics.put(SCORES_TOPIC, value, now_ms))
+    place = Place(0, await topics.put(value, now_ms))
     for known, began_ms in ((place, None), (None, now_ms), (None, None)):
         async with topics.calls() as calls, calls.watch(CALL, known, began_ms) as call:
             assert times_of(call) == sorted(quiet)
@@ -131,7 +143,7 @@ async def test_scores_before_the_first_one_that_was_read_are_read_too(topics: To
     scores = a_call()[1]
     now_ms = wall_clock_ms()
     for number, score in enumerate(scores):
-        await topics.put(SCORES_TOPIC, score.model_dump_json().encode(), now_ms - 10_000 + number)
+        await topics.put(score.model_dump_json().encode(), now_ms - 10_000 + number)
     async with topics.calls() as calls, calls.watch(CALL, Place(0, len(scores) // 2)) as call:
         assert call.scores == scores
 
@@ -139,42 +151,43 @@ async def test_scores_before_the_first_one_that_was_read_are_read_too(topics: To
 async def test_no_more_is_held_of_a_call_than_the_bounds_allow(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (reading, watched_module):
         monkeypatch.setattr(module, "MAX_EVENTS", 30)
+    monkeypatch.setattr(stretches, "MAX_KEPT", 30)
     now_ms = wall_clock_ms()
     for number in range(200):
-        await topics.put("elevenlabs.events", heard(now_ms - 20_000 + number), now_ms - 20_000 + number)
+        await topics.append(InputSource.ELEVENLABS, heard(now_ms - 20_000 + number), now_ms - 20_000 + number)
     score = a_call()[1][0].model_copy(update={"caused_at_ms": now_ms}).model_dump_json().encode()
-    await topics.put(SCORES_TOPIC, score, now_ms)
+    await topics.put(score, now_ms)
     held = 0
 
-    class Counted(reading.CallRecords):
+    class Counted(stretches.CallEvents):
         def _cut(self) -> None:
             nonlocal held
             held = max(held, len(self._kept))
             super()._cut()
 
-    monkeypatch.setattr(reading, "CallRecords", Counted)
+    monkeypatch.setattr(stretches, "CallEvents", Counted)
     async with topics.calls() as calls, calls.watch(CALL, None) as call:
         assert times_of(call) == [now_ms - 20_000 + number for number in range(30)]
         assert call.left_out == 170
     assert held <= 61
-    monkeypatch.setattr(reading, "MAX_KEPT_BYTES", 10 * len(heard(now_ms)))
+    monkeypatch.setattr(stretches, "MAX_KEPT_BYTES", 10 * len(heard(now_ms)))
     async with topics.calls() as calls, calls.watch(CALL, None) as call:
         assert (len(times_of(call)), call.left_out) == (10, 190)
 
 
 async def test_a_call_that_nobody_knows_is_looked_for_seldom(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ms, score = wall_clock_ms(), a_call()[1][0].model_dump_json().encode()
-    await topics.put(SCORES_TOPIC, score, now_ms)
+    await topics.put(score, now_ms)
     for number in range(10):
-        await topics.put(SCORES_TOPIC, score, now_ms, f"another {number}")
+        await topics.put(score, now_ms, f"another {number}")
     read: list[Any] = []
 
-    class Counted(reading.CallRecords):
+    class Counted(reading.KeyRecords):
         async def read(self, ranges: Any) -> None:
             read.append(ranges)
             await super().read(ranges)
 
-    monkeypatch.setattr(reading, "CallRecords", Counted)
+    monkeypatch.setattr(reading, "KeyRecords", Counted)
     monkeypatch.setattr(reading, "MAX_SEARCHED", 10)
     async with topics.calls(most=100) as calls:
 
@@ -200,7 +213,7 @@ async def test_a_fault_with_one_record_ends_no_page(topics: Topics, monkeypatch:
     monkeypatch.setattr(reading, "RETRY_SECONDS", 0.05)
     now_ms, scores = wall_clock_ms(), a_call()[1]
     values = [score.model_dump_json().encode() for score in scores[:3]]
-    place = Place(0, await topics.put(SCORES_TOPIC, values[0], now_ms))
+    place = Place(0, await topics.put(values[0], now_ms))
     async with topics.calls() as calls, calls.watch(CALL, place) as call:
         take = call.take_score
 
@@ -211,7 +224,7 @@ async def test_a_fault_with_one_record_ends_no_page(topics: Topics, monkeypatch:
 
         monkeypatch.setattr(call, "take_score", faulty)
         for value in values[1:]:
-            await topics.put(SCORES_TOPIC, value, now_ms)
+            await topics.put(value, now_ms)
         await asyncio.to_thread(wait_for, "the record behind it", lambda: len(call.scores) == 2, SECONDS)
         assert call.scores == [scores[0], scores[2]]
 
@@ -324,7 +337,7 @@ async def test_a_call_is_seen_at_once_and_a_killed_console_loses_and_doubles_not
     environment: dict[str, str], tmp_path: Path, producer: AIOKafkaProducer
 ) -> None:
     """The stream of another console ends with `gap`, after which the calls are read; from then on it has every record once."""
-    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as evaluator:
+    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as evaluator:
         evaluator.metrics()
         with (
             console(tmp_path, environment) as (process, address),

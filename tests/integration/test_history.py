@@ -55,7 +55,7 @@ async def test_what_history_has_is_what_the_topics_have(
 ) -> None:
     folder, calls = tmp_path / "history", some_calls(tmp_path / "calls.jsonl", 0, count)
     history = environment | {"CALLGAUGE_HISTORY__FOLDER": str(folder)}
-    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as evaluator:
+    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as evaluator:
         evaluator.metrics(SECONDS)
         with started(tmp_path / "first.log", "run", "--roles", "history", **history) as first:
             first.metrics(SECONDS)

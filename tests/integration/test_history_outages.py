@@ -93,7 +93,7 @@ async def test_after_an_outage_history_is_whole_and_the_others_did_not_notice(
         disk(folder, DISK_BYTES + count * DISK_BYTES_OF_CALL)
         if fault is disk_full
         else contextmanager(lambda: iter([None]))(),
-        started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as evaluator,
+        started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as evaluator,
         started(tmp_path / "history.log", "run", "--roles", "history", **history) as role,
     ):
         evaluator.metrics(SECONDS)

@@ -184,7 +184,9 @@ class Evening:
                 Log(self.bootstrap, self.prefix + topic, running)
                 for topic in (SCORES_TOPIC, JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC)
             )
-            roles = {name: Role(name, self.folder, environment, running) for name in ("judge", "evaluator")}
+            roles = {
+                name: Role(name, self.folder, environment, running) for name in ("sequencer", "judge", "evaluator")
+            }
             kills = [] if peaceful_requests is None else [(at * peaceful_requests, names) for at, names in KILLS]
             closed = 0
             deadline = time.monotonic() + patient(PATIENCE_SECONDS)

@@ -81,7 +81,7 @@ def roles(environment: dict[str, str], folder: Path, endpoint: str) -> Iterator[
     }  # fmt: skip
     with (
         started(folder / "exporter.log", "run", "--roles", "exporter", **otlp) as exporter,
-        started(folder / "evaluator.log", "run", "--roles", "evaluator", **environment) as evaluator,
+        started(folder / "evaluator.log", "run", "--roles", "sequencer,evaluator", **environment) as evaluator,
     ):
         for process in (exporter, evaluator):
             process.metrics()

@@ -132,13 +132,14 @@ def own_broker() -> Iterator[OwnBroker]:
             keeper.stdin.close()
 
 
-@pytest.mark.parametrize("roles", ["evaluator", "exporter", "judge", "evaluator,exporter,judge"])
+@pytest.mark.parametrize("roles", ["sequencer", "evaluator", "exporter", "judge", "sequencer,evaluator,exporter,judge"])
 def test_every_role_answers_probes_and_stops_when_told(environment: dict[str, str], tmp_path: Path, roles: str) -> None:
     with started(tmp_path / "run.log", "run", "--roles", roles, command=[str(COMMAND)], **environment) as process:
         wait_until_ready(process, environment)
         assert page(environment, "/healthz") == (200, "ok\n")
         status, text = page(environment, "/metrics")
         assert status == 200
+        assert all(f"callgauge_{name}" in text for name in ("sequencer_term",) if "sequencer" in roles)
         assert all(f"callgauge_{name}" in text for name in ("events_total",) if "evaluator" in roles)
         assert all(f"callgauge_{name}" in text for name in ("scores_read_total",) if "exporter" in roles)
         assert all(f"callgauge_{name}" in text for name in ("judge_verdicts_total",) if "judge" in roles)
@@ -154,6 +155,7 @@ def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broke
             status, text = page(environment, "/readyz")
             assert status == 503
             assert [line.partition(":")[0] for line in text.splitlines()] == [
+                "sequencer",
                 "evaluator",
                 "exporter",
                 "judge",

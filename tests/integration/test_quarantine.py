@@ -120,7 +120,7 @@ async def test_a_record_that_is_gone_is_told_and_the_others_are_put_back(
 ) -> None:
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
     old = line(timestamp=now_ms() - 40 * DAY_MS)
-    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
+    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as process:
         address = process.metrics()
         for partition in (0, 0, 1):
             await producer.send_and_wait(topic, old, key=b"c", partition=partition)

@@ -66,7 +66,7 @@ async def test_a_transcript_that_its_topic_refuses_is_left_out_and_the_next_one_
     environment: dict[str, str], bootstrap: str, tmp_path: Path
 ) -> None:
     transcripts = f"{environment['CALLGAUGE_TOPIC_PREFIX']}transcripts"
-    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
+    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as process:
         address = process.metrics()
         await send_call(environment, "before")
         await until_closed(environment, "before")
@@ -89,7 +89,7 @@ async def test_an_input_that_is_deleted_is_named_and_read_again_when_it_is_there
     """Its offset is still to be committed when it is deleted, and no broker takes that any more."""
     environment["CALLGAUGE_COMMIT_INTERVAL_MS"] = "2000"
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
-    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
+    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as process:
         await send_call(environment, "before")
         await until_closed(environment, "before")
         await delete_topic(bootstrap, topic)

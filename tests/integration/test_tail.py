@@ -94,7 +94,7 @@ async def test_a_run_that_is_being_written_comes_out_as_score_says(environment: 
     (run / "records").mkdir(parents=True)
     seeds = {"1.1": 1, "1.2/trial_0": 2, "1.2/trial_1": 3, "1.3": 4}
     tail = ("tail", str(run))
-    with started(tmp_path / "evaluator.log", "run", "--roles", "evaluator", **environment) as evaluator:
+    with started(tmp_path / "evaluator.log", "run", "--roles", "sequencer,evaluator", **environment) as evaluator:
         evaluator.metrics()
         with (
             started(tmp_path / "first.log", *tail, **environment) as first,

@@ -67,7 +67,7 @@ async def all_closed(environment: dict[str, str]) -> None:
 async def test_each_call_has_one_transcript_and_it_is_the_command_s(
     environment: dict[str, str], calls: Path, tmp_path: Path
 ) -> None:
-    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
+    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as process:
         page = process.metrics(SECONDS)
         ran("replay", str(calls), "--speed", "20", "--keep-ids", **environment)
         await all_closed(environment)
@@ -86,7 +86,7 @@ async def test_an_evaluator_that_is_killed_writes_no_transcript_twice_and_loses_
     folder = tmp_path / "files"
     named = {"CALLGAUGE_EVALUATOR_INSTANCE": "the-only-one"}  # so that the next one need not wait for the group
     environment = {**environment, **named, "CALLGAUGE_TRANSCRIPTS__FOLDER": str(folder)}
-    evaluator = ("run", "--roles", "evaluator")
+    evaluator = ("run", "--roles", "sequencer,evaluator")
     replaying = ("replay", str(calls), "--speed", "10", "--keep-ids")
     with started(tmp_path / "replay.log", *replaying, **environment) as replay:
         for number in range(3):
@@ -118,7 +118,7 @@ async def test_a_folder_that_goes_away_stops_no_evaluation_and_gets_its_files_la
 ) -> None:
     folder = tmp_path / "files"
     more = {"CALLGAUGE_TRANSCRIPTS__FOLDER": str(folder), "CALLGAUGE_TRANSCRIPTS__GZIP": "true"}
-    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment, **more) as process:
+    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment, **more) as process:
         page = process.metrics(SECONDS)
         wait_for("the folder", folder.is_dir, SECONDS)
         moved = folder.rename(tmp_path / "gone")
@@ -138,7 +138,7 @@ async def test_a_folder_that_goes_away_stops_no_evaluation_and_gets_its_files_la
 
 async def test_without_transcripts_none_are_written(environment: dict[str, str], calls: Path, tmp_path: Path) -> None:
     environment = {**environment, "CALLGAUGE_TRANSCRIPTS__ENABLED": "false"}
-    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
+    with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as process:
         process.metrics(SECONDS)
         ran("replay", str(calls), "--speed", "max", "--keep-ids", **environment)
         await all_closed(environment)

@@ -13,7 +13,6 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from tests.chaos.evaluators.newer_version import NEWER
-from tests.integration.metrics_page import total
 from tests.integration.processes import started
 from tests.integration.score_log import LOOK_SECONDS, records_on
 from tests.support.patience import patient
@@ -22,7 +21,6 @@ TODAY: dict[str, str] = {}
 LATER = {NEWER: "1"}
 ALTERED = (sys.executable, "-m", "tests.chaos.evaluators.altered")
 WAIT_SECONDS = 40
-OF_SCHEMA_1 = Path(__file__).parents[1] / "support" / "scores_of_schema_1.jsonl"
 
 # Its instance has a name, so that a killed one comes back at once, without a session timeout.
 pytestmark = pytest.mark.service(partitions=1, evaluator_instance="one", limits__closing_grace_ms="300")
@@ -73,7 +71,7 @@ async def test_what_one_version_closed_the_other_does_not_score_again(
 ) -> None:
     topics = Topics(environment)
     calls = [f"done-{number}" for number in range(3)]
-    evaluator = ("run", "--roles", "evaluator")
+    evaluator = ("run", "--roles", "sequencer,evaluator")
     with started(tmp_path / "first.log", *evaluator, command=ALTERED, **environment, **first) as running:
         running.metrics(WAIT_SECONDS)
         await topics.send("open", *SAID)  # so that the second version reads all of them again
@@ -95,35 +93,3 @@ async def test_what_one_version_closed_the_other_does_not_score_again(
     assert max(final.values()) == 1
     revisions = Counter(tuple(each[name] for name in (*subjects, "revision")) for each in records)
     assert max(revisions.values()) == 1
-
-
-async def test_a_call_that_schema_1_left_open_goes_on_and_nothing_of_it_is_counted_again(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    """Its values are published once again with higher numbers, and nothing counts as the first."""
-    topics = Topics(environment)
-    await topics.send("open", *SAID)
-    older = [
-        json.loads(line) | {"conversation_id": "open", "offsets": {"audit.events": 1}}
-        for line in OF_SCHEMA_1.read_text().splitlines()
-    ]
-    # The ends are those of another call: of an open call there can only be records from while it runs.
-    left = [each for each in older if each["status"] not in ("final", "settled") and each["turn"] in (None, 0)]
-    assert {"call_started", "turn", "stage_latencies", "speech"} <= {each["name"] for each in left}
-    await topics.write("scores", "open", *left)
-    with started(tmp_path / "today.log", "run", "--roles", "evaluator", command=ALTERED, **environment) as running:
-        address = running.metrics(WAIT_SECONDS)
-        await topics.send("open", *SAID, ENDED)
-        assert await topics.closed("open") == {"open": "ended"}
-        assert total(address, "callgauge_order_unusable_total") == 1
-        assert running.is_running
-    records = await topics.scores()
-    subject = ("name", "turn", "index")
-    revisions = [
-        tuple(each[name] for name in (*subject, "revision")) for each in records if each["schema_version"] == 2
-    ]
-    before = {tuple(each[name] for name in subject): each["revision"] for each in left}
-    assert all(revision > before.get((name, turn, index), 0) for name, turn, index, revision in revisions)
-    assert len(set(revisions)) == len(revisions)
-    firsts = Counter(tuple(each[name] for name in subject) for each in records if each["is_first"])
-    assert max(firsts.values()) == 1

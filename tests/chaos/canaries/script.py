@@ -1,19 +1,18 @@
-"""A few calls and evaluators that a script leads event by event, so that what happens is not left to luck."""
+"""A few calls, sequencers and evaluators that a script leads event by event, so that what happens is not left to luck."""
 
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from aiokafka import TopicPartition
-from aiokafka.admin import RecordsToDelete
 from confluent_kafka import Producer
 
 from schemas.closed_sets import InputSource
-from schemas.topics import ORDER_TOPIC, TOPIC_BY_SOURCE
-from tests.chaos.cluster.administration import asked
-from tests.chaos.evaluators.fleet import Evaluator
+from schemas.log import Next
+from schemas.topics import EVENTS_TOPIC, TOPIC_BY_SOURCE
+from tests.chaos.cluster.administration import committed
+from tests.chaos.evaluators.fleet import Member
 from tests.chaos.load.call_pool import CallTemplate, EventTemplate, call_template
 from tests.chaos.stage import LIMITS, RunError, Stage
 from tests.chaos.verdict.topic_reader import extent
@@ -31,6 +30,8 @@ JUDGED: Final = {
 }
 """The same, of one that puts questions to a judge who never answers."""
 SEVERAL: Final = LIMITS
+READY: Final = ("evaluator_ready", "sequencer_active", "sequencer_standing_by")
+"""What processes log when they work, or stand by."""
 WAIT_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 30.0
 """How long calls may take to close after their end. Those of a broken evaluator may stay open."""
@@ -44,15 +45,26 @@ class Script:
         """Nothing is sent yet."""
         self.stage = stage
         self._producer = Producer({"bootstrap.servers": stage.cluster.bootstrap, "acks": "all", "log_level": 0})
-        self._sent: Counter[str] = Counter()
         self._scored: Counter[str] = Counter()
         self._begin_seconds = int(time.time())
 
-    def evaluator(self, *, is_newer: bool = False) -> Evaluator:
-        """One more evaluator, that shows its metrics and reads."""
+    def evaluator(self, *, is_newer: bool = False) -> Member:
+        """One more evaluator, that shows its metrics and reads; before the first one a sequencer."""
+        if not self.stage.sequencers.members:
+            self.sequencer()
         member = self.stage.fleet.join(is_newer=is_newer)
-        self.until(f"evaluator {member.number}", lambda: "evaluator_ready" in member.text)
+        self.until_ready(member)
         return member
+
+    def sequencer(self) -> Member:
+        """One more sequencer, that shows its metrics and reads."""
+        member = self.stage.sequencers.join()
+        self.until_ready(member)
+        return member
+
+    def until_ready(self, member: Member) -> None:
+        """Waits until the process in this place works."""
+        self.until(member.name, lambda: member.is_running and any(said in member.text for said in READY))
 
     def send(self, name: str, events: Iterable[EventTemplate]) -> None:
         """Sends events of a call; they are on the broker afterwards."""
@@ -66,15 +78,14 @@ class Script:
         for source, value in events:
             topic = self.stage.prefix + TOPIC_BY_SOURCE[InputSource(source)]
             self._producer.produce(topic, value, name, PARTITION)
-            self._sent[topic] += 1
         if left := self._producer.flush(patient(SEND_SECONDS)):
             raise RunError(f"the broker did not take {left} records")
 
     def until(self, what: str, is_so: Callable[[], Any], seconds: float = WAIT_SECONDS) -> None:
         """Lets time pass until something is so."""
         if not self.perhaps(is_so, seconds):
-            tails = "\n".join(member.tail() for member in self.stage.fleet.members)
-            raise RunError(f"waited in vain for {what}; the last lines of each evaluator:\n{tails}")
+            tails = "\n".join(member.tail() for member in self.stage.members)
+            raise RunError(f"waited in vain for {what}; the last lines of each process:\n{tails}")
 
     def perhaps(self, is_so: Callable[[], Any], seconds: float) -> bool:
         """Lets time pass until something is so, or for so long; whether it is so."""
@@ -91,45 +102,45 @@ class Script:
         before = self._scored[name]
         self.until(f"a score of {name}", lambda: self._scored[name] > before)
 
+    def until_appended(self) -> None:
+        """Waits until a tick says that all that was sent is in the log."""
+        bootstrap = self.stage.cluster.bootstrap
+        topics = {source: self.stage.topic_of(source) for source in TOPIC_BY_SOURCE}
+
+        def is_appended() -> bool:
+            positions = self.stage.positions()
+            ends = {source: extent(bootstrap, topic, PARTITION)[1] for source, topic in topics.items()}
+            return all(positions.get((source, PARTITION), Next(0, 0)).offset == end for source, end in ends.items())
+
+        self.until("a tick behind the last record", is_appended)
+
     def until_read(self) -> None:
         """Waits until all that was sent is folded, all that follows from it is written, and a commit says so."""
+        self.until_appended()
+        stage, events = self.stage, self.stage.prefix + EVENTS_TOPIC
+        _, end = extent(stage.cluster.bootstrap, events, PARTITION)
 
         def is_read() -> bool:
-            notes = self._notes()
-            return all(notes.get(topic, 0) >= count for topic, count in self._sent.items())
+            return committed(stage.cluster.bootstrap, stage.group, {PARTITION}).get((events, PARTITION), 0) >= end
 
         self.until("a commit behind the last record", is_read)
 
     def until_closed(self, names: Iterable[str], seconds: float = WAIT_SECONDS) -> None:
         """Waits until these calls are closed."""
         wanted = {name.encode() for name in names}
-        self.until(f"the end of {sorted(wanted)}", lambda: wanted <= self.stage.closed_on(PARTITION), seconds)
+        self.until(f"the end of {sorted(wanted)}", lambda: wanted <= self.stage.closed_keys, seconds)
 
     def finish(self, names: Iterable[str]) -> None:
         """Waits until these calls are closed, or do not close; then the evaluators leave."""
         wanted = {name.encode() for name in names}
-        if not self.perhaps(lambda: wanted <= self.stage.closed_on(PARTITION), CLOSE_SECONDS):
+        if not self.perhaps(lambda: wanted <= self.stage.closed_keys, CLOSE_SECONDS):
             self.stage.note("not every call closes")
         self.stage.part_in_peace()
 
-    def kill(self, member: Evaluator) -> None:
+    def kill(self, member: Member) -> None:
         """kill -9; returns when the next process in its place reads."""
         member.kill()
-        self.until(
-            f"the next evaluator {member.number}", lambda: member.is_running and "evaluator_ready" in member.text
-        )
-
-    def delete_order(self) -> None:
-        topic = self.stage.prefix + ORDER_TOPIC
-        _, end = extent(self.stage.cluster.bootstrap, topic, PARTITION)
-        deletion = {TopicPartition(topic, PARTITION): RecordsToDelete(end)}
-        asked(self.stage.cluster.bootstrap, lambda admin: admin.delete_records(deletion))
-
-    def _notes(self) -> Mapping[str, int]:
-        """By topic, how far its records were folded, by the newest commit."""
-        stage = self.stage
-        found = asked(stage.cluster.bootstrap, lambda admin: admin.list_consumer_group_offsets(stage.group))
-        return {tp.topic: json.loads(at.metadata).get("read", 0) for tp, at in found.items() if at.metadata}
+        self.until_ready(member)
 
 
 def call(seed: int) -> CallTemplate:

@@ -1,4 +1,4 @@
-"""Evaluators with one thing broken, so that the checker can show that it would notice.
+"""Sequencers and evaluators with one thing broken, so that the checker can show that it would notice.
 
 `python -m tests.chaos.evaluators.altered without KIND run ...`
 
@@ -7,23 +7,23 @@ go wrong.
 """
 
 import asyncio
-import importlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from consumers.sequencer import appending
+from consumers.sequencer.appending import LogWriter
 from pydantic import ValidationError
 
 from consumers.evaluator import takeover
-from consumers.evaluator.partition import Partition
-from consumers.evaluator.recovery import PublishedCalls, Replay
+from consumers.evaluator.partition import Partition, Recovery
+from consumers.evaluator.takeover import PublishedCalls
 from consumers.evaluator.writer import Writer
-from schemas.closed_sets import InputSource
-from schemas.order import Closed, Fold, TimePassed
+from schemas.log import Origin, Tick
 from schemas.scores.records import SCORE_RECORD
-from schemas.topics import ORDER_TOPIC
 from tests.chaos.evaluators import stepped_clock
 
 HESITANT: Final = "hesitant-"
@@ -32,8 +32,11 @@ HESITATES, HAS_WRITTEN = "canary: hesitates", "canary: has written, or could not
 """Printed before it hesitates, and when that is over."""
 FROZEN_SECONDS: Final = 5.0
 """It hesitates until it was frozen for so long."""
-UNREAD_OFFSETS: Final = 12
-"""How much of `order` before its mark an evaluator that does not read to the end leaves out: a transaction takes two offsets."""
+
+DROPS_EACH: Final = 20
+"""A sequencer that drops records drops each of this number."""
+AHEAD_MS: Final = 2_000
+"""How far ahead a sequencer tells time that does."""
 
 
 def _hesitant() -> None:
@@ -84,74 +87,35 @@ def _without_transactions() -> None:
     _replace(takeover.Takeover, "__init__", without_claims)
 
 
-def _without_watermark() -> None:
-    """The position is committed, as if no call were open."""
-    _replace(Partition, "offsets_to_commit", lambda self: dict(self.next_offsets))
+def _without_first() -> None:
+    """The row says that a successor need fold nothing again, as if no call were open."""
+    first: Callable[[Partition], Any] = Partition._first
+
+    def nothing(self: Partition) -> Any:
+        return first(self)._replace(offset=self.next_offset, known_ms=self._reader.known_ms)
+
+    _replace(Partition, "_first", nothing)
 
 
-def _without_clock() -> None:
-    """The wall clock counts as the time, even when it steps."""
-    clock: Any = importlib.import_module("consumers.runtime.kafka.broker_clock")
-    make: Callable[..., None] = clock.BrokerClock.__init__
+def _without_place() -> None:
+    """A successor writes what it decides before the place, which a former owner has written."""
+    start: Callable[[Partition, Recovery], None] = Partition.start
 
-    def wall() -> Any:
-        now_ms = time.time_ns() // 1_000_000
-        return clock.Reading(now_ms, now_ms)
+    def from_the_first(self: Partition, recovery: Recovery) -> None:
+        start(self, recovery._replace(place=recovery.start))
 
-    _replace(clock.BrokerClock, "__init__", lambda self, instruments: make(self, instruments, wall))
-    _replace(clock.BrokerClock, "correct", lambda _: False)
+    _replace(Partition, "start", from_the_first)
 
 
-def _without_order() -> None:
-    """A successor takes the records as they come, silently and as far as the order goes, and not in that order."""
-    ends_by_replay: dict[Replay, dict[InputSource, int]] = {}
-    times_ms: dict[Replay, int] = {}
+def _without_closed() -> None:
+    """A successor knows of the calls that closed since the first record that it folds, and of no others."""
+    begin: Callable[..., None] = takeover.Takeover.__init__
 
-    def as_they_come(self: Replay) -> bool:
-        if self not in ends_by_replay:
-            ends_by_replay[self], times_ms[self] = _extent(self)
-        for source, end in ends_by_replay[self].items():
-            waiting = self._waiting[source]
-            while waiting and waiting[0].offset < end:
-                self._fold(Fold(source, waiting[0].offset, (waiting[0].key or b"").decode("utf-8", "replace")))
-        if any(self.positions[source] < end for source, end in ends_by_replay[self].items()):
-            return False
-        self.time_ms = max(self.time_ms, times_ms[self])
-        self._evaluator.pass_time(self.time_ms)
-        return True
+    def without_overlap(self: takeover.Takeover, *arguments: Any) -> None:
+        begin(self, *arguments)
+        _replace(self, "_overlap_ms", by=0)
 
-    _replace(Replay, "go_on", as_they_come)
-
-
-def _extent(replay: Replay) -> tuple[dict[InputSource, int], int]:
-    """Where the order ends on each input, and in time; tells the evaluator which calls are closed by then."""
-    ends: dict[InputSource, int] = {}
-    time_ms = 0
-    for step in replay._steps:
-        match step:
-            case Fold(source, offset, _):
-                ends[source] = offset + 1
-            case TimePassed(now_ms):
-                time_ms = now_ms
-            case Closed(conversation_id):
-                replay._evaluator.has_closed(conversation_id)
-            case _:
-                pass
-    return ends, time_ms
-
-
-def _without_end() -> None:
-    """The end of the order is not read: what was folded and published last is folded and published once more."""
-    read: Callable[..., Awaitable[None]] = vars(takeover)["read_back"]
-
-    async def too_little(
-        kafka: Any, topic: str, starts: Mapping[int, int], ends: Mapping[int, int], takes: Any
-    ) -> None:
-        if topic == kafka.topic(ORDER_TOPIC):
-            ends = {number: max(starts[number], end - UNREAD_OFFSETS) for number, end in ends.items()}
-        await read(kafka, topic, starts, ends, takes)
-
-    _replace(takeover, "read_back", too_little)
+    _replace(takeover.Takeover, "__init__", without_overlap)
 
 
 def _without_versions() -> None:
@@ -168,14 +132,63 @@ def _without_versions() -> None:
     _replace(PublishedCalls, "take", blind)
 
 
+def _without_records() -> None:
+    """A sequencer drops a record now and then."""
+    append: Callable[..., Awaitable[None]] = LogWriter.append
+    seen = count(1)
+
+    async def some(self: LogWriter, records: Iterable[tuple[Any, Any]]) -> None:
+        await append(self, [each for each in records if next(seen) % DROPS_EACH])
+
+    _replace(LogWriter, "append", some)
+
+
+def _without_sequence() -> None:
+    """A sequencer lets a record overtake the one before it on its input."""
+    append: Callable[..., Awaitable[None]] = LogWriter.append
+
+    async def overtaken(self: LogWriter, records: Iterable[tuple[Any, Any]]) -> None:
+        moved = list(records)
+        for place, (before, after) in enumerate(pairwise(moved)):
+            if before[0] is after[0]:
+                moved[place : place + 2] = after, before
+                break
+        await append(self, moved)
+
+    _replace(LogWriter, "append", overtaken)
+
+
+def _without_known() -> None:
+    """A sequencer tells time ahead of what it has appended."""
+    tick: Callable[..., Awaitable[Any]] = LogWriter.tick
+
+    async def ahead(self: LogWriter, each: Tick) -> Any:
+        return await tick(self, each.model_copy(update={"known_ms": each.known_ms + AHEAD_MS}))
+
+    _replace(LogWriter, "tick", ahead)
+
+
+def _without_generations() -> None:
+    """A sequencer does not say that an input was made anew: readers take its records for those that were there before."""
+    origin: Callable[..., Origin] = vars(appending)["Origin"]
+
+    def of_the_first(source: Any, _: int, *place: Any) -> Origin:
+        return origin(source, 0, *place)
+
+    _replace(appending, "Origin", of_the_first)
+
+
 KINDS: Final[Mapping[str, Callable[[], None]]] = {
     "transactions": _without_transactions,
     "fencing": _without_transactions,
-    "watermark": _without_watermark,
-    "order": _without_order,
-    "end": _without_end,
+    "first": _without_first,
+    "place": _without_place,
+    "closed": _without_closed,
     "versions": _without_versions,
-    "clock": _without_clock,
+    "records": _without_records,
+    "sequence": _without_sequence,
+    "known": _without_known,
+    "generations": _without_generations,
 }
 """By the missing protection."""
 CIRCUMSTANCES: Final[Mapping[str, Callable[[], None]]] = {"fencing": _hesitant}

@@ -1,4 +1,4 @@
-"""Evaluators as processes of their own, started again when they end, as a cluster manager would."""
+"""Sequencers and evaluators as processes of their own, started again when they end, as a cluster manager would."""
 
 import contextlib
 import os
@@ -25,9 +25,9 @@ COMMAND: Final = (str(Path(sys.executable).with_name("callgauge")),)
 ALTERED: Final = (sys.executable, "-m", "tests.chaos.evaluators.altered")
 """The same, in circumstances that faults may change."""
 RESTART_SECONDS: Final = 1.0
-"""From the end of an evaluator to the start of the next one in its place."""
+"""From the end of a process to the start of the next one in its place."""
 LEAVE_SECONDS: Final = 30.0
-"""How long SIGTERM may take before the evaluator is killed, and counted as one that did not leave."""
+"""How long SIGTERM may take before the process is killed, and counted as one that did not leave."""
 TAIL_LINES: Final = 12
 MOST_CHARS: Final = 300
 
@@ -36,21 +36,23 @@ _ADDRESS = re.compile(r"http://[\d.]+:\d+/metrics")
 
 
 Incident = tuple[str, str]
-"""An act of an evaluator, and the last line of its log."""
+"""An act of a process, and the last line of its log."""
 
 
-class Evaluator:
+class Member:
     """One place in the fleet and the process that is in it now, if any.
 
     Attributes:
+        role: Its role: evaluator or sequencer.
         number: From 1.
         thaws_at: When a frozen process goes on; None while it is not frozen.
-        is_newer: Whether the next process in this place is one of a newer version.
+        is_newer: Whether the next process in this place is one of a newer version, as only evaluators are.
         door: Through which door of the proxy it comes, if it comes through one.
     """
 
     def __init__(
         self,
+        role: str,
         number: int,
         folder: Path,
         command: Sequence[str],
@@ -58,15 +60,16 @@ class Evaluator:
         incidents: Counter[Incident],
         door: str | None = None,
     ) -> None:
+        self.role = role
         self.number = number
         self.incidents = incidents
         self.is_newer = False
         self.door = door
-        self._clock = folder / f"clock-{number}"
+        self._clock = folder / f"clock-{role}-{number}"
         stepped_clock.step(self._clock, 0)
         self.thaws_at: float | None = None
         self._folder = folder
-        self._command = [*command, "run", "--roles", "evaluator"]
+        self._command = [*command, "run", "--roles", role]
         self._environment = environment
         self._starts = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,6 +78,11 @@ class Evaluator:
         self._start_at: float | None = None
         self._expects_end = False
         self._is_leaving = False
+
+    @property
+    def name(self) -> str:
+        """Its role and number."""
+        return f"{self.role} {self.number}"
 
     @property
     def is_running(self) -> bool:
@@ -101,7 +109,7 @@ class Evaluator:
     def start(self) -> None:
         """Starts a process in this place."""
         self._starts += 1
-        self._log = self._folder / f"evaluator-{self.number}-{self._starts}.log"
+        self._log = self._folder / f"{self.role}-{self.number}-{self._starts}.log"
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
                 tied_to_us(self._command),
@@ -162,7 +170,7 @@ class Evaluator:
         if self.thaws_at is not None and now >= self.thaws_at:
             self.thaws_at = None
             self._send(signal.SIGCONT)
-            return f"evaluator {self.number} goes on"
+            return f"{self.name} goes on"
         code = process.poll()
         if code is None:
             if self._kill_at is not None and now >= self._kill_at:
@@ -193,7 +201,7 @@ class Evaluator:
     def _incident(self, what: str) -> str:
         last = self.text.strip().splitlines()[-1:]
         self.incidents[what, last[0] if last else "(nothing)"] += 1
-        return f"evaluator {self.number} {what}"
+        return f"{self.name} {what}"
 
     def _send(self, number: signal.Signals) -> None:
         if self._process is not None:
@@ -201,31 +209,34 @@ class Evaluator:
 
 
 class Fleet:
-    """All evaluators of a run.
+    """All processes of a run with one role.
 
     Attributes:
         members: Those that have not left for good.
-        incidents: Unexpected events: evaluators that ended by themselves, or did not end in order after a signal.
+        incidents: Unexpected events: processes that ended by themselves, or did not end in order after a signal.
         most_bytes: The most memory that one of them had when it was looked at.
     """
 
     def __init__(
         self,
+        role: str,
         folder: Path,
         environment: Mapping[str, str],
         command: Sequence[str] = COMMAND,
         doors: Mapping[str, str] | None = None,
     ) -> None:
-        """There is no evaluator before `join`.
+        """There is no process before `join`.
 
         Args:
+            role: Its role.
             folder: For logs.
-            environment: Of each evaluator.
-            command: Command that starts an evaluator, before `run --roles evaluator`.
-            doors: Where the broker is for those that come through each door of the proxy; evaluators take them in turn.
+            environment: Of each process.
+            command: Command that starts one, before `run --roles`.
+            doors: Where the broker is for those that come through each door of the proxy; they take them in turn.
         """
+        self._role = role
         self._doors = doors or {}
-        self.members: list[Evaluator] = []
+        self.members: list[Member] = []
         self.incidents: Counter[Incident] = Counter()
         self.most_bytes = 0
         self._folder = folder
@@ -234,20 +245,20 @@ class Fleet:
         self._started = 0
 
     @property
-    def running(self) -> list[Evaluator]:
+    def running(self) -> list[Member]:
         """Members that run and to which nothing is being done."""
         return [member for member in self.members if member.is_running]
 
-    def join(self, *, is_newer: bool = False, instance: str = "") -> Evaluator:
+    def join(self, *, is_newer: bool = False, instance: str = "") -> Member:
         """One more, of a newer version if asked for, or with an instance name."""
         self._started += 1
         door, environment = None, dict(self._environment)
         if instance:
-            environment["CALLGAUGE_EVALUATOR_INSTANCE"] = instance
+            environment[f"CALLGAUGE_{self._role.upper()}_INSTANCE"] = instance
         if self._doors:
             door = list(self._doors)[self._started % len(self._doors)]
             environment["CALLGAUGE_BOOTSTRAP"] = self._doors[door]
-        member = Evaluator(self._started, self._folder, self._command, environment, self.incidents, door)
+        member = Member(self._role, self._started, self._folder, self._command, environment, self.incidents, door)
         member.is_newer = is_newer
         member.start()
         self.members.append(member)
@@ -272,13 +283,13 @@ class Fleet:
 
     def logs_with(self, words: str) -> int:
         """How many lines of all logs have these words."""
-        return sum(log.read_text(errors="replace").count(words) for log in self._folder.glob("evaluator-*.log"))
+        return sum(log.read_text(errors="replace").count(words) for log in self._folder.glob(f"{self._role}-*.log"))
 
     def told(self) -> Iterator[str]:
         """The incidents, a line for each kind: number, description, and the last line of the log."""
         for (what, last), count in self.incidents.most_common():
-            yield f"evaluators: {count} {what}: {last[:MOST_CHARS]}"
-        yield f"evaluators: at most {self.most_bytes >> 20} MB of memory"
+            yield f"{self._role}s: {count} {what}: {last[:MOST_CHARS]}"
+        yield f"{self._role}s: at most {self.most_bytes >> 20} MB of memory"
 
     def stop(self) -> None:
         for member in self.members:
@@ -286,28 +297,29 @@ class Fleet:
         self.members.clear()
 
 
-# -- an evaluator's page of metrics and its memory, as an operator sees them -------------------------------------------
+# -- the page of metrics of a process and its memory, as an operator sees them -------------------------------------------
 
 LAG_MESSAGES = "callgauge_consumer_lag_messages"
 LAG_SECONDS = "callgauge_consumer_lag_seconds"
 OPEN_CALLS = "callgauge_calls_open"
+TERM = "callgauge_sequencer_term"
 ANSWER_SECONDS = 10.0
-"""An evaluator that is busy answers between two batches."""
+"""A process that is busy answers between two batches."""
 
 Sample = tuple[dict[str, str], float]
 
 
 class PageError(Exception):
-    """An evaluator does not show its metrics."""
+    """A process does not show its metrics."""
 
 
-def samples(evaluator: Evaluator, name: str) -> list[Sample]:
+def samples(member: Member, name: str) -> list[Sample]:
     """Every series of a metric: labels and value."""
-    address = evaluator.metrics_address
+    address = member.metrics_address
     try:
         text = httpx.get(address or "", timeout=patient(ANSWER_SECONDS)).raise_for_status().text
     except httpx.HTTPError as error:
-        raise PageError(f"evaluator {evaluator.number} does not show {address}: {type(error).__name__}") from error
+        raise PageError(f"{member.name} does not show {address}: {type(error).__name__}") from error
     return [
         (sample.labels, sample.value)
         for family in text_string_to_metric_families(text)
@@ -316,18 +328,18 @@ def samples(evaluator: Evaluator, name: str) -> list[Sample]:
     ]
 
 
-def total(evaluator: Evaluator, name: str, **labels: str) -> float:
+def total(member: Member, name: str, **labels: str) -> float:
     """Sum over the series that carry these labels."""
-    return sum(value for found, value in samples(evaluator, name) if labels.items() <= found.items())
+    return sum(value for found, value in samples(member, name) if labels.items() <= found.items())
 
 
-def partitions_of(evaluator: Evaluator) -> set[int]:
+def partitions_of(evaluator: Member) -> set[int]:
     """The partition numbers it has now."""
     return {int(labels["partition"]) for labels, _ in samples(evaluator, LAG_MESSAGES)}
 
 
-def resident_bytes(evaluator: Evaluator) -> int:
+def resident_bytes(member: Member) -> int:
     """Memory of its process now."""
-    status = Path(f"/proc/{evaluator.process_id}/status").read_text()
+    status = Path(f"/proc/{member.process_id}/status").read_text()
     found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.M)
     return int(found[1]) * 1_024 if found else 0

@@ -4,6 +4,7 @@ Each function returns a description, or None when the fault is not possible now.
 and right, unless it says otherwise.
 """
 
+import asyncio
 import random
 import signal
 import time
@@ -15,17 +16,20 @@ from typing import Final
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 from aiokafka.errors import KafkaError
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException, Producer
 
-from schemas.topics import INPUT_TOPICS
-from tests.chaos.cluster.administration import asked, committed
+from schemas.closed_sets import InputSource
+from schemas.log import Next
+from schemas.topics import EVENTS_TOPIC
+from tests.chaos.cluster.administration import asked
 from tests.chaos.cluster.cluster import Node
 from tests.chaos.cluster.proxy import DOORS, Way
-from tests.chaos.evaluators.fleet import Evaluator, PageError, partitions_of
+from tests.chaos.evaluators.fleet import TERM, Fleet, Member, PageError, total
 from tests.chaos.faults.faults import Fault
-from tests.chaos.stage import SESSION_SECONDS, Stage
-from tests.chaos.verdict.deleted_records import Deletion
+from tests.chaos.stage import CREATE_TRIES, SESSION_SECONDS, RunError, Stage
+from tests.chaos.verdict.deleted_records import Deletion, Excuse
 from tests.chaos.verdict.topic_reader import UnreadableError, extent, to_the_end
+from tests.support.brokers.topic_changes import create_topics, delete_topic
 
 LOOK_AGAIN_SECONDS: Final = 1.0
 MOST_TIMES_LONGER: Final = 3
@@ -50,9 +54,17 @@ class Scene:
     proofs: list[Callable[[], str | None]] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
 
-    def evaluator(self, *, is_ready: bool = False) -> Evaluator | None:
+    def evaluator(self, *, is_ready: bool = False) -> Member | None:
         """Any that runs and to which nothing is being done; if asked for, one that has started up."""
-        there = [each for each in self.stage.fleet.running if f"evaluator {each.number}" not in self.busy]
+        return self._one_of(self.stage.fleet, is_ready=is_ready)
+
+    def sequencer(self) -> Member | None:
+        """The active one, if it runs and nothing is being done to it."""
+        found = [each for each in self.stage.sequencers.running if each.name not in self.busy and is_active(each)]
+        return found[0] if found else None
+
+    def _one_of(self, fleet: Fleet, *, is_ready: bool = False) -> Member | None:
+        there = [each for each in fleet.running if each.name not in self.busy]
         if is_ready:
             there = [each for each in there if each.metrics_address]
         return self.rng.choice(there) if there else None
@@ -101,7 +113,7 @@ def kill(scene: Scene) -> str | None:
     if target is None:
         return None
     target.kill()
-    return f"evaluator {target.number}"
+    return target.name
 
 
 def terminate(scene: Scene) -> str | None:
@@ -110,7 +122,7 @@ def terminate(scene: Scene) -> str | None:
     if target is None:
         return None
     target.terminate(for_good=False)
-    return f"evaluator {target.number}"
+    return target.name
 
 
 def freeze(scene: Scene) -> str | None:
@@ -120,7 +132,7 @@ def freeze(scene: Scene) -> str | None:
         return None
     seconds = scene.rng.uniform(FROZEN_AT_LEAST, FROZEN_AT_MOST)
     target.freeze(seconds)
-    return f"evaluator {target.number} for {seconds:.0f} s"
+    return f"{target.name} for {seconds:.0f} s"
 
 
 def join(scene: Scene) -> str | None:
@@ -136,7 +148,7 @@ def leave(scene: Scene) -> str | None:
     if target is None or len(scene.stage.fleet.members) <= scene.least_evaluators:
         return None
     target.terminate(for_good=True)
-    return f"evaluator {target.number}"
+    return target.name
 
 
 def newer(scene: Scene) -> str | None:
@@ -148,7 +160,7 @@ def newer(scene: Scene) -> str | None:
     target = scene.evaluator(is_ready=True)
     if target is None:
         return None
-    name, stage = f"evaluator {target.number}", scene.stage
+    name, stage = target.name, scene.stage
 
     def end_as(is_newer: bool) -> None:
         target.is_newer = is_newer
@@ -183,7 +195,7 @@ def twins(scene: Scene) -> str | None:
         return None
     both = [fleet.join(instance=f"twin of {len(scene.proofs)}") for _ in range(2)]
 
-    def leave(each: Evaluator) -> None:
+    def leave(each: Member) -> None:
         if each.is_running:
             each.terminate(for_good=True)
         elif not each.is_gone:  # another fault has it: the next process in its place goes
@@ -199,11 +211,11 @@ def twins(scene: Scene) -> str | None:
 
 
 def stranger(scene: Scene) -> str | None:
-    """A program that is no evaluator joins the group, is given partitions of one input, commits its end, and leaves: nothing is skipped."""
+    """A program that is no evaluator joins the group, is given partitions of the log, commits its end, and leaves: nothing is skipped."""
     if "the group" in scene.busy or not _answers_and_is_quiet(scene):
         return None
     stage = scene.stage
-    topic = stage.prefix + scene.rng.choice(INPUT_TOPICS[:3])
+    topic = stage.prefix + EVENTS_TOPIC
     program = Thread(target=_read_as_stranger, args=(stage.cluster.bootstrap, stage.group, topic), daemon=True)
     program.start()
     scene.during("the group", STRANGER_SECONDS, program.join)
@@ -226,25 +238,93 @@ def _read_as_stranger(bootstrap: str, group: str, topic: str) -> None:
 
 
 def clock_forward(scene: Scene) -> str | None:
-    """The clock of an evaluator steps ahead, and later back to the right time: no call is closed for that."""
+    """The clock of an evaluator or sequencer steps ahead, and later back to the right time: no call is closed for that."""
     return _step_clock(scene, CLOCK_STEP_SECONDS)
 
 
 def clock_back(scene: Scene) -> str | None:
-    """The clock of an evaluator steps back, and later to the right time: no call waits for that."""
+    """The clock of an evaluator or sequencer steps back, and later to the right time: no call waits for that."""
     return _step_clock(scene, -CLOCK_STEP_SECONDS)
 
 
 def _step_clock(scene: Scene, seconds: float) -> str | None:
-    target = scene.evaluator()
+    target = scene.rng.choice((scene.evaluator(), scene.sequencer()))
     if target is None:
         return None
     target.step_clock(seconds)
-    scene.during(f"evaluator {target.number}", CLOCK_WRONG_SECONDS, lambda: target.step_clock(0))
-    return f"evaluator {target.number} by {seconds:+.0f} s for {CLOCK_WRONG_SECONDS:.0f} s"
+    scene.during(target.name, CLOCK_WRONG_SECONDS, lambda: target.step_clock(0))
+    return f"{target.name} by {seconds:+.0f} s for {CLOCK_WRONG_SECONDS:.0f} s"
 
 
-# -- faults between evaluators and brokers, for all traffic through one door of the proxy, which is half of the fleet --
+# -- faults of sequencers; every record of the inputs is in the log once after them ------------------------------------
+
+MORE_SEQUENCERS: Final = 3
+"""So many may be there at most."""
+JOINS_SECONDS: Final = 15.0
+
+
+def is_active(member: Member) -> bool:
+    """Whether it writes the log now, as far as it says."""
+    try:
+        return bool(member.metrics_address) and total(member, TERM) > 0
+    except PageError:
+        return False
+
+
+def sequencer_killed(scene: Scene) -> str | None:
+    """kill -9 of the active sequencer; one that stood by goes on from what the log says."""
+    return _on_sequencer(scene, lambda target: target.kill())
+
+
+def sequencer_terminated(scene: Scene) -> str | None:
+    """SIGTERM of the active sequencer."""
+    return _on_sequencer(scene, lambda target: target.terminate(for_good=False))
+
+
+def _on_sequencer(scene: Scene, do: Callable[[Member], None]) -> str | None:
+    target = scene.sequencer()
+    if target is None:
+        return None
+    do(target)
+    return target.name
+
+
+def sequencer_frozen(scene: Scene) -> str | None:
+    """SIGSTOP of the active sequencer until another has begun a term: what it had in hand and appends when it thaws is void."""
+    target = scene.sequencer()
+    if target is None:
+        return None
+    seconds = scene.rng.uniform(FROZEN_AT_LEAST, FROZEN_AT_MOST)
+    target.freeze(seconds)
+    return f"{target.name} for {seconds:.0f} s"
+
+
+def sequencers_killed(scene: Scene) -> str | None:
+    """kill -9 of all sequencers at once: the log stands still, and no silence comes of that."""
+    running = [each for each in scene.stage.sequencers.running if each.name not in scene.busy]
+    for each in running:
+        each.kill()
+    return " and ".join(each.name for each in running) or None
+
+
+def sequencer_joins(scene: Scene) -> str | None:
+    """One more sequencer joins the group, which is shared out anew, and leaves again."""
+    fleet = scene.stage.sequencers
+    if "a sequencer" in scene.busy or len(fleet.members) >= MORE_SEQUENCERS:
+        return None
+    member = fleet.join()
+
+    def leave() -> None:
+        if member.is_running:
+            member.terminate(for_good=True)
+        elif not member.is_gone:
+            scene.stage.after(LOOK_AGAIN_SECONDS, leave)
+
+    scene.during("a sequencer", JOINS_SECONDS, leave)
+    return f"{member.name} for {JOINS_SECONDS:.0f} s"
+
+
+# -- faults between processes and brokers, for all traffic through one door of the proxy, which is half of the fleet ---
 
 SLOW_MS: Final = 200
 SLOW_SECONDS: Final = 20.0
@@ -264,12 +344,12 @@ def hole(scene: Scene) -> str | None:
 
 
 def one_way(scene: Scene) -> str | None:
-    """Only the broker's packets pass, or only the evaluators'."""
+    """Only the broker's packets pass, or only those to it."""
     return _narrow(scene, scene.rng.choice((Way.NOT_TO_BROKER, Way.NOT_FROM_BROKER)), LONG_SECONDS)
 
 
 def half_open(scene: Scene) -> str | None:
-    """The brokers have closed every connection, and the evaluators believe that they are open."""
+    """The brokers have closed every connection, and the other ends believe that they are open."""
     return _narrow(scene, Way.HALF_OPEN, LONG_SECONDS)
 
 
@@ -291,15 +371,23 @@ def _narrow(scene: Scene, way: Way, seconds: float, delay_ms: int = 0) -> str | 
     proxy = scene.stage.cluster.proxy
     proxy.change(door, way, delay_ms)
     scene.during(f"the {door} door", seconds, lambda: proxy.change(door, Way.OPEN))
-    members = [each.number for each in scene.stage.fleet.members if each.door == door]
-    return f"the {door} door ({way.replace('_', ' ')}) for {seconds:.0f} s: evaluators {members}"
+    members = ", ".join(each.name for each in scene.stage.members if each.door == door)
+    return f"the {door} door ({way.replace('_', ' ')}) for {seconds:.0f} s: {members}"
 
 
 # -- faults of topics and their records --------------------------------------------------------------------------------
 
+PRODUCED: Final = ("pipecat", "elevenlabs", "audit")
+"""Inputs that producers write."""
 MORE_PARTITIONS: Final = 2
-BEHIND_SECONDS: Final = 3.0
-"""How long an evaluator is frozen before its unread records are deleted, and again before it goes on."""
+BEHIND_SECONDS: Final = 2.0
+"""How long sequencers are frozen before unread records are deleted, and again before they go on."""
+REMADE_SECONDS: Final = 6.0
+"""How long an input pauses at least before it is made anew."""
+OPEN_SECONDS: Final = 20.0
+LATE_MS: Final = 2_000
+"""After its end a transaction may still hide records for so long."""
+ANSWER_SECONDS: Final = 20.0
 LOSS_IN_LOG: Final = "input_not_where_it_was"
 
 
@@ -310,62 +398,147 @@ def heavy_close(scene: Scene) -> str | None:
 
 
 def partitions_added(scene: Scene) -> str | None:
-    """Every topic gets more partitions, and keys move: a call that is open then is two, one on each number it was on."""
+    """Every input gets more partitions, and keys move there: in the log each call stays where it is."""
     stage = scene.stage
-    if not _answers_and_is_quiet(scene):
+    if not _answers_and_is_quiet(scene) or scene.busy & set(PRODUCED):
         return None
     stage.add_partitions(MORE_PARTITIONS)
-    return f"{MORE_PARTITIONS} more, {stage.partitions} now"
+    return f"{MORE_PARTITIONS} more, {stage.inputs} now"
 
 
 def deleted_read(scene: Scene) -> str | None:
-    """Records below the committed offsets, which no reader needs any more, are deleted: this has no effect."""
+    """Records that the sequencer has appended, and whose place every tick says, are deleted: this has no effect."""
     if not _answers_and_is_quiet(scene):
         return None
-    number = scene.rng.randrange(scene.stage.partitions)
+    source = scene.rng.choice(PRODUCED)
     try:
-        deleted = _delete(scene, number, _committed(scene, number))
+        positions = _positions(scene, source)
+        deleted = [_delete(scene, source, number, place.offset) for number, place in positions.items()]
     except (KafkaError, UnreadableError):
         return None
-    return f"{sum(end - first for first, end in deleted.values()):,} records of partition {number}"
+    return f"{sum(end - first for first, end in deleted):,} records of {source}" if deleted else None
 
 
 def deleted_unread(scene: Scene) -> str | None:
-    """Records go that an evaluator has not read. It says so and counts them; calls that lost none are as they must be."""
-    target = scene.evaluator(is_ready=True) if _answers_and_is_quiet(scene) else None
-    try:
-        numbers = [] if target is None else sorted(partitions_of(target))
-    except PageError:
-        return None
-    if target is None or not numbers:
-        return None
-    number = scene.rng.choice(numbers)
-    target.freeze(2 * BEHIND_SECONDS)
-    scene.stage.after(BEHIND_SECONDS, lambda: _delete_all(scene, number))
-    return f"partition {number} of evaluator {target.number}"
-
-
-def _delete_all(scene: Scene, number: int) -> None:
+    """Records go that no sequencer has read. The next to read says so and counts them; all others come into the log."""
     stage = scene.stage
-    if not _answers_and_is_quiet(scene):
-        stage.note(f"records of partition {number} stay: a broker is away")
+    running = [each for each in stage.sequencers.running if each.name not in scene.busy]
+    if not _answers_and_is_quiet(scene) or len(running) < len(stage.sequencers.members):
+        return None
+    source = scene.rng.choice(PRODUCED)
+    for each in running:
+        each.freeze(2 * BEHIND_SECONDS)
+    stage.after(BEHIND_SECONDS, lambda: _delete_all(scene, source))
+    return f"{source}, with {', '.join(each.name for each in running)} frozen"
+
+
+def _delete_all(scene: Scene, source: str) -> None:
+    stage = scene.stage
+    if not _answers_and_is_quiet(scene) or source in scene.busy:
+        stage.note(f"records of {source} stay: a broker is away, or it is made anew")
         return
+    topic = stage.topic_of(source)
+    made = stage.kept.made.get(topic, 0)
     try:
-        needed = _committed(scene, number)
-        closed = stage.closed_on(number)
-        at_ms = time.time_ns() // 1_000_000
-        ranges = _delete(scene, number, ends_of(scene, number))
+        for number, place in _positions(scene, source).items():
+            _, end = _delete(scene, source, number, extent(stage.cluster.bootstrap, topic, number)[1])
+            deletion = Deletion(topic, number, made, place.offset, end)
+            records = [each for each in stage.kept.of(topic, number, made) if place.offset <= each.offset < end]
+            stage.lost(deletion, {each.key for each in records if each.key})
+            if records:
+                stage.note(f"{len(records):,} records of {topic}[{number}] may go unread")
+                scene.proofs.append(lambda deletion=deletion: _is_told(scene, deletion))  # type: ignore[misc]  # the default binds the loop's value
     except (KafkaError, UnreadableError) as error:
-        stage.note(f"records of partition {number} could not be deleted: {error}")
-        return
-    ranges = {topic: (needed.get(topic, 0), end) for topic, (_, end) in ranges.items()}
-    deletion = Deletion(number, at_ms, ranges, closed)
-    kept = ((topic, record) for topic in ranges for record in stage.kept.of(topic, number))
-    stage.lost(deletion, deletion.calls(kept))
-    stage.note(f"{sum(end - first for first, end in ranges.values()):,} records of partition {number} may go unread")
-    # An evaluator can report only the loss of records that it still needed.
-    if any(needed[topic] < end for topic, (_, end) in ranges.items() if topic in needed):
-        scene.proofs.append(lambda: _is_told(scene, deletion))
+        stage.note(f"records of {topic} could not be deleted: {error}")
+
+
+def input_remade(scene: Scene) -> str | None:
+    """An input is deleted when all of it is read, and made anew, smaller than it was: its new records come into the log like the others."""
+    stage = scene.stage
+    source = scene.rng.choice(PRODUCED)
+    if not _answers_and_is_quiet(scene) or scene.busy & {*PRODUCED, "the brokers"}:
+        return None
+    topic, bootstrap = stage.topic_of(source), stage.cluster.bootstrap
+    stage.load.pause(source)
+
+    def is_read() -> bool:
+        if source not in stage.load.report.paused or not _answers_and_is_quiet(scene):
+            return False
+        try:
+            positions = _positions(scene, source)
+            ends = {number: extent(bootstrap, topic, number)[1] for number in range(stage.inputs[source])}
+        except (KafkaError, UnreadableError):
+            return False
+        return all(positions.get(number, Next(0, 0)).offset >= end for number, end in ends.items())
+
+    def remake() -> None:
+        if is_read():
+            _remake(scene, source)
+        else:
+            stage.note(f"{topic} stays as it is: not all of it could be read")
+        stage.load.resume(source)
+
+    scene.during(source, REMADE_SECONDS, remake, is_read)
+    return f"{topic}"
+
+
+def _remake(scene: Scene, source: str) -> None:
+    stage = scene.stage
+    topic, bootstrap, count = stage.topic_of(source), stage.cluster.bootstrap, stage.inputs[source]
+    for number in range(count):
+        stage.kept.keep(topic, number, to_the_end(bootstrap, topic, number))
+    settings = {"message.timestamp.type": "LogAppendTime"}
+    replicas = len(stage.cluster.nodes)
+
+    async def change() -> None:
+        await delete_topic(bootstrap, topic)
+        await create_topics(bootstrap, {topic: count}, settings, replicas)
+
+    for tries_left in reversed(range(CREATE_TRIES)):
+        try:
+            asyncio.run(change())
+            break
+        except (KafkaError, TimeoutError) as error:
+            if not tries_left:
+                raise RunError(f"{topic} could not be made anew: {error}") from error
+    stage.kept.made[topic] = stage.kept.made.get(topic, 0) + 1
+    stage.note(f"{topic} is made anew")
+
+
+def open_transaction(scene: Scene) -> str | None:
+    """A stranger writes to an input in a transaction that stays open: all behind it comes late, and time goes on."""
+    stage = scene.stage
+    source = scene.rng.choice(PRODUCED)
+    if not _answers_and_is_quiet(scene) or scene.busy & {*PRODUCED, "a stranger's transaction"}:
+        return None
+    topic = stage.topic_of(source)
+    name = f"{stage.prefix}stranger-{len(scene.proofs)}"
+    writer = Producer({"bootstrap.servers": stage.cluster.bootstrap, "transactional.id": name, "log_level": 0})
+    since_ms = _now_ms()
+    try:
+        writer.init_transactions(ANSWER_SECONDS)
+        writer.begin_transaction()
+        for number in range(stage.inputs[source]):
+            writer.produce(topic, b"{", b"nobody-in-a-transaction", number)
+        writer.flush(ANSWER_SECONDS)
+    except KafkaException:
+        return None
+
+    def end() -> None:
+        for _ in range(CREATE_TRIES):
+            try:
+                writer.abort_transaction(ANSWER_SECONDS)
+                break
+            except KafkaException as error:
+                stage.note(f"the stranger's transaction is not over: {error}")
+        stage.excuses.append(Excuse(topic, since_ms, _now_ms() + LATE_MS))
+
+    scene.during("a stranger's transaction", OPEN_SECONDS, end)
+    return f"on {topic} for {OPEN_SECONDS:.0f} s"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _answers_and_is_quiet(scene: Scene) -> bool:
@@ -375,46 +548,34 @@ def _answers_and_is_quiet(scene: Scene) -> bool:
 
 def _is_told(scene: Scene, deletion: Deletion) -> str | None:
     stage = scene.stage
-    is_gone = any(
-        extent(stage.cluster.bootstrap, topic, deletion.partition)[0] >= end
-        for topic, (first, end) in deletion.ranges.items()
-        if first < end
-    )
-    if not is_gone or stage.fleet.logs_with(LOSS_IN_LOG):  # a killed broker may forget its latest deletions
+    if stage.kept.made.get(deletion.topic, 0) != deletion.made:
         return None
-    return f"records were deleted before they were read, and no evaluator says {LOSS_IN_LOG}"
+    is_gone = extent(stage.cluster.bootstrap, deletion.topic, deletion.partition)[0] >= deletion.end
+    if not is_gone or stage.sequencers.logs_with(LOSS_IN_LOG):  # a killed broker may forget its latest deletions
+        return None
+    return f"records were deleted before they were read, and no sequencer says {LOSS_IN_LOG}"
 
 
-def ends_of(scene: Scene, number: int) -> dict[str, int]:
-    """Where each input ends."""
-    stage = scene.stage
-    topics = [stage.prefix + name for name in INPUT_TOPICS]
-    return {topic: extent(stage.cluster.bootstrap, topic, number)[1] for topic in topics}
+def _positions(scene: Scene, source: str) -> dict[int, Next]:
+    """By partition number, where an input stands by the newest tick."""
+    found = scene.stage.positions()
+    return {number: place for (each, number), place in found.items() if each is InputSource(source)}
 
 
-def _committed(scene: Scene, number: int) -> dict[str, int]:
-    """The first record that an evaluator would need that begins now, of each input of which the group has committed one."""
-    stage = scene.stage
-    return {topic: offset for (topic, _), offset in committed(stage.cluster.bootstrap, stage.group, {number}).items()}
-
-
-def _delete(scene: Scene, number: int, before: dict[str, int]) -> dict[str, tuple[int, int]]:
-    """Deletes the records before these offsets, and keeps them for the judgement.
+def _delete(scene: Scene, source: str, number: int, before: int) -> tuple[int, int]:
+    """Deletes the records of an input before this offset, and keeps them for the judgement.
 
     Returns:
-        By topic, the first offset that is gone by this and the first that is still there.
+        The first offset that is gone by this and the first that is still there.
     """
     stage = scene.stage
-    bootstrap = stage.cluster.bootstrap
-    gone = {}
-    for topic, end in before.items():
-        first, _ = extent(bootstrap, topic, number)
-        if end > first:
-            stage.kept.keep(topic, number, to_the_end(bootstrap, topic, number, before=end))
-            order = {TopicPartition(topic, number): RecordsToDelete(end)}
-            asked(bootstrap, lambda admin, order=order: admin.delete_records(order))  # type: ignore[misc]  # the default binds the loop's value
-        gone[topic] = (first, max(first, end))
-    return gone
+    bootstrap, topic = stage.cluster.bootstrap, stage.topic_of(source)
+    first, _ = extent(bootstrap, topic, number)
+    if before > first:
+        stage.kept.keep(topic, number, to_the_end(bootstrap, topic, number, before=before))
+        order = {TopicPartition(topic, number): RecordsToDelete(before)}
+        asked(bootstrap, lambda admin: admin.delete_records(order))
+    return first, max(first, before)
 
 
 # -- faults of brokers; nothing that a broker took is lost -------------------------------------------------------------
@@ -473,6 +634,19 @@ def out_of_sight(scene: Scene) -> str | None:
     return f"node {node.number} {reach} the others for {OUT_OF_SIGHT_SECONDS:.0f} s"
 
 
+def leader_cut_off(scene: Scene) -> str | None:
+    """The broker that leads a partition of an input is frozen for longer than its session: the others elect another leader."""
+    if not _is_quiet(scene):
+        return None
+    cluster, topic = scene.stage.cluster, scene.stage.topic_of(scene.rng.choice(PRODUCED))
+    led = [node for (name, _), node in cluster.leaders().items() if name == topic]
+    chosen = scene.rng.choice(led)
+    node = next(each for each in cluster.nodes if each.number == chosen)
+    node.freeze()
+    scene.during("the brokers", BROKER_FROZEN_SECONDS, node.thaw)
+    return f"node {node.number}, which leads partitions of {topic}, for {BROKER_FROZEN_SECONDS:.0f} s"
+
+
 def _take_down(scene: Scene, number: signal.Signals) -> str | None:
     if not _is_quiet(scene):
         return None
@@ -500,6 +674,11 @@ HARM: Final[Mapping[Fault, Harm]] = {
     Fault.CLOCK_FORWARD: clock_forward,
     Fault.CLOCK_BACK: clock_back,
     Fault.TWINS: twins,
+    Fault.SEQUENCER_KILLED: sequencer_killed,
+    Fault.SEQUENCER_TERMINATED: sequencer_terminated,
+    Fault.SEQUENCER_FROZEN: sequencer_frozen,
+    Fault.SEQUENCERS_KILLED: sequencers_killed,
+    Fault.SEQUENCER_JOINS: sequencer_joins,
     Fault.STRANGER: stranger,
     Fault.SLOW: slow,
     Fault.HOLE: hole,
@@ -511,9 +690,12 @@ HARM: Final[Mapping[Fault, Harm]] = {
     Fault.DELETED_READ: deleted_read,
     Fault.DELETED_UNREAD: deleted_unread,
     Fault.PARTITIONS_ADDED: partitions_added,
+    Fault.INPUT_REMADE: input_remade,
+    Fault.OPEN_TRANSACTION: open_transaction,
     Fault.BROKER_TERMINATED: broker_terminated,
     Fault.BROKER_KILLED: broker_killed,
     Fault.COORDINATOR_MOVED: coordinator_moved,
     Fault.OUT_OF_SIGHT: out_of_sight,
+    Fault.LEADER_CUT_OFF: leader_cut_off,
 }
 """By kind; the functions describe the harm and the conditions that must hold after it."""

@@ -16,6 +16,11 @@ class Fault(StrEnum):
     LEAVE = "leave"
     NEWER = "newer version"
     TWINS = "twins"
+    SEQUENCER_KILLED = "sequencer kill -9"
+    SEQUENCER_TERMINATED = "sequencer SIGTERM"
+    SEQUENCER_FROZEN = "sequencer SIGSTOP"
+    SEQUENCERS_KILLED = "all sequencers kill -9"
+    SEQUENCER_JOINS = "sequencer joins"
     STRANGER = "stranger in the group"
     CLOCK_FORWARD = "clock steps forward"
     CLOCK_BACK = "clock steps back"
@@ -29,18 +34,23 @@ class Fault(StrEnum):
     DELETED_READ = "deleted, all read"
     DELETED_UNREAD = "deleted, not read"
     PARTITIONS_ADDED = "partitions added"
+    INPUT_REMADE = "input made anew"
+    OPEN_TRANSACTION = "open transaction of a stranger"
     BROKER_TERMINATED = "broker SIGTERM"
     BROKER_KILLED = "broker kill -9"
     COORDINATOR_MOVED = "coordinator moves"
     OUT_OF_SIGHT = "brokers out of sight"
+    LEADER_CUT_OFF = "leader of an input cut off"
 
 
 BROKER_FAULTS: Final = frozenset({Fault.BROKER_TERMINATED, Fault.BROKER_KILLED})
-SEVERAL_BROKERS: Final = frozenset({Fault.COORDINATOR_MOVED, Fault.OUT_OF_SIGHT})
+SEVERAL_BROKERS: Final = frozenset({Fault.COORDINATOR_MOVED, Fault.OUT_OF_SIGHT, Fault.LEADER_CUT_OFF})
 """Faults that need more than one."""
 ONCE: Final = frozenset({Fault.PARTITIONS_ADDED})
 """Faults that a run has once at most."""
-_OFTEN: Final = {Fault.KILL: 4, Fault.FREEZE: 3, Fault.TERMINATE: 2}
+_OFTEN: Final = {
+    Fault.KILL: 4, Fault.FREEZE: 3, Fault.TERMINATE: 2, Fault.SEQUENCER_KILLED: 3, Fault.SEQUENCER_FROZEN: 2,
+}  # fmt: skip
 
 ON_SEVERAL: Final = tuple(fault for fault in Fault for _ in range(_OFTEN.get(fault, 1)))
 """Drawn from as from a pack of cards, so that a long run has every kind in this proportion."""

@@ -1,9 +1,9 @@
 """The load: many calls at a time at their own pace, from a process of its own. `python -m tests.chaos.load.load`.
 
 Calls are templates of a pool, played under new names at the present; when one ends another begins. It says once a second
-on standard output how far it is, as JSON. On standard input "rate N" changes the pace, "partitions N" says how many there
-are from now on, "heavy" plays a heavy call at once, "end" ends every call and then the process; when standard input
-closes, the owner is gone, and it ends at once.
+on standard output how far it is, as JSON. On standard input "rate N" changes the pace, "partitions SOURCE N" says how many an
+input has from now on, "pause SOURCE" holds back what is for an input until "resume SOURCE", "heavy" plays a heavy call at once,
+"end" ends every call and then the process; when standard input closes, the owner is gone, and it ends at once.
 """
 
 import argparse
@@ -16,10 +16,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
+from zlib import crc32
 
 from aiokafka.partitioner import murmur2
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -32,12 +33,19 @@ from tests.chaos.load import raw_batch
 from tests.chaos.load.call_pool import KINDS, CallTemplate, make_pool
 from tests.chaos.load.heavy_call import heavy_call
 from tests.chaos.load.poison import Cook, Kind
+from tests.chaos.load.silences import LENGTHS_MS, Silence, silence_name
 
 POOL_CALLS: Final = 150
 STEP_SECONDS: Final = 0.01
 """How long the sender sleeps before it looks for due events again."""
 REPORT_SECONDS: Final = 1.0
 POISON_SECONDS: Final = 1.0
+SILENCES_SECONDS: Final = 1.0
+"""From one round of calls with a silence of a known length to the next: some of them lie across each fault."""
+OF_ANOTHER_HASH: Final = "audit"
+"""The input whose producer places its records by another hash than all others, as producers in other languages do."""
+SCORES: Final = "scores"
+"""Stands beside the inputs: foreign records go there."""
 HUNG_UP_SHARE: Final = 0.03
 """Calls without an announced end: only their silence says that they are over."""
 MOST_PAUSE_MS: Final = 1_000
@@ -72,6 +80,8 @@ class Report:
         poison: Bad records sent.
         poison_by_kind: How many of each kind.
         heavy: Heavy calls begun so far; the first so many names of `heavy_name` are theirs.
+        silences: Calls with a silence of a known length begun so far; the first so many names of `silence_name` are theirs.
+        paused: Inputs to which nothing is sent now, and everything sent before is acknowledged.
         failed: Records that the broker never took.
         cpu_seconds: Processor time of this process.
         behind_ms: How late the last event was sent.
@@ -84,6 +94,8 @@ class Report:
     poison: int = 0
     poison_by_kind: dict[str, int] = field(default_factory=dict)
     heavy: int = 0
+    silences: int = 0
+    paused: list[str] = field(default_factory=list)
     failed: int = 0
     cpu_seconds: float = 0.0
     behind_ms: int = 0
@@ -100,21 +112,33 @@ def heavy_name(number: int) -> str:
     return f"heavy-{number:04d}"
 
 
-def partition_of(name: bytes, partitions: int) -> int:
-    """Where a call's records go, as every producer of callgauge's decides it."""
-    return int(murmur2(name) & 0x7FFFFFFF) % partitions
+def uneven(partitions: int) -> dict[str, int]:
+    """Partitions of each input, and of `scores`, where that has so many: inputs may have any number."""
+    return {
+        "pipecat": partitions,
+        "elevenlabs": partitions + 1,
+        "audit": partitions + 2,
+        "judge": partitions,
+        SCORES: partitions,
+    }
+
+
+def partition_of(source: str, name: bytes, partitions: int) -> int:
+    """Where a call's records go on an input: as every producer of callgauge's decides it, or by another hash."""
+    hashed = crc32(name) if source == OF_ANOTHER_HASH else int(murmur2(name) & 0x7FFFFFFF)
+    return hashed % partitions
 
 
 class _Line:
     """One call at a time, one after the other."""
 
-    __slots__ = ("begin_seconds", "call", "is_hung_up", "name", "next", "partition")
+    __slots__ = ("begin_seconds", "call", "is_hung_up", "name", "next", "partitions")
 
     def __init__(self) -> None:
         self.call: CallTemplate | None = None
         self.begin_seconds = 0
         self.name = b""
-        self.partition = 0
+        self.partitions: Mapping[str, int] = {}
         self.next = 0
         self.is_hung_up = False
 
@@ -134,13 +158,14 @@ class Load:
         bootstrap: str,
         prefix: str,
         *,
-        partitions: int,
+        partitions: Mapping[str, int],
         lines: int,
         ramp_seconds: float,
         seed: int,
         rate: float,
         poison: Collection[Kind] = frozenset(Kind),
         kinds: Sequence[CallKind] = KINDS,
+        has_silences: bool = True,
     ) -> None:
         """Draws the pool; nothing is sent before `step`.
 
@@ -148,20 +173,23 @@ class Load:
             producer: Where records go.
             bootstrap: Where that is, for the bad records that need a client of their own.
             prefix: Put before each topic's name.
-            partitions: Of each input topic.
+            partitions: Of each input by its source, and of `scores`.
             lines: How many calls there are at a time.
             ramp_seconds: Within this time the first call of each line begins.
             seed: Decides everything but the clock.
             rate: To begin with.
             poison: Which kinds of bad records there are.
             kinds: Which kinds of calls there are.
+            has_silences: Whether there are calls with a silence of a known length.
         """
         self.report = Report()
         self._producer = producer
         self._bootstrap = bootstrap
         self._topics = {source.value: prefix + topic for source, topic in TOPIC_BY_SOURCE.items()}
-        self._topics["scores"] = prefix + SCORES_TOPIC
-        self._partitions = self._wanted_partitions = partitions
+        self._topics[SCORES] = prefix + SCORES_TOPIC
+        self._partitions = dict(partitions)
+        self._wanted_partitions = dict(partitions)
+        self._held: dict[str, list[tuple[bytes, bytes]]] = {}
         self._ask_at = 0.0
         self._unsent: list[Message] = []
         self.rate = rate
@@ -175,6 +203,8 @@ class Load:
         self._lines = [_Line() for _ in range(lines)]
         self._due = [(now_ms + int(ramp_seconds * 1_000 * n / lines), n) for n in range(lines)]  # ascending: a heap
         self._poison_due_ms = now_ms
+        self._silences_due_ms = now_ms if has_silences else None
+        self._silences: list[tuple[int, int, Silence]] = []
 
     def step(self) -> None:
         self._look_for_partitions()
@@ -187,40 +217,85 @@ class Load:
         if self._has_poison and now_ms >= self._poison_due_ms:
             self._poison_due_ms = now_ms + int(POISON_SECONDS * 1_000)
             self._send_poison(now_ms)
+        self._play_silences(_now_ms())
         self._producer.poll(0)
 
-    def use_partitions(self, count: int) -> None:
-        """There are so many: as soon as the client knows all of them, calls go on where their name leads then."""
-        self._wanted_partitions = count
+    def use_partitions(self, source: str, count: int) -> None:
+        """An input has so many: as soon as the client knows all of them, calls go on where their name leads then."""
+        self._wanted_partitions[source] = count
+
+    def pause(self, source: str) -> None:
+        """Holds back what is for this input; what was sent to it is acknowledged afterwards."""
+        self._held.setdefault(source, [])
+        self._by_hand.submit(lambda: None).result()  # after those that are on their way
+        for each in (*self._bad_producers.values(), self._producer):
+            each.flush(FLUSH_SECONDS)
+        self._send_again()
+        self._producer.flush(FLUSH_SECONDS)
+        self.report.paused = sorted(self._held)
+
+    def resume(self, source: str) -> None:
+        """Sends what was held back, and goes on."""
+        held = self._held.pop(source, [])
+        self.report.paused = sorted(self._held)
+        for value, key in held:
+            self._produce(source, value, key, partition_of(source, key, self._partitions[source]))
 
     def _look_for_partitions(self) -> None:
-        count = self._wanted_partitions
-        if count == self._partitions or time.monotonic() < self._ask_at:
+        counts = self._wanted_partitions
+        if counts == self._partitions or time.monotonic() < self._ask_at:
             return
         self._ask_at = time.monotonic() + ASK_SECONDS
         try:
             known = self._producer.list_topics(timeout=ANSWER_SECONDS).topics
         except KafkaException:  # a broker is away
             return
-        if all(name in known and len(known[name].partitions) >= count for name in self._topics.values()):
-            self._partitions = count
+        if all(
+            name in known and len(known[name].partitions) >= counts[source] for source, name in self._topics.items()
+        ):
+            self._partitions = dict(counts)
             for line in self._lines:
-                line.partition = partition_of(line.name, count)
+                line.partitions = self._places(line.name)
+
+    def _places(self, name: bytes) -> dict[str, int]:
+        """The partition of a call on each topic."""
+        return {source: partition_of(source, name, count) for source, count in self._partitions.items()}
+
+    def _play_silences(self, now_ms: int) -> None:
+        if self._silences_due_ms is not None and now_ms >= self._silences_due_ms:
+            self._silences_due_ms = now_ms + int(SILENCES_SECONDS * 1_000)
+            for _ in LENGTHS_MS:
+                silence = Silence(self.report.silences)
+                heapq.heappush(self._silences, (now_ms, silence.number, silence))
+                self.report.silences += 1
+        while self._silences and self._silences[0][0] <= now_ms:
+            _, number, silence = heapq.heappop(self._silences)
+            name = silence_name(number).encode()
+            source, value = silence.event(now_ms)
+            self._send(source, value, name, partition_of(source, name, self._partitions[source]))
+            if (wait_ms := silence.wait_ms) is not None:
+                heapq.heappush(self._silences, (now_ms + wait_ms, number, silence))
 
     def play_heavy(self) -> None:
         """Sends a heavy call, from its beginning to its end."""
         name = heavy_name(self.report.heavy).encode()
         self.report.heavy += 1
         for source, value in heavy_call(_now_ms()):
-            self._send(source, value, name, partition_of(name, self._partitions))
+            self._send(source, value, name, partition_of(source, name, self._partitions[source]))
 
     def end(self) -> None:
         """Ends every call that is open and waits until the broker has everything."""
+        self._silences_due_ms = None
+        while self._silences:  # to their ends: a silence that is cut short proves nothing
+            self._play_silences(_now_ms())
+            self._producer.poll(STEP_SECONDS)
+        for source in list(self._held):
+            self.resume(source)
         now_ms = _now_ms()
         ended = json.dumps({"type": "call_ended", "timestamp": now_ms, "reason": "goodbye"}).encode()
         for line in self._lines:
             if line.call is not None:
-                self._send("audit", ended, line.name, line.partition)
+                self._send("audit", ended, line.name, line.partitions["audit"])
                 line.call = None
         self.report.open_calls = 0
         self._by_hand.shutdown()
@@ -241,7 +316,8 @@ class Load:
         event = events[line.next]
         line.next += 1
         if not (event.is_end and line.is_hung_up):
-            self._send(event.source, event.rendered(line.begin_seconds, line.name), line.name, line.partition)
+            value = event.rendered(line.begin_seconds, line.name)
+            self._send(event.source, value, line.name, line.partitions[event.source])
         if line.next == len(events):
             line.call = None
             self.report.open_calls -= 1
@@ -252,7 +328,7 @@ class Load:
         number = self.report.calls
         line.call = self._rng.choice(self._pool)
         line.name = call_name(number).encode()
-        line.partition = partition_of(line.name, self._partitions)
+        line.partitions = self._places(line.name)
         line.begin_seconds = due_ms // 1_000  # whole seconds only: the events of this call are up to a second old
         line.next = 0
         line.is_hung_up = self._rng.random() < HUNG_UP_SHARE
@@ -268,7 +344,9 @@ class Load:
         if not live:
             return
         bad = self._cook.draw(live[0].name, now_ms)
-        partition = live[0].partition
+        if bad.source in self._held:
+            return
+        partition = live[0].partitions[bad.source]
         if bad.raw is not None:
             self._by_hand.submit(self._send_by_hand, bad.kind, self._topics[bad.source], partition, bad.raw)
             return
@@ -301,6 +379,9 @@ class Load:
 
     def _send(self, source: str, value: bytes, key: bytes, partition: int) -> None:
         self.report.events += 1
+        if source in self._held:
+            self._held[source].append((value, key))
+            return
         self._produce(source, value, key, partition)
 
     def _produce(self, source: str, value: bytes | None, key: bytes | None, partition: int) -> None:
@@ -362,13 +443,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.chaos.load.load")
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--prefix", required=True)
-    parser.add_argument("--partitions", type=int, required=True)
+    parser.add_argument("--partitions", type=json.loads, required=True, help="by source, as JSON")
     parser.add_argument("--lines", type=int, required=True)
     parser.add_argument("--ramp", type=float, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--rate", type=float, default=1.0)
     parser.add_argument("--poison", type=Kind, nargs="*", default=list(Kind))
     parser.add_argument("--kinds", choices=KINDS, nargs="+", default=KINDS)
+    parser.add_argument("--silences", action="store_true")
     arguments = parser.parse_args()
     commands: list[str] = []
     threading.Thread(target=_listen, args=(commands,), daemon=True).start()
@@ -383,6 +465,7 @@ def main() -> None:
         rate=arguments.rate,
         poison=arguments.poison,
         kinds=arguments.kinds,
+        has_silences=arguments.silences,
     )
     told_at = 0.0
     while True:
@@ -394,7 +477,12 @@ def main() -> None:
                 case "rate":
                     load.rate = float(argument)
                 case "partitions":
-                    load.use_partitions(int(argument))
+                    source, _, count = argument.partition(" ")
+                    load.use_partitions(source, int(count))
+                case "pause":
+                    load.pause(argument)
+                case "resume":
+                    load.resume(argument)
                 case "heavy":
                     load.play_heavy()
         load.step()
@@ -421,17 +509,21 @@ class LoadProcess:
         bootstrap: str,
         prefix: str,
         *,
-        partitions: int,
+        partitions: int | Mapping[str, int],
         lines: int,
         ramp_seconds: float,
         seed: int,
         rate: float = 1,
         poison: Collection[Kind] = frozenset(Kind),
         kinds: Sequence[CallKind] = KINDS,
+        has_silences: bool = False,
     ) -> None:
+        if isinstance(partitions, int):
+            partitions = dict.fromkeys(uneven(partitions), partitions)
         command = [sys.executable, "-m", "tests.chaos.load.load", "--bootstrap", bootstrap, "--prefix", prefix]
-        command += ["--partitions", str(partitions), "--lines", str(lines), "--ramp", str(ramp_seconds)]
+        command += ["--partitions", json.dumps(partitions), "--lines", str(lines), "--ramp", str(ramp_seconds)]
         command += ["--seed", str(seed), "--rate", str(rate), "--poison", *poison, "--kinds", *kinds]
+        command += ["--silences"] if has_silences else []
         self._process = subprocess.Popen(
             tied_to_us(command), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
         )
@@ -453,9 +545,17 @@ class LoadProcess:
         """So many times faster than real from now on."""
         self._tell(f"rate {rate}")
 
-    def use_partitions(self, count: int) -> None:
-        """There are so many partitions from now on."""
-        self._tell(f"partitions {count}")
+    def use_partitions(self, source: str, count: int) -> None:
+        """An input has so many partitions from now on."""
+        self._tell(f"partitions {source} {count}")
+
+    def pause(self, source: str) -> None:
+        """Holds back what is for an input; the report says when all that was sent to it is acknowledged."""
+        self._tell(f"pause {source}")
+
+    def resume(self, source: str) -> None:
+        """Sends what was held back, and goes on."""
+        self._tell(f"resume {source}")
 
     def play_heavy(self) -> None:
         """Plays a heavy call, all of it at once."""

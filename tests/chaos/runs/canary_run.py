@@ -1,4 +1,4 @@
-"""The checker checked: an evaluator that is broken on purpose must be found out, in a scripted situation and not by luck."""
+"""The checker checked: what is broken on purpose must be found out, in a scripted situation and not by luck."""
 
 import tempfile
 import time
@@ -25,10 +25,10 @@ def not_as_it_must_be(kinds: Sequence[str], say: Say, *, has_controls: bool) -> 
     Args:
         kinds: The broken parts, each one of `CANARIES`.
         say: Takes each line of the report.
-        has_controls: Whether to play each script with a whole evaluator too, of which there must be no finding.
+        has_controls: Whether to play each script with whole processes too, of which there must be no finding.
 
     Returns:
-        A sentence about each that was not found out, and about each whole evaluator that was.
+        A sentence about each that was not found out, and about each whole one that was.
     """
     complaints = []
     with (
@@ -37,9 +37,9 @@ def not_as_it_must_be(kinds: Sequence[str], say: Say, *, has_controls: bool) -> 
     ):
         for kind in kinds:
             if played(kind, WITHOUT, cluster, Path(folder), say).is_clean:
-                complaints.append(f"the checker does not notice an evaluator without {kind}")
+                complaints.append(f"the checker does not notice who is without {kind}")
             if has_controls and not played(kind, WITH, cluster, Path(folder), say).is_clean:
-                complaints.append(f"the checker has findings of a whole evaluator in the script of {kind}")
+                complaints.append(f"the checker has findings of whole processes in the script of {kind}")
     return complaints
 
 
@@ -56,10 +56,10 @@ def played(kind: str, way: str, cluster: Cluster, folder: Path, say: Say) -> Fin
     with stage:
         canary.play(Script(stage))
         findings = stage.judged()
-        incidents = stage.fleet.told() if stage.fleet.incidents else ()
+        incidents = stage.told() if stage.fleet.incidents or stage.sequencers.incidents else ()
         for line in (*findings.examples[:EXAMPLES], *incidents):
             say(line[:MOST_CHARS])
     zeros = f"missing={findings.missing} duplicate={findings.duplicate} wrong={findings.wrong}"
     result = "clean" if findings.is_clean else "found out"
-    say(f"canary: an evaluator {way} {kind}: {zeros}: {result}, {time.monotonic() - begin:.0f} s")
+    say(f"canary: {way} {kind}: {zeros}: {result}, {time.monotonic() - begin:.0f} s")
     return findings

@@ -32,11 +32,11 @@ class Plan:
         calls: At the same time.
         evaluators: At least so many places in the fleet.
         rate: How many times faster than real the calls are played, where the run does not choose that itself.
-        partitions: Of every topic.
+        partitions: Of every topic; some inputs have more.
         spacing_seconds: Mean wait between two faults.
         faults: The faults to draw from, again and again.
         poison: Which kinds of bad records there are.
-        command: Command that starts an evaluator, before `run --roles evaluator`.
+        command: Command that starts a sequencer or an evaluator, before `run --roles`.
     """
 
     seed: int = 1
@@ -87,16 +87,17 @@ def chaos(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
         for proof in faults.scene.proofs:
             if what := proof():
                 findings.note("missing", "proof", what)
-        return Outcome(
-            findings, faults.done.total(), (*faults.told(), *_contained(stage, findings), *stage.fleet.told())
-        )
+        return Outcome(findings, faults.done.total(), (*faults.told(), *_contained(stage, findings), *stage.told()))
 
 
 def _contained(stage: Stage, findings: Findings) -> Iterator[str]:
     for kind, count in sorted(stage.load.report.poison_by_kind.items()):
         yield f"poison: {count} {kind}"
-    if findings.lost:
-        yield f"calls that may have lost records, judged for doubles only: {findings.lost}"
+    yield (
+        f"log: {findings.admitted:,} records admitted, of which {findings.lost} were deleted unread; {findings.repeats:,} repeats, "
+        f"{findings.void:,} void"
+    )
+    yield f"calls with a silence of a known length: {stage.load.report.silences}"
 
 
 class _Faults:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from schemas.topics import INPUT_TOPICS
-from tests.chaos.cluster.administration import committed
 from tests.chaos.cluster.cluster import Cluster
 from tests.chaos.evaluators.fleet import (
     ALTERED,
@@ -17,7 +15,7 @@ from tests.chaos.evaluators.fleet import (
     LAG_MESSAGES,
     LAG_SECONDS,
     OPEN_CALLS,
-    Evaluator,
+    Member,
     partitions_of,
     resident_bytes,
     samples,
@@ -26,7 +24,7 @@ from tests.chaos.evaluators.fleet import (
 from tests.chaos.runs.chaos_run import Outcome, Plan
 from tests.chaos.stage import RunError, Say, Stage
 from tests.chaos.verdict.checker import Findings
-from tests.chaos.verdict.topic_reader import ReadRecord, ends
+from tests.chaos.verdict.topic_reader import ReadRecord
 
 # -- how long calls are without an evaluator when one of two goes ------------------------------------------------------
 
@@ -60,7 +58,7 @@ def _measured(plan: Plan, cluster: Cluster, folder: Path, say: Say, *, in_order:
         waiting = partitions_of(victim)
         taken_over = survivor.text.count("partitions_assigned")
         open_calls = stage.load.report.open_calls
-        again = _read_again(stage, waiting)
+        again_before = _read_again(survivor)
         if in_order:
             victim.terminate(for_good=True)
         else:
@@ -82,19 +80,20 @@ def _measured(plan: Plan, cluster: Cluster, folder: Path, say: Say, *, in_order:
                 raise RunError(f"partitions {sorted(waiting)} are not live after {MOST_SECONDS:.0f} s")
         stage.note(f"the last of {lost} partitions is live again")
         stage.look_for(AFTERWARDS_SECONDS)
+        again = _read_again(survivor) - again_before
         stage.finish()
         line = (
             f"recovery from {how}: {open_calls:,} open calls, {lost} of {plan.partitions} partitions lost; first live again after "
             f"{min(seconds):.1f} s, all after {max(seconds):.1f} s, of which {noticed_seconds or 0:.1f} s until the group "
-            f"gave them to the survivor; {again:,} events read again"
+            f"gave them to the survivor; {again:,} events folded again"
         )
         figures = {
             "open_calls": float(open_calls),
             "seconds": max(seconds),
             "notice_seconds": noticed_seconds or 0.0,
-            "events_read_again": float(again),
+            "events_read_again": again,
         }
-        return Outcome(stage.judged(), 1, (line, *stage.fleet.told()), figures)
+        return Outcome(stage.judged(), 1, (line, *stage.told()), figures)
 
 
 def _is_live(record: ReadRecord, killed_ms: int) -> bool:
@@ -102,16 +101,9 @@ def _is_live(record: ReadRecord, killed_ms: int) -> bool:
     return caused_ms > killed_ms and _now_ms() - caused_ms < LIVE_MS
 
 
-def _read_again(stage: Stage, numbers: set[int]) -> int:
-    """Records between the committed offsets and the ends of these partitions of the inputs."""
-    bootstrap = stage.cluster.bootstrap
-    read = committed(bootstrap, stage.group, numbers)
-    written = {
-        (stage.prefix + topic, number): end
-        for topic in INPUT_TOPICS
-        for number, end in ends(bootstrap, stage.prefix + topic, numbers).items()
-    }
-    return sum(end - read.get(where, 0) for where, end in written.items())
+def _read_again(survivor: Member) -> float:
+    """How many events it has folded so far that a former owner had folded."""
+    return total(survivor, "callgauge_events_total", outcome="replayed")
 
 
 def _now_ms() -> int:
@@ -147,7 +139,7 @@ def leaders_killed(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outc
             raise RunError(f"the leaders of {sorted(spared)[:5]} were never killed")
         stage.look_for(begin + plan.seconds - time.monotonic())
         stage.finish()
-        lines = (f"the leader of each of {len(killed)} partitions was killed", *stage.fleet.told())
+        lines = (f"the leader of each of {len(killed)} partitions was killed", *stage.told())
         return Outcome(stage.judged(), kills, lines)
 
 
@@ -213,13 +205,13 @@ def overload(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
         )
         if after > MOST_MEMORY * before:
             raise RunError(f"{line}: more than {MOST_MEMORY} x")
-        return Outcome(stage.judged(), 1, (line, *stage.fleet.told()))
+        return Outcome(stage.judged(), 1, (line, *stage.told()))
 
 
 class _Watch:
     """Follows the lag and the memory of one evaluator."""
 
-    def __init__(self, stage: Stage, evaluator: Evaluator) -> None:
+    def __init__(self, stage: Stage, evaluator: Member) -> None:
         self._stage = stage
         self._evaluator = evaluator
         self.lag = 0.0

@@ -1,14 +1,13 @@
 """Compares what is written beside `scores` with the undisturbed run: each call has its transcript once, and each question is asked
-once, by the partition of its call. Pure.
+once. Pure.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
+from schemas.judging import JudgeRequest
 from tests.chaos.verdict.checker import Findings
 from tests.chaos.verdict.topic_reader import ReadRecord
 from tests.chaos.verdict.undisturbed import Undisturbed
@@ -24,31 +23,23 @@ class Beside(NamedTuple):
 
     Attributes:
         transcripts: By call and digest of its bytes, how often each transcript is there.
-        questions: By call and question with its partition number, how often each is asked.
-        lost: Calls that may have lost records.
+        questions: By call and question, how often each is asked.
     """
 
     transcripts: Places
     questions: Places
-    lost: AbstractSet[str]
 
     @classmethod
-    def of(cls, undisturbed: Undisturbed, number: int, lost: Iterable[str]) -> "Beside":
+    def of(cls, undisturbed: Undisturbed) -> "Beside":
         """What belongs beside the scores of one partition number."""
         return cls(
             Counter((each.conversation_id, digest_of(each.value)) for each in undisturbed.transcripts),
-            Counter((each.conversation_id, asked_by(each.request_id, number)) for each in undisturbed.questions),
-            frozenset(lost),
+            Counter((each.conversation_id, each.request_id) for each in undisturbed.questions),
         )
 
     def and_of(self, other: "Beside") -> "Beside":
         """What belongs there of these partitions and of another."""
-        return Beside(self.transcripts + other.transcripts, self.questions + other.questions, self.lost | other.lost)
-
-
-def asked_by(request_id: str, number: object) -> str:
-    """A question and the partition number to which its verdict comes."""
-    return f"{request_id} of partition {number}"
+        return Beside(self.transcripts + other.transcripts, self.questions + other.questions)
 
 
 def digest_of(value: bytes) -> str:
@@ -62,30 +53,28 @@ def beside_compared(expected: Beside, transcripts: Iterable[ReadRecord], questio
     Args:
         expected: What belongs there.
         transcripts: The records of `transcripts`.
-        questions: The records of `judge.requests`, with their headers.
+        questions: The records of `judge.requests`.
     """
     findings = Findings()
     found = Counter((_text(record.key), digest_of(record.value or b"")) for record in transcripts)
-    _compare(TRANSCRIPT, expected.transcripts, found, expected.lost, findings)
+    _compare(TRANSCRIPT, expected.transcripts, found, findings)
     asked: Places = Counter()
     for record in questions:
         request = JudgeRequest.model_validate_json(record.value or b"")
         if _text(record.key) != request.conversation_id:
             what = f"the question {request.request_id} of {request.conversation_id} has the key {record.key!r}"
             findings.note("wrong", QUESTION, what)
-        number = dict(record.headers).get(REPLY_PARTITION_HEADER, b"").decode()
-        asked[request.conversation_id, asked_by(request.request_id, number)] += 1
-    _compare(QUESTION, expected.questions, asked, expected.lost, findings)
+        asked[request.conversation_id, request.request_id] += 1
+    _compare(QUESTION, expected.questions, asked, findings)
     return findings
 
 
-def _compare(name: str, expected: Places, found: Places, lost: AbstractSet[str], findings: Findings) -> None:
+def _compare(name: str, expected: Places, found: Places, findings: Findings) -> None:
     for place in sorted(expected.keys() | found.keys()):
         conversation, what = place
         count, wanted = found[place], expected[place]
-        is_doubled = count > max(1, wanted)
-        if is_doubled or (count != wanted and conversation not in lost):
-            kind = "duplicate" if is_doubled else "wrong" if count else "missing"
+        if count != wanted:
+            kind = "duplicate" if count > max(1, wanted) else "wrong" if count else "missing"
             findings.note(kind, name, f"{conversation} {what} is there {count} times, expected {wanted}")
 
 

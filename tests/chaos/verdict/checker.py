@@ -2,7 +2,7 @@
 
 After `closed` the newest revision of each subject (conversation, name, turn and index) is final, so those are compared. What
 was taken back, and what was never there, are the same. It counts three things. *Missing*: a subject that the undisturbed run
-has and the topic has not; and a refused record that is not in quarantine. *Duplicate*: a record id or a revision of a subject
+has and the topic has not. *Duplicate*: a record id or a revision of a subject
 read twice, one that says nothing new, a second `closed` or final record of a call, or what counters count: a second record that
 claims to be the first of its subject with a value, or the first of its turn to know a value. *Wrong*: a newest revision that says
 something else than the undisturbed run's, that the undisturbed run does not have, or that is no record of the contract; a revision
@@ -11,16 +11,13 @@ that does not follow the one before it, what is final and is not any more, offse
 Revisions of a subject are 1, 2, 3 and so on in the order of the log. When another version of the code takes a call over, they go on
 with the first of a later generation, which may say what the one before it said.
 
-The right scores of a call that lost records are not known: only what is doubled, out of order or after its end counts.
-
 What a newest revision says follows from the log alone, the end of a call and its silences too: whichever topic was read first,
 whatever crashed in between, it must be equal. So do the offsets up to which a call was folded when it ended, and its transcript.
-Which questions a judge is asked does not: but each of them is asked once, by the partition of its call, and before the call closes.
+Which questions a judge is asked does not: but each of them is asked once, and before the call closes.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -74,7 +71,10 @@ class Findings:
         scores: Records read from `scores`.
         finals: Newest revisions compared.
         refused: Records that belong in quarantine.
-        lost: Calls that may have lost records.
+        admitted: Records of the inputs that belong in the log.
+        lost: Of them, those that were deleted before they were read.
+        repeats: Records of the log that were in it already.
+        void: Records of the log behind those of a later sequencer.
         again: Records published once again, because another version of the code took their call over.
         by_name: How many findings there are of each kind and record name.
         examples_by_name: The first findings of each kind and record name, a line each.
@@ -87,7 +87,10 @@ class Findings:
     scores: int = 0
     finals: int = 0
     refused: int = 0
+    admitted: int = 0
     lost: int = 0
+    repeats: int = 0
+    void: int = 0
     again: int = 0
     by_name: Counter[tuple[str, str]] = field(default_factory=Counter)
     examples_by_name: dict[tuple[str, str], list[str]] = field(default_factory=dict)
@@ -99,7 +102,9 @@ class Findings:
 
     def add(self, other: "Findings") -> None:
         """Takes over the findings of another partition."""
-        for name in ("missing", "duplicate", "wrong", "calls", "scores", "finals", "refused", "lost", "again"):
+        for name in (
+            "missing", "duplicate", "wrong", "calls", "scores", "finals", "refused", "admitted", "lost", "repeats", "void", "again",
+        ):  # fmt: skip
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.by_name.update(other.by_name)
         for about, examples in other.examples_by_name.items():
@@ -121,27 +126,18 @@ class Findings:
             examples.append(f"{kind}: {what}")
 
 
-def compared(
-    expected: Iterable[AnyScoreRecord],
-    seen: Iterable[bytes],
-    refused: frozenset[Coordinates] = frozenset(),
-    quarantined: frozenset[Coordinates] = frozenset(),
-    lost: AbstractSet[str] = frozenset(),
-) -> Findings:
+def compared(expected: Iterable[AnyScoreRecord], seen: Iterable[bytes]) -> Findings:
     """Compares one partition.
 
     Args:
         expected: Records of the undisturbed run, in order.
         seen: The values of `scores`, in order, as a reader of committed records sees them.
-        refused: Records that the undisturbed run refused.
-        quarantined: Entries in quarantine of this partition.
-        lost: Conversations of which records were deleted before they were read.
     """
-    findings = Findings(refused=len(refused), lost=len(lost))
-    newest = {_subject(record): record for record in expected if record.conversation_id not in lost}
+    findings = Findings()
+    newest = {_subject(record): record for record in expected}
     wanted = {subject: said(record) for subject, record in newest.items() if not is_withdrawn(record)}
     findings.calls = sum(1 for subject in wanted if subject[1] == "closed")
-    found = {subject: what for subject, what in _newest(seen, findings, lost).items() if subject[0] not in lost}
+    found = _newest(seen, findings)
     findings.finals = len(found)
     for subject in sorted(wanted.keys() ^ found.keys(), key=str):
         is_missing = subject in wanted
@@ -156,8 +152,6 @@ def compared(
         if found[subject] != wanted[subject]:
             difference = _difference(wanted[subject], found[subject])
             findings.note("wrong", subject[1], f"{_named(subject)}: {difference}")
-    for topic, partition, offset in sorted(refused - quarantined):
-        findings.note("missing", "refused", f"{topic}[{partition}]@{offset} was to be refused and is not in quarantine")
     return findings
 
 
@@ -174,9 +168,9 @@ def begins_a_generation(revision: int) -> bool:
     return revision > 0 and revision % GENERATION == 0
 
 
-def _newest(seen: Iterable[bytes], findings: Findings, lost: AbstractSet[str]) -> dict[Subject, dict[str, Any]]:
+def _newest(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str, Any]]:
     """The newest values by subject; notes doubled records, those out of order and those that are no scores."""
-    read = _Read(findings, lost)
+    read = _Read(findings)
     for value in seen:
         findings.scores += 1
         ours = as_this_version(value)
@@ -198,11 +192,10 @@ class _Read:
         newest: By subject, its highest revision and the value of that; None where the revision withdraws the score.
     """
 
-    def __init__(self, findings: Findings, lost: AbstractSet[str]) -> None:
+    def __init__(self, findings: Findings) -> None:
         self.newest: dict[Subject, tuple[int, dict[str, Any] | None]] = {}
         self._hashes: dict[Subject, str] = {}
         self._findings = findings
-        self._lost = lost
         self._ids: set[str] = set()
         self._once: Counter[tuple[Subject, str]] = Counter()
         self._over: set[str] = set()
@@ -246,7 +239,7 @@ class _Read:
     def _require_order(self, subject: Subject, highest: int, revision: int) -> None:
         if revision < highest:
             self._findings.note("wrong", subject[1], f"{_named(subject)}: revision {revision} comes after {highest}")
-        elif revision != highest + 1 and not begins_a_generation(revision) and subject[0] not in self._lost:
+        elif revision != highest + 1 and not begins_a_generation(revision):
             what = f"{_named(subject)}: revision {revision} follows {highest or 'none'}"
             self._findings.note("wrong", subject[1], what)
 

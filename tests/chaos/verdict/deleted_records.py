@@ -1,81 +1,95 @@
-"""Records are kept here before a run deletes them from the inputs, so that the judgement has every record that there ever was."""
+"""Records are kept here before a run deletes them, so that the judgement has every record that there ever was."""
 
 import base64
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.chaos.verdict.checker import Coordinates
 from tests.chaos.verdict.topic_reader import ReadRecord
 
 MOST_VALUE_BYTES: Final = 2 * 1_048_576
 """More of an input record is not kept: it is refused for its size, with any content."""
-NOTICED_MS: Final = 20_000
-"""So long after a deletion a call may begin that its evaluator still counts among those that lost records."""
 
 
 class Deletion(NamedTuple):
-    """Records of one partition number that went before they were read, or may have.
+    """Records of one input partition that may have gone before the sequencer read them.
 
     Attributes:
-        partition: The number.
-        at_ms: When.
-        ranges: By topic, the first offset that an evaluator may have needed and the first that was kept.
-        closed: Keys of the calls of this number that were over by then: they lost nothing.
+        topic: The input.
+        partition: Partition number there.
+        made: How often the input had been made anew.
+        first: The first offset that may be unread.
+        end: The first that was not deleted.
     """
 
+    topic: str
     partition: int
-    at_ms: int
-    ranges: Mapping[str, tuple[int, int]]
-    closed: frozenset[bytes]
+    made: int
+    first: int
+    end: int
 
-    def has(self, topic: str, offset: int) -> bool:
-        """Whether this record may have gone unread."""
-        first, kept = self.ranges.get(topic, (0, 0))
-        return first <= offset < kept
 
-    def calls(self, records: Iterable[tuple[str, ReadRecord]]) -> set[bytes]:
-        """Keys of the calls that may have lost records, of all records there ever were with their topics."""
-        return {
-            record.key
-            for topic, record in records
-            if record.key
-            and record.key not in self.closed
-            and (self.has(topic, record.offset) or 0 <= record.timestamp_ms - self.at_ms <= NOTICED_MS)
-        }
+class Excuse(NamedTuple):
+    """Why records of a topic may come after the time that was known: they were hidden from every reader.
+
+    Attributes:
+        topic: The input.
+        since_ms: Broker time of the first that may.
+        until_ms: Broker time of the last that may.
+    """
+
+    topic: str
+    since_ms: int
+    until_ms: int
+
+    def has(self, topic: str, time_ms: int) -> bool:
+        """Whether a record of this time is one of them."""
+        return topic == self.topic and self.since_ms <= time_ms <= self.until_ms
 
 
 class DeletedRecords:
-    """Records that are deleted, in files; by topic and partition, in order."""
+    """Records that are deleted, in files; by topic, how often that was made anew, and partition, in order.
+
+    Attributes:
+        made: By topic, how often it was made anew.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Keeps them in this folder, which need not be there yet."""
         self._folder = folder
+        self.made: dict[str, int] = {}
 
     def keep(self, topic: str, partition: int, records: Iterable[ReadRecord]) -> None:
         """Keeps records that come after those kept before."""
         self._folder.mkdir(exist_ok=True)
-        with self._file(topic, partition).open("a") as file:
+        with self._file(topic, partition, self.made.get(topic, 0)).open("a") as file:
             for record in map(shortened, records):
-                texts = [
-                    None if part is None else base64.b64encode(part).decode() for part in (record.key, record.value)
-                ]
-                file.write(json.dumps([record.offset, record.timestamp_ms, *texts]) + "\n")
+                texts = [_text_of(part) for part in (record.key, record.value)]
+                headers = [[name, _text_of(value)] for name, value in record.headers]
+                file.write(json.dumps([record.offset, record.timestamp_ms, *texts, headers]) + "\n")
 
-    def of(self, topic: str, partition: int) -> Iterator[ReadRecord]:
+    def of(self, topic: str, partition: int, made: int = 0) -> Iterator[ReadRecord]:
         """Kept records of one partition."""
-        path = self._file(topic, partition)
+        path = self._file(topic, partition, made)
         if not path.exists():
             return
         with path.open() as file:
             for line in file:
-                offset, timestamp_ms, *texts = json.loads(line)
-                key, value = (None if text is None else base64.b64decode(text) for text in texts)
-                yield ReadRecord(partition, offset, timestamp_ms, key, value)
+                offset, timestamp_ms, key, value, headers = json.loads(line)
+                found = tuple((name, _bytes_of(header) or b"") for name, header in headers)
+                yield ReadRecord(partition, offset, timestamp_ms, _bytes_of(key), _bytes_of(value), found)
 
-    def _file(self, topic: str, partition: int) -> Path:
-        return self._folder / f"{topic}-{partition}.jsonl"
+    def _file(self, topic: str, partition: int, made: int) -> Path:
+        return self._folder / f"{topic}-{partition}-{made}.jsonl"
+
+
+def _text_of(part: bytes | None) -> str | None:
+    return None if part is None else base64.b64encode(part).decode()
+
+
+def _bytes_of(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
 
 
 def shortened(record: ReadRecord) -> ReadRecord:
@@ -86,10 +100,11 @@ def shortened(record: ReadRecord) -> ReadRecord:
     )
 
 
-def gone(deletions: Sequence[Deletion], refused: Collection[Coordinates]) -> frozenset[Coordinates]:
-    """Refused records that may have been deleted unread, so that no evaluator refused them."""
-    return frozenset(
-        (topic, partition, offset)
-        for topic, partition, offset in refused
-        if any(each.partition == partition and each.has(topic, offset) for each in deletions)
-    )
+def with_deleted(deleted: Iterable[ReadRecord], still_there: Iterable[ReadRecord]) -> Iterator[ReadRecord]:
+    """Every record there ever was, in order."""
+    next_offset = 0
+    for records in (deleted, still_there):
+        for record in records:
+            if record.offset >= next_offset:  # a deletion may have been repeated, or have come to nothing
+                next_offset = record.offset + 1
+                yield shortened(record)

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from schemas.log import Positions, Tick, tick_term
 from tests.support.patience import patient
 
 READ_AT_ONCE: Final = 10_000
@@ -15,6 +16,8 @@ OPEN_TRANSACTION_SECONDS: Final = 180.0
 ANSWER_SECONDS: Final = 20.0
 """How long a broker may take to say where a partition begins and ends."""
 _ASK_AGAIN_SECONDS: Final = 0.5
+_FEW_RECORDS: Final = 200
+"""From the end backwards, among which a tick is most often."""
 _WRITTEN: Final = "read_uncommitted"
 _COMMITTED: Final = "read_committed"
 
@@ -35,7 +38,7 @@ class UnreadableError(Exception):
 
 
 def to_the_end(
-    bootstrap: str, topic: str, partition: int, before: int | None = None, *, has_headers: bool = False
+    bootstrap: str, topic: str, partition: int, before: int | None = None, *, first: int = 0, has_headers: bool = False
 ) -> Iterator[ReadRecord]:
     """Every committed record of a partition, in order.
 
@@ -44,11 +47,12 @@ def to_the_end(
         topic: Its name.
         partition: The number.
         before: Only records before this offset; None for all.
+        first: Only records from this offset on.
         has_headers: Whether to read headers, which the client cannot do where a key is not UTF-8.
     """
     consumer = _consumer(bootstrap)
     try:
-        consumer.assign([TopicPartition(topic, partition, 0)])
+        consumer.assign([TopicPartition(topic, partition, first)])
         heard_at = time.monotonic()
         while True:
             messages = consumer.consume(READ_AT_ONCE, timeout=1.0)
@@ -110,6 +114,21 @@ def wait_until_nothing_is_open(bootstrap: str, topic: str, partitions: int) -> N
                 f"{topic}: transactions are open in partitions {sorted(waiting)} for {OPEN_TRANSACTION_SECONDS:.0f} s"
             )
         time.sleep(_ASK_AGAIN_SECONDS)
+
+
+def newest_positions(bootstrap: str, events: str, partition: int = 0) -> Positions:
+    """Where each input stands, by the newest tick of a partition of the log; nothing without one."""
+    begin, end = extent(bootstrap, events, partition)
+    back = _FEW_RECORDS
+    while True:
+        first = max(begin, end - back)
+        records = to_the_end(bootstrap, events, partition, end, first=first, has_headers=True)
+        ticks = [Tick.parse(record.value) for record in records if tick_term(record.headers) is not None]
+        if ticks:
+            return max(reversed(ticks), key=lambda tick: tick.term).positions
+        if first == begin:
+            return {}
+        back *= 8
 
 
 def ends(bootstrap: str, topic: str, numbers: Iterable[int]) -> dict[int, int]:

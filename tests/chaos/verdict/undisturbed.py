@@ -1,12 +1,10 @@
-"""What `scores` must hold in the end: the records of one partition, read back from the topics and evaluated once, in
-peace, by one fresh engine.
+"""What `scores` must hold in the end: the records of one partition of the log, folded once, in peace, by one fresh engine.
 
-This is the only place of the chaos run that knows the engine. Its clock is the log's: each record comes at the time the
-broker gave it, the four inputs merged by that, and silence is judged at those moments. At the end of the log time goes on
-until every call is closed.
+This is the only place of the chaos run that knows the engine. Time is told by the log's ticks alone. At the end of the log time goes
+on until every call is closed. That the log is right is not known here: `log_check` compares it with the inputs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,26 +13,13 @@ from consumers.engine.effects import CloseCall, Effect, PublishScore, RequestVer
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
-from schemas.closed_sets import InputSource
 from schemas.judging import JudgeRequest
+from schemas.log import Event, Tick
 from schemas.scores.records import AnyScoreRecord
 from schemas.transcript import Transcript
 
 END_OF_TIME_MS: Final = 2**53
 """Far behind every deadline."""
-
-
-@dataclass(slots=True)
-class InputRecord:
-    """A record of an input topic as it was read back."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,33 +28,36 @@ class Undisturbed:
 
     Attributes:
         records: Everything published, in order.
-        refused: Topic, partition and offset of records that belong in quarantine.
         transcripts: Those of the calls that closed.
         questions: Those to judges.
     """
 
     records: tuple[AnyScoreRecord, ...]
-    refused: frozenset[tuple[str, int, int]]
     transcripts: tuple[Transcript, ...] = ()
     questions: tuple[JudgeRequest, ...] = ()
 
 
-Inputs = Mapping[InputSource, Sequence[InputRecord]]
-"""The records of one partition number on each input, in order of their offsets."""
+def undisturbed(log: Iterable[Event | Tick], limits: Limits, rules: GoalRules | None = None) -> Undisturbed:
+    """Folds one partition of the log.
 
-
-def undisturbed(inputs: Inputs, limits: Limits, rules: GoalRules | None = None) -> Undisturbed:
-    """Evaluates one partition number."""
+    Args:
+        log: Its events and ticks, without repeats and without what is void.
+        limits: Bounds of the evaluators.
+        rules: Their rules of judging.
+    """
     evaluator = PartitionEvaluator(limits, "undisturbed", ChosenGoals(None, rules), writes_transcripts=True)
     effects: list[Effect] = []
-    refused: set[tuple[str, int, int]] = set()
-    for time_ms, source, record in _in_order(inputs):
-        effects += evaluator.advance(time_ms)
-        arrival = admit(source, record, limits)
+    known_ms = 0
+    for each in log:
+        if isinstance(each, Tick):
+            if each.known_ms > known_ms:
+                known_ms = each.known_ms
+                effects += evaluator.advance(known_ms)
+            continue
+        arrival = admit(each.source, each, limits)
         if isinstance(arrival, Arrival):
+            arrival.offset = each.place
             effects += evaluator.receive(arrival)
-        else:
-            refused.add((record.topic, record.partition, record.offset))
     effects += evaluator.advance(END_OF_TIME_MS)
     while evaluator.next_wakeup() is not None:  # a close that takes several steps
         effects += evaluator.advance(END_OF_TIME_MS)
@@ -85,19 +73,4 @@ def undisturbed(inputs: Inputs, limits: Limits, rules: GoalRules | None = None) 
             case CloseCall(conversation_id, closing, transcript):
                 records += closing
                 transcripts += [Transcript(conversation_id, transcript)] if transcript is not None else []
-    return Undisturbed(tuple(records), frozenset(refused), tuple(transcripts), tuple(questions))
-
-
-def _in_order(inputs: Inputs) -> list[tuple[int, InputSource, InputRecord]]:
-    """All records in the order in which the broker took them, each with its time.
-
-    A topic keeps its own order, even against its times.
-    """
-    keyed = []
-    for rank, (source, records) in enumerate(inputs.items()):
-        latest_ms = 0
-        for record in records:
-            latest_ms = max(latest_ms, record.timestamp)
-            keyed.append((latest_ms, rank, record.offset, source, record))
-    keyed.sort(key=lambda item: item[:3])
-    return [(time_ms, source, record) for time_ms, _, _, source, record in keyed]
+    return Undisturbed(tuple(records), tuple(transcripts), tuple(questions))

@@ -29,10 +29,14 @@ async def admin_of(bootstrap: str, request_timeout_ms: int = 40_000) -> AsyncIte
 
 
 async def create_topics(
-    bootstrap: str, partitions_by_name: Mapping[str, int], configs: Mapping[str, str] | None = None
+    bootstrap: str,
+    partitions_by_name: Mapping[str, int],
+    configs: Mapping[str, str] | None = None,
+    replicas: int = 1,
 ) -> None:
     """Makes topics and returns when every partition has a leader."""
-    wanted = [NewTopic(name, count, 1, topic_configs=dict(configs or {})) for name, count in partitions_by_name.items()]
+    settings = dict(configs or {})
+    wanted = [NewTopic(name, count, replicas, topic_configs=settings) for name, count in partitions_by_name.items()]
     async with admin_of(bootstrap) as admin:
         for _, code, message in (await admin.create_topics(wanted)).topic_errors:
             _require(code, message)

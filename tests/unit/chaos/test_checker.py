@@ -1,6 +1,5 @@
 """The checker of the chaos run finds the faults planted in the records of a real evaluation, and no others."""
 
-from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -9,9 +8,7 @@ from typing import Any
 import pytest
 
 from consumers.engine.limits import GoalRules, Limits
-from schemas.closed_sets import CloseReason, InputSource, JudgeKind, UnscoredReason
-from schemas.judging import REPLY_PARTITION_HEADER
-from schemas.order import OrderEncoder, OrderStart, order_value
+from schemas.closed_sets import CloseReason, JudgeKind, UnscoredReason
 from schemas.scores.live_view import is_withdrawn
 from schemas.scores.records import (
     GENERATION,
@@ -29,48 +26,29 @@ from schemas.scores.records import (
     Unscored,
     VoiceToVoiceLatency,
 )
-from schemas.topics import TOPIC_BY_SOURCE
 from streamer.sources.replay import renamed, shifted
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call
 from tests.chaos.evaluators import newer_version
 from tests.chaos.load.call_pool import T0_SECONDS, CallTemplate, call_template, make_pool
 from tests.chaos.verdict.beside_scores import Beside, beside_compared
 from tests.chaos.verdict.checker import MOST_EXAMPLES, Findings, compared
-from tests.chaos.verdict.order_check import order_compared
+from tests.chaos.verdict.log_check import Log
 from tests.chaos.verdict.topic_reader import ReadRecord
-from tests.chaos.verdict.undisturbed import InputRecord, Undisturbed, undisturbed
+from tests.chaos.verdict.undisturbed import Undisturbed, undisturbed
+from tests.unit.chaos.appended import appended, inputs_of
 
 LIMITS = Limits(closing_grace_ms=1_000)
 UNKNOWN = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
 
 
-def inputs_of(pool: Sequence[CallTemplate], *, bad: Sequence[bytes] = ()) -> dict[InputSource, list[InputRecord]]:
-    """The records of calls that begin a second apart, as one partition of each input holds them."""
-    inputs: dict[InputSource, list[InputRecord]] = {source: [] for source in InputSource}
-    events = sorted(
-        (
-            1_000 * number + event.after_ms,
-            number,
-            event.source,
-            event.rendered(T0_SECONDS + number, b"call-%d" % number),
-        )
-        for number, call in enumerate(pool)
-        for event in call.events
-    )
-    for after_ms, number, name, value in events:
-        source = InputSource(name)
-        records = inputs[source]
-        time_ms = T0_SECONDS * 1_000 + after_ms
-        records.append(InputRecord(TOPIC_BY_SOURCE[source], 0, len(records), time_ms, b"call-%d" % number, value))
-    audit = inputs[InputSource.AUDIT]
-    for value in bad:
-        audit.append(InputRecord("audit.events", 0, len(audit), audit[-1].timestamp, b"call-0", value))
-    return inputs
+def folded(pool: Sequence[CallTemplate], rules: GoalRules | None = None) -> Undisturbed:
+    """What the log of these calls comes to."""
+    return undisturbed(Log().read(appended(inputs_of(pool)), 0), LIMITS, rules)
 
 
 @pytest.fixture(scope="module")
 def peaceful() -> Undisturbed:
-    return undisturbed(inputs_of(make_pool(3, 8)), LIMITS)
+    return folded(make_pool(3, 8))
 
 
 def written(records: Sequence[AnyScoreRecord]) -> list[bytes]:
@@ -204,7 +182,7 @@ def test_what_was_taken_back_was_never_there(peaceful: Undisturbed) -> None:
     latency = one_of(peaceful, VoiceToVoiceLatency).model_copy(update={**gone, "result": UNKNOWN})
     tool = one_of(peaceful, ToolUseFact).model_copy(update={**gone, "is_withdrawn": True})
     assert compared(peaceful.records, written([row, latency, tool, *peaceful.records])).is_clean
-    with_them = Undisturbed((*peaceful.records, row, latency, tool), peaceful.refused)
+    with_them = Undisturbed((*peaceful.records, row, latency, tool))
     assert compared(with_them.records, written(peaceful.records)).is_clean
 
 
@@ -333,28 +311,6 @@ def test_so_does_a_silence(peaceful: Undisturbed) -> None:
     assert zeros(changed(peaceful, silence, silence, silence.model_copy(update={"index": 9}))) == (0, 0, 1)
 
 
-def test_refused_records_must_be_in_quarantine() -> None:
-    result = undisturbed(inputs_of(make_pool(3, 1), bad=[b"[", b"\xff"]), LIMITS)
-    assert len(result.refused) == 2
-    seen = written(result.records)
-    assert zeros(compared(result.records, seen, result.refused, result.refused)) == (0, 0, 0)
-    kept = frozenset(sorted(result.refused)[1:])
-    assert zeros(compared(result.records, seen, result.refused, kept)) == (1, 0, 0)
-    assert compared(result.records, seen, result.refused, kept).refused == 2
-
-
-def test_of_a_call_that_lost_records_only_doubles_count(peaceful: Undisturbed) -> None:
-    closed = one_of(peaceful, ClosedFact)
-    lost = {closed.conversation_id}
-    others = [record for record in peaceful.records if record.conversation_id not in lost]
-    findings = compared(peaceful.records, written(others), lost=lost)
-    assert (zeros(findings), findings.calls, findings.lost) == ((0, 0, 0), 7, 1)
-    other = closed.model_copy(update={"turns": 99})
-    assert zeros(compared(peaceful.records, written([*others, other]), lost=lost)) == (0, 0, 0)
-    assert zeros(compared(peaceful.records, written([*others, closed, closed]), lost=lost)) == (0, 1, 0)
-    assert zeros(compared(peaceful.records, written(others))) != (0, 0, 0)
-
-
 def test_a_record_of_the_newer_version_says_the_same(peaceful: Undisturbed) -> None:
     closed = one_of(peaceful, ClosedFact)
     value = closed.model_dump_json().encode()
@@ -383,12 +339,6 @@ def test_findings_add_up_and_examples_of_one_kind_do_not_hide_the_others(peacefu
     assert len({example.split()[2] for example in findings.examples}) >= 4
 
 
-def test_the_peaceful_run_goes_by_broker_time_and_not_by_topic(peaceful: Undisturbed) -> None:
-    inputs = inputs_of(make_pool(3, 8))
-    backwards = undisturbed(dict(reversed(inputs.items())), LIMITS)
-    assert compared(peaceful.records, written(backwards.records)).is_clean
-
-
 def test_a_template_gives_the_bytes_that_playing_the_call_gives() -> None:
     seconds, name = 1_800_000_123, "another"
     for seed in range(12):
@@ -403,14 +353,13 @@ def test_a_template_gives_the_bytes_that_playing_the_call_gives() -> None:
 # The checker finds what is wrong beside scores: a transcript or a question that is missing, doubled or another one.
 
 
-NUMBER = 3
 OTHER = b"another transcript"
 
 
 @pytest.fixture(scope="module")
 def judged() -> Undisturbed:
     rules = GoalRules(asks_judge=True, text_judges=(JudgeKind.CONCISENESS,))
-    return undisturbed(inputs_of(make_pool(3, 3)), LIMITS, rules)
+    return folded(make_pool(3, 3), rules)
 
 
 def transcripts_of(judged: Undisturbed) -> list[ReadRecord]:
@@ -419,16 +368,15 @@ def transcripts_of(judged: Undisturbed) -> list[ReadRecord]:
     ]
 
 
-def questions_of(judged: Undisturbed, number: int = NUMBER) -> list[ReadRecord]:
-    headers = ((REPLY_PARTITION_HEADER, b"%d" % number),)
+def questions_of(judged: Undisturbed) -> list[ReadRecord]:
     return [
-        ReadRecord(0, at, 0, each.conversation_id.encode(), each.model_dump_json().encode(), headers)
+        ReadRecord(0, at, 0, each.conversation_id.encode(), each.model_dump_json().encode())
         for at, each in enumerate(judged.questions)
     ]
 
 
 def test_transcripts_and_questions_are_there_once(judged: Undisturbed) -> None:
-    expected = Beside.of(judged, NUMBER, ())
+    expected = Beside.of(judged)
     transcripts, questions = transcripts_of(judged), questions_of(judged)
     assert len(transcripts) == 3
     assert len(questions) > 3
@@ -442,87 +390,14 @@ def test_transcripts_and_questions_are_there_once(judged: Undisturbed) -> None:
     assert zeros(beside_compared(expected, transcripts, [*questions, questions[0]])) == (0, 1, 0)
 
 
-def test_a_question_names_its_call_and_the_partition_of_it(judged: Undisturbed) -> None:
-    expected = Beside.of(judged, NUMBER, ())
+def test_a_question_names_its_call(judged: Undisturbed) -> None:
     transcripts, (first, *others) = transcripts_of(judged), questions_of(judged)
-    elsewhere = questions_of(judged, NUMBER + 1)[0]
-    assert zeros(beside_compared(expected, transcripts, [elsewhere, *others])) == (1, 0, 1)
-    assert zeros(beside_compared(expected, transcripts, [first._replace(key=b"another"), *others])) == (0, 0, 1)
-
-
-def test_what_partitions_hold_adds_up_and_of_calls_that_lost_records_only_doubles_count(judged: Undisturbed) -> None:
-    lost = {each.conversation_id for each in judged.transcripts}
-    expected = Beside.of(judged, NUMBER, ()).and_of(Beside.of(judged, NUMBER + 1, lost))
-    transcripts, questions = transcripts_of(judged), questions_of(judged)
-    twice = [*questions, *questions_of(judged, NUMBER + 1)]
-    assert beside_compared(expected, [*transcripts, *transcripts], twice).is_clean
-    assert beside_compared(expected, [], []).is_clean
-    assert zeros(beside_compared(expected, [*transcripts, *transcripts, transcripts[0]], twice)) == (0, 1, 0)
-
-
-# The checker finds what is wrong with an order: a call that closes elsewhere only, a record passed over, an owner that goes back.
-
-
-AUDIT, PIPECAT = InputSource.AUDIT, InputSource.PIPECAT
-CALLS = Counter(["a", "b"])
-MARK = ReadRecord(0, 0, 0, b"callgauge-owner", None)
-
-
-def numbered_inputs(audit: int, pipecat: int) -> dict[InputSource, list[InputRecord]]:
-    """So many records of two inputs."""
-    return {
-        source: [InputRecord(f"{source}.events", 0, offset, 0, b"a", b"{}") for offset in range(count)]
-        for source, count in ((AUDIT, audit), (PIPECAT, pipecat))
-    }
-
-
-def owner(
-    at: int,
-    audit: Sequence[int],
-    pipecat: Sequence[int] = (),
-    closes: Sequence[str] = (),
-    begins: Sequence[int] = (0, 0),
-) -> ReadRecord:
-    """A record of the order by a new owner that begins at these offsets of audit and pipecat."""
-    positions = dict(zip((AUDIT, PIPECAT), begins, strict=True))
-    order = OrderEncoder(positions, 0)
-    start = OrderStart(version="1", positions=positions, time_ms=0)
-    for source, offsets in ((AUDIT, audit), (PIPECAT, pipecat)):
-        for offset in offsets:
-            order.fold(source, offset)
-    for each in closes:
-        order.close(each)
-    return ReadRecord(0, at, 0, None, order_value(order.take()), (start.header(),))
-
-
-def test_a_whole_order_is_clean() -> None:
-    first, second = owner(2, [0, 1], [0], ["a"]), owner(6, [2], [], ["b"], begins=(2, 1))
-    inputs = numbered_inputs(4, 1)
-    assert zeros(order_compared([MARK, first, MARK._replace(offset=4), second], inputs, CALLS)) == (0, 0, 0)
-    assert zeros(order_compared([MARK], inputs, Counter())) == (0, 0, 0)
-
-
-def test_a_call_closes_as_often_as_in_scores() -> None:
-    records = [MARK, owner(2, [0, 1], [0], ["a", "b", "b"])]
-    findings = order_compared(records, numbered_inputs(2, 1), Counter(["a", "c", "b"]))
-    assert zeros(findings) == (1, 0, 1)
-    assert "c closes 1 times more in scores" in findings.examples[0]
-
-
-def test_a_record_that_was_passed_over_is_missing_unless_it_may_be() -> None:
-    records = [MARK, owner(2, [0, 2], [0], ["a", "b"])]
-    assert zeros(order_compared(records, numbered_inputs(3, 1), CALLS)) == (1, 0, 0)
-    assert zeros(order_compared(records, numbered_inputs(3, 1), CALLS, {("audit.events", 1)})) == (0, 0, 0)
-
-
-def test_an_owner_that_did_not_read_to_the_end_is_wrong() -> None:
-    records = [MARK, owner(2, [0, 1, 2], [0], ["a"]), owner(6, [1, 2], [], ["b"], begins=(1, 1))]
-    findings = order_compared(records, numbered_inputs(3, 1), CALLS)
+    findings = beside_compared(Beside.of(judged), transcripts, [first._replace(key=b"another"), *others])
     assert zeros(findings) == (0, 0, 1)
-    assert "before the end of the one before it" in findings.examples[0]
 
 
-def test_of_an_order_that_lost_its_beginning_only_its_form_counts() -> None:
-    assert zeros(order_compared([owner(9, [5], [], [], begins=(5, 0))], numbered_inputs(6, 6), CALLS)) == (0, 0, 0)
-    damaged = ReadRecord(0, 9, 0, None, b"\x07", owner(9, []).headers)
-    assert zeros(order_compared([damaged], numbered_inputs(0, 0), Counter())) == (0, 0, 1)
+def test_what_partitions_hold_adds_up(judged: Undisturbed) -> None:
+    expected = Beside.of(judged).and_of(Beside.of(judged))
+    transcripts, questions = transcripts_of(judged), questions_of(judged)
+    assert beside_compared(expected, transcripts * 2, questions * 2).is_clean
+    assert not beside_compared(expected, transcripts, questions).is_clean

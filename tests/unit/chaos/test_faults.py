@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,10 +23,9 @@ from tests.chaos.load.foreign import is_foreign
 from tests.chaos.load.heavy_call import heavy_call
 from tests.chaos.load.poison import Cook, Kind
 from tests.chaos.load.raw_batch import RawRecord, batch
-from tests.chaos.stage import Stage
-from tests.chaos.verdict.deleted_records import NOTICED_MS, DeletedRecords, Deletion, gone
+from tests.chaos.verdict.deleted_records import DeletedRecords, with_deleted
+from tests.chaos.verdict.log_check import InputRecord
 from tests.chaos.verdict.topic_reader import ReadRecord
-from tests.chaos.verdict.undisturbed import InputRecord
 from tests.support.patience import patient
 
 NOW_MS = 1_790_000_000_000
@@ -92,28 +90,21 @@ def test_a_heavy_call_is_inside_every_limit() -> None:
     assert sum(b'"audio_start"' in value for _, value in events) / 2 < limits.max_turns_per_call
 
 
-def test_what_is_deleted_is_kept_and_says_whose_it_was(tmp_path: Path) -> None:
+def test_what_is_deleted_is_kept_with_each_life_of_its_topic(tmp_path: Path) -> None:
     kept = DeletedRecords(tmp_path / "deleted")
-    records = [ReadRecord(3, n, NOW_MS + n, b"call-%d" % n, b"\xff" if n else None) for n in range(6)]
+    records = [
+        ReadRecord(3, n, NOW_MS + n, b"call-%d" % n, b"\xff" if n else None, (("h", b"\x00"),) * (n % 2))
+        for n in range(6)
+    ]
     kept.keep("audit.events", 3, records[:2])
-    kept.keep("audit.events", 3, records[2:])
-    assert list(kept.of("audit.events", 3)) == records
+    kept.keep("audit.events", 3, records[2:4])
+    assert list(kept.of("audit.events", 3)) == records[:4]
     assert list(kept.of("audit.events", 4)) == []
-    deletion = Deletion(3, NOW_MS + 1_000, {"audit.events": (2, 5)}, frozenset({b"call-4"}))
-    later = [ReadRecord(3, 9, NOW_MS + 1_000 + more, b"late-%d" % more, b"") for more in (0, NOTICED_MS + 1)]
-    assert deletion.calls(("audit.events", each) for each in (*records, *later)) == {b"call-2", b"call-3", b"late-0"}
-    refused = {("audit.events", 3, 1), ("audit.events", 3, 4), ("audit.events", 4, 4), ("pipecat.events", 3, 4)}
-    assert gone([deletion], refused) == {("audit.events", 3, 4)}
-
-
-def test_a_call_is_over_on_the_partition_number_on_which_it_was_closed(tmp_path: Path) -> None:
-    cluster: Any = SimpleNamespace(bootstrap="nobody:1", nodes=())
-    stage = Stage(cluster, tmp_path, print, partitions=12)
-    written = ((0, b"call-1", "closed"), (2, b"call-1", "turn"), (2, b"call-2", "closed"), (0, b"call-2", "turn"))
-    for number, key, name in written:
-        stage._follow_calls([ReadRecord(number, 0, NOW_MS, key, b'{"name":"%s"}' % name.encode())])
-    assert stage.closed_on(0) == {b"call-1"}
-    assert stage.closed_on(2) == {b"call-2"}, "after partitions were added the rest of call 1 may still come here"
+    assert list(with_deleted(kept.of("audit.events", 3), records[3:])) == records
+    kept.made["audit.events"] = 1
+    kept.keep("audit.events", 3, records[:1])
+    assert list(kept.of("audit.events", 3, 1)) == records[:1]
+    assert list(kept.of("audit.events", 3)) == records[:4]
 
 
 def test_a_clock_steps_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

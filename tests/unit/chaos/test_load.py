@@ -10,6 +10,7 @@ from tests.chaos.load import load as loads
 from tests.chaos.load.load import Load, partition_of
 
 FEW, MANY = 2, 6
+SOURCES = ("pipecat", "elevenlabs", "audit", "judge")
 UNKNOWN = KafkaError(KafkaError._UNKNOWN_PARTITION)
 
 
@@ -69,7 +70,18 @@ def load(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Load:
     monkeypatch.setattr(loads, "ASK_SECONDS", 0.0)
     monkeypatch.setattr(loads, "POOL_CALLS", 3)
     producer: Any = broker
-    load = Load(producer, "nobody:1", "", partitions=FEW, lines=20, ramp_seconds=0, seed=1, rate=1, poison=())
+    load = Load(
+        producer,
+        "nobody:1",
+        "",
+        partitions=dict.fromkeys((*SOURCES, "scores"), FEW),
+        lines=20,
+        ramp_seconds=0,
+        seed=1,
+        rate=1,
+        poison=(),
+        has_silences=False,
+    )
     for _ in range(3):
         load.step()
     assert load.report.calls
@@ -77,11 +89,12 @@ def load(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Load:
 
 
 def partitions_in_use(load: Load) -> set[int]:
-    return {line.partition for line in load._lines if line.call is not None}
+    return {line.partitions[source] for line in load._lines if line.call is not None for source in SOURCES}
 
 
 def test_calls_go_on_where_they_are_until_the_client_knows_the_new_partitions(load: Load, broker: Broker) -> None:
-    load.use_partitions(MANY)
+    for source in SOURCES:
+        load.use_partitions(source, MANY)
     broker.is_away = True
     load.step()
     broker.is_away = False
@@ -90,7 +103,31 @@ def test_calls_go_on_where_they_are_until_the_client_knows_the_new_partitions(lo
     broker.known = MANY
     load.step()
     assert max(partitions_in_use(load)) >= FEW
-    assert all(line.partition == partition_of(line.name, MANY) for line in load._lines if line.call is not None)
+    for line in load._lines:
+        if line.call is not None:
+            assert all(line.partitions[source] == partition_of(source, line.name, MANY) for source in SOURCES)
+            assert line.partitions["scores"] < FEW, "outputs have as many as before"
+
+
+def test_one_input_has_another_hash() -> None:
+    places = [[partition_of(source, b"call-%d" % n, MANY) for n in range(50)] for source in ("pipecat", "audit")]
+    assert places[0] != places[1]
+
+
+def test_what_is_for_an_input_that_pauses_comes_when_it_goes_on(load: Load, broker: Broker) -> None:
+    load.pause("audit")
+    assert load.report.paused == ["audit"]
+    load._send("audit", b"{}", b"held", 0)
+    load._send("pipecat", b"{}", b"not held", 0)
+    assert ("pipecat.events", b"not held", 0) in broker.sent
+    assert not [each for each in broker.sent if each[1] == b"held"]
+    for source in ("audit", "pipecat"):
+        load.use_partitions(source, MANY)
+    broker.known = MANY
+    load.step()
+    load.resume("audit")
+    assert load.report.paused == []
+    assert ("audit.events", b"held", partition_of("audit", b"held", MANY)) in broker.sent
 
 
 def test_a_record_for_a_partition_that_the_client_does_not_know_is_sent_when_it_does(

@@ -1,0 +1,47 @@
+"""Calls with a silence of a known length: the engine finds as many dead airs in them as their broker times alone say."""
+
+import pytest
+
+from consumers.engine.admission import Arrival, admit
+from consumers.engine.effects import CloseCall, Effect, PublishScore
+from consumers.engine.evaluator import PartitionEvaluator
+from consumers.engine.limits import Limits
+from schemas.closed_sets import InputSource
+from tests.chaos.load.silences import LENGTHS_MS, LONG_MS, Silence, SilenceTimes, silence_name
+from tests.chaos.verdict.log_check import InputRecord
+
+NOW_MS = 1_790_000_000_000
+LIMITS = Limits(delivery_allowance_ms=0)
+
+
+@pytest.mark.parametrize("number", range(len(LENGTHS_MS)))
+def test_a_silence_has_as_many_dead_airs_as_its_times_say(number: int) -> None:
+    silence, times, name = Silence(number), SilenceTimes(), silence_name(number)
+    evaluator = PartitionEvaluator(LIMITS, "test")
+    effects: list[Effect] = []
+    now_ms, offset = NOW_MS, 0
+    while True:
+        source, value = silence.event(now_ms)
+        times.take(name, value, now_ms)
+        arrival = admit(InputSource(source), InputRecord("topic", 0, offset, now_ms, name.encode(), value), LIMITS)
+        assert isinstance(arrival, Arrival), arrival
+        effects += evaluator.receive(arrival)
+        if (wait_ms := silence.wait_ms) is None:
+            break
+        now_ms, offset = now_ms + wait_ms, offset + 1
+        effects += evaluator.advance(now_ms - 1)
+    effects += evaluator.advance(now_ms + 3_600_000)
+    records = [record for effect in effects for record in _records(effect)]
+    is_long = LENGTHS_MS[number] == LONG_MS
+    assert [record.name for record in records].count("dead_air") == is_long
+    assert times.expected(LIMITS.dead_air_ms) == {name: is_long}
+
+
+def _records(effect: Effect) -> tuple[object, ...]:
+    match effect:
+        case PublishScore(record):
+            return (record,)
+        case CloseCall(_, records, _):
+            return records
+        case _:
+            return ()
