@@ -71,9 +71,7 @@ def test_sequencers_that_are_killed_page_and_end_no_alert(
         }  # fmt: skip
 
 
-def test_time_that_stands_in_the_log_pages(
-    environment: Environment, tmp_path: Path, record_property: Record
-) -> None:
+def test_time_that_stands_in_the_log_pages(environment: Environment, tmp_path: Path, record_property: Record) -> None:
     """The sequencer lives and reads, and the broker refuses what it appends."""
     with scene(environment, tmp_path, evaluators=1) as running:
         running.rests(60)
