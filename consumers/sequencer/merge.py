@@ -214,10 +214,10 @@ class InputPartition:
             return None
         return max(bound_ms, self.known_ms) if now_ms - since_ms <= PATIENCE_MS else None
 
-    def told(self, asked_ms: int, end: int) -> None:
-        """The broker has told the end for which it was asked at this moment. One below what was read is another log's."""
+    def told(self, asked_ms: int, end: int, handed: int) -> None:
+        """The broker has told its end. It was asked at this moment, when so much was read: an end below that is another log's."""
         self.told_ms, self.log_end = asked_ms, end
-        if end < self.handed:
+        if end < handed:
             self.is_placed = False
         elif self.is_placed:
             self._asked = asked_ms, end

@@ -3,20 +3,23 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import READ_COMMITTED, OffsetResetStrategy
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import ENOUGH_BYTES, RETRY_SECONDS, PollWatch
-from consumers.runtime.process import END_SECONDS, end_tasks, in_time, wall_clock_ms
+from consumers.runtime.process import end_tasks, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.merge import InputPartition, Witness
+from consumers.sequencer.merge import STALE_MS, InputPartition, Witness
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import Next
@@ -30,6 +33,12 @@ FETCH_BYTES: Final = 256 * 1_024
 METADATA_AGE_MS: Final = 2_000
 """How often the client asks which partitions there are and who leads them. A broker that is cut off from the others goes on to answer
 readers, without new records, until the client learns of the new leader."""
+ANY_BROKER: Final = -1
+"""In place of a broker's number: whichever is asked for the partitions."""
+PARTITIONS_SECONDS: Final = 1.0
+"""How long a broker may take to name the partitions before another is asked."""
+CLOSE_SECONDS: Final = 1.0
+"""How long a client may take to disconnect."""
 ANSWER_MS: Final = 10_000
 """How long a broker may take to answer before it is asked again."""
 
@@ -76,6 +85,7 @@ class InputReader:
     Attributes:
         inputs: By input and partition number, also those that are gone: they may come back. Of a topic that is missing there is one.
         anew: Inputs that were deleted and made anew. They are not read before `go_on`.
+        partitions_ms: When was asked last which partitions there are, and there were no others: an unknown one may have records since.
         watch: Of failed polls.
     """
 
@@ -92,6 +102,7 @@ class InputReader:
         """Nothing is connected; `places` are where the log has the inputs, and what it knows of the records before."""
         self.inputs: dict[tuple[InputSource, int], InputPartition] = {}
         self.anew: list[InputPartition] = []
+        self.partitions_ms = 0
         self.watch = PollWatch("sequencer", instruments)
         self._instruments = instruments
         self._clock = clock
@@ -134,7 +145,8 @@ class InputReader:
     async def stop(self) -> None:
         """Disconnects; bounded."""
         await end_tasks(self._asking.values())
-        await in_time(END_SECONDS, self._consumer.stop())
+        with suppress(TimeoutError):
+            await in_time(CLOSE_SECONDS, self._consumer.stop())
 
     async def poll(self) -> None:
         """Reads what has come, or waits a little for it; records wait in their inputs."""
@@ -168,6 +180,7 @@ class InputReader:
     def ask(self) -> None:
         """Begins to ask each broker where its inputs end, unless it owes an answer. What it says holds for the moment before."""
         self._ask_about(self._by_tp[tp] for tp in self._assigned)
+        self._unless_asking(ANY_BROKER, self._ask_for_partitions)
 
     def waited_for(self) -> list[InputPartition]:
         """Returns the inputs that time waits for: not those that their topic does not have any more."""
@@ -190,7 +203,7 @@ class InputReader:
         for tp, each in self._by_tp.items():
             leader = cluster.leader_for_partition(tp)
             if leader != each.leader:  # or it was away for a moment: another log may have its name now
-                each.leader, each.is_placed = leader, False
+                each.leader, each.is_placed, each.told_ms = leader, False, self._clock.now_ms()
         # Of partitions without a leader the client would ask again and again, without a pause.
         self._present = frozenset(
             tp for tp, each in self._by_tp.items() if each.leader is not None and each.leader >= 0
@@ -227,11 +240,29 @@ class InputReader:
             if each.leader is not None:
                 by_leader[each.leader].append(each)
         for leader, led in by_leader.items():
-            if leader not in self._asking or self._asking[leader].done():
-                self._asking[leader] = asyncio.create_task(self._ask(leader, led), name=f"ends of inputs at {leader}")
+            self._unless_asking(leader, partial(self._ask, leader, led))
+
+    def _unless_asking(self, broker: int, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if broker not in self._asking or self._asking[broker].done():
+            self._asking[broker] = asyncio.create_task(ask(), name=f"question to broker {broker}")
+
+    async def _ask_for_partitions(self) -> None:
+        asked_ms, topics = self._clock.now_ms(), self._topics
+        try:
+            async with asyncio.timeout(PARTITIONS_SECONDS):
+                question = MetadataRequest(list(topics.values()), allow_auto_topic_creation=False)
+                answer = await self._client.send(self._client.get_random_node(), question)
+        except (KafkaError, TimeoutError):
+            return
+        found = {topic: len(partitions) for code, topic, *_, partitions in answer.topics if not code}
+        if all(found.get(topic, 0) == self._counts[source] for source, topic in topics.items()):
+            self.partitions_ms = asked_ms
+        else:
+            self._client.force_metadata_update()
 
     async def _ask(self, leader: int, inputs: Sequence[InputPartition]) -> None:
         asked_ms = self._clock.now_ms()  # before the question: afterwards this process may be frozen
+        handed = [each.handed for each in inputs]
         unplaced = [each for each in inputs if not each.is_placed and each not in self.anew]
         try:
             ends = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST)
@@ -240,13 +271,16 @@ class InputReader:
             log.debug("ends_not_told", broker=leader, error=str(error) or type(error).__name__)
             await asyncio.sleep(RETRY_SECONDS)
             return
-        for each in inputs:
+        if ends and asked_ms - max(each.told_ms for each in self.inputs.values()) > STALE_MS:
+            for each in self.inputs.values():  # nobody has told anything for a while: each may take its time again
+                each.told_ms = asked_ms
+        for each, handed_then in zip(inputs, handed, strict=True):
             if (end := ends.get(each.tp)) is None or each in self.anew or each.tp not in self._assigned:
                 continue
             if not each.is_placed and each.tp in firsts:
                 self._begin(each, firsts[each.tp], end)
             if each.is_placed:
-                each.told(asked_ms, end)
+                each.told(asked_ms, end, handed_then)
 
     async def _offsets(self, leader: int, inputs: Iterable[InputPartition], which: int) -> Mapping[TopicPartition, int]:
         asked: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
