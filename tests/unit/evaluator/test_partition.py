@@ -1,200 +1,72 @@
-"""One partition without a broker: what is decided of the records, the refused ones, and the order of its steps."""
+"""One partition of the log without a broker: what is decided of its records, where a successor begins, and how it becomes the same."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.structs import OffsetAndMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, OpenCall, PublishScore
-from consumers.engine.evaluator import PartitionEvaluator
-from consumers.engine.limits import Limits
+from consumers.engine.admission import admit
+from consumers.engine.effects import Count, Effect, NotUnderstood, PublishScore, RequestVerdict
 from consumers.evaluator import partition as partition_module
-from consumers.evaluator.partition import MAX_KINDS, MAX_QUARANTINE_LINES, MisreadRecords, Partition
-from consumers.evaluator.recovery import CommitNote, OrderStarts, PlacedStart
+from consumers.evaluator.partition import (
+    BEGINS_APART_MS,
+    MAX_KEPT_REQUESTS,
+    MAX_KINDS,
+    MAX_QUARANTINE_LINES,
+    MisreadRecords,
+    Partition,
+    Recovery,
+    Withheld,
+)
 from consumers.evaluator.writer import Trip
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.codec import Misread
+from schemas.log import Origin, Placed
 from schemas.metrics.catalogue import metric_named
-from schemas.order import Closed, Evicted, Fold, GoalsChosen, OrderDecoder, OrderStart, Step, TimePassed, order_value
+from schemas.owners import Generation, PartitionRow
+from schemas.scores.records import CallStartedFact
+from schemas.topics import EVENTS_TOPIC
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.fakes.evaluator_fakes import (
-    AUDIT,
+    ENDED,
     NOW_MS,
-    PIPECAT,
-    Record,
     StubEvaluator,
     fact,
     goal_set,
-    goals_fact,
     partition_of,
+    question,
+    row,
     waiting_in,
 )
+from tests.support.fakes.log_writer import LogWriter
+
+PIPECAT, AUDIT = InputSource.PIPECAT, InputSource.AUDIT
+SCORE = PublishScore(fact("c-1"))
+GENERATION = 1_000_000
 
 
-def test_records_are_folded_by_time_and_their_effects_kept_in_order() -> None:
-    evaluator = StubEvaluator([PublishScore(fact("c-1"))])
-    partition, _ = partition_of(evaluator)
-    partition.fold([[Record(PIPECAT, 5), Record(PIPECAT, 6, NOW_MS + 2)], [Record(AUDIT, 9, NOW_MS + 1)]], None)
-    assert [(arrival.source, arrival.offset) for arrival in evaluator.arrivals] == [
-        (InputSource.PIPECAT, 5), (InputSource.AUDIT, 9), (InputSource.PIPECAT, 6),
-    ]  # fmt: skip
-    assert waiting_in(partition.outbox) == [["c-1"]] * 3
+@pytest.fixture
+def log() -> LogWriter:
+    return LogWriter()
 
 
-def test_a_decision_knows_the_way_of_its_event_and_of_none_if_time_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluator = StubEvaluator([PublishScore(fact("c-1"))])
-    partition, _ = partition_of(evaluator)
-    clock_ms = iter((NOW_MS + 20, NOW_MS + 21, NOW_MS + 23))
-    monkeypatch.setattr("consumers.evaluator.partition.wall_clock_ms", lambda: next(clock_ms))
-    runs = [[Record(PIPECAT, 5), Record(PIPECAT, 6, NOW_MS + 2)]]
-    partition.polled(runs)
-    partition.fold(runs, None)
-    evaluator.wakeup_ms = 0
-    partition.advance(NOW_MS + 9)
-    first, second = Trip(NOW_MS, NOW_MS + 20, NOW_MS + 21), Trip(NOW_MS + 2, NOW_MS + 20, NOW_MS + 23)
-    assert [each.trip for each in partition.outbox.first()] == [first, second, None]
+def ended(log: LogWriter, key: str | None = "c-1", value: bytes | None = ENDED, time_ms: int = NOW_MS) -> None:
+    log.event(PIPECAT, key, value, time_ms)
 
 
-@pytest.mark.parametrize(
-    ("known_ms", "advanced_to_ms"),
-    [
-        pytest.param(None, [], id="an input is not known"),
-        pytest.param(NOW_MS + 900, [NOW_MS, NOW_MS + 400, NOW_MS + 500], id="as it passed at the broker"),
-        pytest.param(NOW_MS + 400, [NOW_MS, NOW_MS + 400, NOW_MS + 400], id="no further than every input is known"),
-    ],
-)
-def test_time_passes_before_each_record(known_ms: int | None, advanced_to_ms: list[int]) -> None:
-    evaluator = StubEvaluator()
-    evaluator.wakeup_ms = 0
-    partition, _ = partition_of(evaluator)
-    runs = [[Record(PIPECAT, 0), Record(PIPECAT, 1, NOW_MS + 500)], [Record(AUDIT, 0, NOW_MS + 400)]]
-    partition.polled(runs)
-    assert partition.last_record_ms == {PIPECAT: NOW_MS + 500, AUDIT: NOW_MS + 400}
-    partition.fold(runs, known_ms)
-    assert evaluator.advanced_to_ms == advanced_to_ms
-    assert len(evaluator.arrivals) == 3
+def fold(partition: Partition, log: LogWriter) -> None:
+    """Everything that was not folded yet."""
+    for record in log.records[partition.next_offset :]:
+        partition.fold(record, NOW_MS)
 
 
-def test_a_successor_starts_at_the_oldest_open_call() -> None:
-    evaluator = StubEvaluator()
-    partition, _ = partition_of(evaluator, offsets={PIPECAT: 5, AUDIT: 2})
-    assert partition.offsets_to_commit() == {PIPECAT: 5, AUDIT: 2}  # nothing was read: where reading begins
-    partition.fold([[Record(PIPECAT, 5), Record(PIPECAT, 8)], [Record(AUDIT, 9)]], None)
-    assert partition.offsets_to_commit() == {PIPECAT: 9, AUDIT: 10}
-    evaluator.watermarks = {InputSource.PIPECAT: 5, InputSource.JUDGE: 2}
-    assert partition.offsets_to_commit() == {PIPECAT: 5, AUDIT: 10}
-
-
-def test_what_the_client_cannot_decode_is_refused_with_its_first_and_last_offset() -> None:
-    evaluator = StubEvaluator()
-    partition, registry = partition_of(evaluator)
-    partition.fold([[stand_in(PIPECAT, 3, 8), Record(PIPECAT, 9)]], None)
-    assert waiting_in(partition.outbox) == [[RefusalReason.UNDECODABLE]]
-    assert partition.offsets_to_commit()[PIPECAT] == 10
-    labels = {"source": "pipecat", "reason": "undecodable"}
-    assert registry.get_sample_value("callgauge_quarantined_total", labels) == 1
-
-
-def test_what_can_never_be_processed_is_refused_counted_and_passed_over() -> None:
-    evaluator = StubEvaluator()
-    partition, registry = partition_of(evaluator)
-    partition.fold([[Record(PIPECAT, 0, key=None), Record(PIPECAT, 1), Record(PIPECAT, 2, value=b"{")]], None)
-    assert waiting_in(partition.outbox) == [[RefusalReason.EMPTY_KEY], [RefusalReason.UNDECODABLE]]
-    assert [arrival.offset for arrival in evaluator.arrivals] == [1]
-    assert partition.offsets_to_commit()[PIPECAT] == 3
-    for reason in ("empty_key", "undecodable"):
-        labels = {"source": "pipecat", "reason": reason}
-        assert registry.get_sample_value("callgauge_quarantined_total", labels) == 1
-    labels = {"source": "pipecat", "outcome": "quarantined"}
-    assert registry.get_sample_value("callgauge_events_total", labels) == 2
-
-
-def test_a_flood_of_refused_records_is_a_few_log_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    partition, _ = partition_of(StubEvaluator())
-    partition.fold([[Record(PIPECAT, offset, key=None) for offset in range(100)]], None)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == MAX_QUARANTINE_LINES + 1
-    assert partition.outbox.records == 100
-
-
-def test_a_partition_begins_where_its_start_says_and_ends_when_it_is_dropped() -> None:
-    evaluator = StubEvaluator([PublishScore(fact("c-1"))])
-    partition, _ = partition_of(evaluator, offsets={PIPECAT: 7})
-    assert (partition.next_offsets, partition.is_active, evaluator.knows_of_time) == ({PIPECAT: 7}, True, True)
-    partition.fold([[Record(PIPECAT, 7)]], None)
-    partition.drop()
-    assert not partition.is_active
-    assert partition.outbox.records == 0
-
-
-def test_the_reasons_are_those_of_the_catalogue() -> None:
-    source, reason = metric_named("callgauge_quarantined_total").label_set
-    assert set(reason.values) == {each.value for each in RefusalReason}
-    assert set(source.values) >= {each.value for each in InputSource}
-
-
-@pytest.mark.parametrize(
-    ("wakeup_ms", "advanced_to_ms"), [(None, []), (NOW_MS + 1, []), (NOW_MS, [NOW_MS]), (NOW_MS - 50, [NOW_MS])]
-)
-def test_time_passes_only_when_something_waits_for_it(wakeup_ms: int | None, advanced_to_ms: list[int]) -> None:
-    evaluator = StubEvaluator([PublishScore(fact("c-1"))])
-    evaluator.wakeup_ms = wakeup_ms
-    partition, _ = partition_of(evaluator)
-    partition.advance(NOW_MS)
-    assert evaluator.advanced_to_ms == advanced_to_ms
-    assert partition.outbox.records == len(advanced_to_ms)
-
-
-def test_from_the_first_poll_on_nothing_is_taken_for_silence_that_another_input_may_fill() -> None:
-    """The engine itself: the later record of a call that goes on after its idle time waits for the input that lags."""
-    evaluator = PartitionEvaluator(Limits(idle_ms=60_000), "1")
-    partition, _ = partition_of(evaluator, offsets={PIPECAT: 0, AUDIT: 0})
-    says = b'{"message_type": "assistant", "value": "Hello", "timestamp": %d}'
-    records = [Record(AUDIT, place, at_ms, value=says % at_ms) for place, at_ms in enumerate((NOW_MS, NOW_MS + 90_000))]
-    partition.fold([records], None)
-    partition.count_events()
-    (call,) = evaluator._calls.values()
-    assert [arrival.offset for _, arrival in call.waiting] == [1]
-    assert partition.offsets_to_commit() == {PIPECAT: 0, AUDIT: 0}
-    partition.advance(NOW_MS + 90_000)
-    while partition.closing_calls:
-        partition.close_some()
-    assert evaluator.open_calls == ()
-
-
-def test_the_engines_counts_reach_the_metrics_once() -> None:
-    evaluator = StubEvaluator()
-    partition, registry = partition_of(evaluator)
-    evaluator.counts = [Count("callgauge_events_total", ("audit", "folded"), 7)]
-    evaluator.replayed_elements = 3
-    partition.count_events()
-    partition.count_events()
-    labels = {"source": "audit", "outcome": "folded"}
-    assert registry.get_sample_value("callgauge_events_total", labels) == 7
-    assert registry.get_sample_value("callgauge_replayed_elements_total") == 3
-
-
-# The order of its steps.
-
-
-def steps_in(partition: Partition) -> list[list[Step]]:
-    """By decision: its steps. Each begins where the one before it ended."""
-    decoder: OrderDecoder | None = None
-    steps = []
-    for each in partition.outbox.first():
-        if decoder is None:
-            start = OrderStart(version=each.version, positions=dict(each.positions), time_ms=each.time_ms)
-            decoder = OrderDecoder(start)
-        assert (decoder.positions, decoder.time_ms) == (each.positions, each.time_ms)
-        steps.append(list(decoder.steps(order_value(each.steps))))
-    return steps
+def rows_in(partition: Partition) -> list[PartitionRow]:
+    return [each.row for each in partition.outbox.first()]
 
 
 class Scripted(StubEvaluator):
@@ -213,149 +85,444 @@ class Scripted(StubEvaluator):
         return self._at_close
 
 
-SCORE = PublishScore(fact("c-1"))
+# What is decided of the records.
 
 
-def test_every_step_is_noted_in_its_order() -> None:
-    chosen = goals_fact("c-1", goal_set())
-    evaluator = Scripted(
-        (OpenCall(None),), (OpenCall("c-0"), PublishScore(chosen)), (),
-        at_close=[CloseCall("c-0", (fact("c-0"),)), CloseCall("c-2", (fact("c-2"),))],
-    )  # fmt: skip
+def test_records_are_folded_in_the_order_of_the_log_whatever_their_times(log: LogWriter) -> None:
+    evaluator = StubEvaluator([SCORE])
     partition, _ = partition_of(evaluator)
-    runs = [[Record(PIPECAT, 3, NOW_MS - 9), Record(PIPECAT, 5, key=None)], [Record(AUDIT, 0), Record(AUDIT, 1)]]
-    partition.fold(runs, None)
-    evaluator.wakeup_ms = 0
-    partition.advance(NOW_MS)
-    partition.close_some()
-    assert steps_in(partition) == [
-        [Fold(InputSource.PIPECAT, 3, "c-1"), Fold(InputSource.PIPECAT, 5)],
-        [
-            GoalsChosen("c-1", "goals", chosen.digest),
-            Evicted("c-0"), Fold(InputSource.AUDIT, 0, "c-1"),
-        ],
-        [Fold(InputSource.AUDIT, 1), TimePassed(NOW_MS), Closed("c-0"), Closed("c-2")],
+    log.event(PIPECAT, "c-1", ENDED, NOW_MS + 5)
+    log.event(AUDIT, "c-2", ENDED, NOW_MS)
+    fold(partition, log)
+    assert [(each.source, each.conversation_id, each.offset, each.broker_time_ms) for each in evaluator.arrivals] == [
+        (PIPECAT, "c-1", 0, NOW_MS + 5), (AUDIT, "c-2", 1, NOW_MS),
     ]  # fmt: skip
-    assert waiting_in(partition.outbox) == [[RefusalReason.EMPTY_KEY], ["c-1"], ["c-0", "c-2"]]
+    assert waiting_in(partition.outbox) == [["c-1"]] * 2
+    assert partition.last_event_ms == {"pipecat": NOW_MS + 5, "audit": NOW_MS}
 
 
-def test_steps_that_decided_nothing_are_written_when_the_partition_is_given_up() -> None:
-    """Or the successor would fold their records as new ones, and count them again."""
-    partition, _ = partition_of(Scripted((), ()))
-    partition.fold([[Record(PIPECAT, 3), Record(PIPECAT, 4)]], None)
-    assert not partition.outbox.is_filled
-    for _ in range(2):
-        partition.write_steps()
-    assert steps_in(partition) == [[Fold(InputSource.PIPECAT, 3), Fold(InputSource.PIPECAT, 4)]]
-
-
-def test_a_decision_has_all_steps_since_the_one_before() -> None:
-    evaluator = Scripted((), (Count("callgauge_late_events_total", ("audit",)),), (SCORE,), (), (SCORE, SCORE), ())
-    partition, _ = partition_of(evaluator, offsets={PIPECAT: 7})
-    partition.fold([[Record(PIPECAT, 7 + place) for place in range(6)]], None)
-    assert [len(steps) for steps in steps_in(partition)] == [3, 2]
-    first, second = partition.outbox.first()
-    assert [each.positions[InputSource.PIPECAT] for each in (first, second)] == [7, 10]
-    assert (len(first.records), len(second.records)) == (1, 2)
-
-
-def test_time_that_changed_something_is_noted_and_time_that_did_not_too() -> None:
-    """Otherwise a successor would find another silence."""
+def test_the_offset_of_an_arrival_is_its_place_in_the_log_and_not_in_its_input(log: LogWriter) -> None:
     evaluator = StubEvaluator()
-    evaluator.wakeup_ms = 0
     partition, _ = partition_of(evaluator)
-    partition.advance(NOW_MS)
-    evaluator._effects = (SCORE,)
-    partition.advance(NOW_MS + 5)
-    assert steps_in(partition) == [[TimePassed(NOW_MS), TimePassed(NOW_MS + 5)]]
-    assert [(each.time_ms, each.version) for each in partition.outbox.first()] == [(0, "test")]
+    log.tick(NOW_MS)
+    log.again(Placed(1, Origin(PIPECAT, 0, 7, 900, NOW_MS)), "c-1", ENDED)
+    fold(partition, log)
+    assert [each.offset for each in evaluator.arrivals] == [1]
 
 
-def test_steps_that_decide_nothing_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_module, "MAX_PENDING_STEPS_BYTES", 2)
-    partition, _ = partition_of(StubEvaluator())
-    for offset in range(7):
-        partition.fold([[Record(PIPECAT, offset)]], None)
-    assert [len(steps) for steps in steps_in(partition)] == [3, 3]
-    assert partition.outbox.records == 0
+def test_time_passes_at_ticks_alone(log: LogWriter) -> None:
+    """So neither a backlog, nor a restart, nor a sequencer that stands still looks like silence."""
+    evaluator = StubEvaluator([SCORE])
+    partition, _ = partition_of(evaluator)
+    log.tick(NOW_MS)
+    ended(log, time_ms=NOW_MS + 900_000)
+    log.tick(NOW_MS + 1)
+    fold(partition, log)
+    assert evaluator.advanced_to_ms == [0, NOW_MS, NOW_MS + 1]
 
 
-# A partition between two owners: which offsets may be committed, and the note beside them.
-
-
-def owned(evaluator: StubEvaluator | None = None) -> Partition:
-    engine = evaluator or StubEvaluator([PublishScore(fact("c-1"))])
-    return partition_of(engine, offsets={PIPECAT: 5, AUDIT: 2})[0]
-
-
-def fold(each: Partition, *offsets: int) -> None:
-    each.fold([[Record(PIPECAT, offset) for offset in offsets]], None)
-
-
-def due(each: Partition) -> dict[str, int]:
-    return {tp.topic: at.offset for tp, at in each.due_offsets().items()}
-
-
-def test_a_commit_says_where_to_read_the_inputs_and_the_order() -> None:
+def test_repeats_and_void_records_are_passed_over_and_counted(log: LogWriter) -> None:
     evaluator = StubEvaluator()
-    each = owned(evaluator)
-    placed = [PlacedStart(n, {InputSource.PIPECAT: at}, 40 + n) for n, at in enumerate((5, 6, 7))]
-    each.outlet.starts = OrderStarts(placed, 0)
-    fold(each, 5, 6)
-    evaluator.watermarks = {InputSource.PIPECAT: 6}
-    assert each.due_offsets() == {
-        TopicPartition(PIPECAT, 0): OffsetAndMetadata(6, CommitNote(41, read=7).text()),
-        TopicPartition(AUDIT, 0): OffsetAndMetadata(2, CommitNote(41, read=2).text()),
+    partition, registry = partition_of(evaluator)
+    ended(log)
+    log.term = 2
+    log.tick(NOW_MS)
+    log.again(Placed(2, Origin(PIPECAT, 0, 0, 0, NOW_MS)), "c-1", ENDED)
+    log.again(Placed(1, Origin(PIPECAT, 0, 0, 1, NOW_MS)), "c-1", ENDED)
+    fold(partition, log)
+    partition.count_events()
+    partition.count_events()
+    assert [each.offset for each in evaluator.arrivals] == [0]
+    assert registry.get_sample_value("callgauge_log_repeats_total") == 1
+    assert registry.get_sample_value("callgauge_log_void_total") == 1
+
+
+def test_a_decision_knows_the_way_of_its_event_and_of_none_if_time_decided(
+    log: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition, _ = partition_of(StubEvaluator([SCORE]))
+    monkeypatch.setattr("consumers.evaluator.partition.wall_clock_ms", lambda: NOW_MS + 21)
+    ended(log)
+    log.tick(NOW_MS)
+    for record in log.records:
+        partition.fold(record, NOW_MS + 20)
+    assert [each.trip for each in partition.outbox.first()] == [Trip(NOW_MS, NOW_MS + 20, NOW_MS + 21), None]
+
+
+def test_what_can_never_be_processed_is_refused_with_its_place_in_its_input(log: LogWriter) -> None:
+    evaluator = StubEvaluator()
+    partition, registry = partition_of(evaluator)
+    log.tick(NOW_MS)
+    ended(log, key=None)
+    ended(log)
+    ended(log, value=b"{")
+    fold(partition, log)
+    refused = [record for each in partition.outbox.first() for record in each.records]
+    assert [(each.topic, each.offset, each.reason) for each in refused] == [  # type: ignore[union-attr]  # all are refused
+        ("pipecat.events", 0, RefusalReason.EMPTY_KEY), ("pipecat.events", 2, RefusalReason.UNDECODABLE),
+    ]  # fmt: skip
+    assert [each.place for each in rows_in(partition)] == [2, 4]
+    assert [arrival.offset for arrival in evaluator.arrivals] == [2]
+    for reason in ("empty_key", "undecodable"):
+        labels = {"source": "pipecat", "reason": reason}
+        assert registry.get_sample_value("callgauge_quarantined_total", labels) == 1
+    labels = {"source": "pipecat", "outcome": "quarantined"}
+    assert registry.get_sample_value("callgauge_events_total", labels) == 2
+
+
+def test_what_is_no_record_of_the_log_is_refused_with_its_place_there_and_stops_nothing(log: LogWriter) -> None:
+    evaluator = StubEvaluator()
+    partition, _ = partition_of(evaluator)
+    log.append(b"theirs", b"what", (), NOW_MS)
+    log.append(b"theirs", b"what", [("callgauge-placed", b"short")], NOW_MS)
+    log.append(None, b"no tick", [("callgauge-tick", b"x")], NOW_MS)
+    ended(log)
+    fold(partition, log)
+    refused = [record for each in partition.outbox.first() for record in each.records]
+    assert [(each.topic, each.partition, each.offset) for each in refused] == [  # type: ignore[union-attr]
+        (EVENTS_TOPIC, 0, offset) for offset in range(3)
+    ]
+    assert len(evaluator.arrivals) == 1
+
+
+def test_what_the_client_cannot_decode_is_refused_with_its_first_and_last_offset(log: LogWriter) -> None:
+    partition, _ = partition_of(StubEvaluator(), recovery=Recovery(None, 3, 3))
+    with capture_logs() as logged:
+        partition.fold(stand_in(EVENTS_TOPIC, 3, 8), NOW_MS)
+    (refused,) = partition.outbox.first()[0].records
+    assert (refused.offset, refused.last_offset, partition.next_offset) == (3, 8, 9)  # type: ignore[union-attr]
+    assert [line["event"] for line in logged] == ["record_quarantined"], "and not as records that are gone"
+
+
+def test_a_flood_of_refused_records_is_a_few_log_lines_between_two_ticks(log: LogWriter) -> None:
+    partition, _ = partition_of(StubEvaluator())
+    for _ in range(2):
+        for _ in range(100):
+            ended(log, key=None)
+        log.tick(NOW_MS)
+    with capture_logs() as logged:
+        fold(partition, log)
+    assert len(logged) == 2 * (MAX_QUARANTINE_LINES + 1)
+    assert [line["records"] for line in logged if line["event"] == "more_records_quarantined"] == [95, 95]
+    assert partition.outbox.records == 200
+
+
+def test_the_reasons_are_those_of_the_catalogue() -> None:
+    source, reason = metric_named("callgauge_quarantined_total").label_set
+    assert set(reason.values) == {each.value for each in RefusalReason}
+    assert set(source.values) >= {each.value for each in InputSource}
+
+
+def test_the_engines_counts_reach_the_metrics_once() -> None:
+    evaluator = StubEvaluator()
+    partition, registry = partition_of(evaluator)
+    evaluator.counts = [Count("callgauge_events_total", ("audit", "folded"), 7)]
+    evaluator.replayed_elements = 3
+    partition.count_events()
+    partition.count_events()
+    labels = {"source": "audit", "outcome": "folded"}
+    assert registry.get_sample_value("callgauge_events_total", labels) == 7
+    assert registry.get_sample_value("callgauge_replayed_elements_total") == 3
+
+
+def test_a_partition_ends_when_it_is_dropped(log: LogWriter) -> None:
+    partition, _ = partition_of(StubEvaluator([SCORE]))
+    ended(log)
+    fold(partition, log)
+    partition.drop()
+    partition.write_row(is_last=True)
+    assert (partition.is_active, partition.outbox.records, partition.outbox.is_filled) == (False, 0, False)
+
+
+# The row behind a step.
+
+
+def test_each_step_is_decided_whole_with_the_place_behind_it(log: LogWriter) -> None:
+    evaluator = Scripted(
+        (), (SCORE, SCORE), (Count("callgauge_late_events_total", ("audit",)),), (SCORE,), at_close=[SCORE]
+    )
+    partition, _ = partition_of(evaluator)
+    for _ in range(4):
+        ended(log)
+    fold(partition, log)
+    partition.close_some()
+    assert [(each.row.place, len(each.records)) for each in partition.outbox.first()] == [(2, 2), (4, 1), (4, 1)]
+
+
+def test_a_successor_begins_at_the_last_tick_in_front_of_the_oldest_open_call(log: LogWriter) -> None:
+    evaluator = StubEvaluator([SCORE])
+    partition, _ = partition_of(evaluator)
+    ended(log)
+    for number in (1, 2, 3):
+        log.tick(NOW_MS + number * BEGINS_APART_MS)
+        ended(log)
+    evaluator.first = 0
+    fold(partition, log)
+    begins = []
+    for first in (0, 1, 2, 3, 4, 5, 6, None):
+        evaluator.first = first
+        begins.append((partition.first, partition._row().first_known_ms))
+    ticks = [(place, NOW_MS + number * BEGINS_APART_MS) for number, place in enumerate((1, 3, 5), 1)]
+    assert begins == [(0, 0), (0, 0), ticks[0], ticks[0], ticks[1], ticks[1], ticks[2], ticks[2]]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 8_000)), max_size=40), st.data())
+def test_no_call_is_older_than_where_a_successor_begins(drawn: list[tuple[bool, int]], data: st.DataObject) -> None:
+    evaluator, log = StubEvaluator([SCORE]), LogWriter()
+    partition, _ = partition_of(evaluator)
+    open_since: list[int] = []
+    now_ms = NOW_MS
+    for is_tick, passed_ms in drawn:
+        now_ms += passed_ms
+        if is_tick:
+            log.tick(now_ms)
+        else:
+            ended(log)
+            open_since.append(len(log.records) - 1)
+        if open_since and (closed := data.draw(st.sampled_from([*open_since, None]))) is not None:
+            open_since.remove(closed)
+        evaluator.first = min(open_since, default=None)
+        fold(partition, log)
+        first = partition._row()
+        assert first.first <= min(open_since, default=len(log.records))
+        ticks = [record.offset for record in log.records if record.key is None]
+        assert first.first == 0 or first.first in ticks, "a reader may begin there"
+        if not open_since and ticks:
+            assert first.first == ticks[-1]
+
+
+def test_a_place_is_written_now_and_then_and_at_the_end_although_nothing_is_decided(
+    log: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_seconds = 1_000.0
+    monkeypatch.setattr("time.monotonic", lambda: now_seconds)
+    partition, _ = partition_of(StubEvaluator())
+    ended(log)
+    fold(partition, log)
+    partition.write_row()
+    assert not partition.outbox.is_filled
+    now_seconds += partition_module.ROW_EVERY_SECONDS
+    for _ in range(2):
+        partition.write_row()
+    partition.write_row(is_last=True)
+    assert [(each.place, each.known_ms) for each in rows_in(partition)] == [(1, 0), (1, 0)]
+
+
+# What is gone from the log.
+
+
+def test_records_that_were_deleted_unread_are_counted_and_open_calls_named_once(log: LogWriter) -> None:
+    evaluator = StubEvaluator()
+    evaluator.open_calls = ("c-1", "c-2")
+    partition, registry = partition_of(evaluator)
+    for _ in range(9):
+        ended(log)
+    with capture_logs() as logged:
+        for place in (0, 5, 6, 8):
+            partition.fold(log.records[place], NOW_MS)
+    lost, incomplete, again = logged
+    assert (lost["event"], lost["record"], lost["seen"], lost["records"]) == (
+        "log_not_where_it_was", "events[0]@1", "the log goes on at 5", 4,
+    )  # fmt: skip
+    assert (incomplete["event"], incomplete["conversation_ids"]) == ("calls_incomplete", ["c-1", "c-2"])
+    assert again["records"] == 1
+    assert registry.get_sample_value("callgauge_log_records_lost_total") == 5
+    assert registry.get_sample_value("callgauge_calls_incomplete_total") == 2
+
+
+# A successor becomes what the former owner was.
+
+
+def recovering(
+    log: LogWriter, effects: Sequence[Effect] = (SCORE,), **more: Any
+) -> tuple[Partition, StubEvaluator, Any]:
+    """A successor of an owner that had folded three events."""
+    for _ in range(5):
+        ended(log)
+    evaluator = StubEvaluator(effects)
+    given: dict[str, Any] = {"row": row(3), "start": 0, "place": 3} | more
+    recovery = Recovery(**given)
+    partition, registry = partition_of(evaluator, recovery=recovery)
+    return partition, evaluator, registry
+
+
+def test_up_to_the_place_everything_is_folded_and_nothing_published_or_counted(log: LogWriter) -> None:
+    partition, evaluator, registry = recovering(log)
+    evaluator.closing_calls = 1
+    evaluator.counts = [Count("callgauge_events_total", ("pipecat", "folded"), 7)]
+    partition.fold(log.records[0], NOW_MS)
+    partition.count_events()
+    partition.write_row(is_last=True)
+    assert (partition.is_recovering, partition.closing_calls, partition.outbox.is_filled) == (True, 0, False)
+    fold(partition, log)
+    partition.count_events()
+    assert [each.offset for each in evaluator.arrivals] == [0, 1, 2, 3, 4]
+    assert [each.place for each in rows_in(partition)] == [4, 5]
+    assert (partition.is_recovering, partition.closing_calls) == (False, 1)
+    outcomes = {
+        outcome: registry.get_sample_value("callgauge_events_total", {"source": "pipecat", "outcome": outcome})
+        for outcome in ("folded", "replayed")
     }
+    assert outcomes == {"folded": 0, "replayed": 3}
 
 
-def test_only_what_is_written_is_committed_and_what_came_since_is_not() -> None:
-    each = owned()
-    outbox = each.outbox
-    fold(each, 5)
-    assert due(each) == {}
-    fold(each, 6)
-    outbox.written(1)
-    assert due(each) == {PIPECAT: 6, AUDIT: 2}, "as it was at the first time of asking"
-    assert due(each) == {}
-    outbox.written(1)
-    assert due(each) == {PIPECAT: 7, AUDIT: 2}
+def test_refused_records_are_not_refused_again(log: LogWriter) -> None:
+    ended(log, key=None)
+    log.append(b"theirs", b"what", (), NOW_MS)
+    partition, _, registry = recovering(log)
+    fold(partition, log)
+    assert waiting_in(partition.outbox) == [["c-1"]] * 4
+    labels = {"source": "control", "reason": "undecodable"}
+    assert registry.get_sample_value("callgauge_quarantined_total", labels) == 0
 
 
-def test_the_note_is_of_the_same_moment_as_the_offsets() -> None:
-    each = owned()
-    each.outlet.starts = OrderStarts([PlacedStart(1, {InputSource.PIPECAT: 5}, 40)], 0)
-    fold(each, 5)
-    assert due(each) == {}
-    each.outlet.starts.add(PlacedStart(2, {InputSource.PIPECAT: 6}, 41))
-    fold(each, 6)
-    each.outbox.written(1)
-    assert each.due_offsets()[TopicPartition(PIPECAT, 0)] == OffsetAndMetadata(6, CommitNote(40, read=6).text())
+def test_records_of_calls_that_closed_are_not_even_decoded(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended(log, key="c-0", value=b"{")
+    decoded: list[bytes | None] = []
+
+    def watched(source: InputSource, record: Any, *more: Any) -> Any:
+        decoded.append(record.key)
+        return admit(source, record, *more)
+
+    monkeypatch.setattr(partition_module, "admit", watched)
+    partition, evaluator, _ = recovering(log, closed=["c-0", "c-9"])
+    ended(log, key="c-0")
+    fold(partition, log)
+    assert evaluator.closed == ["c-0", "c-9"]
+    assert decoded == [b"c-1"] * 5 + [b"c-0"], "behind the place the engine says that it comes after the close"
 
 
-def test_a_partition_that_is_not_ours_commits_nothing() -> None:
-    each = owned()
-    fold(each, 5)
-    each.drop()
-    assert [due(each) for _ in range(2)] == [{}, {}]
+def test_time_begins_where_the_row_says_and_never_falls(log: LogWriter) -> None:
+    """The tick there may say less than one of another term in front of it."""
+    log.tick(NOW_MS)
+    partition, evaluator, _ = recovering(log, row=row(3, first_known_ms=NOW_MS + 7))
+    fold(partition, log)
+    assert evaluator.advanced_to_ms == [NOW_MS + 7, NOW_MS + 7]
 
 
-@given(st.lists(st.sampled_from(["fold", "write", "commit"]), max_size=30))
-def test_no_offset_is_ahead_of_what_is_written(steps: list[str]) -> None:
-    each, folded, written, committed = owned(), 5, 5, 5
-    for step in steps:
-        if step == "fold":
-            fold(each, folded)
-            folded += 1
-        elif step == "write" and written < folded:
-            each.outbox.written(1)
-            written += 1
-        elif offsets := due(each):
-            assert committed <= offsets[PIPECAT] <= written
-            committed = offsets[PIPECAT]
-    each.outbox.written(30)
-    due(each)
-    assert due(each)[PIPECAT] == folded
+def test_calls_have_the_goals_that_they_got_then_and_later_ones_those_of_now(log: LogWriter) -> None:
+    goals = {"c-1": goal_set()}
+    partition, _, _ = recovering(log, goals=goals)
+    assert partition.goals.logged == goals
+    fold(partition, log)
+    assert partition.goals.logged is None
+
+
+def test_a_call_that_was_evicted_and_not_closed_is_evicted_by_the_same_record(log: LogWriter) -> None:
+    """Here fewer calls are open than at the former owner."""
+    partition, evaluator, _ = recovering(log, row=row(3, evicted={"c-7": 1}))
+    fold(partition, log)
+    assert evaluator.evictions == [("c-7", 1)]
+
+
+def test_an_owner_that_folded_nothing_leaves_nothing_to_do(log: LogWriter) -> None:
+    partition, _, _ = recovering(log, row=row(2), start=2, place=2)
+    assert (partition.is_recovering, partition.next_offset) == (False, 2)
+
+
+# Another version of code or settings.
+
+
+def score(call: str, name: int = 1) -> CallStartedFact:
+    return fact(call).model_copy(update={"revision": name, "is_first": True})
+
+
+def test_another_version_publishes_open_calls_once_again_with_a_new_generation(log: LogWriter) -> None:
+    partition, evaluator, _ = recovering(log, (PublishScore(score("c-1", 4)),), row=row(3, version="other"))
+    evaluator.open_calls = ("c-1", "c-2")
+    for record in log.records[:3]:
+        partition.fold(record, NOW_MS)
+    assert evaluator.renumbered == [("c-1", GENERATION, True), ("c-2", GENERATION, True)]
+    again, done = partition.outbox.first()
+    (published,) = again.records
+    assert (published.revision, published.is_first) == (GENERATION, False)  # type: ignore[union-attr]  # it is a score
+    assert (again.row.version, again.row.revision, again.row.generations) == ("other", GENERATION, ()), (
+        "who takes over before all is written does it again, with another number"
+    )
+    assert (done.records, done.row.version, done.row.generations) == ((), "test", (Generation(3, GENERATION, True),))
+    assert done.row.place == 3
+
+
+def test_a_generation_begins_for_a_successor_where_it_began(log: LogWriter) -> None:
+    generations = (Generation(1, GENERATION, True), Generation(3, 2 * GENERATION, True))
+    partition, evaluator, _ = recovering(log, row=row(4, revision=2 * GENERATION, generations=generations), place=4)
+    seen = []
+    for record in log.records:
+        partition.fold(record, NOW_MS)
+        seen.append(len(evaluator.renumbered))
+    assert seen == [0, 1, 1, 2, 2]
+    assert evaluator.renumbered == [("c-1", GENERATION, True), ("c-1", 2 * GENERATION, True)]
+    (last,) = rows_in(partition)
+    assert (last.revision, last.generations) == (2 * GENERATION, generations)
+
+
+def test_a_generation_that_began_at_the_place_begins_before_the_next_record(log: LogWriter) -> None:
+    partition, evaluator, _ = recovering(log, row=row(3, generations=(Generation(3, GENERATION, True),)))
+    for record in log.records[:3]:
+        partition.fold(record, NOW_MS)
+    assert evaluator.renumbered == [("c-1", GENERATION, True)]
+
+
+def test_generations_in_front_of_where_a_successor_begins_are_forgotten(log: LogWriter) -> None:
+    partition, evaluator, _ = recovering(log, row=row(3, generations=(Generation(1, GENERATION, True),)))
+    evaluator.first = 4
+    log.tick(NOW_MS + 2 * BEGINS_APART_MS)
+    fold(partition, log)
+    assert [each.generations for each in rows_in(partition)][-1] == (Generation(1, GENERATION, True),)
+    evaluator.first = None
+    partition.write_row(is_last=True)
+    assert rows_in(partition)[-1].generations == ()
+
+
+def test_the_newest_record_of_each_subject_and_the_newest_questions_are_withheld() -> None:
+    withheld = Withheld()
+    withheld.take([PublishScore(score("c-1", 1)), PublishScore(score("c-1", 2)), PublishScore(score("c-2", 1))])
+    questions = [
+        question("c-1").model_copy(update={"subgoal_id": f"s-{place}"}) for place in range(MAX_KEPT_REQUESTS + 1)
+    ]
+    withheld.take([RequestVerdict(each) for each in questions])
+    first, *asked = withheld.of("c-1", GENERATION)
+    assert (first.revision, first.is_first) == (GENERATION, False)  # type: ignore[union-attr]  # it is a score
+    assert asked == questions[1:]
+    assert withheld.of("c-1", GENERATION) == ()
+
+
+# A log that is not as it was.
+
+
+def test_where_records_of_open_calls_are_gone_all_is_published_again_and_counts_nothing(log: LogWriter) -> None:
+    with capture_logs() as logged:
+        partition, evaluator, registry = recovering(log, start=2, place=3, is_cut=True, open=["c-1", "c-gone"])
+        partition.fold(log.records[2], NOW_MS)
+    assert evaluator.renumbered == [("c-1", GENERATION, False), ("c-gone", GENERATION, False)]
+    assert [each.place for each in rows_in(partition)] == [3, 3]
+    assert rows_in(partition)[-1].generations == (Generation(3, GENERATION, False),)
+    assert [line["conversation_ids"] for line in logged if line["event"] == "calls_incomplete"] == [["c-1", "c-gone"]]
+    assert registry.get_sample_value("callgauge_calls_incomplete_total") == 2
+    assert registry.get_sample_value("callgauge_log_records_lost_total") == 0, "the former owner had folded them"
+
+
+def test_where_the_place_itself_is_gone_what_was_never_folded_counts_as_lost(log: LogWriter) -> None:
+    partition, evaluator, registry = recovering(log, row=row(2), start=4, place=2, is_cut=True)
+    assert not partition.is_recovering
+    partition.fold(log.records[4], NOW_MS)
+    assert registry.get_sample_value("callgauge_log_records_lost_total") == 2
+    assert [each.offset for each in evaluator.arrivals] == [4]
+
+
+def test_of_a_log_that_was_made_anew_nothing_is_published_before_the_time_that_was_reached(log: LogWriter) -> None:
+    ended(log)
+    log.tick(NOW_MS - 1)
+    ended(log)
+    log.tick(NOW_MS)
+    partition, evaluator, _ = recovering(log, row=row(900, known_ms=NOW_MS), place=None, is_cut=True)
+    for record in log.records[:4]:
+        assert partition.is_recovering
+        partition.fold(record, NOW_MS)
+    assert not partition.is_recovering
+    assert len(evaluator.arrivals) == 2
+    fold(partition, log)
+    assert [each.row.place for each in partition.outbox.first()][-1] == len(log.records)
 
 
 # Records that are taken and not understood are counted, and each kind of them is logged once with its remedy.

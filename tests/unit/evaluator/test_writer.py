@@ -1,8 +1,7 @@
-"""Writing a partition's scores: whole decisions and their steps in one transaction, counted when it is committed, and never by two
-at a time."""
+"""Writing a partition's scores: whole decisions and the row behind them in one transaction, counted when it is committed, and never by
+two at a time."""
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple, get_args
@@ -23,18 +22,15 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, OpenCall, PublishScore, RequestVerdict
+from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, PublishScore, RequestVerdict
 from consumers.evaluator import writer as outbox_module
-from consumers.evaluator.recovery import OrderStarts, PlacedStart
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import (
     MAX_TRANSACTION_RECORDS,
-    START_EVERY_SECONDS,
     Bell,
     Claims,
     Decision,
     FencedError,
-    Mark,
     Outbox,
     Outlet,
     Trip,
@@ -49,21 +45,11 @@ from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.codec import Misread
 from schemas.judging import JudgeRequest
 from schemas.metrics.process import STEP_METRIC
-from schemas.order import (
-    Closed,
-    GoalsChosen,
-    OrderDecoder,
-    OrderEncoder,
-    OrderStart,
-    Step,
-    order_value,
-    start_in,
-    writer_in,
-)
+from schemas.owners import PartitionRow, row_in, writer_in
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import SCORE_RECORD
 from schemas.transcript import Transcript
-from tests.support.fakes.evaluator_fakes import decision, fact, goal_set, goals_fact, question, until_idle, waiting_in
+from tests.support.fakes.evaluator_fakes import decision, fact, question, row, until_idle, waiting_in
 from tests.support.patience import patient
 
 REFUSED = QuarantineRecord(
@@ -74,8 +60,8 @@ REFUSED = QuarantineRecord(
 
 class Sent(NamedTuple):
     topic: str
-    value: bytes
-    key: bytes | None
+    value: bytes | None
+    key: bytes
     partition: int | None
     headers: Any
 
@@ -110,23 +96,23 @@ class FakeProducer:
         self._do("begin")
 
     async def send(
-        self, topic: str, value: bytes | None, *, key: bytes | None, partition: int | None, headers: Any = None
+        self, topic: str, value: bytes | None, *, key: bytes, partition: int | None, headers: Any = None
     ) -> "asyncio.Future[Any]":
         acknowledged: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         metadata = SimpleNamespace(topic=topic, offset=self.offset, timestamp=1_000 + self.offset)
         self.offset += 1
-        if value is None:
+        if value is None and row_in(headers or ()) is None:
             self.mark_headers.append(headers)
-            self._do("mark", f"{(key or b'').decode()} in {topic}[{partition}]")
+            self._do("mark", f"{key.decode()} in {topic}[{partition}]")
             acknowledged.set_result(metadata)
             return acknowledged
-        if len(value) > self.sends_at_most:
+        if len(value or b"") > self.sends_at_most:
             raise MessageSizeTooLargeError
-        self._do("send", "order" if key is None else key.decode())
+        self._do("send", "row" if value is None else key.decode())
         self.sent.append(Sent(topic, value, key, partition, headers))
         if (error := self.errors.get("acknowledge")) is not None:
             acknowledged.set_exception(error)
-        elif len(value) > self.most_bytes.get(topic, len(value)):
+        elif value is not None and len(value) > self.most_bytes.get(topic, len(value)):
             acknowledged.set_exception(MessageSizeTooLargeError())
         else:
             acknowledged.set_result(metadata)
@@ -159,9 +145,8 @@ class Writing:
         instruments = Instruments(self.registry, ["evaluator"])
         self.writer = Writer(kafka, evaluator, instruments)
         self.claims = Claims(kafka, evaluator)
-        self.outlet = Outlet(3, kafka, evaluator)
+        self.outlet = Outlet(3, kafka)
         self.outbox = self.outlet.outbox
-        self.outlet.starts = OrderStarts([PlacedStart(0, {}, 9)], 0)
         self.writer.add(self.outlet)
 
     def _producer(self, role: str, **asked: Any) -> FakeProducer:
@@ -195,8 +180,8 @@ class Writing:
         await ended(running)
 
     @property
-    def order(self) -> list[Sent]:
-        return [sent for sent in self.producer.sent if sent.topic == "t.order"]
+    def rows(self) -> list[PartitionRow | None]:
+        return [row_in(sent.headers or ()) for sent in self.producer.sent if sent.value is None]
 
     @property
     def published(self) -> float | None:
@@ -222,20 +207,19 @@ async def test_a_claim_is_a_transaction_under_the_partitions_name_that_names_the
     make: Callable[..., Writing],
 ) -> None:
     writing = make(transaction_timeout_ms=5_000)
-    assert await writing.claims.claim(3, "w-1") == Mark(order=101, scores=102)
+    assert await writing.claims.claim(3, "w-1") == 101
     assert writing.asked == {"role": "evaluator-claim", "transactional_id": "g-3", "transaction_timeout_ms": 5_000}
-    marks = [f"callgauge-owner in {topic}[3]" for topic in ("t.order", "t.scores")]
-    assert writing.producer.journal == ["start", "begin", *marks, "commit", "stop"]
-    assert [writer_in(each) for each in writing.producer.mark_headers] == ["w-1", "w-1"]
+    assert writing.producer.journal == ["start", "begin", "callgauge-owner in t.scores[3]", "commit", "stop"]
+    assert [writer_in(each) for each in writing.producer.mark_headers] == ["w-1"]
     assert writing.published == 0, "they are no scores"
 
 
 async def test_a_fence_is_a_transaction_under_the_writers_name_in_all_of_its_partitions(writing: Writing) -> None:
     await writing.claims.fence("w-1", [3, 4])
     assert writing.asked["transactional_id"] == "w-1"
-    marks = [f"callgauge-owner in {topic}[{number}]" for number in (3, 4) for topic in ("t.order", "t.scores")]
+    marks = [f"callgauge-owner in {topic}[{number}]" for number in (3, 4) for topic in ("t.scores",)]
     assert writing.producer.journal == ["start", "begin", *marks, "commit", "stop"]
-    assert [writer_in(each or ()) for each in writing.producer.mark_headers] == [None] * 4
+    assert [writer_in(each or ()) for each in writing.producer.mark_headers] == [None] * 2
 
 
 @pytest.mark.parametrize("where", ["start", "begin", "mark", "commit"])
@@ -263,22 +247,24 @@ async def test_without_transactions_the_writer_has_no_id(
     assert writing.asked["transactional_id"] is None
 
 
-async def test_all_partitions_share_a_transaction_and_each_has_its_order(writing: Writing) -> None:
-    other = Outlet(4, KafkaSettings(topic_prefix="t."), EvaluatorSettings(group_id="g"))
-    other.starts = OrderStarts([PlacedStart(0, {}, 9)], 0)
+async def test_all_partitions_share_a_transaction_and_each_has_its_row(writing: Writing) -> None:
+    other = Outlet(4, KafkaSettings(topic_prefix="t."))
     writing.writer.add(other)
     writing.put("a")
-    other.outbox.put(decision(fact("b"), steps=b"2"))
+    other.outbox.put(decision(fact("b"), place=2))
     running = await writing.run()
     await asyncio.gather(writing.outbox.until_written(), other.outbox.until_written())
-    assert writing.producer.journal == ["begin", "a", "order", "b", "order", "commit"]
-    assert [(sent.partition, sent.value) for sent in writing.order] == [(3, order_value(b"")), (4, order_value(b"2"))]
-    assert [len(each.starts._starts) for each in (writing.outlet, other)] == [2, 2]
+    assert writing.producer.journal == ["begin", "a", "row", "b", "row", "commit"]
+    assert writing.rows == [row(0), row(2)]
+    assert [(sent.topic, sent.key, sent.partition) for sent in writing.producer.sent if sent.value is None] == [
+        ("t.scores", b"callgauge-owner", 3), ("t.scores", b"callgauge-owner", 4),
+    ]  # fmt: skip
+    assert [each.place for each in (writing.outlet, other)] == [0, 2]
     await ended(running)
 
 
 async def test_what_does_not_fit_into_a_transaction_comes_first_in_the_next(writing: Writing) -> None:
-    other = Outlet(4, KafkaSettings(topic_prefix="t."), EvaluatorSettings(group_id="g"))
+    other = Outlet(4, KafkaSettings(topic_prefix="t."))
     writing.writer.add(other)
     full = decision(*[fact("a")] * MAX_TRANSACTION_RECORDS)
     for _ in range(2):
@@ -298,10 +284,10 @@ async def test_what_gathers_goes_in_one_transaction(writing: Writing) -> None:
     writing.put("b", "cd")
     writing.put("e")
     await until_idle()
-    assert writing.producer.journal == ["begin", "a", "order"]
+    assert writing.producer.journal == ["begin", "a", "row"]
     writing.producer.may_commit.set()
     await writing.outbox.until_written()
-    assert writing.producer.journal == ["begin", "a", "order", "commit", "begin", *"bcde", "order", "commit"]
+    assert writing.producer.journal == ["begin", "a", "row", "commit", "begin", *"bcde", "row", "commit"]
     await ended(running)
 
 
@@ -311,9 +297,9 @@ async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(wri
     running = await writing.run()
     score, refused, _ = writing.producer.sent
     assert (score.topic, score.key, score.partition) == ("t.scores", b"c-2", 3)
-    assert SCORE_RECORD.validate_json(score.value) == fact("c-2")
+    assert SCORE_RECORD.validate_json(score.value or b"") == fact("c-2")
     assert (refused.topic, refused.key, refused.partition) == ("t.quarantine", b"c-1", None)
-    assert QuarantineRecord.model_validate_json(refused.value) == REFUSED
+    assert QuarantineRecord.model_validate_json(refused.value or b"") == REFUSED
     assert writing.published == 1  # a refused record is no score
     await ended(running)
 
@@ -321,7 +307,7 @@ async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(wri
 async def test_a_transcript_goes_to_its_topic_in_the_transaction_of_the_closing(writing: Writing) -> None:
     writing.outbox.put(decision(Transcript("c-2", b'[{"role":"user"}]'), fact("c-2")))
     running = await writing.run()
-    assert writing.producer.journal == ["begin", "c-2", "c-2", "order", "commit"]
+    assert writing.producer.journal == ["begin", "c-2", "c-2", "row", "commit"]
     transcript, closed, _ = writing.producer.sent
     assert transcript == ("t.transcripts", b'[{"role":"user"}]', b"c-2", None, None)
     assert closed.topic == "t.scores"
@@ -335,7 +321,7 @@ async def test_a_call_is_closed_in_one_transaction_however_much_goes_with_it(wri
     writing.put("a", closing, "b")
     running = await writing.run()
     await writing.outbox.until_written()
-    assert writing.producer.journal == ["begin", "a", *closing, "order", "commit", "begin", "b", "order", "commit"]
+    assert writing.producer.journal == ["begin", "a", *closing, "row", "commit", "begin", "b", "row", "commit"]
     await ended(running)
 
 
@@ -344,7 +330,7 @@ async def test_nothing_is_written_and_nothing_counted_before_the_commit(writing:
     writing.producer.may_commit.clear()
     writing.put("a", "b")
     running = await writing.run()
-    assert writing.producer.journal == ["begin", "a", "b", "order"]
+    assert writing.producer.journal == ["begin", "a", "b", "row"]
     assert writing.outbox.records == 2
     assert writing.published == 0
     writing.producer.may_commit.set()
@@ -408,10 +394,10 @@ async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_wr
     with capture_logs() as logged:
         running = await writing.run()
         await writing.outbox.until_written()
-    sent = [(writing.producer.sent[1].key or b"").decode()] if refuses == "broker" else []
+    sent = [writing.producer.sent[1].key.decode()] if refuses == "broker" else []
     assert writing.producer.journal == [
-        "begin", "before", *sent, "closed", "order", "abort", "stop", "start",
-        "begin", "before", "closed", "order", "commit",
+        "begin", "before", *sent, "closed", "row", "abort", "stop", "start",
+        "begin", "before", "closed", "row", "commit",
     ]  # fmt: skip
     assert writing.registry.get_sample_value("callgauge_limits_hit_total", {"limit": limit}) == 1
     assert writing.published == 2
@@ -444,7 +430,7 @@ async def test_what_is_taken_of_its_kind_goes_with_the_rest(writing: Writing) ->
         "c-1",
         "c-1",
         "c-2",
-        "order",
+        "row",
         "commit",
     ]
     assert writing.registry.get_sample_value("callgauge_transcripts_published_total") == 1
@@ -484,7 +470,7 @@ async def test_a_score_is_never_left_out(writing: Writing, refuses: str) -> None
 async def test_nothing_is_written_when_the_partition_had_another_owner_while_the_producer_was_replaced(
     writing: Writing,
 ) -> None:
-    """A new producer fences off every holder of the id, also the rightful owner, which has read our order to its end."""
+    """A new producer fences off every holder of the id, also the rightful owner, which has read our last row."""
     writing.producer.most_bytes["t.transcripts"] = 1_000
     await writing.start()
     writing.producer.epochs = 2
@@ -522,7 +508,7 @@ async def test_without_transactions_what_is_too_large_ends_the_writing(
     running = await writing.run()
     with pytest.raises(WriteError):
         await running
-    assert [each for each in writing.producer.journal if each != "order"] == ["c-2", "c-2"]
+    assert [each for each in writing.producer.journal if each != "row"] == ["c-2", "c-2"]
 
 
 async def test_it_says_since_when_it_writes(writing: Writing) -> None:
@@ -551,8 +537,8 @@ async def test_without_transactions_records_are_written_one_by_one(
     writing.put("d")  # and nothing waits for company
     async with asyncio.timeout(patient(5)):
         await writing.outbox.until_written()
-    has_order = "is_embedded" not in settings
-    assert writing.producer.journal == ["a", "b", "c", *["order"] * has_order, "d", *["order"] * has_order]
+    has_rows = "is_embedded" not in settings
+    assert writing.producer.journal == ["a", "b", "c", *["row"] * has_rows, "d", *["row"] * has_rows]
     await ended(running)
 
 
@@ -574,10 +560,10 @@ async def test_the_next_transaction_waits_for_company(
     assert 0 < pauses[0] <= 0.1
     writing.put("b")
     await until_idle()
-    assert writing.producer.journal == ["begin", "a", "order", "commit"]
+    assert writing.producer.journal == ["begin", "a", "row", "commit"]
     goes_on.set()
     await writing.outbox.until_written()
-    assert writing.producer.journal[4:] == ["begin", "b", "order", "commit"]
+    assert writing.producer.journal[4:] == ["begin", "b", "row", "commit"]
     await ended(running)
 
 
@@ -638,54 +624,44 @@ async def test_what_is_given_up_in_the_middle_of_a_transaction_is_not_written(wr
     await ended(running)
     writing.producer.may_commit.set()
     await until_idle()
-    assert writing.producer.journal == ["begin", "a", "order"]
+    assert writing.producer.journal == ["begin", "a", "row"]
     assert writing.published == 0
 
 
-async def test_a_question_is_written_with_where_its_answer_belongs(writing: Writing) -> None:
+async def test_a_question_is_written_in_the_transaction_of_its_step(writing: Writing) -> None:
     writing.outbox.put(decision(question("c-1")))
     running = await writing.run()
     sent, _ = writing.producer.sent
     assert (sent.topic, sent.key, sent.partition) == ("t.judge.requests", b"c-1", None)
-    assert sent.headers == [("callgauge_reply_partition", b"3")]
-    assert JudgeRequest.model_validate_json(sent.value) == question("c-1")
-    assert writing.producer.journal == ["begin", "c-1", "order", "commit"]
+    assert JudgeRequest.model_validate_json(sent.value or b"") == question("c-1")
+    assert writing.producer.journal == ["begin", "c-1", "row", "commit"]
     await ended(running)
 
 
-# The order.
-
-BEFORE = {InputSource.PIPECAT: 4, InputSource.AUDIT: 0}
+# The row of the partition.
 
 
-def steps_of(letter: str, *, version: str = "1", record: bool = True) -> Decision:
-    records = (fact(letter),) if record else ()
-    return Decision(records, letter.encode(), version, BEFORE, 70)
+def step(letter: str, place: int, *, has_record: bool = True) -> Decision:
+    return decision(*[fact(letter)] * has_record, place=place)
 
 
-def starts_of(sent: list[Sent]) -> list[str | None]:
-    """By record of `order`: the version of its start."""
-    starts = [start_in(each.headers or []) for each in sent]
-    return [None if start is None else start.version for start in starts]
-
-
-async def test_each_transaction_ends_with_one_record_of_its_steps(writing: Writing) -> None:
-    await writing.written(steps_of("a"), steps_of("b", record=False), steps_of("c"))
-    await writing.written(steps_of("d", record=False))
-    assert writing.producer.journal == ["begin", "a", "c", "order", "commit", "begin", "order", "commit"]
-    assert [(sent.value, sent.key, sent.partition) for sent in writing.order] == [
-        (order_value(b"abc"), None, 3), (order_value(b"d"), None, 3),
-    ]  # fmt: skip
+async def test_each_transaction_ends_with_the_row_behind_its_last_decision(writing: Writing) -> None:
+    await writing.written(step("a", 1), step("b", 2, has_record=False), step("c", 3))
+    await writing.written(step("d", 9, has_record=False))
+    assert writing.producer.journal == ["begin", "a", "c", "row", "commit", "begin", "row", "commit"]
+    assert writing.rows == [row(3), row(9)]
+    assert {writer_in(sent.headers) for sent in writing.producer.sent if sent.value is None} == {writing.writer.id}
+    assert writing.outlet.place == 9
     assert writing.published == 2
 
 
 async def test_the_way_of_an_event_is_a_time_for_each_step(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     clock_ms = iter((1_200, 1_207))  # a transaction begins, and is committed
     monkeypatch.setattr("consumers.evaluator.writer.wall_clock_ms", lambda: next(clock_ms))
-    of_event = steps_of("a")._replace(trip=Trip(produced=1_000, polled=1_030, folded=1_040))
+    of_event = step("a", 1)._replace(trip=Trip(produced=1_000, polled=1_030, folded=1_040))
     by_wrong_clock = of_event._replace(trip=Trip(produced=1_035, polled=1_030, folded=1_040))
     of_row = of_event._replace(records=(Transcript("a", b"[]"),))  # waits on purpose
-    await writing.written(of_event, by_wrong_clock, of_row, steps_of("b"))  # the last one was decided as time passed
+    await writing.written(of_event, by_wrong_clock, of_row, step("b", 2))  # the last one was decided as time passed
     steps = {
         step: writing.registry.get_sample_value(f"{STEP_METRIC}_sum", {"step": step})
         for step in ("polled", "folded", "written", "committed", "counted")
@@ -694,61 +670,34 @@ async def test_the_way_of_an_event_is_a_time_for_each_step(writing: Writing, mon
     assert writing.registry.get_sample_value(f"{STEP_METRIC}_count", {"step": "polled"}) == 2
 
 
-async def test_the_first_record_says_where_its_steps_begin(writing: Writing) -> None:
-    await writing.written(steps_of("a"))
-    (first,) = writing.order
-    assert start_in(first.headers) == OrderStart(version="1", positions=BEFORE, time_ms=70, writer=writing.writer.id)
-    # A successor finds it where the broker says that it is: behind a score.
-    assert list(writing.outlet.starts._starts)[1:] == [PlacedStart(1_101, BEFORE, 101)]
-
-
-async def test_a_start_comes_now_and_then_and_with_each_version(
-    writing: Writing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_seconds = time.monotonic()
-    monkeypatch.setattr("time.monotonic", lambda: now_seconds)
-    await writing.written(steps_of("a"))
-    now_seconds += START_EVERY_SECONDS - 1
-    await writing.written(steps_of("b"), steps_of("c", version="2"), steps_of("d", version="2"), steps_of("e"))
-    now_seconds += START_EVERY_SECONDS
-    await writing.written(steps_of("f"))
-    assert [sent.value[1:] for sent in writing.order] == [b"a", b"b", b"cd", b"e", b"f"]
-    assert starts_of(writing.order) == ["1", None, "2", "1", "1"]
-    assert len(writing.outlet.starts._starts) == 1 + 4
-
-
-async def test_a_start_that_was_not_written_is_written_with_the_next_attempt(writing: Writing) -> None:
+async def test_a_row_of_a_transaction_that_was_aborted_comes_with_the_next_attempt(writing: Writing) -> None:
     writing.producer.most_bytes["t.transcripts"] = 1_000
-    await writing.written(Decision((LARGE_TRANSCRIPT, fact("a")), b"a", "1", BEFORE, 70))
-    assert starts_of(writing.order) == ["1", "1"], "of the transaction that was aborted, and of the next"
-    assert [start.offset for start in list(writing.outlet.starts._starts)[1:]] == [104]
+    await writing.written(decision(LARGE_TRANSCRIPT, fact("a"), place=5))
+    assert writing.rows == [row(5), row(5)]
+    assert writing.producer.journal[-4:] == ["begin", "a", "row", "commit"]
 
 
-@pytest.mark.parametrize("refuses", ["broker", "client"])
-async def test_the_order_is_never_left_out(writing: Writing, refuses: str) -> None:
-    if refuses == "broker":
-        writing.producer.most_bytes["t.order"] = 1_000
+async def test_a_place_that_was_not_written_is_none(writing: Writing) -> None:
     await writing.start()
-    writing.producer.sends_at_most = 10_000 if refuses == "broker" else 1_000
-    writing.outbox.put(decision(fact("a"), steps=bytes(2_000)))
+    writing.producer.errors["commit"] = KafkaTimeoutError()
+    writing.put("a")
     running = await writing.run()
-    with pytest.raises(WriteError, match=r"a record of 2001 bytes is too large for t\.order"):
+    with pytest.raises(WriteError):
         await running
-    assert (writing.producer.journal[-1], writing.published) == ("abort", 0)
+    assert writing.outlet.place is None
 
 
-async def test_the_embedded_broker_gets_no_order(make: Callable[..., Writing]) -> None:
+async def test_the_embedded_broker_gets_no_rows(make: Callable[..., Writing]) -> None:
     writing = make(is_embedded=True)
-    await writing.written(steps_of("a"), steps_of("b", record=False))
+    await writing.written(step("a", 1), step("b", 2, has_record=False))
     assert [sent.topic for sent in writing.producer.sent] == ["t.scores"]
-    assert len(writing.outlet.starts._starts) == 1
 
 
 async def test_steps_that_decided_nothing_end_no_writer_on_the_embedded_broker(make: Callable[..., Writing]) -> None:
-    """They have no record there, and the evaluator has them written whenever it stops."""
+    """They have no record there, and the evaluator has its place written whenever it stops."""
     writing = make(is_embedded=True)
     async with asyncio.timeout(patient(5)):
-        await writing.written(steps_of("b", record=False))
+        await writing.written(step("b", 1, has_record=False))
     assert writing.producer.sent == []
 
 
@@ -772,28 +721,18 @@ def test_decisions_stay_until_they_are_written_in_order_and_whole() -> None:
     assert outbox.records == 1
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from("12")), max_size=12))
-def test_transactions_take_as_many_whole_decisions_of_one_version_as_fit_and_all_in_order(
-    drawn: list[tuple[int, int, str]],
-) -> None:
-    put = [decision(*[fact("a")] * records, steps=bytes(size), version=version) for records, size, version in drawn]
+@given(st.lists(st.integers(0, 9), max_size=12))
+def test_transactions_take_as_many_whole_decisions_as_fit_and_all_in_order(drawn: list[int]) -> None:
+    put = [decision(*[fact("a")] * records, place=place) for place, records in enumerate(drawn)]
     outbox, taken = Outbox(), []
     for each in put:
         outbox.put(each)
-    with (
-        mock.patch.object(outbox_module, "MAX_TRANSACTION_RECORDS", 10),
-        mock.patch.object(outbox_module, "MAX_TRANSACTION_STEPS_BYTES", 20),
-    ):
+    with mock.patch.object(outbox_module, "MAX_TRANSACTION_RECORDS", 10):
         while decisions := outbox.first():
-            was_full, is_full = (
-                sum(len(each.records) for each in some) >= 10 or sum(len(each.steps) for each in some) >= 20
-                for some in (decisions[:-1], decisions)
-            )
+            was_full, is_full = (sum(len(each.records) for each in some) >= 10 for some in (decisions[:-1], decisions))
             assert not was_full
-            assert len({each.version for each in decisions}) == 1
             taken += decisions
-            rest = put[len(taken) :]
-            assert is_full or not rest or rest[0].version != decisions[0].version, "the next one would fit"
+            assert is_full or taken == put, "the next one would fit"
             outbox.written(len(decisions))
     assert taken == put
     assert outbox.records == 0
@@ -812,14 +751,14 @@ def taken(bell: Bell, outbox: Outbox, count: int) -> None:
     bell.settle([outbox])
 
 
-async def test_who_writes_sleeps_until_there_is_a_decision_though_of_steps_alone() -> None:
+async def test_who_writes_sleeps_until_there_is_a_decision_though_without_a_record() -> None:
     bell, outbox = belled(decision(fact("a")))
     await bell.until_due(0)
     taken(bell, outbox, 1)
     filling = asyncio.create_task(bell.until_due(0))
     await until_idle()
     assert not filling.done()
-    outbox.put(decision(steps=b"1"))
+    outbox.put(decision(place=1))
     await filling
     assert (waiting_in(outbox), outbox.records) == ([[]], 0)
 
@@ -880,18 +819,6 @@ async def test_one_waits_for_what_was_put_before_and_for_nothing_later() -> None
     assert waiting_in(outbox) == [["c"]]
 
 
-def test_a_moment_is_over_when_all_that_was_put_before_it_is_written() -> None:
-    outbox = outbox_of("a", "b")
-    moment = outbox.put_so_far
-    outbox.put(decision(fact("c")))
-    seen = [outbox.has_written(moment)]
-    for _ in range(2):
-        outbox.written(1)
-        seen.append(outbox.has_written(moment))
-    assert seen == [False, False, True]
-    assert not outbox.has_written(outbox.put_so_far)
-
-
 async def test_what_is_forgotten_is_waited_for_no_longer() -> None:
     outbox = outbox_of("a", "b")
     waiting = asyncio.create_task(outbox.until_written())
@@ -915,33 +842,24 @@ async def test_a_transaction_that_ends_after_everything_was_forgotten_takes_noth
     await waiting
 
 
-# Effects are carried out: records to write, counts, and what the order must know of a call.
+# Effects are carried out: records to write, and counts.
 
-
-CHOSEN = goals_fact("c-1", goal_set())
 MISREAD = NotUnderstood(InputSource.AUDIT, "c-1", Misread(MisreadReason.UNKNOWN_TYPE, "x", "y"))
-EFFECTS: list[tuple[Effect, Sequence[Written], list[Step]]] = [
-    (PublishScore(fact("c-1")), [fact("c-1")], []),
-    (PublishScore(CHOSEN), [CHOSEN], [GoalsChosen("c-1", "goals", CHOSEN.digest)]),
-    (OpenCall(None), [], []),
-    (CloseCall("c-1", (fact("last"), fact("closed"))), [fact("last"), fact("closed")], [Closed("c-1")]),
-    (Count("callgauge_late_events_total", ("audit",), 2), [], []),
-    (RequestVerdict(question("asked")), [question("asked")], []),
-    (MISREAD, [], []),
+EFFECTS: list[tuple[Effect, Sequence[Written]]] = [
+    (PublishScore(fact("c-1")), [fact("c-1")]),
+    (CloseCall("c-1", (fact("last"), fact("closed"))), [fact("last"), fact("closed")]),
+    (Count("callgauge_late_events_total", ("audit",), 2), []),
+    (RequestVerdict(question("asked")), [question("asked")]),
+    (MISREAD, []),
 ]
 
 
-@pytest.mark.parametrize(
-    ("effect", "records", "steps"), EFFECTS, ids=[type(effect).__name__ for effect, _, _ in EFFECTS]
-)
-def test_each_effect_is_carried_out(effect: Effect, records: Sequence[Written], steps: list[Step]) -> None:
-    registry = CollectorRegistry()
-    order, reported = OrderEncoder({}, 0), list[NotUnderstood]()
+@pytest.mark.parametrize(("effect", "records"), EFFECTS, ids=[type(effect).__name__ for effect, _ in EFFECTS])
+def test_each_effect_is_carried_out(effect: Effect, records: Sequence[Written]) -> None:
+    registry, reported = CollectorRegistry(), list[NotUnderstood]()
     before = PublishScore(fact("before"))
-    written = carry_out([before, effect], order, Instruments(registry, ["evaluator"]), reported.append)
+    written = carry_out([before, effect], Instruments(registry, ["evaluator"]), reported.append)
     assert written == [fact("before"), *records]
-    decoder = OrderDecoder(OrderStart(version="1", positions={}, time_ms=0))
-    assert list(decoder.steps(order_value(order.take()))) == steps
     late = registry.get_sample_value("callgauge_late_events_total", {"source": "audit"})
     assert late == (2 if isinstance(effect, Count) else 0)
     assert reported == ([effect] if isinstance(effect, NotUnderstood) else [])
@@ -949,11 +867,9 @@ def test_each_effect_is_carried_out(effect: Effect, records: Sequence[Written], 
 
 def test_a_transcript_is_written_with_the_closing_and_before_it() -> None:
     closing = CloseCall("c-1", (fact("last"), fact("closed")), b"[]")
-    written = carry_out(
-        [closing], OrderEncoder({}, 0), Instruments(CollectorRegistry(), ["evaluator"]), list[object]().append
-    )
+    written = carry_out([closing], Instruments(CollectorRegistry(), ["evaluator"]), list[object]().append)
     assert written == [Transcript("c-1", b"[]"), fact("last"), fact("closed")]
 
 
 def test_every_effect_has_a_case() -> None:
-    assert {type(effect) for effect, _, _ in EFFECTS} == set(get_args(Effect))
+    assert {type(effect) for effect, _ in EFFECTS} == set(get_args(Effect))
