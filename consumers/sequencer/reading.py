@@ -297,7 +297,7 @@ class InputReader:
             self._made_anew(each, f"it ends at {end}, and {each.handed} was to come next")
             return
         expected = each.handed
-        if each.begin(first) and self._counts_lost:
+        if each.begin(first, self._clock.now_ms()) and self._counts_lost:
             self._instruments.inc("callgauge_input_records_lost_total", (), first - expected)
             log.error(
                 "input_not_where_it_was",

@@ -38,7 +38,7 @@ def read(
 ) -> InputPartition:
     """One whose records from offset 0 on have these times and wait; the broker has told its end just now."""
     each = an_input(source, partition)
-    each.begin(0)
+    each.begin(0, NOW_MS)
     topic = TOPIC_BY_SOURCE[source]
     records = [Record(offset, ms, topic=topic, partition=partition) for offset, ms in enumerate(times_ms)]
     assert each.put(records, NOW_MS)

@@ -69,6 +69,15 @@ def test_records_wait_for_an_input_that_lags() -> None:
     assert offsets(merged([ahead, lagging], None)) == [(PIPECAT, 1), (AUDIT, 2), (PIPECAT, 2)]
 
 
+def test_what_is_older_than_all_that_an_input_may_still_have_need_not_wait_for_it() -> None:
+    quiet = read(2)
+    merged([quiet], None)
+    quiet.told(NOW_MS - 10, 1, quiet.handed)
+    quiet.settle()
+    quiet.answered(NOW_MS, 2, NOW_MS)
+    assert in_order_until_ms([quiet], NOW_MS) == NOW_MS - 10
+
+
 def test_nobody_waits_for_ever_for_one_that_does_not_move() -> None:
     lagging = read(2, end=3)
     assert in_order_until_ms([lagging], NOW_MS + PATIENCE_MS) == 2
@@ -88,6 +97,8 @@ def test_before_the_first_answer_nothing_is_appended() -> None:
     unknown = an_input()
     assert in_order_until_ms([read(2), unknown], NOW_MS) == 0
     assert unknown.bound_ms(NOW_MS + PATIENCE_MS + 1) is None
+    unknown.begin(0, NOW_MS + PATIENCE_MS)
+    assert unknown.bound_ms(NOW_MS + PATIENCE_MS + 1) == 0, "it is only read from now on"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +110,7 @@ def test_before_the_first_answer_nothing_is_appended() -> None:
 )
 def test_an_input_far_ahead_is_not_read_on_and_the_others_wait_for_what_it_has_not_read(records: list[Record]) -> None:
     full = an_input()
-    full.begin(0)
+    full.begin(0, NOW_MS)
     full.put(records, NOW_MS)
     full.answered(NOW_MS, len(records), NOW_MS)
     assert full.is_full
@@ -111,7 +122,7 @@ def test_an_input_far_ahead_is_not_read_on_and_the_others_wait_for_what_it_has_n
 
 def test_an_input_that_can_never_be_decoded_has_its_place_in_the_order() -> None:
     inputs = [read(1, 5), an_input(AUDIT)]
-    inputs[1].begin(0)
+    inputs[1].begin(0, NOW_MS)
     bad = stand_in("audit.events", 0, 4)
     assert inputs[1].put([bad], NOW_MS)
     assert [record for _, record in merged(inputs, None)][-1] is bad
@@ -170,7 +181,7 @@ def test_known_time_is_never_above_a_record_that_is_not_appended(data: st.DataOb
     logs: dict[int, list[int]] = {0: [], 1: [], 2: []}
     inputs = [an_input(partition=number, now_ms=0) for number in logs]
     for each in inputs:
-        each.begin(0)
+        each.begin(0, 0)
     now_ms, appended, told = 1, dict.fromkeys(logs, 0), 0
     for _ in range(data.draw(st.integers(1, 60))):
         now_ms += data.draw(st.integers(0, 3))
@@ -215,20 +226,20 @@ def test_lag_is_counted_from_the_last_moment_at_which_all_was_in_the_log() -> No
 def test_one_that_is_found_begins_at_its_first_record() -> None:
     each = an_input()
     assert each.handed == FROM_THE_FIRST
-    assert not each.begin(7), "nothing was lost"
+    assert not each.begin(7, NOW_MS), "nothing was lost"
     assert (each.next, each.position, each.is_placed) == (Next(0, 7), 7, True)
 
 
 def test_records_that_were_deleted_unread_are_lost() -> None:
     each = an_input(place=Next(2, 5))
-    assert each.begin(9)
+    assert each.begin(9, NOW_MS)
     assert (each.next, each.position) == (Next(2, 9), 9)
 
 
 def test_reading_goes_on_with_the_record_before_if_it_is_known() -> None:
     each = an_input(place=Next(2, 5))
     each.witness = Witness.of(NOW_MS, b"call-1", b"{}")
-    each.begin(0)
+    each.begin(0, NOW_MS)
     assert each.position == 4
     each.told(NOW_MS, 5, each.handed)
     each.settle()
@@ -241,13 +252,13 @@ def test_reading_goes_on_with_the_record_before_if_it_is_known() -> None:
 def test_another_record_in_its_place_shows_another_log(other: Record) -> None:
     each = an_input(place=Next(2, 5))
     each.witness = Witness.of(NOW_MS, b"call-1", b"{}")
-    each.begin(0)
+    each.begin(0, NOW_MS)
     assert not each.put([other, Record(5)], NOW_MS)
     assert not each.is_placed
     assert not each.records
     each.renew()
     assert each.next == Next(3, 0)
-    each.begin(0)
+    each.begin(0, NOW_MS)
     assert each.put([Record(0)], NOW_MS)
     assert merged([each], None)[0][0].next == Next(3, 1)
 
@@ -263,7 +274,7 @@ def test_of_a_record_that_is_not_known_so_much_is_that_it_came_before_the_tick()
 def test_a_place_whose_record_is_gone_proves_nothing_and_is_read_on() -> None:
     each = an_input(place=Next(2, 5))
     each.witness = Witness.of(NOW_MS, b"call-1", b"{}")
-    assert not each.begin(5)
+    assert not each.begin(5, NOW_MS)
     assert each.position == 5
     assert each.put([Record(5)], NOW_MS)
 

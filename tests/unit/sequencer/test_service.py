@@ -144,11 +144,9 @@ async def test_before_the_events_of_a_new_generation_the_old_ones_and_a_tick_are
     each = read(1, 5)
     steps = Steps(each, an_input(AUDIT))  # for which the others wait
 
-    def made_anew() -> None:
-        steps.reader.anew.append(each)
-
     await steps.step()
-    steps.reader.on_poll = made_anew
+    await steps.step(251)  # so that no other tick is due
+    steps.reader.on_poll = lambda: steps.reader.anew.append(each)
     events, tick = await steps.step(10)
     assert events == [(PIPECAT, 0, 0), (PIPECAT, 0, 1)]
     assert tick.positions == {(PIPECAT, 0): Next(1, 0)}
