@@ -156,8 +156,8 @@ def logs_of(*numbers: int) -> set[TopicPartition]:
 def ended(offset: int, number: int = 0) -> LogRecord:
     """An event at this offset of the log; the one before it in its input stands right before it."""
     writer = LogWriter(number)
-    writer._next[InputSource.AUDIT] = offset
-    return writer.event(InputSource.AUDIT, "c-1", ENDED, NOW_MS)._replace(offset=offset)
+    writer._next[InputSource.PIPECAT] = offset
+    return writer.event(InputSource.PIPECAT, "c-1", ENDED, NOW_MS)._replace(offset=offset)
 
 
 class FakeConsumer:
