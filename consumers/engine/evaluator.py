@@ -330,6 +330,8 @@ class PartitionEvaluator:
         out: list[Effect] = []
         self._now_ms = max(self._now_ms, now_ms)
         while (call := self._wakeups.next_due(now_ms, self._calls)) is not None:
+            if call.is_closing:  # evicted, or closed by a limit, since it was scheduled
+                continue
             while not call.is_closing and call.next_decision_ms <= now_ms:
                 call.advance(now_ms, out)
                 out += call.redactor.drain_counts()
