@@ -15,6 +15,8 @@ from schemas.wire import MAX_NAME_CHARS
 
 MAX_TOLD_CHARS = 300
 """Longest explanation of a refusal: it names fields, and a field's name may be anybody's text."""
+MAX_HEADERS, MAX_HEADERS_BYTES = 64, 32_768
+"""Headers of a record, and bytes of their names and values together: a dozen say where an event comes from and trace it."""
 FIRST_SECONDS, FIRST_MS = 10**9, 10**11
 """September 2001 in seconds, March 1973 in milliseconds: a time between them is one in seconds."""
 WHAT_HAPPENS_NOW = "The record is in quarantine; its conversation goes on without it."
@@ -95,15 +97,9 @@ def admit(
     Returns:
         The arrival, or the quarantine record to write instead. Bad input never raises.
     """
-    if isinstance(record, UndecodableRecord):
-        return _undecodable(record)
-    value: bytes | None = record.value
-    key: bytes | None = record.key
-    if not key or len(key) > MAX_NAME_CHARS:
-        return _without_key(record, f"a key of {len(key)} bytes" if key else "no key")
-    if value is None:
-        return _refused(record, RefusalReason.UNDECODABLE, "the record has no value", "expected one JSON object",
-                        "Input topics are not compacted: do not write tombstones to them.")  # fmt: skip
+    if (unfit := unfit_bytes(record, limits.max_record_bytes)) is not None:
+        return unfit
+    value, key = record.value or b"", record.key or b""
     if len(value) > limits.small_record_bytes and (overfull := _overfull(source, record, value, limits)) is not None:
         return overfull
     envelope = read_envelope(record.headers) if record.headers else None
@@ -136,14 +132,39 @@ def admit(
     return Arrival(source, record.offset, broker_time_ms, conversation_id, event, value, envelope)
 
 
-def _overfull(source: InputSource, record: BrokerRecord, value: bytes, limits: Limits) -> QuarantineRecord | None:
-    """The refusal of a record with too many bytes or too many values; None for one that is read."""
-    if len(value) > limits.max_record_bytes:
+def unfit_bytes(record: BrokerRecord | UndecodableRecord, max_record_bytes: int) -> QuarantineRecord | None:
+    """Returns the refusal of a record for what can be seen without reading its value; None for one that may be an event."""
+    if isinstance(record, UndecodableRecord):
+        return _undecodable(record)
+    value, key = record.value, record.key
+    if not key or len(key) > MAX_NAME_CHARS:
+        return _without_key(record, f"a key of {len(key)} bytes" if key else "no key")
+    if value is None:
+        return _refused(record, RefusalReason.UNDECODABLE, "the record has no value", "expected one JSON object",
+                        "Input topics are not compacted: do not write tombstones to them.")  # fmt: skip
+    if len(value) > max_record_bytes:
         return _refused(
             record, RefusalReason.RECORD_TOO_LARGE, "the record is too large",
-            f"expected at most {limits.max_record_bytes} bytes, saw {len(value)}",
+            f"expected at most {max_record_bytes} bytes, saw {len(value)}",
             "Leave audio and prompts out of events, or raise max_record_bytes.",
         )  # fmt: skip
+    return None
+
+
+def unfit_headers(record: BrokerRecord) -> QuarantineRecord | None:
+    """Returns the refusal of a record whose headers are too many, or too large together; None for any other."""
+    size = sum(len(name) + len(value or b"") for name, value in record.headers)
+    if len(record.headers) <= MAX_HEADERS and size <= MAX_HEADERS_BYTES:
+        return None
+    return _refused(
+        record, RefusalReason.RECORD_TOO_LARGE, "the record's headers are too large",
+        f"expected at most {MAX_HEADERS} of {MAX_HEADERS_BYTES} bytes together, saw {len(record.headers)} of {size}",
+        "Put into headers only what says where an event comes from, and all else into its value.",
+    )  # fmt: skip
+
+
+def _overfull(source: InputSource, record: BrokerRecord, value: bytes, limits: Limits) -> QuarantineRecord | None:
+    """The refusal of a record with too many values; None for one that is read."""
     most_parts = limits.max_record_parts * (2 if source is InputSource.ELEVENLABS else 1)
     if (parts := parts_of(value)) > most_parts:
         return _refused(

@@ -13,10 +13,12 @@ from schemas.metrics.evaluator import EVALUATOR_METRICS
 from schemas.metrics.exporter import EXPORTER_METRICS, SPEECH_METRICS
 from schemas.metrics.judge import JUDGE_METRICS
 from schemas.metrics.process import CONSOLE_METRICS, HISTORY_METRICS, INGEST_METRICS, MONITOR_METRICS, PROCESS_METRICS
+from schemas.metrics.sequencer import SEQUENCER_METRICS
 
 METRICS: Final[tuple[Metric, ...]] = (
     *EXPORTER_METRICS,
     *SPEECH_METRICS,
+    *SEQUENCER_METRICS,
     *EVALUATOR_METRICS,
     *JUDGE_METRICS,
     *HISTORY_METRICS,

@@ -21,6 +21,7 @@ from tests.benchmarks.ingest_cost import measure_ingest
 from tests.benchmarks.live_cost import measure_live, measure_many_partitions
 from tests.benchmarks.observer_cost import measure_observer
 from tests.benchmarks.recovery_time import measure_recovery
+from tests.benchmarks.sequencer_cost import measure_sequencer
 from tests.benchmarks.whole_runs import measure_runs
 from tests.support.brokers import kafka_broker
 
@@ -33,6 +34,7 @@ IN_PROCESS: Final[dict[str, Callable[[Figures], None]]] = {
 }
 ON_KAFKA: Final[dict[str, Callable[[Figures, str, Path], None]]] = {
     "start": measure_start,
+    "sequencer": measure_sequencer,
     "backlog": measure_backlog,
     "live": measure_live,
     "partitions": measure_many_partitions,

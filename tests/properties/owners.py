@@ -32,6 +32,7 @@ from tests.support.fakes.log_writer import LogRecord, LogWriter
 LIMITS = Limits(max_event_time_skew_ms=0)
 """Events of these calls have times of their own, far from those of the broker."""
 OVERLAP_MS: Final = EvaluatorSettings().closed_overlap_ms
+MOST_REPEATS: Final = 20
 _INSTRUMENTS = Instruments(CollectorRegistry(), ["evaluator"])
 
 
@@ -85,12 +86,12 @@ class Log(LogWriter):
         self._since_tick: list[LogRecord] = []
 
     @classmethod
-    def of(cls, arrivals: Iterable[Arrival]) -> "Log":
-        """These events in this order, with a tick wherever time goes on."""
+    def of(cls, arrivals: Iterable[Arrival], *, has_ticks: bool = False) -> "Log":
+        """These events in this order. Ticks, if there are any, come wherever time goes on."""
         steps: list[Step] = []
         last_ms = 0
         for each in arrivals:
-            if each.broker_time_ms > last_ms:
+            if has_ticks and each.broker_time_ms > last_ms:
                 last_ms = each.broker_time_ms
                 steps.append(Step("tick", number=last_ms - 1))
             steps.append(Step("event", each))
@@ -135,7 +136,7 @@ class Log(LogWriter):
                 positions = {(source, 0): Next(0, offset) for source, offset in self._ticked.items()}
                 tick = Tick.of(self.term, self.now_ms, positions)
                 self.append(None, tick.value(), [tick.header()], self.now_ms)
-                self._copy(self._since_tick, self.term)
+                self._copy(self._since_tick[-MOST_REPEATS:], self.term)
             case "again":
                 self._copy(events, self.term)
             case _ if self.term > 1:
@@ -197,9 +198,6 @@ class Rules:
     overlap_ms: int = OVERLAP_MS
     reader: type[LogReader] = LogReader
     place_of: Callable[[Recovery], int | None] = lambda recovery: recovery.place
-
-
-RULES_OF_A_SUCCESSOR: Final = Rules()
 
 
 @dataclass
@@ -280,7 +278,7 @@ class Owner:
 
     def to_the_end(self) -> None:
         """Reads everything, lets every call end, and writes everything."""
-        for _ in range(10_000):
+        for _ in range(100_000):
             if self.fold():
                 continue
             self.partition.close_some()

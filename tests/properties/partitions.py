@@ -119,7 +119,7 @@ def logs(draw: st.DrawFn) -> Log:
     ties_ms = draw(st.sampled_from([1, 50, 2_000]))
     back_ms = draw(st.lists(st.sampled_from([0, 0, 0, 700, 60_000]), min_size=1, max_size=5))
     ticks_ms = draw(st.lists(st.sampled_from([1, 500, 500, 2_000, 60_000]), min_size=1, max_size=6))
-    others = draw(st.lists(st.sampled_from([None] * 12 + ["succeed", "again", "void"]), min_size=1, max_size=40))
+    others = draw(st.lists(st.sampled_from([None] * 12 + ["succeed", "again", "void", "bad"]), min_size=1, max_size=40))
     steps: list[Step] = []
     tick_ms, ticks = 0, 0
     for place, each in enumerate(arrivals):
@@ -129,7 +129,10 @@ def logs(draw: st.DrawFn) -> Log:
             tick_ms = broker_ms + ticks_ms[ticks % len(ticks_ms)]
             ticks += 1
         steps.append(Step("event", replace(each, broker_time_ms=broker_ms - back_ms[place % len(back_ms)])))
-        if (other := others[place % len(others)]) is not None:
+        other = others[place % len(others)]
+        if other == "bad":
+            steps.append(Step("event", replace(each, value=b"{")))
+        elif other is not None:
             steps.append(Step(other, number=1 + place % 9))
     log = Log(steps)
     log.answers = Judge(log).answer

@@ -1,0 +1,240 @@
+"""Appending to the log: events at the place that their key gives them, ticks behind them, and refused records to quarantine."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import structlog
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from consumers.engine.admission import unfit_bytes, unfit_headers
+from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, murmur2_place
+from consumers.runtime.kafka.ranges import FETCH_BYTES, onlooker, records_between
+from consumers.runtime.process import OperatorError, in_time, wall_clock_ms
+from consumers.runtime.registry import Instruments
+from consumers.sequencer.merge import CLOCKS_MS, InputPartition, Witness
+from consumers.sequencer.settings import SequencerSettings
+from schemas.closed_sets import InputSource
+from schemas.log import OUR_HEADERS, LogError, Next, Origin, Placed, Tick, placed_in, tick_term
+from schemas.quarantine import QuarantineRecord
+from schemas.topics import EVENTS_TOPIC, QUARANTINE_TOPIC
+
+CLOSE_SECONDS: Final = 1.0
+"""How long the producer may take to disconnect."""
+MAX_QUARANTINE_LINES: Final = 5
+"""Most log lines about refused records of one step. A broken producer sends thousands, and the quarantine topic has them all."""
+
+log = structlog.get_logger()
+
+
+class AppendError(OperatorError):
+    """The log or the quarantine took a record not, or perhaps not. The role must end: what follows must not stand before it."""
+
+
+class Share(NamedTuple):
+    """The part of the log that one active sequencer writes: the partitions whose number is `shard` modulo `shards`, of `partitions`."""
+
+    shard: int
+    shards: int
+    partitions: int
+
+    @property
+    def numbers(self) -> range:
+        """Its partition numbers."""
+        return range(self.shard, self.partitions, self.shards)
+
+
+class LogWriter:
+    """Appends in one term. What it has appended is acknowledged when a method returns."""
+
+    def __init__(
+        self, kafka: KafkaSettings, settings: SequencerSettings, instruments: Instruments, share: Share, term: int
+    ) -> None:
+        """Nothing is connected."""
+        self._instruments = instruments
+        self._share = share
+        self._term = term
+        self._max_record_bytes = settings.max_record_bytes
+        self._topic, self._quarantine = kafka.topic(EVENTS_TOPIC), kafka.topic(QUARANTINE_TOPIC)
+        self._producer: AIOKafkaProducer = kafka.producer("sequencer")
+
+    async def start(self) -> None:
+        """Connects.
+
+        Raises:
+            KafkaError: No broker answers.
+        """
+        await self._producer.start()
+
+    async def stop(self) -> None:
+        """Disconnects; bounded. What is in flight then may come behind the ticks of a successor, where it is void."""
+        await in_time(CLOSE_SECONDS, self._producer.stop())
+
+    async def append(self, records: Iterable[tuple[InputPartition, Any]]) -> None:
+        """Appends records in this order. Those of other shares are left to them.
+
+        Raises:
+            AppendError: It could not.
+        """
+        (shard, shards, partitions), term, now_ms = self._share, self._term, wall_clock_ms()
+        built: dict[int, list[Any]] = {}
+        events: Counter[InputSource] = Counter()
+        refused: list[tuple[InputSource, QuarantineRecord]] = []
+        for each, record in records:
+            unfit = unfit_bytes(record, self._max_record_bytes) or (record.headers and unfit_headers(record))
+            if unfit:
+                if record.partition % shards == shard:
+                    refused.append((each.source, unfit))
+                continue
+            number = murmur2_place(record.key, partitions)
+            if number % shards != shard:
+                continue
+            origin = Origin(each.source, each.generation, record.partition, record.offset, record.timestamp)
+            headers = [header for header in record.headers if header[0] not in OUR_HEADERS]
+            headers.append(Placed(term, origin).header())
+            batches = built.get(number)
+            if batches is None:
+                batches = built[number] = [self._producer.create_batch()]
+            # A full batch takes nothing more, and an empty one takes a record of any size.
+            while batches[-1].append(timestamp=now_ms, key=record.key, value=record.value, headers=headers) is None:
+                batches.append(self._producer.create_batch())
+            events[each.source] += 1
+        await self._send(built, refused)
+        for source, count in events.items():
+            self._instruments.inc("callgauge_sequencer_events_total", (source.value,), count)
+        self._tell(refused)
+
+    async def tick(self, tick: Tick) -> Sequence[int]:
+        """Appends a tick to each partition; returns the brokers' stamps.
+
+        Raises:
+            AppendError: It could not.
+        """
+        value, headers, now_ms = tick.value(), [tick.header()], wall_clock_ms()
+        built = {}
+        for number in self._share.numbers:
+            batch = self._producer.create_batch()
+            batch.append(timestamp=now_ms, key=None, value=value, headers=headers)
+            built[number] = [batch]
+        return await self._send(built, ())
+
+    async def _send(
+        self, built: dict[int, list[Any]], refused: Iterable[tuple[InputSource, QuarantineRecord]]
+    ) -> Sequence[int]:
+        """Sends one batch to each partition and waits for all, then the next ones: a later one never stands before a lost one."""
+        stamps: list[int] = []
+        try:
+            sent = [
+                await self._producer.send(self._quarantine, each.model_dump_json().encode(), key=each.key.encode())
+                for _, each in refused
+            ]
+            while built or sent:
+                for number, batches in built.items():
+                    batch = batches.pop(0)
+                    batch.close()
+                    sent.append(await self._producer.send_batch(batch, self._topic, partition=number))
+                for acknowledged in await asyncio.gather(*sent, return_exceptions=True):
+                    if isinstance(acknowledged, BaseException):
+                        raise acknowledged
+                    stamps.append(acknowledged.timestamp)
+                sent, built = [], {number: batches for number, batches in built.items() if batches}
+        except KafkaError as error:
+            raise AppendError(
+                f"Topic {self._topic}: a record was not appended, or was without an answer: {error!r}. The sequencer ends; the next "
+                "one goes on from what the log has, and repeats are dropped by who reads it. Check the brokers and the topic."
+            ) from error
+        return stamps
+
+    def _tell(self, refused: Sequence[tuple[InputSource, QuarantineRecord]]) -> None:
+        for number, (source, record) in enumerate(refused):
+            self._instruments.inc("callgauge_sequencer_refused_total", (source.value, record.reason.value))
+            if number < MAX_QUARANTINE_LINES:
+                log.warning(
+                    "record_quarantined", conversation_id=record.key or None, topic=record.topic, partition=record.partition,
+                    offset=record.offset, reason=record.reason.value, message=record.message(),
+                )  # fmt: skip
+        if len(refused) > MAX_QUARANTINE_LINES:
+            log.warning("more_records_quarantined", records=len(refused) - MAX_QUARANTINE_LINES)
+
+
+# What the log says about where its sequencer stood.
+
+
+class Found:
+    """What the end of the log says.
+
+    Attributes:
+        term: The highest in it; 0 if there is none.
+        known_ms: Known time of the newest ticks of the highest term.
+        places: Where the inputs stood in them.
+    """
+
+    def __init__(self) -> None:
+        self.term = 0
+        self.known_ms = 0
+        self.places: dict[tuple[InputSource, int], Next] = {}
+        self._tick_term = -1
+        self._stamp_ms = 0
+        self._witnesses: dict[tuple[InputSource, int], tuple[Next, Witness]] = {}
+
+    def take(self, record: Any) -> bool:
+        """Takes a record of the log, in any order; returns whether it is a tick.
+
+        Raises:
+            LogError: It cannot be read.
+        """
+        if (placed := placed_in(record.headers)) is not None:
+            self.term = max(self.term, placed.term)
+            source, generation, partition, offset, time_ms = placed.origin
+            after, known = Next(generation, offset + 1), self._witnesses.get((source, partition))
+            if known is None or known[0] < after:
+                self._witnesses[source, partition] = after, Witness.of(time_ms, record.key, record.value)
+            return False
+        if (term := tick_term(record.headers)) is None:
+            return False
+        self.term = max(self.term, term)
+        if term > self._tick_term:  # ticks of a term before are void, or were in front of these
+            self._tick_term, self._stamp_ms, self.known_ms, self.places = term, 0, 0, {}
+        if term == self._tick_term:
+            tick = Tick.parse(record.value)
+            self._stamp_ms, self.known_ms = max(self._stamp_ms, record.timestamp), max(self.known_ms, tick.known_ms)
+            for place, reached in tick.positions.items():
+                self.places[place] = max(reached, self.places.get(place, reached))
+        return True
+
+    def witnessed(self) -> Mapping[tuple[InputSource, int], tuple[Next, Witness]]:
+        """Returns the places, and what is known of the record before each: the event itself, or that it came before the tick."""
+        older = Witness(None, self._stamp_ms + CLOCKS_MS)
+        return {
+            place: (reached, known[1] if (known := self._witnesses.get(place)) and known[0] == reached else older)
+            for place, reached in self.places.items()
+        }
+
+
+async def read_back(kafka: KafkaSettings, share: Share, least_records: int) -> Found:
+    """Reads the end of each partition of a share, at least so many records and back to a tick.
+
+    Raises:
+        KafkaUnreachableError: No broker answers.
+        TopicsUnfitError: Somebody else writes to the log.
+    """
+    found, topic, most = Found(), kafka.topic(EVENTS_TOPIC), least_records
+    async with onlooker(kafka, "sequencer-end", max_partition_fetch_bytes=FETCH_BYTES) as consumer:
+        looking = [TopicPartition(topic, number) for number in share.numbers]
+        firsts, ends = await consumer.beginning_offsets(looking), await consumer.end_offsets(looking)
+        while looking:
+            ranges = {tp: (max(firsts[tp], ends[tp] - most), ends[tp]) for tp in looking}
+            try:
+                async for record in records_between(consumer, ranges):
+                    if found.take(record):
+                        looking = [tp for tp in looking if tp.partition != record.partition]
+            except LogError as error:
+                raise TopicsUnfitError(
+                    f"Topic {topic}[{record.partition}]@{record.offset}: {error}. Only sequencers of this version may write there, so this "
+                    "one does not start. Take the right from who else writes, or make the topic anew while no call runs."
+                ) from error
+            looking = [tp for tp in looking if ranges[tp][0] > firsts[tp]]
+            ends, most = {tp: ranges[tp][0] for tp in looking}, 2 * most
+    return found

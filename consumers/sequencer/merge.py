@@ -1,0 +1,257 @@
+"""Merging the inputs: in which order their records are appended, and up to which time all of them are read. Pure.
+
+All times are the brokers', in ms since 1970. The turns of a call do not depend on the order in which its topics are read, but its
+end does, and so do its labels: records must not overtake those of an input that lags. So an input that runs ahead waits here for
+those that are known to lag. Nearly always none lags, and nothing waits.
+"""
+
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from aiokafka import TopicPartition
+
+from schemas.closed_sets import InputSource
+from schemas.log import Next
+from schemas.quarantine import UndecodableRecord
+
+SILENT_MS: Final = 1_000
+"""Silence of the broker about an input after which the other inputs wait for it, because it may have new records."""
+PATIENCE_MS: Final = 30_000
+"""How long the others wait for an input without answers, or with outstanding records that do not come: longer than a partition needs
+to elect a leader, or a leader to remove a dead replica. After that calls go on without it: live results are worth more than the order."""
+STALE_MS: Final = 5_000
+"""Age at which the reported end of an input is out of date. The broker reports it twice a second."""
+LOG_APPEND_TIME: Final = 1
+"""`timestamp_type` of a record that carries the broker's time, and not its producer's."""
+CLOCKS_MS: Final = 1_000
+"""By how much the clocks of two brokers may differ."""
+FROM_THE_FIRST: Final = -1
+"""In place of an offset: reading begins at the first record that there is."""
+MAX_AHEAD_RECORDS: Final = 2_000
+"""Waiting records of an input at which it is not read on: more than one answer of the broker usually has."""
+MAX_AHEAD_BYTES: Final = 2 * 2**20
+"""Waiting bytes of an input at which it is not read on. An answer of the broker comes on top."""
+_TIME_MS: Final = attrgetter("timestamp")
+
+
+class Witness(NamedTuple):
+    """What is known of the last record that was read. It shows whether a log is still the one that was read.
+
+    Attributes:
+        print: Its time and a checksum of key and value; None if they are not known.
+        newest_ms: What its time cannot exceed.
+    """
+
+    print: tuple[int, int] | None
+    newest_ms: int
+
+    @classmethod
+    def of(cls, time_ms: int, key: bytes | None, value: bytes | None) -> "Witness":
+        """Knows a record."""
+        return cls((time_ms, zlib.crc32(value or b"", zlib.crc32(key or b""))), time_ms)
+
+    def may_be(self, record: Any) -> bool:
+        """Whether it is this record, as far as can be told: of one that cannot be decoded nothing can."""
+        if isinstance(record, UndecodableRecord):
+            return True
+        if self.print is None:
+            return record.timestamp_type != LOG_APPEND_TIME or bool(record.timestamp <= self.newest_ms)
+        return self.of(record.timestamp, record.key, record.value).print == self.print
+
+
+class InputPartition:
+    """One partition of an input: where it stands, and its records that wait.
+
+    Attributes:
+        source: The input.
+        tp: Topic and partition number.
+        next: Where it stands in the log; None until the first record is known.
+        handed: Offset after the last record that was read, or `FROM_THE_FIRST`.
+        witness: What is known of that record; None if nothing is.
+        is_placed: Whether it is read. It is not before its place is found, and while another log may have taken the place of the old one.
+        is_proving: Whether the first record to come is the one before `handed`, to be compared with the witness.
+        leader: The broker that leads it, as the client knows; None before the first answer.
+        position: Offset of the client. Ends of transactions are no records, so it may be behind `handed`.
+        end: End of what can be read, by the latest answer with or without records.
+        log_end: The same, by the latest question for it.
+        told_ms: When that question was asked; before the first answer, when the input was found.
+        settled_ms: The moment of the latest question for its end to which everything before that end is in the log; 0 before.
+        stamp: The client's of the latest answer, on the wall clock.
+        records: Those that wait.
+    """
+
+    def __init__(self, source: InputSource, tp: TopicPartition, now_ms: int, place: Next | None = None) -> None:
+        """Nothing of it is read; `place` is where the log has it."""
+        self.source = source
+        self.tp = tp
+        self.next = place
+        self.handed = FROM_THE_FIRST if place is None else place.offset
+        self.witness: Witness | None = None
+        self.is_placed = self.is_proving = False
+        self.leader: int | None = None
+        self.position = self.end = self.log_end = 0
+        self.told_ms = now_ms
+        self.stamp: int | None = None
+        self.records: list[Any] = []
+        self._times_ms: list[int] = []  # never decreases, although a producer's clock may step back
+        self._bytes = 0
+        self._since_ms = self._moved_ms = now_ms
+        self._answered_ms: int | None = None
+        self._read_ms = self._appended_ms = self.settled_ms = 0
+        self._asked: tuple[int, int] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that it is not read on."""
+        return len(self.records) > MAX_AHEAD_RECORDS or self._bytes > MAX_AHEAD_BYTES
+
+    @property
+    def known_ms(self) -> int:
+        """Time up to which all of its records are in the log: no event before it will come. 0 if it is not known."""
+        return max(self.settled_ms, self._appended_ms)
+
+    @property
+    def generation(self) -> int:
+        """How often it was made anew, as far as has been seen."""
+        return self.next.generation if self.next is not None else 0
+
+    @property
+    def lag_messages(self) -> int:
+        """Records that are not in the log yet."""
+        return max(0, self.log_end - self.position) + len(self.records)
+
+    def lag_ms(self, now_ms: int) -> int:
+        """An upper bound of the age of its oldest record that is not in the log; 0 if there is none. It came after `known_ms`."""
+        is_told = now_ms - self.told_ms <= STALE_MS
+        return 0 if is_told and not self.lag_messages else max(0, now_ms - (self.known_ms or self._since_ms))
+
+    def is_left_out(self, now_ms: int) -> bool:
+        """Whether time goes on without it, because it has given no answer for too long."""
+        return now_ms - self.told_ms > PATIENCE_MS
+
+    def begin(self, first: int) -> bool:
+        """Finds its place in a log that begins at this offset, and is read from there on.
+
+        The record before the place comes first, if it is still there and something is known of it.
+
+        Returns:
+            Whether records were deleted before they were read.
+        """
+        is_cut = FROM_THE_FIRST < self.handed < first
+        self.is_proving = self.witness is not None and self.handed > first
+        self.handed = max(self.handed, first)
+        if not self.records:
+            self.next = Next(self.generation, self.handed)
+        self.is_placed = True
+        self.position = self.handed - self.is_proving
+        self.end, self._answered_ms, self._asked = 0, None, None
+        return is_cut
+
+    def renew(self) -> None:
+        """Is another log now, in a new generation. Nothing may wait any more."""
+        self.next = Next(self.generation + 1, 0)
+        self.handed, self.witness, self.is_placed = FROM_THE_FIRST, None, False
+
+    def put(self, records: Sequence[Any], now_ms: int) -> bool:
+        """Takes the records that were read next.
+
+        Returns:
+            Whether they are of the log that was read before. If not, nothing is taken, and it must begin again.
+        """
+        if self.is_proving and self.witness is not None and records[0].offset < self.handed:
+            if not self.witness.may_be(records[0]):
+                self.is_placed = False
+                return False
+            records = records[1:]
+        self.is_proving = False
+        self._moved_ms = now_ms
+        if records:
+            last = records[-1]
+            times_ms = list(accumulate(map(_TIME_MS, records), max, initial=self._read_ms))[1:]
+            self._read_ms = times_ms[-1]
+            self.records += records
+            self._times_ms += times_ms
+            self._bytes += sum(len(record.value or b"") for record in records)
+            self.handed = last.offset + 1
+            self.position = max(self.position, self.handed)
+            self.witness = (
+                None if isinstance(last, UndecodableRecord) else Witness.of(last.timestamp, last.key, last.value)
+            )
+        return True
+
+    def take(self, until_ms: int | None) -> tuple[list[Any], list[int]]:
+        """Removes and returns the waiting records up to this time, all for None, and their times; they are appended now."""
+        number = len(self.records) if until_ms is None else bisect_right(self._times_ms, until_ms)
+        taken, times_ms = self.records[:number], self._times_ms[:number]
+        if taken:
+            del self.records[:number], self._times_ms[:number]
+            self._bytes -= sum(len(record.value or b"") for record in taken)
+            self.next = Next(self.generation, taken[-1].offset + 1)
+            self._appended_ms = times_ms[-1]
+        return taken, times_ms
+
+    def answered(self, at_ms: int, end: int, now_ms: int) -> None:
+        """The broker has answered about it, with or without records."""
+        self._answered_ms, self.end = at_ms, end
+        if self.position >= end:
+            self._moved_ms = now_ms
+
+    def bound_ms(self, now_ms: int) -> int | None:
+        """Returns up to which time records of others may be appended before its next one; None if they need not wait for it."""
+        if self.is_full:
+            since_ms, bound_ms = now_ms, self._read_ms
+        elif self._answered_ms is None:
+            since_ms, bound_ms = self._since_ms, self._read_ms
+        elif self.position < self.end:
+            since_ms, bound_ms = self._moved_ms, self._read_ms
+        elif now_ms - self._answered_ms > SILENT_MS:
+            since_ms, bound_ms = self._answered_ms, self._answered_ms + SILENT_MS
+        else:
+            return None
+        return max(bound_ms, self.known_ms) if now_ms - since_ms <= PATIENCE_MS else None
+
+    def told(self, asked_ms: int, end: int) -> None:
+        """The broker has told the end for which it was asked at this moment. One below what was read is another log's."""
+        self.told_ms, self.log_end = asked_ms, end
+        if end < self.handed:
+            self.is_placed = False
+        elif self.is_placed:
+            self._asked = asked_ms, end
+
+    def settle(self) -> None:
+        """Knows all up to the last question, if everything before the end told then is in the log. Call it when nothing is in flight."""
+        if self._asked is not None and not self.is_proving:
+            asked_ms, end = self._asked
+            if self.position >= end and not (self.records and self.records[0].offset < end):
+                self.settled_ms, self._asked = max(self.settled_ms, asked_ms), None
+
+
+def in_order_until_ms(inputs: Iterable[InputPartition], now_ms: int) -> int | None:
+    """Returns the time up to which records may be appended in the order in which the brokers received them.
+
+    Returns:
+        None when no input is known to lag, which is nearly always: every record may be appended.
+    """
+    return min((bound for each in inputs if (bound := each.bound_ms(now_ms)) is not None), default=None)
+
+
+def merged(inputs: Iterable[InputPartition], until_ms: int | None) -> list[tuple[InputPartition, Any]]:
+    """Removes and returns the records up to this time, all for None: by time, and those of one input in its own order."""
+    records: list[tuple[InputPartition, Any]] = []
+    times_ms: list[int] = []
+    for each in inputs:
+        if each.records:
+            taken, at_ms = each.take(until_ms)
+            records += [(each, record) for record in taken]
+            times_ms += at_ms
+    # Sorting finds the ascending runs by itself and is stable, so it is a merge.
+    return [records[index] for index in sorted(range(len(records)), key=times_ms.__getitem__)]
+
+
+def known_ms(inputs: Iterable[InputPartition], now_ms: int) -> int:
+    """Returns the time up to which all inputs are in the log that are not left out; 0 if none is known."""
+    return min((each.known_ms for each in inputs if not each.is_left_out(now_ms)), default=0)

@@ -1,0 +1,338 @@
+"""The sequencer role: one is active in each shard of the log, and others stand by.
+
+The group shares out the partitions of the topic `sequencer`, which is always empty. Whoever is given one reads all inputs and appends
+to its part of the log, until the group takes it away. That may happen unnoticed, to a frozen process; so each begins a term of its own,
+and what another appends behind the first tick of a higher term is void.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Final, Never
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.errors import KafkaError
+
+from consumers.engine.admission import MAX_HEADERS_BYTES
+from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, partition_counts, topic_settings
+from consumers.runtime.process import END_SECONDS, StuckTaskError, end_tasks, first_of, in_time, wall_clock_ms
+from consumers.runtime.registry import Instruments
+from consumers.sequencer.appending import Found, LogWriter, Share, read_back
+from consumers.sequencer.merge import in_order_until_ms, known_ms, merged
+from consumers.sequencer.reading import BrokerTime, InputReader
+from consumers.sequencer.settings import SequencerSettings
+from schemas.log import Tick
+from schemas.topics import EVENTS_TOPIC, INPUT_TOPICS, QUARANTINE_TOPIC, SEQUENCER_TOPIC
+from schemas.units import to_seconds
+
+HEARTBEAT_MS: Final = 500
+"""Time between heartbeats, which notice a rebalance."""
+HAND_OVER_SECONDS: Final = 3.0
+"""How long the last step may take when the group takes a shard away: half of the session timeout."""
+EMPTY_WAIT_MS: Final = 5_000
+"""How long the broker may wait for a record of the topic that has none."""
+SLOW_SECONDS: Final = 15.0
+"""Time without a step after which the role is not ready."""
+MAX_SILENT_SECONDS: Final = 60.0
+"""Time without a step after which only a restart helps. A broker that is away ends the role sooner."""
+BESIDE_BYTES: Final = MAX_HEADERS_BYTES + 4_096
+"""What a record of the log has at most beside its value: headers of the producer and ours, the key, and the head of its batch."""
+
+log = structlog.get_logger()
+
+
+class Shard:
+    """Reads all inputs and appends to one part of the log, in one term.
+
+    Attributes:
+        number: Number of the shard.
+        term: The term; 0 before the log is read back.
+        known_ms: Time up to which all inputs are in the log.
+        left_out: Names of the inputs for which time does not wait.
+        reader: Reads the inputs; None before the log is read back.
+        clock: The brokers' time.
+        is_active: Whether its first ticks are in the log.
+        stepped_at: When the latest step ended, on the monotonic clock.
+        stop: Ends it after the step that it is in.
+    """
+
+    def __init__(
+        self, kafka: KafkaSettings, settings: SequencerSettings, instruments: Instruments, number: int, generation: int
+    ) -> None:
+        """Nothing is connected before `run`; `generation` is that of the group."""
+        self.number = number
+        self.term = self.known_ms = 0
+        self.left_out: list[str] = []
+        self.reader: InputReader | None = None
+        self.clock = BrokerTime()
+        self.is_active = False
+        self.stepped_at = time.monotonic()
+        self.stop = asyncio.Event()
+        self._kafka = kafka
+        self._settings = settings
+        self._instruments = instruments
+        self._generation = generation
+        self._asked_ms = 0
+        self._owes_tick = False
+
+    async def run(self, begun: Callable[[], None]) -> None:
+        """Works until `stop` is set; `begun` is called when it is active.
+
+        Raises:
+            KafkaUnreachableError: No broker answers at the start.
+            TopicsUnfitError: A topic is missing or does not fit.
+            AppendError: A record could not be appended.
+        """
+        kafka, settings = self._kafka, self._settings
+        share = await self._share()
+        found = Found() if kafka.is_embedded else await read_back(kafka, share, 2 * settings.max_batch_records)
+        self.term, self.known_ms = max(self._generation, found.term + 1), found.known_ms
+        async with AsyncExitStack() as closing:
+            try:
+                reader = self.reader = InputReader(
+                    kafka, settings, self._instruments, self.clock, found.witnessed(), counts_lost=not self.number
+                )
+                closing.push_async_callback(reader.stop)
+                await reader.start()
+                writer = LogWriter(kafka, settings, self._instruments, share, self.term)
+                closing.push_async_callback(writer.stop)
+                await writer.start()
+            except KafkaError as error:
+                raise kafka.unreachable(error) from error
+            await self._tick(reader, writer)
+            self.is_active = True
+            log.info("sequencer_active", shard=self.number, term=self.term, partitions=list(share.numbers))
+            begun()
+            while not self.stop.is_set():
+                await self._step(reader, writer)
+                self.stepped_at = time.monotonic()
+            await self._tick(reader, writer)  # so that a successor repeats nothing
+
+    async def _share(self) -> Share:
+        kafka = self._kafka
+        counts = await partition_counts(kafka, (EVENTS_TOPIC, SEQUENCER_TOPIC))
+        share = Share(self.number, counts[SEQUENCER_TOPIC], counts[EVENTS_TOPIC])
+        if not share.numbers:
+            raise TopicsUnfitError(
+                f"Topics: {kafka.topic(SEQUENCER_TOPIC)} has {share.shards} partitions, and {kafka.topic(EVENTS_TOPIC)} only "
+                f"{share.partitions}: a shard would have nothing. Make the former anew with fewer while no call runs; one is enough."
+            )
+        if not kafka.is_embedded:
+            found = await topic_settings(kafka, [EVENTS_TOPIC])
+            most, least = (
+                found.get(EVENTS_TOPIC, {}).get("max.message.bytes"),
+                self._settings.max_record_bytes + BESIDE_BYTES,
+            )
+            if most is not None and int(most) < least:
+                raise TopicsUnfitError(
+                    f"Topic {kafka.topic(EVENTS_TOPIC)}: max.message.bytes is {most}, expected at least {least}: an event that it refuses "
+                    f"would stop all calls, so the sequencer does not start. Set it to {least}, or lower max_record_bytes."
+                )
+        return share
+
+    async def _step(self, reader: InputReader, writer: LogWriter) -> None:
+        await reader.poll()
+        for each in list(reader.anew):
+            await writer.append((each, record) for record in each.take(None)[0])
+            reader.go_on(each)
+            self._owes_tick = True  # a successor must know of the generation before it has events
+            self._asked_ms = 0
+        now_ms = self.clock.now_ms()
+        inputs = reader.waited_for()
+        records = merged(reader.inputs.values(), in_order_until_ms(inputs, now_ms))
+        for first in range(0, len(records), self._settings.max_batch_records):
+            await writer.append(records[first : first + self._settings.max_batch_records])
+        for each in inputs:
+            each.settle()
+        if now_ms - self._asked_ms >= self._settings.tick_ms and not self._owes_tick:
+            self._asked_ms, self._owes_tick = now_ms, True
+            reader.ask()
+        is_late = now_ms - self._asked_ms > self._settings.tick_ms // 2
+        is_known = reader.partitions_ms >= self._asked_ms <= min((each.settled_ms for each in inputs), default=0)
+        if self._owes_tick and (is_late or is_known):
+            await self._tick(reader, writer)
+
+    async def _tick(self, reader: InputReader, writer: LogWriter) -> None:
+        """Tells what is in the log. Everything before these places is acknowledged."""
+        now_ms, inputs = self.clock.now_ms(), reader.waited_for()
+        self.known_ms = max(self.known_ms, min(reader.partitions_ms, known_ms(inputs, now_ms)))
+        left_out = [f"{each.tp.topic}[{each.tp.partition}]" for each in inputs if each.is_left_out(now_ms)]
+        if left_out != self.left_out:
+            log.warning(
+                "inputs_left_out", inputs=left_out,
+                what_happens_now="Time goes on without these; events that come from them later are late.",
+                what_to_do="See to the brokers that lead them, or make the topics with `callgauge topics create`.",
+            )  # fmt: skip
+            self.left_out = left_out
+        positions = {place: each.next for place, each in reader.inputs.items() if each.next is not None}
+        self.clock.stamped(now_ms, await writer.tick(Tick.of(self.term, self.known_ms, positions, left_out)))
+        self._owes_tick = False
+
+
+class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
+    """Is active in the shards that the group gives it, and stands by for the others.
+
+    Attributes:
+        ready: Set while it is active in all of them; also if there are none.
+    """
+
+    def __init__(self, kafka: KafkaSettings, settings: SequencerSettings, instruments: Instruments) -> None:
+        """Nothing is connected before `run`. Call it inside a running event loop."""
+        self.ready = asyncio.Event()
+        self._kafka = kafka
+        self._settings = settings
+        self._instruments = instruments
+        self._shards: dict[Shard, asyncio.Task[None]] = {}
+        self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._group: AIOKafkaConsumer | None = None
+        self._is_leaving = False
+        self._read_gauges()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Works until `stop` is set, then appends what it has read, and leaves the group.
+
+        Raises:
+            KafkaUnreachableError: No broker answers at the start.
+            TopicsUnfitError: A topic is missing or does not fit.
+            Exception: Reading or appending failed. The role must end; a successor goes on from what the log has.
+        """
+        await partition_counts(self._kafka, (EVENTS_TOPIC, QUARANTINE_TOPIC, SEQUENCER_TOPIC))
+        async with AsyncExitStack() as ending:
+            if self._kafka.is_embedded:
+                await partition_counts(self._kafka, INPUT_TOPICS)  # which makes them
+                self._begin({0}, generation=1)
+            else:
+                await self._join(ending)
+            ending.push_async_callback(self._let_go)
+            await first_of(stop.wait(), self._fail_with(), self._stay())
+            self._is_leaving = True
+
+    def problems(self) -> Sequence[str]:
+        """Why the role is not ready, for `/readyz`. Standing by is no reason."""
+        if self._is_leaving:
+            return ("sequencer: leaving",)
+        if not self.ready.is_set():
+            what = "reading back the log" if self._shards else "joining its group"
+            return (f"sequencer: {what}",)
+        silent = [each for each in self._shards if time.monotonic() - each.stepped_at > SLOW_SECONDS]
+        missing = sorted({topic for each in self._shards if each.reader for topic in each.reader.missing})
+        return [
+            *(f"sequencer: nothing read or appended for {time.monotonic() - each.stepped_at:.0f} s" for each in silent),
+            *(f"sequencer: the topic {topic} is not there, or may not be read" for topic in missing),
+        ]
+
+    def stalled(self) -> Sequence[str]:
+        """Reasons why only a restart helps, for `/healthz`."""
+        silent = [each for each in self._shards if time.monotonic() - each.stepped_at > MAX_SILENT_SECONDS]
+        if silent:
+            return (f"sequencer: no step in shard {silent[0].number} for {MAX_SILENT_SECONDS:.0f} s",)
+        return [reason for each in self._shards if each.reader for reason in each.reader.watch.stalled()]
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        """Ends what is in flight and appends no more."""
+        self.ready.clear()
+        try:
+            await self._let_go()
+        except StuckTaskError as error:  # the client would log it and go on
+            self._fail(error)
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        """Becomes active in these shards."""
+        generation = self._group._coordinator.generation if self._group is not None else 0  # noqa: SLF001  # no other way
+        self._begin({tp.partition for tp in assigned}, generation)
+
+    def _begin(self, numbers: set[int], generation: int) -> None:
+        if self._is_leaving:
+            return
+        for number in sorted(numbers):
+            shard = Shard(self._kafka, self._settings, self._instruments, number, generation)
+            self._shards[shard] = task = asyncio.create_task(
+                shard.run(self._look_whether_ready), name=f"shard {number}"
+            )
+            task.add_done_callback(self._on_done)
+        if not numbers:
+            log.info("sequencer_standing_by", group=self._settings.group_id)
+        self._look_whether_ready()
+
+    def _look_whether_ready(self) -> None:
+        if all(each.is_active for each in self._shards):
+            self.ready.set()
+
+    async def _join(self, ending: AsyncExitStack) -> None:
+        settings = self._settings
+        self._group = self._kafka.consumer(
+            "sequencer",
+            group_id=settings.group_id,
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_interval_ms=min(HEARTBEAT_MS, settings.session_timeout_ms // 3),
+            partition_assignment_strategy=[StickyPartitionAssignor],  # who joins later stands by
+            enable_auto_commit=False,
+            fetch_max_wait_ms=EMPTY_WAIT_MS,
+        )
+        ending.push_async_callback(self._leave)
+        try:
+            await self._group.start()
+        except KafkaError as error:
+            raise self._kafka.unreachable(error) from error
+        self._group.subscribe([self._kafka.topic(SEQUENCER_TOPIC)], listener=self)
+
+    async def _stay(self) -> Never:
+        """Stays a member of the group: for that the client must be asked for records, of which there are none."""
+        while True:
+            if self._group is None:
+                await asyncio.Event().wait()
+            else:
+                await self._group.getone()
+
+    async def _leave(self) -> None:
+        if self._group is not None:
+            await in_time(END_SECONDS, self._group.stop())
+
+    async def _let_go(self) -> None:
+        shards, self._shards = self._shards, {}
+        for each in shards:
+            each.stop.set()
+        if shards:
+            _, going_on = await asyncio.wait(shards.values(), timeout=HAND_OVER_SECONDS)
+            await end_tasks(going_on)
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failure.done():
+            self._failure.set_result(error)
+
+    async def _fail_with(self) -> Never:
+        raise await asyncio.shield(self._failure)
+
+    def _lags(self) -> dict[str, tuple[int, int]]:
+        """By topic, the records that are not in the log, and the age of the oldest in ms. Each shard counts all of them."""
+        found: dict[str, tuple[int, int]] = {}
+        for shard in self._shards:
+            for each in shard.reader.waited_for() if shard.reader is not None else ():
+                messages, oldest_ms = found.get(each.tp.topic, (0, 0))
+                age_ms = each.lag_ms(shard.clock.now_ms())
+                found[each.tp.topic] = messages + each.lag_messages, max(oldest_ms, age_ms)
+        return found
+
+    def _read_gauges(self) -> None:
+        def of_active(value: Callable[[Shard], float]) -> dict[tuple[str, ...], float]:
+            return {(): max(value(each) for each in self._shards)} if self._shards and self.ready.is_set() else {}
+
+        gauges: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
+            "lag_messages": lambda: {(topic,): float(messages) for topic, (messages, _) in self._lags().items()},
+            "lag_seconds": lambda: {(topic,): to_seconds(age_ms) for topic, (_, age_ms) in self._lags().items()},
+            "known_behind_seconds": lambda: of_active(lambda each: to_seconds(wall_clock_ms() - each.known_ms)),
+            "term": lambda: of_active(lambda each: each.term),
+            "inputs_left_out": lambda: of_active(lambda each: len(each.left_out)),
+            "clock_difference_seconds": lambda: of_active(lambda each: to_seconds(each.clock.difference_ms)),
+        }
+        for name, reader in gauges.items():
+            self._instruments.read_gauge(f"callgauge_sequencer_{name}", reader)

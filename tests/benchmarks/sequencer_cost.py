@@ -1,0 +1,96 @@
+"""The cost of the sequencer on a real Kafka: of an event of a backlog, and of one that comes live.
+
+Processor time is that of its process, taken from the kernel.
+"""
+
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Consumer, TopicPartition
+
+from schemas.topics import EVENTS_TOPIC
+from tests.benchmarks.evaluator_cost import CALLS_APART_MS, MOST_SECONDS, PARTITIONS, create_topics
+from tests.benchmarks.figures import Figures, say
+from tests.benchmarks.traffic import simulated_events
+from tests.chaos.load.load import LoadProcess
+from tests.integration.processes import Process, wait_for
+from tests.support.brokers.backlog import Sent, put_backlog
+from tests.support.sequencer_process import SequencerProcess, sequencer
+
+CALLS: Final = 400
+LINES: Final = 870
+"""So many calls at a time make about 1,750 events/s."""
+RAMP_SECONDS: Final = 15.0
+LIVE_SECONDS: Final = 20.0
+FROZEN_MS: Final = 60_000
+"""A session that outlives the writing of the backlog."""
+
+
+def measure_sequencer(figures: Figures, bootstrap: str, folder: Path) -> None:
+    """Measures both."""
+    start_ms = time.time_ns() // 1_000_000 - CALLS * CALLS_APART_MS - 600_000
+    records = sorted(
+        (
+            Sent(source, f"call-{number}", value, number % PARTITIONS, at_ms)
+            for number in range(CALLS)
+            for at_ms, source, value in simulated_events(number, start_ms + number * CALLS_APART_MS)
+        ),
+        key=lambda record: record.at_ms,
+    )
+    say(f"on Kafka, the sequencer: a backlog of {len(records):,} events, and live; {PARTITIONS} partitions")
+    create_topics(bootstrap, "bench.log.")
+    with sequencer(folder / "sequencer.log", bootstrap, "bench.log.", session_timeout_ms=FROZEN_MS) as running:
+        running.term()
+        running.popen.send_signal(signal.SIGSTOP)
+        put_backlog(bootstrap, "bench.log.", records)
+        before, begin = _processor_seconds(running), time.monotonic()
+        running.popen.send_signal(signal.SIGCONT)
+        wait_for("the backlog in the log", lambda: appended(bootstrap, "bench.log.") >= len(records), MOST_SECONDS)
+        seconds = time.monotonic() - begin
+        us = (_processor_seconds(running) - before) / len(records) * 1e6
+    figures.add("sequencer_us_per_event_backlog", us, "sequencer, a backlog", "us/event", goal=10)
+    figures.add(
+        "sequencer_backlog_events_per_second", len(records) / seconds, "the same, by the wall clock", "events/s"
+    )
+    _measure_live(figures, bootstrap, folder)
+
+
+def _measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
+    prefix = "bench.loglive."
+    create_topics(bootstrap, prefix)
+    with sequencer(folder / "live.log", bootstrap, prefix) as running:
+        running.term()
+        load = LoadProcess(
+            bootstrap, prefix, partitions=PARTITIONS, lines=LINES, ramp_seconds=RAMP_SECONDS, seed=1, poison=()
+        )
+        try:
+            time.sleep(2 * RAMP_SECONDS)
+            first, before, begin = appended(bootstrap, prefix), _processor_seconds(running), time.monotonic()
+            time.sleep(LIVE_SECONDS)
+            events = appended(bootstrap, prefix) - first - 2 * PARTITIONS * LIVE_SECONDS
+            seconds, used = time.monotonic() - begin, _processor_seconds(running) - before
+        finally:
+            load.stop()
+    what = f"sequencer, live, {events / seconds:,.0f} events/s"
+    figures.add("sequencer_us_per_event_live", used / events * 1e6, what, "us/event")
+    figures.add("sequencer_live_core_share", used / seconds, "the same, of one core", "cores", goal=0.08)
+
+
+def appended(bootstrap: str, prefix: str) -> int:
+    """Records of the log, ticks among them."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "log_level": 0})
+    try:
+        ends: Sequence[int] = [
+            consumer.get_watermark_offsets(TopicPartition(prefix + EVENTS_TOPIC, number))[1]
+            for number in range(PARTITIONS)
+        ]
+        return sum(ends)
+    finally:
+        consumer.close()
+
+
+def _processor_seconds(running: SequencerProcess) -> float:
+    return Process(running.popen, running.output).processor_seconds
