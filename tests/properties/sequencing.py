@@ -18,8 +18,6 @@ PLACES: Final = ((InputSource.PIPECAT, 0), (InputSource.PIPECAT, 1), (InputSourc
 PARTITIONS: Final = 2
 """Partitions of the log."""
 PATIENCE_MS: Final = 10_000
-LONGEST_STEP_MS: Final = 5_000
-"""Silence of an input that one look may find at most: who was frozen for longer has not asked meanwhile."""
 BEGIN_MS: Final = 1_000_000
 
 
@@ -87,8 +85,6 @@ class World:
 class Sequencer:
     """One that follows the rules. What it has read and not appended is lost when it ends; what it has sent may still come."""
 
-    _longest_step_ms = LONGEST_STEP_MS
-
     def __init__(self, world: World) -> None:
         self._world = world
         world.group_generation += 1
@@ -137,7 +133,7 @@ class Sequencer:
             self._asked[place] = Ask(now_ms, len(input_.records))
             self._silent_ms[place] = 0
         else:
-            self._silent_ms[place] += min(now_ms - self._looked_ms[place], self._longest_step_ms)
+            self._silent_ms[place] += now_ms - self._looked_ms[place]
         self._looked_ms[place] = now_ms
 
     def take(self, place: Place, most: int) -> None:
