@@ -108,13 +108,8 @@ def end_of(arrivals: Sequence[Arrival]) -> int:
 
 
 def renumbered(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """The same records with the offsets of their present order, of one topic after the other."""
-    last: dict[str, int] = {}
-    result = []
-    for arrival in arrivals:
-        last[arrival.source] = last.get(arrival.source, -1) + 1
-        result.append(replace(arrival, offset=last[arrival.source]))
-    return result
+    """The same records with the offsets of their present order."""
+    return [replace(arrival, offset=place) for place, arrival in enumerate(arrivals)]
 
 
 def newest(records: Iterable[AnyScoreRecord]) -> dict[Subject, AnyScoreRecord]:

@@ -1,4 +1,4 @@
-"""Partitions with the records of any calls, a judge that answers some questions, goal files that change, and settings of their owners."""
+"""Logs with the records of any calls, a judge that answers some questions, goal files that change, and settings of their owners."""
 
 import random
 from dataclasses import replace
@@ -11,10 +11,10 @@ from schemas.closed_sets import InputSource, JudgeKind
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import Judged, JudgeRequest, JudgeVerdict, Rated, VerdictResult, Votes
 from tests.properties.evaluation import GOALS
-from tests.properties.owners import Settings, Topics
+from tests.properties.owners import Log, Settings, Step
 from tests.properties.steered_calls import Order, drawn
 from tests.support.calls.wire_calls import arrivals_of
-from tests.support.fakes.engine_feed import Json
+from tests.support.fakes.engine_feed import T0_MS, Json
 
 JUDGED = (JudgeKind.CONCISENESS, JudgeKind.SPEAKABILITY, JudgeKind.CONVERSATION_PROGRESSION, JudgeKind.FAITHFULNESS)
 
@@ -51,18 +51,15 @@ def opinion(request: JudgeRequest, mind: float) -> VerdictResult:
 
 
 class Judge:
-    """Answers some questions, each behind the records that are on its topic by then, and equal questions equally."""
+    """Answers some questions, at the end of the log by then, and equal questions equally."""
 
-    def __init__(self, verdicts: list[Arrival], broker_ms: int) -> None:
-        self._verdicts = verdicts
-        self._broker_ms = broker_ms
-        self._end = verdicts[-1].offset + 1 if verdicts else 0
+    def __init__(self, log: Log) -> None:
+        self._log = log
 
     def answer(self, request: JudgeRequest) -> None:
         mind = random.Random(request.request_id).random()  # noqa: S311  # nothing secret
         if mind >= 0.3:
-            self._verdicts.append(verdict_on(request, opinion(request, mind), self._broker_ms, self._end))
-            self._end += 1
+            self._log.add(verdict_on(request, opinion(request, mind), self._log.now_ms, 0))
 
 
 _few = st.sampled_from([1_000, 1, 2, 3])
@@ -79,7 +76,6 @@ times = st.fixed_dictionaries(
 _counts = st.fixed_dictionaries(
     {
         "max_open_calls": _few,
-        "max_closed_calls_remembered": _few,
         "max_events_per_call": st.sampled_from([10_000, 10_000, 30, 10, 3]),
         "max_turns_per_call": st.sampled_from([10_000, 10_000, 2]),
     }
@@ -102,31 +98,45 @@ settings = st.builds(
 
 
 @st.composite
-def partitions(draw: st.DrawFn) -> Topics:
-    """The records of some calls as one partition has them: with ties, gaps, broker times that step back, and one id of two calls."""
+def logs(draw: st.DrawFn) -> Log:
+    """The records of some calls as one partition has them: with ties, broker times that step back, one id of two calls, late records of
+    closed calls, long times without a tick, and sequencers that follow each other.
+    """
     arrivals: list[Arrival] = []
-    for _ in range(draw(st.integers(1, 4))):
+    for _ in range(draw(st.integers(1, 5))):
         call, order = draw(_calls)
         call["control"] = [draw(_with_agent(each)) for each in call["control"]]
-        after_ms = draw(st.sampled_from([0, 0, 3_000, 40_000]))
-        key = draw(st.sampled_from(["one", "two", "three", "four"]))
-        arrivals += [
-            replace(each, conversation_id=key, broker_time_ms=each.broker_time_ms + after_ms)
+        after_ms = draw(st.sampled_from([0, 0, 3_000, 40_000, 400_000]))
+        key = draw(st.sampled_from(["one", "two", "three", "four", "five"]))
+        of_call = [
+            replace(each, conversation_id=key, broker_time_ms=max(T0_MS, each.broker_time_ms) + after_ms)
             for each in arrivals_of(call, order)
         ]
+        late_ms = draw(st.sampled_from([0, 30_000, 600_000, 840_000]))
+        late = [replace(each, broker_time_ms=each.broker_time_ms + late_ms) for each in of_call if late_ms]
+        arrivals += of_call + late[:: draw(st.sampled_from([3, 20]))]
     arrivals.sort(key=lambda each: each.broker_time_ms)
     ties_ms = draw(st.sampled_from([1, 50, 2_000]))
     back_ms = draw(st.lists(st.sampled_from([0, 0, 0, 700, 60_000]), min_size=1, max_size=5))
-    gaps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 300]), min_size=1, max_size=4))
-    offsets = dict.fromkeys(InputSource, -1)
-    log: list[Arrival] = []
+    ticks_ms = draw(st.lists(st.sampled_from([1, 500, 500, 2_000, 60_000]), min_size=1, max_size=6))
+    others = draw(st.lists(st.sampled_from([None] * 12 + ["succeed", "again", "void", "bad"]), min_size=1, max_size=40))
+    steps: list[Step] = []
+    tick_ms, ticks = 0, 0
     for place, each in enumerate(arrivals):
-        offsets[each.source] += gaps[place % len(gaps)]
-        broker_ms = each.broker_time_ms // ties_ms * ties_ms - back_ms[place % len(back_ms)]
-        log.append(replace(each, offset=offsets[each.source], broker_time_ms=broker_ms))
-    topics = Topics.of(log)
-    topics.answers = Judge(topics.inputs[InputSource.JUDGE], max(each.broker_time_ms for each in log)).answer
-    return topics
+        broker_ms = each.broker_time_ms // ties_ms * ties_ms
+        if broker_ms > tick_ms:
+            steps.append(Step("tick", number=broker_ms - 1))
+            tick_ms = broker_ms + ticks_ms[ticks % len(ticks_ms)]
+            ticks += 1
+        steps.append(Step("event", replace(each, broker_time_ms=broker_ms - back_ms[place % len(back_ms)])))
+        other = others[place % len(others)]
+        if other == "bad":
+            steps.append(Step("event", replace(each, value=b"{")))
+        elif other is not None:
+            steps.append(Step(other, number=1 + place % 9))
+    log = Log(steps)
+    log.answers = Judge(log).answer
+    return log
 
 
 def _with_agent(event: Json) -> st.SearchStrategy[Json]:

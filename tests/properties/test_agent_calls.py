@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from schemas.scores.records import Scored, TurnValues, VoiceToVoiceLatency
 from tests.properties.evaluation import assert_counted, end_of, final_state, final_values, fold, fresh, run, taken_over
-from tests.properties.owners import Owner, Settings, Topics, by_call, undisturbed
+from tests.properties.owners import Acts, Log, Owner, Settings, acts, by_call, undisturbed
 from tests.support.calls.agent_calls import Json, agent_calls, arrivals_of
 from tests.support.fakes.engine_feed import records_of
 
@@ -96,19 +96,15 @@ def test_an_error_is_said_of_every_estimate_that_a_record_replaced_and_of_no_oth
     assert all(record.estimate_error is None for record in published if isinstance(record, TurnValues))
 
 
-@given(agent_calls(), st.data())
+@given(agent_calls(), st.lists(acts(), min_size=1, max_size=2), st.data())
 def test_an_evaluator_that_ends_anywhere_loses_nothing(
-    drawn: tuple[list[Json], Json | None], data: st.DataObject
+    drawn: tuple[list[Json], Json | None], lives: list[Acts], data: st.DataObject
 ) -> None:
     arrivals = arrivals_of(data.draw(st.permutations(_all_of(drawn))), control=STARTED)
-    topics = Topics.of(arrivals)
-    for number in range(data.draw(st.integers(1, 2))):
-        owner = Owner(topics, Settings(), str(number))
-        for _ in range(data.draw(st.integers(0, len(arrivals)))):
-            if owner.unread:
-                owner.fold(data.draw(st.sampled_from(owner.unread)))
-        owner.write(data.draw(st.integers(0, 20)))
-    Owner(topics, Settings()).to_the_end()
-    assert_counted(topics.scores)
-    assert final_values(topics.scores) == final_state(run(arrivals))
-    assert by_call(topics.published) == by_call(undisturbed(topics, Settings()))
+    log = Log.of(arrivals)
+    for each in lives:
+        Owner(log, Settings()).live(each)
+    Owner(log, Settings()).to_the_end()
+    assert_counted(log.score_records)
+    assert final_values(log.score_records) == final_state(run(arrivals))
+    assert by_call(log.published) == by_call(undisturbed(log, Settings()))

@@ -1,10 +1,11 @@
 """Order of arrival, other calls and late facts do not change the results of a call at its end."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.admission import Arrival
-from schemas.closed_sets import InputSource
 from tests.properties.evaluation import effects_of_calls, final_state, fold, fresh, renumbered, run
 from tests.properties.steered_calls import drawn, steered_arrivals
 from tests.support.calls.wire_calls import arrivals_of
@@ -43,13 +44,11 @@ def test_other_calls_in_between_change_nothing(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_each_call_is_replayed_from_its_own_first_record(data: st.DataObject) -> None:
+def test_a_successor_begins_at_the_first_record_of_the_oldest_open_call(data: st.DataObject) -> None:
     call, order = drawn(data)
-    arrivals = arrivals_of(call, order)
+    arrivals = renumbered(arrivals_of(call, order))
     evaluator = fresh()
-    assert evaluator.low_watermarks() == {}
+    assert evaluator.low_watermark() is None
     fold(evaluator, arrivals)
-    firsts: dict[InputSource, int] = {}
-    for arrival in arrivals:
-        firsts.setdefault(arrival.source, arrival.offset)
-    assert evaluator.low_watermarks() == firsts
+    fold(evaluator, [replace(each, conversation_id="another", offset=each.offset + len(arrivals)) for each in arrivals])
+    assert evaluator.low_watermark() == arrivals[0].offset

@@ -30,14 +30,6 @@ def _check(arrivals: list[Arrival], again: list[Arrival]) -> None:
 
 
 @given(st.data())
-def test_records_read_again_change_nothing(data: st.DataObject) -> None:
-    call, order = drawn(data)
-    arrivals = arrivals_of(call, order)
-    places = data.draw(with_repeats([("all", place) for place in range(len(arrivals))]))
-    _check(arrivals, [arrivals[place] for _, place in places])
-
-
-@given(st.data())
 def test_events_sent_again_with_their_id_change_nothing(data: st.DataObject) -> None:
     call, order = drawn(data)
     has_sequence = data.draw(st.booleans())

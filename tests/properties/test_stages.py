@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import Effect, OpenCall
+from consumers.engine.effects import Effect
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
@@ -18,7 +18,7 @@ from schemas.events.codec import decode
 from schemas.scores.records import AnyScoreRecord, TurnValues
 from tests.properties.evaluation import assert_counted, final_values, holds
 from tests.properties.measured_anew import MeasuredTurns, stages_anew
-from tests.properties.owners import Owner, Settings, Topics
+from tests.properties.owners import Acts, Log, Owner, Settings, acts
 from tests.support.calls.wire_calls import Json
 from tests.support.fakes.engine_feed import T0_MS, records_of
 from tests.support.laws import examples
@@ -182,23 +182,19 @@ def test_a_number_that_comes_twice_counts_once(events: list[Json], data: st.Data
 
 
 @examples(times=3)
-@given(talks(), st.integers(0, 1000), st.data())
+@given(talks(), st.integers(0, 1000), st.lists(acts(), max_size=2))
 def test_every_stage_is_known_for_the_first_time_once_whatever_crashes(
-    events: list[Json], seed: int, data: st.DataObject
+    events: list[Json], seed: int, lives: list[Acts]
 ) -> None:
-    log = arrivals(shuffled(events, seed))
-    topics = Topics.of(log)
-    for number in range(data.draw(st.integers(0, 2))):
-        owner = Owner(topics, Settings(), str(number))
-        for _ in range(data.draw(st.integers(0, len(log)))):
-            if owner.unread:
-                owner.fold(data.draw(st.sampled_from(owner.unread)))
-        owner.write(data.draw(st.integers(0, 20)))
-    Owner(topics, Settings()).to_the_end()
+    sent = arrivals(shuffled(events, seed))
+    log = Log.of(sent)
+    for each in lives:
+        Owner(log, Settings()).live(each)
+    Owner(log, Settings()).to_the_end()
 
-    assert_counted(topics.scores)
-    if log:
-        assert final_stages(topics.scores) == final_stages(records_of(folded(fresh(), log)))
+    assert_counted(log.score_records)
+    if sent:
+        assert final_stages(log.score_records) == final_stages(records_of(folded(fresh(), sent)))
 
 
 @given(talks(), st.data())
@@ -207,7 +203,7 @@ def test_a_successor_on_the_way_changes_nothing(events: list[Json], data: st.Dat
     done = data.draw(st.integers(0, len(log)))
     effects = folded(fresh(), log[:done], closes=False)
     successor = fresh()
-    for place, arrival in enumerate(log[:done]):
-        successor.receive_again(arrival, None if place else OpenCall(None))
+    for arrival in log[:done]:
+        successor.receive(arrival)
     effects += folded(successor, log[done:])
     assert turns_in(effects) == turns_in(folded(fresh(), log))
