@@ -1,11 +1,11 @@
-"""Calls with one silence of a known length, a little below or above what is dead air: its broker times alone say which it must be.
+"""Calls with one silence of a known length, a little below or above what is dead air: its times on the inputs alone say which it must be.
 
 The end of the caller's speech is on one input; what ends the silence is on the same one, or a tool on another.
 """
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 SHORT_MS: Final = 2_900
 LONG_MS: Final = 3_100
@@ -86,38 +86,46 @@ USER_END: Final = b'"event_type": "audio_end", "user": "elevenlabs_user"'
 ANSWERS: Final = (b'"event_type": "audio_start", "user": "pipecat_agent"', b'"message_type": "tool_call"')
 
 
+class Moment(NamedTuple):
+    """When the broker took a record, and when its event was."""
+
+    broker_ms: int
+    event_ms: int
+
+
 class SilenceTimes:
-    """The broker times of the ends and answers of such calls, as the inputs have them.
+    """When such calls fell silent and when that ended, as the inputs have it.
 
     Attributes:
-        ended_ms: By call, when the caller's speech ended.
-        answered_ms: By call, when the silence ended.
+        ended: By call, when the caller's speech ended.
+        answered: By call, when the silence ended.
         lost: Calls of which records were deleted before they were read.
     """
 
     def __init__(self) -> None:
-        self.ended_ms: dict[str, int] = {}
-        self.answered_ms: dict[str, int] = {}
+        self.ended: dict[str, Moment] = {}
+        self.answered: dict[str, Moment] = {}
         self.lost: set[str] = set()
 
     def take(self, name: str, value: bytes, timestamp_ms: int) -> None:
         """One record of such a call."""
-        if USER_END in value:
-            self.ended_ms[name] = timestamp_ms
-        elif any(part in value for part in ANSWERS):
-            self.answered_ms[name] = min(timestamp_ms, self.answered_ms.get(name, timestamp_ms))
+        is_end = USER_END in value
+        if is_end or any(part in value for part in ANSWERS):
+            moment = Moment(timestamp_ms, int(json.loads(value)["timestamp"]))
+            moments = self.ended if is_end else self.answered
+            moments[name] = min(moment, moments.get(name, moment))
 
     def add(self, other: "SilenceTimes") -> None:
         """Those of another input partition."""
         self.lost |= other.lost
-        self.ended_ms.update(other.ended_ms)
-        for name, at_ms in other.answered_ms.items():
-            self.answered_ms[name] = min(at_ms, self.answered_ms.get(name, at_ms))
+        self.ended.update(other.ended)
+        for name, moment in other.answered.items():
+            self.answered[name] = min(moment, self.answered.get(name, moment))
 
-    def expected(self, dead_air_ms: int) -> dict[str, int]:
-        """By call, how many dead airs it must have: calls that have both moments, and all of their records."""
+    def silent_ms(self) -> dict[str, int]:
+        """By call, how long it was silent: by the broker or by its events, whichever is longer. Calls that have all of their records."""
         return {
-            name: int(self.answered_ms[name] - ended_ms >= dead_air_ms)
-            for name, ended_ms in self.ended_ms.items()
-            if name in self.answered_ms and name not in self.lost
+            name: max(after - before for before, after in zip(ended, self.answered[name], strict=True))
+            for name, ended in self.ended.items()
+            if name in self.answered and name not in self.lost
         }
