@@ -336,7 +336,7 @@ class RefusedRecords:
             raise CannotReplayError(f"its call has closed ({closed.reason}, {when} UTC) and is not reopened")
         if Coordinates.of(entry) in self.calls.folded_again:
             raise CannotReplayError(
-                "calls of that time are open, so an evaluator that starts with the fix takes it where it stands in the log",
+                "an evaluator that starts now with the fix takes it where it stands in the log",
                 is_needed=False,
             )
         return record, replay_headers(record)

@@ -128,8 +128,8 @@ class Wakeups:
         while heap and heap[0][0] <= now_ms:
             woken_ms, conversation_id = heapq.heappop(heap)
             call = calls.get(conversation_id)
-            if call is None:
-                continue  # closed
+            if call is None or call.is_closing:
+                continue
             if call.wakeup_ms == woken_ms:
                 call.wakeup_ms = None
                 return call
@@ -330,13 +330,13 @@ class PartitionEvaluator:
         out: list[Effect] = []
         self._now_ms = max(self._now_ms, now_ms)
         while (call := self._wakeups.next_due(now_ms, self._calls)) is not None:
-            while not call.is_closing and call.next_decision_ms <= now_ms:
+            while _is_open(call) and call.next_decision_ms <= now_ms:
                 call.advance(now_ms, out)
                 out += call.redactor.drain_counts()
-            if call.is_closing:
-                self._end(call)
-            else:
+            if _is_open(call):
                 self._wakeups.schedule(call, max(call.next_decision_ms, now_ms + 1))
+            else:
+                self._end(call)
         return out
 
     def close_some(self) -> Sequence[Effect]:
@@ -433,6 +433,10 @@ class PartitionEvaluator:
             self._closed.close(self._closing.popleft())
             self._forget(call)
         return call.is_closed
+
+
+def _is_open(call: Call) -> bool:
+    return not call.is_closing
 
 
 # Folds recorded calls through the live engine without a broker, for the `context` command and for tests of laws.

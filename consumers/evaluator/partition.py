@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from consumers.engine.admission import admit
+from consumers.engine.admission import admit, unfit_bytes
 from consumers.engine.effects import Effect, NotUnderstood, PublishScore, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
@@ -16,7 +16,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.writer import Decision, Outlet, Trip, Written, carry_out
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
-from schemas.closed_sets import InputSource, RefusalReason
+from schemas.closed_sets import RefusalReason
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest
 from schemas.log import Begin, Event, LogError, LogReader, Tick
@@ -247,10 +247,8 @@ class Partition:
                 self._receive(read, polled_ms)
             elif isinstance(read, Tick):
                 self._pass_time()
-            elif is_undecodable:
-                refused = admit(InputSource.AUDIT, record, self._limits)
-                if isinstance(refused, QuarantineRecord):  # it is
-                    self._quarantine("control", refused)
+            elif is_undecodable and (refused := unfit_bytes(record, 0)) is not None:
+                self._quarantine("control", refused)
         if self._recovery is not None:
             self._end_recovery()
 

@@ -18,7 +18,6 @@ from consumers.runtime.kafka.connection import (
     TopicsRequest,
     TopicsUnfitError,
     partition_counts,
-    require_equal_counts,
     topic_settings,
 )
 from consumers.runtime.process import OperatorError
@@ -70,9 +69,10 @@ async def require_fit_topics(kafka: KafkaSettings, settings: EvaluatorSettings) 
     """
     names = used_topics(settings)
     counts = await partition_counts(kafka, names)
-    partitions = require_equal_counts({name: counts[name] for name in EQUAL_TOPICS})
+    if (uneven := _uneven({name: counts[name] for name in EQUAL_TOPICS})) is not None:
+        raise uneven
     if kafka.is_embedded:
-        return partitions
+        return counts[EVENTS_TOPIC]
     found = await topic_settings(kafka, names)
     if unknown := [kafka.topic(name) for name in names if name not in found]:
         log.warning(
@@ -89,13 +89,23 @@ async def require_fit_topics(kafka: KafkaSettings, settings: EvaluatorSettings) 
             "topic_not_as_it_should_be", topic=kafka.topic(fault.topic), severity=fault.severity.value, seen=fault.seen,
             what_happens_now="callgauge starts all the same.", what_to_do=f"Set {fault.setting} on it.",
         )  # fmt: skip
-    return partitions
+    return counts[EVENTS_TOPIC]
 
 
 def used_topics(settings: EvaluatorSettings) -> tuple[str, ...]:
     """Returns the topics that the evaluator reads or writes, by their names in the topic table."""
     perhaps = {TRANSCRIPTS_TOPIC: settings.writes_transcripts, JUDGE_REQUESTS_TOPIC: settings.goals.asks_judge}
     return (*EQUAL_TOPICS, QUARANTINE_TOPIC, *(name for name, is_used in perhaps.items() if is_used))
+
+
+def _uneven(counts: Mapping[str, int]) -> TopicsUnfitError | None:
+    if len(set(counts.values())) == 1:
+        return None
+    seen = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items()))
+    return TopicsUnfitError(
+        f"Topics: partition counts must be equal, but are {seen}. The scores of a call are on the partition of its events, so the "
+        "evaluator cannot work. Add partitions to the one that has fewer, while no call runs."
+    )
 
 
 def _refusal(kafka: KafkaSettings, faults: Iterable[TopicFault]) -> str:
@@ -169,13 +179,6 @@ class TopicWatch:
                 )  # fmt: skip
             self._told = refused
 
-    async def misfit(self) -> TopicsUnfitError | None:
-        """Returns the fault of the topics now, to end with: one is missing, or partition counts differ. Returns None if there is none,
-        or no broker answers.
-        """
-        found = await self.partitions()
-        return None if found is None else self._misfit_of(found)
-
     async def partitions(self) -> Mapping[str, Sequence[Any]] | None:
         """Returns the partitions of each topic as Kafka describes them now; None if no broker answers, or it is the embedded one."""
         kafka = self._kafka
@@ -188,7 +191,8 @@ class TopicWatch:
             return None
         return {topic["topic"]: topic["partitions"] for topic in answer.to_object()["topics"]}
 
-    def _misfit_of(self, found: Mapping[str, Sequence[Any]]) -> TopicsUnfitError | None:
+    def misfit_of(self, found: Mapping[str, Sequence[Any]]) -> TopicsUnfitError | None:
+        """Returns the fault of topics that are like this, to end with: one is missing, or partition counts differ. None without one."""
         kafka, names = self._kafka, self._topics
         counts = {topic: len(partitions) for topic, partitions in found.items()}
         if gone := [kafka.topic(name) for name in names if not counts.get(kafka.topic(name))]:
@@ -197,14 +201,7 @@ class TopicWatch:
                 "user may not see it any more. callgauge cannot work like this, so the evaluator ends. Make what is missing again with "
                 "`callgauge topics create`, with as many partitions as before, or give the right back."
             )
-        shared = {kafka.topic(name): counts[kafka.topic(name)] for name in EQUAL_TOPICS}
-        if len(set(shared.values())) == 1:
-            return None
-        seen = ", ".join(f"{topic} {count}" for topic, count in sorted(shared.items()))
-        return TopicsUnfitError(
-            f"Topics: partition counts must be equal, but are {seen} now. A conversation is found by its partition number, so the "
-            "evaluator ends. Add partitions to those that have fewer, while no call runs."
-        )
+        return _uneven({kafka.topic(name): counts[kafka.topic(name)] for name in EQUAL_TOPICS})
 
     def stop(self) -> None:
         """Stops the checks."""
@@ -217,7 +214,7 @@ class TopicWatch:
         if found is None:  # it stands still because Kafka is away, and goes on when Kafka is back
             return
         seconds = time.monotonic() - still.since
-        if (misfit := self._misfit_of(found)) is not None:
+        if (misfit := self.misfit_of(found)) is not None:
             self._fail(misfit)
         elif seconds > still.most_seconds and _is_whole(found):
             self._fail(

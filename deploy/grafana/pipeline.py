@@ -141,8 +141,8 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Inputs and clocks",
-                "Input partitions that give no answer, so that time goes on without them; and by how many seconds the clock of the sequencer "
-                "differs from the brokers'. Above a second a silence can be judged early.",
+                "Input partitions that give no answer, so that time goes on without them; and by how many seconds the clock of the "
+                "sequencer differs from the brokers'.",
                 "short",
                 5,
                 {
@@ -186,7 +186,8 @@ ROWS: tuple[Row, ...] = (
                 {
                     "fenced": "3600 * sum(rate(callgauge_partitions_fenced_total[$__rate_interval]))",
                     "restarts": "3600 * sum(rate(callgauge_role_restarts_total[$__rate_interval]))",
-                    "lost": "3600 * sum(rate(callgauge_input_records_lost_total[$__rate_interval]))",
+                    "lost": "3600 * (sum(rate(callgauge_input_records_lost_total[$__rate_interval]))"
+                    " + sum(rate(callgauge_log_records_lost_total[$__rate_interval])))",
                     "limits": "3600 * sum(rate(callgauge_limits_hit_total[$__rate_interval]))",
                     "stops": "3600 * (sum(rate(callgauge_loop_lag_seconds_count[$__rate_interval]))"
                     ' - sum(rate(callgauge_loop_lag_seconds_bucket{le="0.5"}[$__rate_interval])))',

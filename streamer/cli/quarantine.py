@@ -149,7 +149,8 @@ def replay(
     evaluator counts the record as after_close.
 
     - Records that a new evaluator folds again by itself. It starts in front of the oldest open call, so a fixed evaluator
-    accepts such a record where it stands in the log.
+    accepts such a record where it stands in the log. While no call is open that place moves on within some seconds: then the
+    record can be put back.
 
     While its call is open, a record that is put back twice is recognised and counted as repeated, by the header
     callgauge_replay_of, which has its first coordinates.

@@ -71,19 +71,6 @@ def test_sequencers_that_are_killed_page_and_end_no_alert(
         }  # fmt: skip
 
 
-def test_time_that_stands_in_the_log_pages(
-    environment: Environment, tmp_path: Path, record_property: Record
-) -> None:
-    """The sequencer lives and reads, and the broker refuses what it appends."""
-    with scene(environment, tmp_path, evaluators=1) as running:
-        running.rests(60)
-        assert running.notices.pages() == set()
-        stood = running.refuse_appends()
-        notice = running.fires("CallgaugeKnownTimeStands", 6, stood)
-        note(record_property, "time_stands", "CallgaugeKnownTimeStands", 6, (notice.at - stood) / 60)
-        assert running.notices.pages() <= {"CallgaugeKnownTimeStands", "CallgaugeScoresStopped"}
-
-
 def test_evaluators_that_hang_page(environment: Environment, tmp_path: Path, record_property: Record) -> None:
     with scene(environment, tmp_path) as running:
         running.rests(60)

@@ -581,7 +581,7 @@ class KafkaRefusedError(KafkaUnreachableError):
 
 
 class TopicsUnfitError(OperatorError):
-    """Topics are missing or have different partition counts. A person must fix them before a start."""
+    """Topics are missing or have partition counts that do not fit. A person must fix them before a start."""
 
 
 async def partition_counts(kafka: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
@@ -623,22 +623,6 @@ MAX_KEYS_REMEMBERED: Final = 32_768
 def murmur2_place(key: bytes, partitions: int) -> int:
     """Returns the partition number that the default partitioner of Java and aiokafka gives a key."""
     return int((murmur2(key) & 0x7FFFFFFF) % partitions)
-
-
-def require_equal_counts(counts: Mapping[str, int]) -> int:
-    """Returns the partition count of all the topics.
-
-    Raises:
-        TopicsUnfitError: The counts differ, so records of one conversation would be on different partition numbers.
-    """
-    if len(set(counts.values())) != 1:
-        seen = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items()))
-        raise TopicsUnfitError(
-            f"Topics: partition counts must be equal, but are {seen}. A conversation is found by its partition number, "
-            "so callgauge does not start. Make the topics again with one count, or add partitions to the smaller ones "
-            "while no call runs."
-        )
-    return next(iter(counts.values()))
 
 
 # Tries a new login to Kafka now and then, to notice a changed password before connections are lost.
@@ -788,13 +772,11 @@ class Needs:
         operations: By topic of the topic table, its operations: `READ`, `WRITE` or both.
         groups: Consumer groups that it joins.
         transactional_ids: Transactional ids of its producers.
-        co_partitioned: Topics that need equal partition counts.
     """
 
     operations: Mapping[str, frozenset[str]]
     groups: tuple[str, ...] = ()
     transactional_ids: tuple[str, ...] = ()
-    co_partitioned: tuple[str, ...] = ()
 
 
 async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
@@ -810,7 +792,7 @@ async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
     Raises:
         KafkaUnreachableError: No broker answers, or it does not let us in.
         KafkaRefusedError: Rights are missing; the text names all of them.
-        TopicsUnfitError: A topic is missing, or partition counts differ.
+        TopicsUnfitError: A topic is missing.
     """
     if kafka.is_embedded:
         return
@@ -825,9 +807,7 @@ async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
                 ]
             )
         )
-    counts = counts_in(topics, kafka, needs.operations)
-    if needs.co_partitioned:
-        require_equal_counts({name: counts[name] for name in needs.co_partitioned})
+    counts_in(topics, kafka, needs.operations)
 
 
 async def missing_rights(kafka: KafkaSettings, needs: Needs) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Reading topics as a member of a group: polls, their watch, commits within a bound, and placement of keys."""
+"""Reading topics as a member of a group: polls, their watch, and commits within a bound."""
 
 import asyncio
 import contextlib
@@ -15,11 +15,10 @@ from faststream import AckPolicy
 from faststream.kafka import KafkaMessage
 from pydantic import TypeAdapter, ValidationError
 
-from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
+from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.logs import about_record
 from consumers.runtime.process import in_time
 from consumers.runtime.registry import Instruments
-from schemas.closed_sets import InputSource
 from schemas.quarantine import UndecodableRecord
 
 Message = TypeVar("Message")
@@ -179,8 +178,6 @@ POLL_INTERVAL_MS: Final = 25
 is the longest delay of an event, and the highest age of a partition's known end."""
 ENOUGH_BYTES: Final = 64 * 1_024
 """Bytes at which a broker answers at once: some two hundred events, so a backlog never waits."""
-MAX_MISLED_NAMED: Final = 5
-"""Most partitions that one log line names."""
 STOP_SECONDS: Final = 1.0
 """How long stopping may take, leaving the group included. The broker drops a silent member by itself."""
 
@@ -243,7 +240,6 @@ class Subscription:
         self._handle = handle
         self._message = message
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        self._is_misled = False
         self._commits = Commits(listener)
         self._broker = kafka.broker(role)
         self._subscriber = self._broker.subscriber(
@@ -285,32 +281,6 @@ class Subscription:
         Each rebalance has the next number, so a gap shows a rebalance without us. It is a private attribute of the client.
         """
         return int(self.consumer._coordinator.generation)  # noqa: SLF001  # there is no other way to know
-
-    def read_from(self, leaders: Mapping[TopicPartition, int]) -> None:
-        """Makes the client update its leaders if it reads from another broker. Call it until the client reads from these.
-
-        A broker that is cut off from the others goes on to answer readers, without new records. By itself the client updates
-        its leaders only every five minutes, or when a broker refuses. It asks any broker, so it may take several updates.
-
-        Args:
-            leaders: Leaders of partitions; -1 for none.
-        """
-        consumer = self._subscriber.consumer
-        if consumer is None:
-            return
-        client = consumer._client  # noqa: SLF001  # there is no other way to make it look
-        known = {tp: client.cluster.leader_for_partition(tp) for tp in consumer.assignment() & leaders.keys()}
-        misled = [tp for tp, leader in known.items() if leader is not None and leaders[tp] not in (leader, -1)]
-        if misled:
-            client.force_metadata_update()
-        if misled and not self._is_misled:
-            log.warning(
-                "reads_from_former_leader",
-                partitions=sorted(f"{tp.topic}[{tp.partition}]" for tp in misled)[:MAX_MISLED_NAMED],
-                what_happens_now="Another broker leads now; the client is made to look for it, and reads on there.",
-                what_to_do="If this lasts, find out why brokers do not reach each other.",
-            )
-        self._is_misled = bool(misled)
 
     def stalled(self) -> Sequence[str]:
         """Reasons why only a restart helps, for `/healthz`: polls keep failing although the broker answers."""
@@ -407,50 +377,3 @@ class Refusals:
         if self._of_this_poll > MAX_REFUSED_LINES:
             log.warning("more_records_refused", role=self._role, records=self._of_this_poll - MAX_REFUSED_LINES)
         self._of_this_poll = 0
-
-
-# Checks that records are on the partition that murmur2 of their key gives, so that all inputs of a call have one
-# number.
-
-
-class Placement:
-    """Counts records on other partitions. They are no error by themselves: another hash is fine if all inputs use it."""
-
-    def __init__(self, source_by_topic: Mapping[str, InputSource], instruments: Instruments) -> None:
-        self._sources = {topic: source for topic, source in source_by_topic.items() if source is not InputSource.JUDGE}
-        self._instruments = instruments
-        self._logged: set[InputSource] = set()
-
-    def look(self, runs: Sequence[Sequence[Any]], client: AIOKafkaConsumer) -> None:
-        """Checks polled records. Each run is of one topic and one partition."""
-        partitions_of: dict[str, int] = {}
-        for run in runs:
-            topic, number = run[0].topic, run[0].partition
-            source = self._sources.get(topic)
-            if source is None:
-                continue
-            if topic not in partitions_of:
-                partitions_of[topic] = len(client.partitions_for_topic(topic) or ())
-            partitions = partitions_of[topic]
-            if not partitions:
-                continue
-            keys = {record.key for record in run}
-            if elsewhere := {key for key in keys if key and murmur2_place(key, partitions) != number}:
-                found = [record for record in run if record.key in elsewhere]
-                self._instruments.inc("callgauge_misplaced_records_total", (source.value,), len(found))
-                self._log_once(source, f"{topic}[{number}]@{found[0].offset}", found[0].key, partitions)
-
-    def _log_once(self, source: InputSource, where: str, key: bytes, partitions: int) -> None:
-        if source in self._logged:
-            return
-        self._logged.add(source)
-        log.warning(
-            "record_misplaced",
-            record=where,
-            conversation_id=key.decode("utf-8", "replace"),
-            expected=f"partition {murmur2_place(key, partitions)} of {partitions}, by murmur2 of the key",
-            what_happens_now="It is evaluated where it is. If another input of its call is placed by another hash, the call "
-            "is evaluated twice, by halves. This source is not logged again; callgauge_misplaced_records_total counts it.",
-            what_to_do="Let all producers place records by one hash: in librdkafka (Python's confluent-kafka, Go, Node) set "
-            "partitioner=murmur2_random. `callgauge doctor` says whether the inputs agree.",
-        )

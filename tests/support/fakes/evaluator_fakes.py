@@ -276,7 +276,7 @@ class FakeWriter:
                         for record in first.records:
                             what = record.reason if isinstance(record, QuarantineRecord) else record.conversation_id
                             self._shell.journal.append(f"write {what} to {outlet.number}")
-                        outlet.outbox.written(1)
+                        outlet.written([first])
                     self.writing_since = None
                 self._bell.settle(outlet.outbox for outlet in self._outlets)
         finally:

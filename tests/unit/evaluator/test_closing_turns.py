@@ -1,14 +1,13 @@
 """Calls that are over close a few at a time, partition by partition."""
 
-from consumers.evaluator.assignment import MAX_CLOSING_CALLS, ClosingTurns
-from consumers.evaluator.partition import CatchingUp, Partition
-from consumers.evaluator.recovery import PublishedCalls
+from consumers.evaluator.partition import Partition, Recovery
+from consumers.evaluator.service import MAX_CLOSING_CALLS, ClosingTurns
 from tests.support.fakes.evaluator_fakes import (
-    PIPECAT,
     StubEvaluator,
     decision,
     fact,
     partition_of,
+    row,
 )
 
 MOST_UNWRITTEN = 2
@@ -44,7 +43,7 @@ def test_a_partition_that_cannot_write_waits() -> None:
 def test_nothing_closes_while_a_partition_recovers() -> None:
     evaluator = StubEvaluator()
     evaluator.closing_calls = MAX_CLOSING_CALLS + 1
-    partition, _ = partition_of(evaluator, catching_up=CatchingUp({PIPECAT: 1}, PublishedCalls()))
+    partition, _ = partition_of(evaluator, recovery=Recovery(row(1), 0, 1))
     turns = ClosingTurns(MOST_UNWRITTEN)
     turns.close_some({0: partition})
     assert (evaluator.closing_calls, turns.has_more) == (MAX_CLOSING_CALLS + 1, False)

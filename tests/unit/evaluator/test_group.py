@@ -4,24 +4,22 @@ import asyncio
 import socket
 
 import pytest
-from aiokafka import TopicPartition
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
 from structlog.testing import capture_logs
 
 from consumers.evaluator import group, service
-from consumers.evaluator.assignment import NotCoPartitionedError
 from consumers.evaluator.group import GroupWatch, Member, TwinError, named
 from consumers.evaluator.service import SharedNameError
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
-from schemas.topics import INPUT_TOPICS
-from tests.support.fakes.evaluator_fakes import PIPECAT, Shell, inputs_of, until_idle
+from schemas.topics import EVENTS_TOPIC
+from tests.support.fakes.evaluator_fakes import Shell, until_idle
 
-TOPICS = frozenset(INPUT_TOPICS)
+TOPICS = frozenset([EVENTS_TOPIC])
 OURS = Member("ev-1-a", "callgauge-evaluator", "/10.0.0.1", TOPICS)
 TWIN = Member("ev-1-b", "callgauge-evaluator", "/10.0.0.2", TOPICS)
-STRANGER = Member("rdkafka-1", "rdkafka", "/10.0.0.9", frozenset({PIPECAT}))
+STRANGER = Member("rdkafka-1", "rdkafka", "/10.0.0.9", frozenset({"theirs"}))
 
 
 @pytest.fixture
@@ -60,14 +58,6 @@ async def test_evaluators_are_no_strangers(shell: Shell, client: str) -> None:
     assert "group_has_strangers" not in {line["event"] for line in logged}
 
 
-async def test_who_tears_an_assignment_apart_is_named_with_the_remedy(shell: Shell) -> None:
-    shell.members = [OURS, STRANGER]
-    await shell.role.on_partitions_assigned(inputs_of(0) - {TopicPartition(PIPECAT, 0)})
-    (failure,) = shell.subscription.failures
-    assert "client 'rdkafka' on 10.0.0.9. Stop these programs" in str(failure)
-    assert "evaluator_instance" not in str(failure), "our own name is ours"
-
-
 async def test_who_keeps_us_out_of_the_group_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell.members = [STRANGER]
 
@@ -78,7 +68,6 @@ async def test_who_keeps_us_out_of_the_group_is_named(shell: Shell, monkeypatch:
         return 1
 
     monkeypatch.setattr(service, "require_fit_topics", fit)
-    monkeypatch.setattr(shell.role._log_ends, "start", fit)
     monkeypatch.setattr(shell.subscription, "start", refused, raising=False)
     with pytest.raises(
         KafkaUnreachableError, match=r"InconsistentGroupProtocolError\. Members .*'rdkafka' on 10.0.0.9\. Stop these"
@@ -98,7 +87,6 @@ async def test_who_is_refused_for_its_name_does_not_say_that_no_broker_answers(
         return 1
 
     monkeypatch.setattr(service, "require_fit_topics", fit)
-    monkeypatch.setattr(shell.role._log_ends, "start", fit)
     monkeypatch.setattr(shell.subscription, "start", refused, raising=False)
     with pytest.raises(
         SharedNameError, match=r"does not let this process in\. The evaluator_instance 'ev-1' .* on 10.0.0.2"
@@ -114,32 +102,6 @@ async def test_an_error_names_the_process_that_has_our_name(shell: Shell) -> Non
     )
     shell.members = []
     assert await shell.role._group.blame() == ""
-
-
-async def test_while_it_asks_who_tore_the_assignment_apart_nothing_is_folded(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The client reads on from the committed offsets: a record that comes again would look like an input that was made anew."""
-    answered = asyncio.Event()
-
-    async def late() -> list[Member]:
-        await answered.wait()
-        return [STRANGER]
-
-    await shell.assigned(0)
-    await shell.folds(4, 5)
-    monkeypatch.setattr(shell.role._group, "_members", late)
-    await shell.revoked()
-    assigning = asyncio.create_task(shell.role.on_partitions_assigned(inputs_of(0) - {TopicPartition(PIPECAT, 0)}))
-    await until_idle()
-    assert shell.role._assignment.owned == {}
-    await shell.folds(4)
-    assert shell.folded == [[4, 5]]
-    assert shell.subscription.failures == []
-    answered.set()
-    await assigning
-    (failure,) = shell.subscription.failures
-    assert isinstance(failure, NotCoPartitionedError)
 
 
 def test_a_message_names_some() -> None:
@@ -160,7 +122,7 @@ async def test_who_lost_its_name_to_another_process_stands_aside_until_that_is_g
     assert socket.gethostname() in line["seen"]
     assert (line["evaluator_instance"], "setting evaluator_instance" in line["what_to_do"]) == ("ev-1", True)
     assert not revoking.done(), "it does not join again"
-    assert (shell.role._assignment.owned, shell.role.ready.is_set(), shell.writers[0].stopped) == ({}, False, True)
+    assert (shell.role.owned, shell.role.ready.is_set(), shell.writers[0].stopped) == ({}, False, True)
     assert shell.role.problems() == (f"evaluator: the evaluator_instance 'ev-1' is also that of {TWIN}",)
     assert shell.subscription.failures == []
     shell.members = []
@@ -179,7 +141,7 @@ async def test_who_was_put_out_for_another_reason_joins_again(shell: Shell, memb
     shell.members = members
     await (await put_out(shell))
     assert shell.subscription.failures == []
-    assert 0 in shell.role._assignment.owned
+    assert 0 in shell.role.owned
 
 
 async def test_a_rebalance_and_a_first_join_ask_nothing(shell: Shell) -> None:
@@ -216,16 +178,16 @@ class Admin:
         self.closed = True
 
     async def describe_consumer_groups(self, _: list[str]) -> list[object]:
-        metadata = ConsumerProtocolMemberMetadata(0, [PIPECAT], b"").encode()
+        metadata = ConsumerProtocolMemberMetadata(0, ["theirs"], b"").encode()
         members = [("rdkafka-1", "rdkafka", "/10.0.0.9", metadata, b""), ("odd", "x", "/h", b"", b"")]
         return [type("Answer", (), {"groups": [(0, "g", "Stable", "consumer", "range", members)]})()]
 
 
 async def test_members_are_read_from_the_answer_of_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, admin = GroupWatch(KafkaSettings(), EvaluatorSettings(), INPUT_TOPICS), Admin()
+    watch, admin = GroupWatch(KafkaSettings(), EvaluatorSettings(), [EVENTS_TOPIC]), Admin()
     monkeypatch.setattr(KafkaSettings, "admin", lambda *_: admin)
     assert await watch.strangers() == [STRANGER, Member("odd", "x", "/h", None)]
     assert admin.closed
     monkeypatch.setattr(KafkaSettings, "admin", lambda *_: Admin(KafkaUnreachableError("away")))
     assert await watch.strangers() == []
-    assert await GroupWatch(KafkaSettings(is_embedded=True), EvaluatorSettings(), INPUT_TOPICS).strangers() == []
+    assert await GroupWatch(KafkaSettings(is_embedded=True), EvaluatorSettings(), [EVENTS_TOPIC]).strangers() == []

@@ -17,7 +17,8 @@ from consumers.evaluator import service
 from consumers.runtime.process import tune_python
 from schemas.closed_sets import InputSource
 from schemas.events.elevenlabs import MAX_ENTRIES
-from tests.support.fakes.evaluator_fakes import NOW_MS, Record, Shell
+from tests.support.fakes.evaluator_fakes import NOW_MS, START, Shell
+from tests.support.fakes.log_writer import LogRecord, LogWriter
 from tests.support.held_loop import MOST_SECONDS, HeldLoop, kept_out_of_collections
 
 Json = dict[str, Any]
@@ -26,11 +27,6 @@ TRIES = 12
 """The machine may be busy with something else that takes the processor's caches: the same step takes 17 to 37 ms beside four busy
 processes. A step that is too long is so in every try.
 """
-TOPICS = {
-    InputSource.PIPECAT: "pipecat.events",
-    InputSource.AUDIT: "audit.events",
-    InputSource.ELEVENLABS: "elevenlabs.events",
-}
 
 # Values with as many parts, as many names, or as many bytes as a record may have.
 LISTS: Any = [[]] * (LIMITS.max_record_parts // 2 - 100)
@@ -98,8 +94,11 @@ LARGEST: dict[str, tuple[InputSource, Json]] = {
 
 
 @pytest.fixture
-def offsets() -> Iterator[int]:
-    return count(4)
+def log() -> LogWriter:
+    made = LogWriter()
+    for _ in range(START):
+        made.tick(NOW_MS)
+    return made
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
     return made
 
 
-async def _held_seconds(shell: Shell, records: Callable[[], list[Record]]) -> tuple[float, str]:
+async def _held_seconds(shell: Shell, records: Callable[[], list[LogRecord]]) -> tuple[float, str]:
     """The longest step while these are folded, of the first try in which it is short enough; otherwise the shortest of all tries."""
     found = []
     for _ in range(TRIES):
@@ -125,26 +124,21 @@ async def _held_seconds(shell: Shell, records: Callable[[], list[Record]]) -> tu
 
 
 @pytest.mark.parametrize("name", LARGEST)
-async def test_no_event_holds_the_loop(shell: Shell, offsets: Iterator[int], name: str) -> None:
+async def test_no_event_holds_the_loop(shell: Shell, log: LogWriter, name: str) -> None:
     source, event = LARGEST[name]
     value = json.dumps(event).encode()
     assert len(value) <= LIMITS.max_record_bytes
-    seconds, step = await _held_seconds(
-        shell, lambda: [Record(TOPICS[source], offset := next(offsets), key=b"c-%d" % offset, value=value)]
-    )
+    seconds, step = await _held_seconds(shell, lambda: [log.event(source, f"c-{len(log.records)}", value, NOW_MS)])
     assert seconds <= MOST_SECONDS, step
 
 
-async def test_no_poll_of_large_events_holds_the_loop(shell: Shell, offsets: Iterator[int]) -> None:
+async def test_no_poll_of_large_events_holds_the_loop(shell: Shell, log: LogWriter) -> None:
     """Four megabytes, as many as one request over HTTP may have, among smaller ones: to read all of them takes half a second."""
     events = [_with(value)["result"][1] for value in [NAMES] * 4 + [LISTS[:8_000]] * 30 + [TEXT[:16_000]] * 30]
     values = [json.dumps(event).encode() for event in events]
     seconds, step = await _held_seconds(
         shell,
-        lambda: [
-            Record("pipecat.events", offset := next(offsets), key=b"c-%d" % (offset % 7), value=value)
-            for value in values
-        ],
+        lambda: [log.event("pipecat", f"c-{len(log.records) % 7}", value, NOW_MS) for value in values],
     )
     assert seconds <= MOST_SECONDS, step
 
@@ -172,7 +166,7 @@ def _spoken(turns: int) -> Iterator[tuple[int, Json]]:
 
 
 def _arrival(number: int, time_ms: int, event: Json, key: bytes = b"c-1") -> Arrival:
-    record = Record("pipecat.events", number, timestamp=time_ms, key=key, value=json.dumps(event).encode())
+    record = LogRecord("pipecat.events", number, time_ms, key, json.dumps(event).encode(), 0, ())
     arrival = admit(InputSource.PIPECAT, record, LIMITS)
     assert isinstance(arrival, Arrival)
     return arrival

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from consumers.engine.admission import admit
 from consumers.engine.effects import Count, Effect, NotUnderstood, PublishScore, RequestVerdict
 from consumers.evaluator import partition as partition_module
 from consumers.evaluator.partition import (
@@ -278,8 +279,8 @@ def test_no_call_is_older_than_where_a_successor_begins(drawn: list[tuple[bool, 
         else:
             ended(log)
             open_since.append(len(log.records) - 1)
-        if open_since and data.draw(st.booleans()):
-            open_since.remove(data.draw(st.sampled_from(open_since)))
+        if open_since and (closed := data.draw(st.sampled_from([*open_since, None]))) is not None:
+            open_since.remove(closed)
         evaluator.first = min(open_since, default=None)
         fold(partition, log)
         first = partition._row()
@@ -339,7 +340,8 @@ def recovering(
     for _ in range(5):
         ended(log)
     evaluator = StubEvaluator(effects)
-    recovery = Recovery(**({"row": row(3), "start": 0, "place": 3} | more))
+    given: dict[str, Any] = {"row": row(3), "start": 0, "place": 3} | more
+    recovery = Recovery(**given)
     partition, registry = partition_of(evaluator, recovery=recovery)
     return partition, evaluator, registry
 
@@ -377,7 +379,6 @@ def test_refused_records_are_not_refused_again(log: LogWriter) -> None:
 def test_records_of_calls_that_closed_are_not_even_decoded(log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     ended(log, key="c-0", value=b"{")
     decoded: list[bytes | None] = []
-    admit = partition_module.admit
 
     def watched(source: InputSource, record: Any, *more: Any) -> Any:
         decoded.append(record.key)

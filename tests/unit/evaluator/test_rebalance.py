@@ -7,13 +7,10 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
 from consumers.evaluator import service
-from consumers.evaluator.assignment import NotCoPartitionedError
-from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.topics import used_topics
 from consumers.evaluator.writer import FencedError
-from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
-from schemas.topics import INPUT_TOPICS
-from tests.support.fakes.evaluator_fakes import PIPECAT, START, Shell, inputs_of, until_idle
+from consumers.runtime.kafka.connection import KafkaUnreachableError
+from schemas.topics import EVENTS_TOPIC
+from tests.support.fakes.evaluator_fakes import START, Shell, logs_of, until_idle
 
 
 @pytest.fixture
@@ -31,7 +28,7 @@ async def test_records_are_folded_and_written_to_their_own_partition_number(shel
 async def test_a_new_partition_is_read_only_when_it_is_taken_over(shell: Shell) -> None:
     shell.takeover.gate.clear()
     await shell.assigned(0)
-    assert shell.consumer.paused == inputs_of(0)
+    assert shell.consumer.paused == logs_of(0)
     assert shell.consumer.positions == {}
     assert shell.writers[0].numbers == []
     assert not shell.role.ready.is_set()
@@ -40,7 +37,7 @@ async def test_a_new_partition_is_read_only_when_it_is_taken_over(shell: Shell) 
     assert shell.folded == [[]]
     shell.takeover.gate.set()
     await until_idle()
-    assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START)
+    assert shell.consumer.positions == dict.fromkeys(logs_of(0), START)
     assert shell.consumer.paused == set()
     assert (shell.writers[0].runs, shell.writers[0].numbers) == (True, [0])
     assert shell.role.ready.is_set()
@@ -53,8 +50,8 @@ async def test_what_stays_ours_goes_on_while_the_new_is_taken_over(shell: Shell)
     await shell.folds(4, 5)
     shell.takeover.gate.clear()
     await shell.rebalanced(0, 1)
-    assert shell.consumer.paused == inputs_of(1)
-    assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START) | {TopicPartition(PIPECAT, 0): 6}
+    assert shell.consumer.paused == logs_of(1)
+    assert shell.consumer.positions == {TopicPartition(EVENTS_TOPIC, 0): 6}
     await shell.folds(6)
     await shell.folds(4, number=1)
     assert shell.folded == [[4, 5, 6], []]
@@ -72,7 +69,7 @@ async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(shell: S
     await shell.assigned(0, 1)
     shell.may_write.clear()
     await shell.folds(4, number=1)
-    lost = shell.role._assignment.owned[1]
+    lost = shell.role.owned[1]
     revoking = asyncio.create_task(shell.revoked())
     await until_idle()
     shell.may_write.set()
@@ -85,12 +82,12 @@ async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(shell: S
     ]  # fmt: skip
     shell.journal.clear()
     await shell.folds(5, number=1)
-    await shell.role._commit()
-    assert shell.journal == [f"commit {topic}[0]@{START}" for topic in sorted(INPUT_TOPICS)]
+    await shell.role._commit(1)
+    assert shell.journal == [f"commit events[0]@{START}"], "nothing of what another has now"
 
 
 async def test_if_the_last_write_is_not_known_nothing_is_kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it was made only the order says, which a takeover reads."""
+    """Whether it was made only `scores` say, which a takeover reads."""
     for name in ("HAND_OVER_SECONDS", "CLOSE_SECONDS"):
         monkeypatch.setattr(service, name, 0.01)
     await shell.assigned(0)
@@ -109,7 +106,7 @@ async def test_what_is_taken_over_for_a_writer_that_was_fenced_off_is_not_folded
     await shell.folds(4)
     shell.takeover.gate.set()
     await until_idle()
-    assert not shell.role._assignment.active
+    assert not shell.role.active
     assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
 
 
@@ -120,81 +117,45 @@ async def test_a_rebalance_without_us_leaves_us_nothing(shell: Shell, generation
     await shell.rebalanced(0, generations=generations)
     assert shell.takeover.begun == 2
     assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (True, False)]
-    assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START)
+    assert shell.consumer.positions == dict.fromkeys(logs_of(0), START)
     await shell.folds(4)
     assert shell.folded == [[4], [4]]
     await shell.rebalanced(0)  # and from there on state is kept again
     assert (shell.takeover.begun, shell.takeover.kept) == (2, [0])
 
 
-async def test_records_polled_before_a_rebalance_are_not_folded_after_it(shell: Shell) -> None:
+async def test_records_polled_before_a_rebalance_are_not_folded_after_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await shell.assigned(0)
-    async with shell.role._lock:  # other work is going on
-        taking = shell.polled(4)
-        await until_idle()
-        revoking = asyncio.create_task(shell.revoked())
-        await until_idle()
-    await revoking
-    await shell.assigned(0)
+    monkeypatch.setattr(service, "FOLD_SECONDS", -1.0)  # others have a turn before each record
+    taking = shell.polled(4, 5)
+    await asyncio.sleep(0)
+    await shell.rebalanced(0, generations=2)
     await taking
-    assert shell.folded == [[]]
-    assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START)  # so they come again
+    assert shell.folded == [[], []]
+    assert shell.consumer.positions == dict.fromkeys(logs_of(0), START)  # so they come again
     await shell.folds(4)
-    assert shell.folded == [[4]]
+    assert shell.folded == [[], [4]]
 
 
-async def test_records_polled_in_the_middle_of_a_rebalance_are_not_folded_after_it(shell: Shell) -> None:
+async def test_records_polled_in_the_middle_of_a_rebalance_are_not_folded_after_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await shell.assigned(0)
     await shell.revoked()
-    async with shell.role._lock:
-        taking = shell.polled(4)
-        await until_idle()
-        await shell.assigned(0)
+    monkeypatch.setattr(service, "FOLD_SECONDS", -1.0)
+    taking = shell.polled(4)
+    await asyncio.sleep(0)
+    await shell.assigned(0)
     await taking
     assert shell.folded == [[]]
-
-
-async def test_no_time_passes_until_records_that_a_rebalance_overtook_are_read_again(shell: Shell) -> None:
-    """The client counts them as read: with no more outstanding, a call would close without them."""
-    await shell.assigned(0)
-    await shell.broker_answers()
-    shell.evaluators[0].wakeup_ms = 0
-    async with shell.role._lock:  # other work is going on
-        taking = shell.polled(START)
-        await until_idle()
-        revoking = asyncio.create_task(shell.revoked())
-        await until_idle()
-    await revoking
-    await taking
-    await shell.broker_answers()
-    await shell.role._let_time_pass()
-    assert shell.evaluators[0].advanced_to_ms == []
-    await shell.assigned(0)
-    await shell.broker_answers()
-    await shell.broker_answers()
-    await shell.role._let_time_pass()
-    assert shell.evaluators[0].advanced_to_ms != []
-
-
-async def test_no_time_passes_while_records_wait_to_be_folded(shell: Shell) -> None:
-    await shell.assigned(0)
-    await shell.broker_answers()
-    shell.evaluators[0].wakeup_ms = 0
-    async with shell.role._lock:
-        taking = shell.polled(START)
-        await until_idle()
-        await shell.role._let_time_pass()
-        assert shell.evaluators[0].advanced_to_ms == []
-    await taking
-    await shell.role._let_time_pass()
-    assert shell.evaluators[0].advanced_to_ms != []
 
 
 async def test_calls_close_a_step_at_a_time_and_the_steps_follow_without_a_wait(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await shell.assigned(0, 1)
-    await shell.broker_answers()
     await shell.polled(START)
     for number in (0, 1):
         shell.evaluators[number].closing_calls = 2
@@ -230,7 +191,7 @@ async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
     assert [(writer.runs, writer.stopped, writer.numbers) for writer in shell.writers] == [
         (False, True, [1]), (False, True, [1]), (True, False, [1]),
     ]  # fmt: skip
-    assert list(shell.role._assignment.owned) == [1]
+    assert list(shell.role.owned) == [1]
     assert not shell.subscription.failures
     assert shell.consumer.paused == set()
 
@@ -251,7 +212,7 @@ async def test_a_takeover_that_fails_ends_the_role(shell: Shell) -> None:
     shell.takeover.error = ZeroDivisionError("boom")
     await shell.assigned(0)
     assert shell.subscription.failures == [shell.takeover.error]
-    assert shell.consumer.paused == inputs_of(0)
+    assert shell.consumer.paused == logs_of(0)
     assert not shell.role.ready.is_set()
 
 
@@ -269,7 +230,7 @@ async def test_what_is_given_to_us_while_we_leave_is_not_taken_over(shell: Shell
     await shell.assigned(0)
     assert shell.takeover.begun == 0
     assert shell.writers == []
-    assert not shell.role._assignment.owned
+    assert not shell.role.owned
     assert not shell.role.ready.is_set()
 
 
@@ -277,31 +238,3 @@ async def test_without_partitions_the_role_is_ready(shell: Shell) -> None:
     await shell.assigned()
     assert shell.role.ready.is_set()
     assert shell.takeover.begun == 0
-
-
-async def test_a_torn_assignment_ends_the_role(shell: Shell) -> None:
-    await shell.role.on_partitions_assigned(inputs_of(0) - {TopicPartition(PIPECAT, 0)})
-    assert len(shell.subscription.failures) == 1
-    assert shell.writers == []
-
-
-# An assignment that tears calls apart.
-
-
-async def assigned_without(shell: Shell, topic: str) -> None:
-    await shell.role.on_partitions_assigned({tp for tp in inputs_of(0) if tp.topic != topic})
-
-
-async def test_an_assignment_without_one_of_the_inputs_ends_the_role(shell: Shell) -> None:
-    await assigned_without(shell, PIPECAT)
-    (failure,) = shell.subscription.failures
-    assert isinstance(failure, NotCoPartitionedError)
-    assert "runs the same version" in str(failure)
-
-
-async def test_when_the_input_is_gone_that_is_the_reason(shell: Shell) -> None:
-    shell.found = {name: [{}] for name in used_topics(EvaluatorSettings())} | {"pipecat.events": []}
-    await assigned_without(shell, PIPECAT)
-    (failure,) = shell.subscription.failures
-    assert isinstance(failure, TopicsUnfitError)
-    assert "pipecat.events is gone" in str(failure)

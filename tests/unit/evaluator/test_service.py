@@ -10,14 +10,12 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalOperation, KafkaConnectionError, ProducerFenced
 from structlog.testing import capture_logs
 
-from consumers.evaluator import recovery as replay
-from consumers.evaluator import service
-from consumers.evaluator.recovery import CommitNote, PlacedStart
-from consumers.evaluator.service import SharedNameError
+from consumers.evaluator import partition, service
+from consumers.evaluator.partition import Recovery
+from consumers.evaluator.service import LogMadeAnewError, SharedNameError
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.topics import (
     SLOW_SECONDS,
-    STUCK_COMMIT_SECONDS,
     STUCK_JOIN_SECONDS,
     STUCK_WRITE_SECONDS,
     StandstillError,
@@ -27,21 +25,15 @@ from consumers.evaluator.writer import FencedError, WriteError
 from consumers.runtime import process
 from consumers.runtime.kafka.connection import TopicsUnfitError
 from consumers.runtime.process import StuckTaskError
-from schemas.closed_sets import InputSource
-from schemas.order import TimePassed
-from schemas.topics import INPUT_TOPICS
 from tests.support.fakes.evaluator_fakes import (
-    AUDIT,
     MAX_UNWRITTEN,
     NOW_MS,
-    PIPECAT,
     START,
-    Record,
     Shell,
-    WrittenOrder,
     decision,
     fact,
-    inputs_of,
+    logs_of,
+    row,
     until_idle,
 )
 from tests.support.patience import patient
@@ -55,72 +47,83 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
 # Ticks.
 
 
-async def test_a_tick_lets_time_pass_and_writes_what_silence_means(shell: Shell) -> None:
-    await shell.assigned(0)
-    await shell.broker_answers()
-    shell.evaluators[0].wakeup_ms = NOW_MS
-    ticking = asyncio.create_task(shell.role._tick_for_ever())
+async def ticking(shell: Shell, until: Callable[[], object]) -> None:
+    """Ticks go on until then."""
+    task = asyncio.create_task(shell.role._tick_for_ever())
     async with asyncio.timeout(patient(5)):
-        while not shell.journal:  # noqa: ASYNC110  # the journal is a list
+        while not until():  # noqa: ASYNC110  # what it waits for is no event
             await asyncio.sleep(0)
-    ticking.cancel()
-    assert shell.evaluators[0].advanced_to_ms[0] == NOW_MS
-    assert shell.journal[0] == "write c-1 to 0"
+    task.cancel()
+
+
+async def test_a_tick_closes_calls_and_lets_no_time_pass(shell: Shell) -> None:
+    await shell.assigned(0)
+    shell.evaluators[0].closing_calls = 2
+    await ticking(shell, lambda: not shell.evaluators[0].closing_calls)
+    assert shell.evaluators[0].advanced_to_ms == [0], "where it began"
     assert shell.role.stalled() == ()
 
 
-async def test_time_passes_between_records_as_far_as_the_inputs_are_known(shell: Shell) -> None:
+async def test_a_tick_has_the_place_written_where_nothing_is_decided(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "ROW_EVERY_SECONDS", 0.0)
     await shell.assigned(0)
-    await shell.broker_answers()
-    shell.evaluators[0].wakeup_ms = 0
-    records = [Record(PIPECAT, 4, NOW_MS - 5), Record(AUDIT, 4, NOW_MS + 900)]
-    await shell.role._take(records)
-    assert shell.evaluators[0].advanced_to_ms == [NOW_MS - 5, NOW_MS, NOW_MS]  # the last one is the poll's own
+    await ticking(shell, lambda: shell.role.owned[0].outlet.place == START)
 
 
-async def test_where_a_poll_brings_nothing_time_passes_by_ticks(shell: Shell) -> None:
+async def test_an_offset_that_comes_twice_ends_the_role(shell: Shell) -> None:
+    await shell.assigned(0)
+    await shell.folds(START)
+    with pytest.raises(LogMadeAnewError, match=r"Log events\[0\]: offset 5 was to come next, and 3 came"):
+        await shell.polled(3)
+    assert not shell.role.owned[0].is_active, "so that nothing of it is written any more"
+
+
+async def test_a_partition_with_too_many_calls_to_close_pauses_alone(shell: Shell) -> None:
     await shell.assigned(0, 1)
-    await shell.broker_answers()
-    for evaluator in shell.evaluators:
-        evaluator.wakeup_ms = 0
-    await shell.folds(START, number=1)
-    assert [bool(evaluator.advanced_to_ms) for evaluator in shell.evaluators] == [False, True]
-    ticking = asyncio.create_task(shell.role._tick_for_ever())
-    async with asyncio.timeout(patient(5)):
-        while not shell.evaluators[0].advanced_to_ms:  # noqa: ASYNC110  # it is a list
-            await asyncio.sleep(0)
-    ticking.cancel()
+    shell.evaluators[1].closing_calls = 2 * service.MAX_CLOSING_CALLS
+    await shell.folds(START)
+    assert shell.consumer.paused == logs_of(1)
+    shell.evaluators[1].closing_calls = service.MAX_CLOSING_CALLS // 2
+    shell.consumer.positions[TopicPartition("events", 1)] = START
+    await shell.folds(START + 1)
+    assert shell.consumer.paused == set()
 
 
-async def test_a_replay_goes_on_without_a_wait_between_its_steps(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "MAX_STEPS_AT_A_TIME", 2)
+async def test_what_it_lacks_is_told_by_messages_and_by_time(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     await shell.assigned(0)
-    order = WrittenOrder()
-    order.owner(version="1")
-    order.write(*(TimePassed(NOW_MS + step) for step in range(5)))
-    positions = dict.fromkeys(InputSource, START)
-    shell.evaluators[0].open_calls = ()
-    partition = shell.role._assignment.owned[0]
-    taken = replay.Replay(order.read(), positions, positions, "1", shell.evaluators[0], partition.admitted)
-    partition.start(dict.fromkeys(INPUT_TOPICS, START), replay=taken)
-    waits: list[float] = []
+    now_ms = NOW_MS
+    monkeypatch.setattr(service, "wall_clock_ms", lambda: now_ms)
 
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) > 4:
-            raise asyncio.CancelledError
+    def lag() -> tuple[float | None, ...]:
+        shell.role._instruments.refresh()
+        labels = {"group": "callgauge-evaluator", "topic": "events", "partition": "0"}
+        names = ("consumer_lag_messages", "consumer_lag_seconds", "watermark_lag_messages")
+        return tuple(shell.registry.get_sample_value(f"callgauge_{name}", labels) for name in names)
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    with pytest.raises(asyncio.CancelledError):
-        await shell.role._tick_for_ever()
-    assert [seconds > 0 for seconds in waits] == [False] * 4 + [True]
-    assert shell.evaluators[0].advanced_to_ms == [NOW_MS + step for step in range(5)]
-    assert not partition.is_recovering
+    shell.consumer.end = START
+    assert lag() == (0, 0, 0)
+    await shell.folds(START)
+    shell.consumer.end = START + 3
+    now_ms += 1_500
+    assert lag() == (2, 1.5, 1)
+    shell.consumer.end, now_ms = START + 1, NOW_MS + service.STALE_MS + 1
+    assert lag() == (0, 5.001, 1), "the broker has not answered for as long"
+    assert shell.registry.get_sample_value(
+        "callgauge_source_last_event_timestamp_seconds", {"source": "audit"}
+    ) == NOW_MS / 1_000  # fmt: skip
+
+
+async def test_a_partition_that_recovers_is_being_taken_over(shell: Shell) -> None:
+    await shell.assigned(0)
+    shell.role.owned[0].start(Recovery(row(9), START, 9))
+    assert shell.role.problems() == ("evaluator: taking over partitions 0",)
 
 
 async def test_it_is_well_while_it_ticks(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     role = shell.role
-    assert role.problems() == ("evaluator: not reading the inputs",)
+    assert role.problems() == ("evaluator: not reading the log",)
     assert role.stalled() == ()
     role.ready.set()
     assert role.problems() == ()
@@ -132,7 +135,7 @@ async def test_it_is_well_while_it_ticks(shell: Shell, monkeypatch: pytest.Monke
     role._ticked_at = now_seconds - 30
     assert role.stalled() == ()
     role._ticked_at = now_seconds - 31
-    assert role.stalled() == ("evaluator: no tick for 31 s",)
+    assert role.stalled() == ("evaluator: no look at the partitions for 31 s",)
 
 
 async def test_polls_that_fail_make_it_stall(shell: Shell) -> None:
@@ -186,11 +189,10 @@ async def test_at_the_end_all_is_written_and_committed_and_everyone_disconnects(
     shell.may_write.set()
     await asyncio.gather(running, late)
     assert shell.folded == [[4], []]
-    assert shell.commits[-1] == f"commit {PIPECAT}[0]@5"
+    assert shell.commits[-1] == "commit events[0]@5"
     assert "write c-1 to 0" in shell.journal
     assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (False, True)]
     assert shell.subscription.stopped
-    assert shell.takeover.stopped
 
 
 async def test_a_failure_ends_the_role_without_a_commit(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +204,6 @@ async def test_a_failure_ends_the_role_without_a_commit(shell: Shell, monkeypatc
     assert shell.commits == []
     assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True)]
     assert shell.subscription.stopped
-    assert shell.takeover.stopped
     assert not shell.role.ready.is_set()
 
 
@@ -217,7 +218,7 @@ async def test_an_end_in_the_middle_of_a_takeover_leaves_nothing_behind(
     shell.takeover.gate.set()
     await until_idle()
     assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True)]
-    assert not shell.role._assignment.owned
+    assert not shell.role.owned
     assert not shell.subscription.failures
     assert shell.commits == []
 
@@ -232,8 +233,8 @@ async def test_a_writer_that_fails_ends_the_role_and_nothing_is_committed(shell:
     await shell.assigned(0)
     shell.writers[0].error = WriteError("refused")
     await shell.folds(4)
-    await shell.role._commit()
-    await shell.role._commit()
+    await shell.role._commit(1)
+    await shell.role._commit(1)
     assert shell.subscription.failures == [shell.writers[0].error]
     assert shell.commits == []
 
@@ -244,7 +245,7 @@ async def test_partitions_that_are_fenced_off_are_dropped_and_never_committed(sh
     await shell.folds(4)
     await shell.folds(5)
     await shell.folds(4, number=1)
-    await shell.role._commit()
+    await shell.role._commit(1)
     await shell.revoked()
     assert shell.folded == [[4], [], [], []]
     assert shell.commits == []
@@ -252,21 +253,10 @@ async def test_partitions_that_are_fenced_off_are_dropped_and_never_committed(sh
     assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
 
 
-async def test_a_commit_overtaken_by_a_fence_is_not_made(shell: Shell) -> None:
-    await shell.assigned(0, 1)
-    await shell.folds(4)
-    await shell.folds(4, number=1)
-    offsets = shell.role._assignment.to_commit()
-    shell.writers[0].error = FencedError("partition 0")
-    await shell.folds(5)
-    await shell.role._commit_offsets(offsets, 1)
-    assert shell.commits == []
-
-
 async def test_fenced_partitions_are_taken_over_again_unless_the_group_gives_them_away(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is kept: what another process has written is only in the order, which a takeover reads."""
+    """Nothing is kept: what another process has written is only in `scores`, which a takeover reads."""
     monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 0)
     await shell.assigned(0, 1)
     await shell.rebalanced(0, 1)
@@ -280,7 +270,7 @@ async def test_fenced_partitions_are_taken_over_again_unless_the_group_gives_the
     monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 60)
     shell.writers[2].error = FencedError("partition 0")
     await shell.folds(5)
-    assert shell.consumer.paused == inputs_of(0, 1)
+    assert shell.consumer.paused == logs_of(0, 1)
     assert shell.role.problems() == ("evaluator: taking over partitions 0, 1",)
     await shell.rebalanced(1)
     assert (shell.takeover.begun, shell.writers[-1].numbers) == (3, [1])
@@ -306,26 +296,6 @@ async def test_a_claim_that_another_one_overtakes_is_made_again(
     assert shell.role.ready.is_set()
     assert [writer.stopped for writer in shell.writers] == [True, False]
     assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 0
-
-
-async def test_records_polled_before_a_fence_are_not_folded_after_it(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 0)
-    await shell.assigned(0)
-    shell.may_write.clear()
-    await shell.folds(4)
-    async with shell.role._lock:  # other work is going on
-        polled = shell.polled(5)
-        await until_idle()
-        shell.writers[0].error = FencedError("partition 0")
-        shell.may_write.set()
-        await until_idle()
-        assert shell.role.ready.is_set()
-        assert not shell.role._has_polled  # time may pass: reading began anew
-    await polled
-    await until_idle()
-    assert shell.folded == [[4], []]
 
 
 async def test_partitions_that_are_claimed_again_and_again_end_the_role(
@@ -364,58 +334,32 @@ async def test_before_partitions_go_all_is_written_and_committed(shell: Shell) -
     shell.may_write.set()
     await revoking
     assert shell.journal[0] == "write c-1 to 0"
-    assert shell.commits == [f"commit {PIPECAT}[0]@5"]
+    assert shell.commits == ["commit events[0]@5"]
 
 
-async def test_a_commit_is_of_what_was_written_and_not_of_what_came_since(shell: Shell) -> None:
+async def test_a_commit_is_of_what_was_written_and_waits_for_nobody(shell: Shell) -> None:
     await shell.assigned(0)
     shell.may_write.clear()
-    await shell.folds(4)
-    await shell.role._commit()  # it waits for nobody
-    await shell.folds(5)  # folding goes on meanwhile, and does not move the offset of this commit
+    await shell.folds(4, 5)
+    await shell.role._commit(1)
     assert shell.folded == [[4, 5]]
     assert shell.commits == []
     shell.may_write.set()
     await until_idle()
-    await shell.role._commit()
-    assert shell.commits == [f"commit {PIPECAT}[0]@5"]
+    await shell.role._commit(1)
+    assert shell.commits == ["commit events[0]@6"]
 
 
 async def test_only_what_changed_is_committed(shell: Shell) -> None:
     await shell.assigned(0)
-    await shell.role._commit()
+    await shell.role._commit(1)
     shell.journal.clear()
-    await shell.role._commit()
+    await shell.role._commit(1)
     assert shell.journal == []
     await shell.folds(4)
-    await shell.role._commit()
-    await shell.role._commit()
-    assert shell.journal == ["write c-1 to 0", f"commit {PIPECAT}[0]@5"]
-
-
-async def test_beside_where_an_open_call_began_stands_what_is_read_and_where_its_order_begins(shell: Shell) -> None:
-    await shell.assigned(0)
-    shell.evaluators[0].watermarks = {InputSource.PIPECAT: 4}
-    noted = []
-    for offset in (4, 5):
-        await shell.folds(offset)
-        await shell.role._commit()
-        noted.append(shell.consumer.noted[TopicPartition(PIPECAT, 0)].metadata)
-        shell.role._assignment.owned[0].outlet.starts.add(PlacedStart(1, {InputSource.PIPECAT: 4}, 70))
-    assert shell.commits == [f"commit {PIPECAT}[0]@4"] * 2
-    assert noted == [CommitNote(0, read=5, writer="writer-0").text(), CommitNote(70, read=6, writer="writer-0").text()]
-
-
-async def test_a_commit_overtaken_by_a_rebalance_is_not_made(shell: Shell) -> None:
-    await shell.assigned(0)
-    await shell.folds(4)
-    async with shell.role._lock:  # other work is going on
-        committing = asyncio.create_task(shell.role._commit())
-        await until_idle()
-        revoking = asyncio.create_task(shell.revoked())
-        await until_idle()
-    await asyncio.gather(committing, revoking)
-    assert shell.commits == [f"commit {PIPECAT}[0]@5"]  # the one from before the partitions went
+    await shell.role._commit(1)
+    await shell.role._commit(1)
+    assert shell.journal == ["write c-1 to 0", "commit events[0]@5"]
 
 
 @pytest.mark.parametrize("error", [CommitFailedError("rebalance"), KafkaConnectionError("gone")])
@@ -423,18 +367,18 @@ async def test_a_commit_that_fails_is_tried_again(shell: Shell, error: Exception
     await shell.assigned(0)
     await shell.folds(4)
     shell.consumer.error = error
-    await shell.role._commit()
+    await shell.role._commit(1)
     shell.consumer.error = None
-    await shell.role._commit()
-    assert shell.commits == [f"commit {PIPECAT}[0]@5"] * 2
+    await shell.role._commit(1)
+    assert shell.commits == ["commit events[0]@5"] * 2
 
 
 async def test_after_a_rebalance_what_is_committed_is_not_taken_for_granted(shell: Shell) -> None:
     await shell.assigned(0)
     await shell.folds(4)
     await shell.rebalanced(0)
-    await shell.role._commit()
-    assert shell.commits == [f"commit {PIPECAT}[0]@5"] * 2
+    await shell.role._commit(1)
+    assert shell.commits == ["commit events[0]@5"] * 2
 
 
 async def test_a_broker_that_takes_nothing_does_not_hold_up_a_rebalance(
@@ -458,13 +402,13 @@ async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(s
     await shell.assigned(0)
     shell.may_write.clear()
     await shell.folds(4)
-    await shell.role._commit()
+    await shell.role._commit(1)
     await shell.assigned()
     shell.may_write.set()
     await shell.assigned(0)
     shell.journal.clear()
-    await shell.role._commit()
-    assert shell.commits == [f"commit {PIPECAT}[0]@4"]  # it begins anew where it was taken over
+    await shell.role._commit(1)
+    assert shell.commits == []
 
 
 # Reading slows down when writing does.
@@ -476,11 +420,11 @@ async def test_reading_waits_for_a_broker_that_takes_scores_slowly(shell: Shell)
     await shell.polled(*range(4, 4 + MAX_UNWRITTEN))
     assert shell.consumer.paused == set()
     await shell.polled(7)
-    assert shell.consumer.paused == inputs_of(0)
+    assert shell.consumer.paused == logs_of(0)
     shell.may_write.set()
     await until_idle()
-    shell.role._pause_leading_inputs()
-    assert shell.role._assignment.unwritten_records == 0
+    shell.role._pause_or_resume()
+    assert shell.role._unwritten_records == 0
     assert shell.consumer.paused == set()
 
 
@@ -488,11 +432,11 @@ async def test_all_partitions_wait_for_the_one_writer_until_half_of_it_is_writte
     await shell.assigned(0, 1)
     shell.may_write.clear()
     await shell.polled(*range(4, 4 + 2 * MAX_UNWRITTEN))
-    outbox = shell.role._assignment.owned[0].outbox
+    outbox = shell.role.owned[0].outbox
     seen = []
     while outbox.records:
-        shell.role._pause_leading_inputs()
-        seen.append((outbox.records, shell.consumer.paused == inputs_of(0) | inputs_of(1)))
+        shell.role._pause_or_resume()
+        seen.append((outbox.records, shell.consumer.paused == logs_of(0) | logs_of(1)))
         outbox.written(1)
     half = MAX_UNWRITTEN // 2
     assert seen == [(left, left > half) for left in range(2 * MAX_UNWRITTEN, 0, -1)]
@@ -501,20 +445,20 @@ async def test_all_partitions_wait_for_the_one_writer_until_half_of_it_is_writte
 async def test_a_tick_does_not_pause_what_waits_for_the_writer_a_moment(shell: Shell) -> None:
     await shell.assigned(0)
     shell.may_write.clear()
-    shell.role._assignment.owned[0].outbox.put(decision(*[fact("c-1")] * (MAX_UNWRITTEN + 1)))
-    shell.role._pause_leading_inputs(may_stop=False)
+    shell.role.owned[0].outbox.put(decision(*[fact("c-1")] * (MAX_UNWRITTEN + 1)))
+    shell.role._pause_or_resume(may_stop=False)
     assert shell.consumer.paused == set()
-    shell.role._pause_leading_inputs()
-    assert shell.consumer.paused == inputs_of(0)
+    shell.role._pause_or_resume()
+    assert shell.consumer.paused == logs_of(0)
 
 
 async def test_nobody_waits_for_what_is_given_up(shell: Shell) -> None:
     await shell.assigned(0)
     shell.may_write.clear()
     await shell.polled(*range(4, 9))
-    assert shell.consumer.paused == inputs_of(0)
+    assert shell.consumer.paused == logs_of(0)
     await shell.assigned(1)
-    shell.role._pause_leading_inputs()
+    shell.role._pause_or_resume()
     assert shell.consumer.paused == set()
 
 
@@ -539,7 +483,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 async def looks_after(shell: Shell, clock: list[float], seconds: float) -> None:
     """Time passes, offsets are committed, and ticks look at what goes on."""
     clock[0] += seconds
-    await shell.role._commit()
+    await shell.role._commit(1)
     shell.role._topic_watch.look(shell.role._standstill())
     shell.role._topic_watch.look(shell.role._standstill())
     await until_idle()
@@ -556,17 +500,9 @@ async def let_the_group_be_silent(shell: Shell) -> None:
     await shell.revoked()
 
 
-async def let_commits_fail(shell: Shell) -> None:
-    await shell.assigned(0, 1)
-    await shell.polled(4)
-    shell.consumer.error = CommitFailedError()
-    await shell.role._commit()
-
-
 STANDSTILLS = [
     (let_scores_wait, "scores have waited to be written", STUCK_WRITE_SECONDS),
     (let_the_group_be_silent, "the group callgauge-evaluator has given this member no partitions", STUCK_JOIN_SECONDS),
-    (let_commits_fail, "no offset was committed", STUCK_COMMIT_SECONDS),
 ]
 
 
@@ -611,13 +547,13 @@ async def test_what_goes_on_again_is_no_standstill(shell: Shell, clock: list[flo
     await looks_after(shell, clock, SLOW_SECONDS + 1)
     shell.may_write.set()
     await until_idle()
-    await shell.role._commit()
+    await shell.role._commit(1)
     await looks_after(shell, clock, 0)
     assert shell.role.problems() == ()
     await let_the_group_be_silent(shell)
     await looks_after(shell, clock, SLOW_SECONDS + 1)
     await shell.assigned(0, 1)
-    await shell.role._commit()
+    await shell.role._commit(1)
     assert shell.role.problems() == ()
     assert shell.subscription.failures == []
 
@@ -643,7 +579,7 @@ async def test_a_writer_that_goes_on_after_its_cancellation_ends_the_role(
     (failure,) = shell.subscription.failures
     assert isinstance(failure, StuckTaskError)
     assert "writer" in str(failure)
-    assert shell.role._assignment.owned == {}
+    assert shell.role.owned == {}
     assert not shell.role.ready.is_set()
     shell.writers[0].may_end.set()
     await until_idle()

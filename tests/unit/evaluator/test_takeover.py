@@ -3,10 +3,12 @@
 import asyncio
 import json
 from typing import Any
+from unittest import mock
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, ProducerFenced
+from pydantic_core import from_json
 from structlog.testing import capture_logs
 
 from consumers.evaluator import takeover
@@ -284,9 +286,8 @@ def test_the_last_row_counts_and_who_wrote_it_or_claimed_after_it() -> None:
 
 
 def test_calls_are_open_until_they_close_and_only_what_matters_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded = []
-    from_json = takeover.from_json
-    monkeypatch.setattr(takeover, "from_json", lambda value: decoded.append(value) or from_json(value))
+    decode = mock.Mock(side_effect=from_json)
+    monkeypatch.setattr(takeover, "from_json", decode)
     calls, chosen = PublishedCalls(), goals_fact("c-2", goal_set())
     closed = fact("c-1").model_dump_json().replace("call_started", "closed").encode()
     text = fact("c-4").model_copy(update={"code_version": '{"name":"closed"}'})  # quotes inside of a text are escaped
@@ -296,7 +297,7 @@ def test_calls_are_open_until_they_close_and_only_what_matters_is_decoded(monkey
     ):  # fmt: skip
         calls.take(scored(value, key))
     assert (list(calls.open), list(calls.closed), calls.goals) == ([b"c-2", b"c-4"], ["c-1"], {"c-2": goal_set()})
-    assert len(decoded) == 2
+    assert decode.call_count == 2
 
 
 def test_what_no_callgauge_wrote_is_passed_over_with_few_lines() -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from consumers.engine.limits import GoalRules, Limits
 from consumers.evaluator import topics
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.topics import CO_PARTITIONED_TOPICS, TopicWatch, require_fit_topics, used_topics
+from consumers.evaluator.topics import EQUAL_TOPICS, TopicWatch, require_fit_topics, used_topics
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError
 
 KAFKA = KafkaSettings(topic_prefix="x.")
@@ -25,7 +25,7 @@ class Broker:
     """The broker's answers when asked."""
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys((*CO_PARTITIONED_TOPICS, "quarantine", "transcripts", "judge.requests"), 4)
+        self.counts = dict.fromkeys((*EQUAL_TOPICS, "quarantine", "transcripts", "judge.requests"), 4)
         self.asked_for: set[str] = set()
         self.settings: dict[str, Mapping[str, str]] = dict.fromkeys(self.counts, RIGHT)
         self.asked_for_settings = False
@@ -62,7 +62,7 @@ async def test_there_must_be_a_topic_for_transcripts_where_some_are_written(brok
     assert ("transcripts" in broker.asked_for) is is_wanted
 
 
-@pytest.mark.parametrize("topic", CO_PARTITIONED_TOPICS)
+@pytest.mark.parametrize("topic", EQUAL_TOPICS)
 async def test_one_count_for_all(broker: Broker, topic: str) -> None:
     broker.counts[topic] = 8
     with pytest.raises(TopicsUnfitError, match=f"{topic} 8"):
@@ -71,20 +71,20 @@ async def test_one_count_for_all(broker: Broker, topic: str) -> None:
 
 async def test_everything_that_would_lose_scores_is_told_at_once(broker: Broker) -> None:
     broker.settings["scores"] = {**RIGHT, "cleanup.policy": "compact"}
-    broker.settings["audit.events"] = {**RIGHT, "retention.ms": str(HOUR_MS)}
+    broker.settings["events"] = {**RIGHT, "retention.ms": str(HOUR_MS)}
     with pytest.raises(TopicsUnfitError) as refused:
         await require_fit_topics(KAFKA, SETTINGS)
     told = str(refused.value).splitlines()
     assert "does not start" in told[0]
-    assert told[1].startswith("  x.audit.events: records are kept for 1 h (retention.ms)")
-    assert "Set retention.ms=" in told[1]
-    assert told[2].startswith("  x.scores: cleanup.policy is compact")
+    assert told[1].startswith("  x.scores: cleanup.policy is compact")
+    assert told[2].startswith("  x.events: records are kept for 1 h (retention.ms)")
+    assert "Set retention.ms=" in told[2]
     assert len(told) == 4
 
 
 async def test_records_kept_for_the_longest_call_and_its_silence_are_enough(broker: Broker) -> None:
     settings = {**RIGHT, "retention.ms": str(HOUR_MS + 60_000)}
-    broker.settings |= dict.fromkeys(CO_PARTITIONED_TOPICS, settings)
+    broker.settings |= dict.fromkeys(EQUAL_TOPICS, settings)
     assert await require_fit_topics(KAFKA, SETTINGS) == 4
     longer = EvaluatorSettings(limits=Limits(max_call_duration_ms=HOUR_MS, idle_ms=60_001))
     with pytest.raises(TopicsUnfitError):
@@ -92,15 +92,14 @@ async def test_records_kept_for_the_longest_call_and_its_silence_are_enough(brok
 
 
 async def test_what_is_only_wrong_or_a_warning_stops_no_start_and_is_a_line_each(broker: Broker) -> None:
-    broker.settings["audit.events"] = {
-        **RIGHT, "message.timestamp.type": "CreateTime", "retention.bytes": "5", "max.message.bytes": "9",
+    broker.settings["events"] = {
+        **RIGHT, "message.timestamp.type": "CreateTime", "retention.bytes": "5",
     }  # fmt: skip
     with capture_logs() as logged:
         assert await require_fit_topics(KAFKA, SETTINGS) == 4
     assert [(line["event"], line["topic"], line["severity"], line["what_to_do"]) for line in logged] == [
-        ("topic_not_as_it_should_be", "x.audit.events", "warning", "Set retention.bytes=-1 on it."),
-        ("topic_not_as_it_should_be", "x.audit.events", "wrong", "Set message.timestamp.type=LogAppendTime on it."),
-        ("topic_not_as_it_should_be", "x.audit.events", "warning", "Set max.message.bytes=1048576 on it."),
+        ("topic_not_as_it_should_be", "x.events", "warning", "Set retention.bytes=-1 on it."),
+        ("topic_not_as_it_should_be", "x.events", "wrong", "Set message.timestamp.type=LogAppendTime on it."),
     ]
 
 
@@ -113,11 +112,11 @@ def using(*names: str) -> EvaluatorSettings:
     return SETTINGS.model_copy(update={"writes_transcripts": "transcripts" in names, "goals": goals})
 
 
-@pytest.mark.parametrize("topic", ["scores", "order", "quarantine", "transcripts", "judge.requests"])
+@pytest.mark.parametrize("topic", ["scores", "events", "quarantine", "transcripts", "judge.requests"])
 async def test_a_topic_that_takes_less_than_is_written_to_it_stops_the_start(broker: Broker, topic: str) -> None:
     broker.settings[topic] = {**RIGHT, "max.message.bytes": "100000"}
     with pytest.raises(
-        TopicsUnfitError, match=rf"x\.{topic}: max\.message\.bytes is 100000, .* Set max\.message\.bytes=1048576"
+        TopicsUnfitError, match=rf"x\.{topic}: max\.message\.bytes is 100000, .* Set max\.message\.bytes=1\d{{6}}\."
     ):
         await require_fit_topics(KAFKA, using("transcripts", "judge.requests"))
     if topic in WHEN_WRITTEN:
@@ -202,7 +201,8 @@ async def misfit(**counts: int) -> str:
     """The problem when some topics have other counts than 4; dots of their names are underscores."""
     changed = {name.replace("_", "."): count for name, count in counts.items()}
     kafka = Answering(topic_prefix="x.", counts={f"x.{name}": changed.get(name, 4) for name in USED})
-    return str(await watch(kafka).misfit() or "")
+    watching = watch(kafka)
+    return str(watching.misfit_of(await watching.partitions() or {}) or "")
 
 
 async def test_nothing_is_wrong_with_topics_that_are_there() -> None:
@@ -215,13 +215,13 @@ async def test_a_topic_that_is_gone_is_named(topic: str) -> None:
 
 
 async def test_all_topics_that_are_gone_are_named_at_once() -> None:
-    assert "x.audit.events, x.scores are gone" in await misfit(scores=0, audit_events=0)
+    assert "x.events, x.scores are gone" in await misfit(scores=0, events=0)
 
 
 async def test_counts_that_differ_now_are_told() -> None:
-    assert "x.audit.events 8, x.elevenlabs.events 4" in await misfit(audit_events=8)
+    assert "x.events 8, x.scores 4" in await misfit(events=8)
 
 
 async def test_a_broker_that_does_not_answer_says_nothing_of_its_topics() -> None:
-    assert await watch(Answering(counts={})).misfit() is None
-    assert await watch(KafkaSettings(is_embedded=True)).misfit() is None
+    assert await watch(Answering(counts={})).partitions() is None
+    assert await watch(KafkaSettings(is_embedded=True)).partitions() is None

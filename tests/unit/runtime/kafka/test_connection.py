@@ -1,7 +1,6 @@
 """Topics that fit each other, and the options of readers."""
 
 import asyncio
-import dataclasses
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,19 +26,21 @@ from consumers.runtime.kafka.connection import (
     TopicsUnfitError,
     UnreachableNamesError,
     explained,
+    murmur2_place,
     partition_counts,
     require_access,
-    require_equal_counts,
 )
 from consumers.runtime.kafka.security import SecuritySettings
 from consumers.runtime.kafka.token_file import TokenError
 from streamer.roles.demo import embedded_broker
 
+HASHES_IN_JAVA = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
+"""As in the tests of Kafka's own Utils.murmur2."""
 
-def test_partition_counts_must_be_equal() -> None:
-    assert require_equal_counts({"a": 4, "b": 4}) == 4
-    with pytest.raises(TopicsUnfitError, match=r"must be equal, but are a 4, b 6\."):
-        require_equal_counts({"a": 4, "b": 6})
+
+@pytest.mark.parametrize(("key", "hashed"), HASHES_IN_JAVA.items())
+def test_places_are_those_of_java(key: bytes, hashed: int) -> None:
+    assert murmur2_place(key, 6) == (hashed & 0x7FFFFFFF) % 6
 
 
 def test_topic_names_have_the_clusters_prefix() -> None:
@@ -341,14 +342,10 @@ async def test_what_a_broker_does_not_know_yet_is_no_missing_right(monkeypatch: 
     assert await missing(monkeypatch, RightsBroker(ENOUGH, COORDINATORS), NEEDS) == []
 
 
-async def test_topics_that_are_missing_or_do_not_fit_together_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_topics_that_are_missing_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = RightsBroker({**ENOUGH, "p.scores": (3, UNKNOWN_RIGHTS)}, COORDINATORS)
     with pytest.raises(TopicsUnfitError, match=r"^Topics: p\.scores not found on 127\.0\.0\.1:9092"):
         await missing(monkeypatch, absent, NEEDS)
-    uneven = RightsBroker(ENOUGH, COORDINATORS, partitions={"p.scores": 2})
-    with pytest.raises(TopicsUnfitError, match=r"must be equal, but are audit\.events 4, scores 2"):
-        await missing(monkeypatch, uneven, dataclasses.replace(NEEDS, co_partitioned=("scores", "audit.events")))
-    assert await missing(monkeypatch, uneven, NEEDS) == []
 
 
 async def test_the_embedded_broker_has_no_rights_to_ask_for() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,22 +14,18 @@ from pydantic import TypeAdapter
 from structlog.testing import capture_logs
 
 from consumers.runtime.kafka import polling as poll_watch
-from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
+from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import (
     ENOUGH_BYTES,
     MAX_FAILING_SECONDS,
     POLL_MS,
     Commits,
-    Placement,
     PollWatch,
     Subscription,
     Unreadable,
 )
 from consumers.runtime.registry import Instruments
-from schemas.topics import JUDGE_VERDICTS_TOPIC, SOURCE_BY_TOPIC
 from tests.support.brokers.record_bytes import stand_in
-from tests.support.fakes.evaluator_fakes import AUDIT, PIPECAT
-from tests.support.fakes.evaluator_fakes import Record as KeyedRecord
 from tests.support.patience import patient
 
 
@@ -313,115 +308,3 @@ async def test_there_is_no_client_before_the_start() -> None:
     with pytest.raises(RuntimeError, match="not started"):
         _ = subscription([]).consumer
     await subscription([]).stop()
-
-
-class MisledClient:
-    """The client underneath: whom it believes to lead, and how often it was made to look."""
-
-    def __init__(self, leaders: dict[TopicPartition, int]) -> None:
-        self.leaders = leaders
-        self.cluster = self
-        self.looks = 0
-
-    def leader_for_partition(self, tp: TopicPartition) -> int | None:
-        return self.leaders.get(tp)
-
-    def force_metadata_update(self) -> None:
-        self.looks += 1
-
-
-async def test_who_reads_from_a_former_leader_looks_until_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second, unknown, not_ours = (TopicPartition("scores", number) for number in range(4))
-    client = MisledClient({first: 1, second: 2, not_ours: 1})
-    made = subscription([])
-    made.read_from({first: 2})  # not started yet
-    consumer = SimpleNamespace(_client=client, assignment=lambda: frozenset({first, second, unknown}))
-    monkeypatch.setattr(made, "_subscriber", SimpleNamespace(consumer=consumer))
-    made.read_from({first: 1, second: -1, unknown: 3, not_ours: 3})
-    assert client.looks == 0, "nobody leads, nothing is known yet, or it is not ours"
-    with capture_logs() as lines:
-        for _ in range(3):
-            made.read_from({first: 3, second: 2})
-        assert client.looks == 3
-        client.leaders[first] = 3
-        made.read_from({first: 3, second: 2})
-    assert client.looks == 3
-    assert [(line["event"], line["partitions"]) for line in lines] == [("reads_from_former_leader", ["scores[0]"])]
-
-
-# Records on another partition than their key's hash gives: counted by source, logged once, and nothing more.
-
-
-PARTITIONS = 6
-KEYS = [f"call-{number}".encode() for number in range(30)]
-HASHES_IN_JAVA = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
-"""As in the tests of Kafka's own Utils.murmur2."""
-
-
-class Topology:
-    """Knows every topic, but for the unknown one."""
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        return None if topic == "unknown" else set(range(PARTITIONS))
-
-
-class Looking:
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        sources = SOURCE_BY_TOPIC | {"unknown": SOURCE_BY_TOPIC[PIPECAT]}
-        self.placement = Placement(sources, Instruments(self.registry, ["evaluator"]))
-
-    def look(self, *runs: Sequence[KeyedRecord]) -> None:
-        self.placement.look(runs, Topology())
-
-    def counted(self, source: str) -> float | None:
-        return self.registry.get_sample_value("callgauge_misplaced_records_total", {"source": source})
-
-
-def run_of(topic: str, number: int, keys: Sequence[bytes | None]) -> list[KeyedRecord]:
-    return [KeyedRecord(topic, offset, key=key, partition=number) for offset, key in enumerate(keys)]
-
-
-@pytest.mark.parametrize(("key", "hashed"), HASHES_IN_JAVA.items())
-def test_places_are_those_of_java(key: bytes, hashed: int) -> None:
-    assert murmur2_place(key, PARTITIONS) == (hashed & 0x7FFFFFFF) % PARTITIONS
-
-
-def test_what_lies_where_its_key_says_is_not_counted() -> None:
-    looking = Looking()
-    with capture_logs() as logged:
-        for number in range(PARTITIONS):
-            here = [key for key in KEYS if murmur2_place(key, PARTITIONS) == number]
-            looking.look(run_of(PIPECAT, number, here * 2)) if here else None
-    assert (looking.counted("pipecat"), logged) == (0, [])
-
-
-def test_each_record_elsewhere_counts_for_its_source_and_the_first_is_logged() -> None:
-    looking = Looking()
-    here = next(key for key in KEYS if murmur2_place(key, PARTITIONS) == 2)
-    elsewhere = next(key for key in KEYS if murmur2_place(key, PARTITIONS) == 5)
-    with capture_logs() as logged:
-        for _ in range(2):
-            looking.look(
-                run_of(PIPECAT, 2, [here, elsewhere, here, elsewhere]), run_of(AUDIT, 2, [here]),
-            )  # fmt: skip
-    assert [looking.counted(source) for source in ("pipecat", "audit")] == [4, 0]
-    (told,) = logged
-    assert (told["event"], told["record"]) == ("record_misplaced", f"{PIPECAT}[2]@1")
-    assert (told["conversation_id"], told["expected"]) == (
-        elsewhere.decode(), "partition 5 of 6, by murmur2 of the key",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("topic", [JUDGE_VERDICTS_TOPIC, "unknown"])
-def test_verdicts_and_topics_that_the_client_does_not_know_yet_are_not_looked_at(topic: str) -> None:
-    looking = Looking()
-    with capture_logs() as logged:
-        looking.look(run_of(topic, 0, KEYS))
-    assert (looking.counted("pipecat"), logged) == (0, [])
-
-
-def test_a_record_without_a_key_belongs_nowhere() -> None:
-    looking = Looking()
-    looking.look(run_of(PIPECAT, 0, [None, b""]))
-    assert looking.counted("pipecat") == 0

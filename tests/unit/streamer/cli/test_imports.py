@@ -116,7 +116,7 @@ def test_a_command_loads_no_library_that_it_does_not_use(command: list[str], unn
         (
             ["sequencer"],
             {
-                *("openai", "jiwer", "whisper_normalizer", "yaml", "schemas.events.codec"),
+                *("openai", "jiwer", "whisper_normalizer", "yaml", "consumers.engine.evaluator"),
                 *("consumers.evaluator.service", "consumers.exporter.service", "consumers.judge.service"),
             },
         ),
