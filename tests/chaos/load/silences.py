@@ -5,6 +5,7 @@ The end of the caller's speech is on one input; what ends the silence is on the 
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 SHORT_MS: Final = 2_900
@@ -82,50 +83,71 @@ def _json(**fields: object) -> bytes:
 
 # -- what the inputs alone say of them ---------------------------------------------------------------------------------
 
-USER_END: Final = b'"event_type": "audio_end", "user": "elevenlabs_user"'
-ANSWERS: Final = (b'"event_type": "audio_start", "user": "pipecat_agent"', b'"message_type": "tool_call"')
+_KINDS: Final = {
+    b'"event_type": "audio_end", "user": "elevenlabs_user"': "user end",
+    b'"event_type": "audio_start", "user": "pipecat_agent"': "answer",
+    b'"message_type": "tool_call"': "tool",
+    b'"message_type": "tool_response"': "tool answer",
+    b'"type": "call_ended"': "over",
+}
+_BEGINS: Final = ("user end", "tool answer")
+"""Events with which a silence begins; any other ends it."""
 
 
 class Moment(NamedTuple):
-    """When the broker took a record, and when its event was."""
+    """A record: when the broker took it, when its event was, and what it is."""
 
     broker_ms: int
     event_ms: int
+    kind: str
 
 
 class SilenceTimes:
-    """When such calls fell silent and when that ended, as the inputs have it.
+    """The records of such calls, as the inputs have them.
 
     Attributes:
-        ended: By call, when the caller's speech ended.
-        answered: By call, when the silence ended.
         lost: Calls of which records were deleted before they were read.
     """
 
     def __init__(self) -> None:
-        self.ended: dict[str, Moment] = {}
-        self.answered: dict[str, Moment] = {}
         self.lost: set[str] = set()
+        self._moments: dict[str, list[Moment]] = {}
 
     def take(self, name: str, value: bytes, timestamp_ms: int) -> None:
         """One record of such a call."""
-        is_end = USER_END in value
-        if is_end or any(part in value for part in ANSWERS):
-            moment = Moment(timestamp_ms, int(json.loads(value)["timestamp"]))
-            moments = self.ended if is_end else self.answered
-            moments[name] = min(moment, moments.get(name, moment))
+        kind = next((kind for part, kind in _KINDS.items() if part in value), "")
+        moment = Moment(timestamp_ms, int(json.loads(value)["timestamp"]), kind)
+        self._moments.setdefault(name, []).append(moment)
 
     def add(self, other: "SilenceTimes") -> None:
         """Those of another input partition."""
         self.lost |= other.lost
-        self.ended.update(other.ended)
-        for name, moment in other.answered.items():
-            self.answered[name] = min(moment, self.answered.get(name, moment))
+        for name, moments in other._moments.items():
+            self._moments.setdefault(name, []).extend(moments)
 
-    def silent_ms(self) -> dict[str, int]:
-        """By call, how long it was silent: by the broker or by its events, whichever is longer. Calls that have all of their records."""
-        return {
-            name: max(after - before for before, after in zip(ended, self.answered[name], strict=True))
-            for name, ended in self.ended.items()
-            if name in self.answered and name not in self.lost
-        }
+    def silences_ms(self) -> dict[str, list[int]]:
+        """By call, how long each of its silences was: by the broker or by its events, whichever is longer.
+
+        Only of calls that have all of their records, and whose records came to the brokers in the order of their events.
+        """
+        found: dict[str, list[int]] = {}
+        for name, moments in self._moments.items():
+            in_order = sorted(moments, key=lambda each: (each.event_ms, each.broker_ms))
+            came = [each.broker_ms for each in in_order]
+            if name not in self.lost and came == sorted(came) and in_order[-1].kind == "over":
+                found[name] = [
+                    max(after.broker_ms - before.broker_ms, after.event_ms - before.event_ms)
+                    for before, after in pairwise(in_order)
+                    if before.kind in _BEGINS
+                ]
+        return found
+
+    def told(self, name: str) -> str:
+        """When the records of a call came and were, since its first one."""
+        moments = sorted(self._moments[name])
+        begin = moments[0].broker_ms
+        return ", ".join(f"{each.kind or '...'} {each.broker_ms - begin} ({each.event_ms - begin})" for each in moments)
+
+    def came_ms(self, name: str) -> list[int]:
+        """When the records of a call came to the brokers."""
+        return [each.broker_ms for each in self._moments[name]]

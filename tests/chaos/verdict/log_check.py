@@ -259,13 +259,11 @@ def silences_compared(
         is_excused: Whether records of this broker time may have been hidden.
     """
     findings = Findings()
-    for name, silent_ms in sorted(times.silent_ms().items()):
-        found, count = dead_airs.get(name, 0), int(silent_ms >= dead_air_ms)
-        if found != count and not (
-            is_excused(times.ended[name].broker_ms) or is_excused(times.answered[name].broker_ms)
-        ):
-            what = f"{name} was silent for {silent_ms} ms and has {found} dead airs, expected {count}"
-            findings.note("wrong" if found else "missing", SILENCE, what)
+    for name, silences_ms in sorted(times.silences_ms().items()):
+        found, count = dead_airs.get(name, 0), sum(each >= dead_air_ms for each in silences_ms)
+        if found != count and not any(map(is_excused, times.came_ms(name))):
+            what = f"{name} has {found} dead airs, expected {count}; its records came in ms (its events were): {times.told(name)}"
+            findings.note("wrong" if found > count else "missing", SILENCE, what)
     return findings
 
 

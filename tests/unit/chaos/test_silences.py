@@ -7,7 +7,7 @@ from consumers.engine.effects import CloseCall, Effect, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
-from tests.chaos.load.silences import LENGTHS_MS, LONG_MS, USER_END, Silence, SilenceTimes, silence_name
+from tests.chaos.load.silences import LENGTHS_MS, LONG_MS, Silence, SilenceTimes, silence_name
 from tests.chaos.verdict.log_check import InputRecord
 
 NOW_MS = 1_790_000_000_000
@@ -24,7 +24,7 @@ def test_a_silence_has_as_many_dead_airs_as_its_times_say(number: int, late_ms: 
     now_ms, offset = NOW_MS, 0
     while True:
         source, value = silence.event(now_ms)
-        broker_ms = now_ms + (late_ms if USER_END in value else 0)
+        broker_ms = now_ms + (late_ms if b'"audio_end", "user": "elevenlabs_user"' in value else 0)
         times.take(name, value, broker_ms)
         record = InputRecord("topic", 0, offset, broker_ms, name.encode(), value)
         arrival = admit(InputSource(source), record, LIMITS)
@@ -38,7 +38,19 @@ def test_a_silence_has_as_many_dead_airs_as_its_times_say(number: int, late_ms: 
     records = [record for effect in effects for record in _records(effect)]
     is_long = LENGTHS_MS[number] == LONG_MS
     assert [record.name for record in records].count("dead_air") == is_long
-    assert times.silent_ms() == {name: LENGTHS_MS[number]}
+    assert times.silences_ms()[name][0] == LENGTHS_MS[number]
+
+
+def test_only_calls_with_all_of_their_records_in_order_are_judged() -> None:
+    times, silence, now_ms = SilenceTimes(), Silence(0), NOW_MS
+    for place in range(20):
+        _, value = silence.event(now_ms)
+        times.take("call", value, now_ms + (500 if place == 3 else 0))
+        if (wait_ms := silence.wait_ms) is None:
+            break
+        assert times.silences_ms() == {}, "it is not over"
+        now_ms += wait_ms
+    assert times.silences_ms() == {}, "what came behind it was before it"
 
 
 def _records(effect: Effect) -> tuple[object, ...]:
