@@ -14,14 +14,14 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from consumers.sequencer import appending
-from consumers.sequencer.appending import LogWriter
 from pydantic import ValidationError
 
 from consumers.evaluator import takeover
 from consumers.evaluator.partition import Partition, Recovery
 from consumers.evaluator.takeover import PublishedCalls
 from consumers.evaluator.writer import Writer
+from consumers.sequencer import appending
+from consumers.sequencer.appending import LogWriter
 from schemas.log import Origin, Tick
 from schemas.scores.records import SCORE_RECORD
 from tests.chaos.evaluators import stepped_clock

@@ -1,11 +1,12 @@
-"""Calls with one silence of a known length, a little below or above what is dead air: its broker times alone say which it must be.
+"""Calls with one silence of a known length, a little below or above what is dead air: its times on the inputs alone say which it must be.
 
 The end of the caller's speech is on one input; what ends the silence is on the same one, or a tool on another.
 """
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 SHORT_MS: Final = 2_900
 LONG_MS: Final = 3_100
@@ -82,42 +83,71 @@ def _json(**fields: object) -> bytes:
 
 # -- what the inputs alone say of them ---------------------------------------------------------------------------------
 
-USER_END: Final = b'"event_type": "audio_end", "user": "elevenlabs_user"'
-ANSWERS: Final = (b'"event_type": "audio_start", "user": "pipecat_agent"', b'"message_type": "tool_call"')
+_KINDS: Final = {
+    b'"event_type": "audio_end", "user": "elevenlabs_user"': "user end",
+    b'"event_type": "audio_start", "user": "pipecat_agent"': "answer",
+    b'"message_type": "tool_call"': "tool",
+    b'"message_type": "tool_response"': "tool answer",
+    b'"type": "call_ended"': "over",
+}
+_BEGINS: Final = ("user end", "tool answer")
+"""Events with which a silence begins; any other ends it."""
+
+
+class Moment(NamedTuple):
+    """A record: when the broker took it, when its event was, and what it is."""
+
+    broker_ms: int
+    event_ms: int
+    kind: str
 
 
 class SilenceTimes:
-    """The broker times of the ends and answers of such calls, as the inputs have them.
+    """The records of such calls, as the inputs have them.
 
     Attributes:
-        ended_ms: By call, when the caller's speech ended.
-        answered_ms: By call, when the silence ended.
         lost: Calls of which records were deleted before they were read.
     """
 
     def __init__(self) -> None:
-        self.ended_ms: dict[str, int] = {}
-        self.answered_ms: dict[str, int] = {}
         self.lost: set[str] = set()
+        self._moments: dict[str, list[Moment]] = {}
 
     def take(self, name: str, value: bytes, timestamp_ms: int) -> None:
         """One record of such a call."""
-        if USER_END in value:
-            self.ended_ms[name] = timestamp_ms
-        elif any(part in value for part in ANSWERS):
-            self.answered_ms[name] = min(timestamp_ms, self.answered_ms.get(name, timestamp_ms))
+        kind = next((kind for part, kind in _KINDS.items() if part in value), "")
+        moment = Moment(timestamp_ms, int(json.loads(value)["timestamp"]), kind)
+        self._moments.setdefault(name, []).append(moment)
 
     def add(self, other: "SilenceTimes") -> None:
         """Those of another input partition."""
         self.lost |= other.lost
-        self.ended_ms.update(other.ended_ms)
-        for name, at_ms in other.answered_ms.items():
-            self.answered_ms[name] = min(at_ms, self.answered_ms.get(name, at_ms))
+        for name, moments in other._moments.items():
+            self._moments.setdefault(name, []).extend(moments)
 
-    def expected(self, dead_air_ms: int) -> dict[str, int]:
-        """By call, how many dead airs it must have: calls that have both moments, and all of their records."""
-        return {
-            name: int(self.answered_ms[name] - ended_ms >= dead_air_ms)
-            for name, ended_ms in self.ended_ms.items()
-            if name in self.answered_ms and name not in self.lost
-        }
+    def silences_ms(self) -> dict[str, list[int]]:
+        """By call, how long each of its silences was: by the broker or by its events, whichever is longer.
+
+        Only of calls that have all of their records, and whose records came to the brokers in the order of their events.
+        """
+        found: dict[str, list[int]] = {}
+        for name, moments in self._moments.items():
+            in_order = sorted(moments, key=lambda each: (each.event_ms, each.broker_ms))
+            came = [each.broker_ms for each in in_order]
+            if name not in self.lost and came == sorted(came) and in_order[-1].kind == "over":
+                found[name] = [
+                    max(after.broker_ms - before.broker_ms, after.event_ms - before.event_ms)
+                    for before, after in pairwise(in_order)
+                    if before.kind in _BEGINS
+                ]
+        return found
+
+    def told(self, name: str) -> str:
+        """When the records of a call came and were, since its first one."""
+        moments = sorted(self._moments[name])
+        begin = moments[0].broker_ms
+        return ", ".join(f"{each.kind or '...'} {each.broker_ms - begin} ({each.event_ms - begin})" for each in moments)
+
+    def came_ms(self, name: str) -> list[int]:
+        """When the records of a call came to the brokers."""
+        return [each.broker_ms for each in self._moments[name]]

@@ -250,7 +250,7 @@ def times_compared(
 def silences_compared(
     times: SilenceTimes, dead_airs: Mapping[str, int], dead_air_ms: int, is_excused: Callable[[int], bool]
 ) -> Findings:
-    """Each call with a silence of a known length has as many dead airs as its broker times say.
+    """Each call with a silence of a known length has as many dead airs as its times on the inputs say.
 
     Args:
         times: What the inputs say.
@@ -259,12 +259,11 @@ def silences_compared(
         is_excused: Whether records of this broker time may have been hidden.
     """
     findings = Findings()
-    for name, count in sorted(times.expected(dead_air_ms).items()):
-        found = dead_airs.get(name, 0)
-        ended_ms, answered_ms = times.ended_ms[name], times.answered_ms[name]
-        if found != count and not (is_excused(ended_ms) or is_excused(answered_ms)):
-            what = f"{name} was silent for {answered_ms - ended_ms} ms by the broker and has {found} dead airs, expected {count}"
-            findings.note("wrong" if found else "missing", SILENCE, what)
+    for name, silences_ms in sorted(times.silences_ms().items()):
+        found, count = dead_airs.get(name, 0), sum(each >= dead_air_ms for each in silences_ms)
+        if found != count and not any(map(is_excused, times.came_ms(name))):
+            what = f"{name} has {found} dead airs, expected {count}; its records came in ms (its events were): {times.told(name)}"
+            findings.note("wrong" if found > count else "missing", SILENCE, what)
     return findings
 
 
