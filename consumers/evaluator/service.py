@@ -16,7 +16,8 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.group import GroupWatch
-from consumers.evaluator.partition import MisreadRecords, Partition
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.refusals import MisreadRecords
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Takeover, version_of
 from consumers.evaluator.topics import (

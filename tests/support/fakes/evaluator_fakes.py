@@ -16,7 +16,8 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.evaluator import service
 from consumers.evaluator.group import Member
-from consumers.evaluator.partition import Partition, Recovery
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import Bell, Decision, Outbox, Outlet, Written

@@ -11,7 +11,7 @@ from aiokafka.errors import CommitFailedError, IllegalOperation, KafkaConnection
 from structlog.testing import capture_logs
 
 from consumers.evaluator import partition, service
-from consumers.evaluator.partition import Recovery
+from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.service import LogMadeAnewError, SharedNameError
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.topics import (
