@@ -98,7 +98,8 @@ class Log(LogWriter):
         return cls(steps)
 
     def __repr__(self) -> str:
-        return "\n".join(f"{each.what} {each.arrival} {each.number}" for each in self._steps)
+        steps = [f"{each.what} {each.number or each.arrival}" for each in self._steps]
+        return f"{len(self.records)} records, {len(steps)} steps: " + "\n".join(steps)[:20_000]
 
     def record_at(self, offset: int) -> LogRecord | None:
         """The record there; None at the end of all steps."""
