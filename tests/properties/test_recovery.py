@@ -64,7 +64,7 @@ def assert_once(log: Log) -> None:
             last[subject] = record.revision
 
 
-@examples(times=10)
+@examples(times=3)
 @given(logs(), settings, st.lists(acts(), min_size=1, max_size=4))
 def test_folding_with_stops_anywhere_publishes_what_folding_once_does_byte_for_byte(
     log: Log, settings: Settings, lives: Sequence[Acts]
