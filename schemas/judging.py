@@ -162,9 +162,6 @@ _MOST_BYTES_OF_AN_ITEM: Final = 100
 VERDICT_SOURCE: Final = "callgauge.judge"
 """`ce_source` of every verdict. Its `ce_id` is the request id, so a second verdict on a question counts as a repeat."""
 VERDICT_TYPE: Final = "callgauge.judge.verdict.v1"
-REPLY_PARTITION_HEADER: Final = "callgauge_reply_partition"
-"""Header of a question: the partition number of `judge.verdicts` for the answer, which is the number of the call's partition.
-Without it, the key of the answer decides."""
 
 
 PROMPT_VERSIONS: Final[Mapping[JudgeKind, str]] = MappingProxyType(

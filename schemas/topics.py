@@ -121,8 +121,8 @@ UNREAD_MS: Final = HOUR_MS
 """How long an input must keep a record at least: the sequencer waits for inputs that lag, and its successor may take a while."""
 MAX_BATCH_BYTES: Final = 1_048_576
 """Largest batch that our producers send, and so the largest record that they write. The broker must accept it."""
-PLACED_BYTES: Final = 65_536
-"""Most that a record of `events` has beside the value of its event: key, headers of the producer, ours, and the head of a batch."""
+PLACED_BYTES: Final = 36_864
+"""Most that a record of `events` has beside the value of its event: headers of the producer and ours, the key, the head of its batch."""
 MAX_TRANSACTION_MS: Final = 60_000
 """How long a transaction of ours may stay open at most. The brokers must let it (`transaction.max.timeout.ms`)."""
 

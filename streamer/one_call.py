@@ -25,19 +25,20 @@ from consumers.console.page.drawing import (
     shortened,
 )
 from consumers.console.page.sections import unmarked
-from consumers.console.reading import CallRecords, begins_call, events_of
+from consumers.console.reading import begins_call
 from consumers.console.watched import MAX_SCORES, WatchedCall, past_call
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.timeline import PairedUse
 from consumers.history.annotations import MAX_OF_A_CALL
 from consumers.history.opening import opened
 from consumers.history.search import MAX_ROWS, Condition, Question
-from consumers.runtime.kafka.batches import OnlyBatchesWith
+from consumers.log.stretches import KeyRecords, Terms, events_of, only_of
 from consumers.runtime.kafka.connection import KafkaRefusedError, TopicsUnfitError, murmur2_place, partition_counts
 from consumers.runtime.kafka.ranges import onlooker, records_between
 from consumers.runtime.process import OperatorError, first_of, wall_clock_ms
 from schemas.annotations import ANNOTATION, Annotation
-from schemas.closed_sets import CALL_JUDGES, InputSource
+from schemas.closed_sets import CALL_JUDGES
+from schemas.log import placed_in
 from schemas.scores.records import (
     AgentErrorsFact,
     CallRecord,
@@ -50,7 +51,7 @@ from schemas.scores.records import (
     TurnOutcome,
     Unscored,
 )
-from schemas.topics import ANNOTATIONS_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE, TRANSCRIPTS_TOPIC
+from schemas.topics import ANNOTATIONS_TOPIC, EVENTS_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from schemas.units import to_seconds
 from streamer.cluster.readers import ranges_since
@@ -74,7 +75,6 @@ FOLLOW_MS: Final = 500
 FETCH_WAIT_MS: Final = 20
 """How long the broker keeps a fetch that has nothing: a question about offsets waits behind it."""
 REFRESH_SECONDS: Final = 0.1
-_INPUTS: Final = {topic: source for source, topic in TOPIC_BY_SOURCE.items() if source is not InputSource.JUDGE}
 
 
 @dataclass(slots=True)
@@ -110,7 +110,6 @@ class FoundCall:
     Attributes:
         call: Its scores and its events.
         redactor: Redacts its words.
-        events: Number of its events; 0 if the topics have none any more.
         transcript: Its transcript; None if there is none.
         remarks: Sentences about what is missing, and why.
         annotations: What people say of it.
@@ -118,14 +117,13 @@ class FoundCall:
 
     call: WatchedCall
     redactor: Redactor
-    events: int = 0
     transcript: tuple[TranscriptTurn, ...] | None = None
     remarks: list[str] = field(default_factory=list)
     annotations: list[Annotation] = field(default_factory=list)
 
     def reported(self, anchor_id: str = "c1") -> ReportedCall:
         """The call as the report draws it and `call` writes it; without events from its scores alone."""
-        if self.events:
+        if self.call.events:
             shown = self.call.reported()
             shown.anchor_id = anchor_id
         else:
@@ -148,8 +146,7 @@ async def call_reader(settings: Settings, wanted: str) -> AsyncIterator["CallRea
     """
     counts = await partition_counts(settings.kafka, [SCORES_TOPIC])
     options = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": FETCH_WAIT_MS}
-    only = OnlyBatchesWith(wanted.encode())
-    async with onlooker(settings.kafka, "call", key_deserializer=only, **options) as consumer:
+    async with onlooker(settings.kafka, "call", key_deserializer=only_of(wanted.encode()), **options) as consumer:
         yield CallReader(settings, wanted, consumer, counts[SCORES_TOPIC])
 
 
@@ -227,13 +224,13 @@ class CallReader:
         if not found.call.scores:
             return found
         try:
-            await self._read_inputs(found, number)
+            await self._read_events(found, number)
         except (KafkaRefusedError, TopicAuthorizationFailedError):
             found.remarks.append(
-                "This user may not read the inputs, so the arguments and answers of tools are not shown."
+                f"This user may not read {self._kafka.topic(EVENTS_TOPIC)}, so words and the arguments and answers of tools are not shown."
             )
         if found.call.closed is not None:
-            await self._read_transcript(found, number)
+            await self._read_transcript(found)
         await self._read_annotations(found)
         return found
 
@@ -253,9 +250,9 @@ class CallReader:
             ranges = await ranges_since(self._consumer, tps, first_ms)
             said = []
             for key in keys:
-                found_of_key = CallRecords(self._consumer, key)
+                found_of_key = KeyRecords(self._consumer, key)
                 await found_of_key.read(ranges)
-                said += [record for _, record in await found_of_key.in_order()]
+                said += await found_of_key.in_order()
         except TopicsUnfitError:  # nobody can have said anything
             return
         except (KafkaRefusedError, TopicAuthorizationFailedError):
@@ -277,35 +274,41 @@ class CallReader:
         said_now = sorted((each for each in newest.values() if not each.is_withdrawn), key=lambda each: each.at_ms)
         found.annotations = said_now[-MAX_OF_A_CALL:]
 
-    async def _read_inputs(self, found: FoundCall, number: int) -> None:
+    async def _read_events(self, found: FoundCall, number: int) -> None:
         first, closed = found.call.scores[0], found.call.closed
-        await partition_counts(self._kafka, _INPUTS)  # says what is missing, or what we may not see
-        ends = await self._consumer.end_offsets([TopicPartition(self._kafka.topic(topic), number) for topic in _INPUTS])
-        through = {} if closed is None else {self._kafka.topic(topic): at + 1 for topic, at in closed.through.items()}
-        until = {tp: min(end, through.get(tp.topic, end)) for tp, end in ends.items()}
-        events = await events_of(self._kafka, self._consumer, until, first, self._limits)
-        for tp, record in await events.in_order():
-            self._take_event(found, tp.topic, record)
+        await partition_counts(self._kafka, [EVENTS_TOPIC])  # says that it is missing, or that we may not see it
+        tp = TopicPartition(self._kafka.topic(EVENTS_TOPIC), number)
+        self._ends |= await self._consumer.end_offsets([tp])
+        end = self._ends[tp]
+        if closed is not None:
+            end = min(end, closed.through.get(EVENTS_TOPIC, end) + 1)
+        events = await events_of(
+            self._kafka,
+            self._consumer,
+            tp,
+            end,
+            first,
+            idle_ms=self._limits.idle_ms,
+            longest_ms=self._limits.max_call_duration_ms,
+        )
+        for record in await events.in_order():
+            found.call.take_event(record)
         found.call.leave_out(events.left_out)
-        self._ends |= ends
-        if not found.events:
+        if not found.call.events:
             found.remarks.append(
-                "The input topics do not have its events any more, so words and the arguments of tools are not known."
+                f"{tp.topic} does not have its events any more, so words and the arguments of tools are not known."
             )
 
-    def _take_event(self, found: FoundCall, topic: str, record: Any) -> None:
-        found.call.take_event(_INPUTS[topic.removeprefix(self._kafka.topic_prefix)], record)
-        found.events += 1
-
-    async def _read_transcript(self, found: FoundCall, number: int) -> None:
+    async def _read_transcript(self, found: FoundCall) -> None:
         closed = found.call.closed
         assert closed is not None  # noqa: S101 - a transcript is written when a call closes
+        key = found.call.conversation_id.encode()
         counts = await partition_counts(self._kafka, [TRANSCRIPTS_TOPIC])
-        tp = TopicPartition(self._kafka.topic(TRANSCRIPTS_TOPIC), min(number, counts[TRANSCRIPTS_TOPIC] - 1))
+        tp = TopicPartition(self._kafka.topic(TRANSCRIPTS_TOPIC), murmur2_place(key, counts[TRANSCRIPTS_TOPIC]))
         since_ms = closed.caused_at_ms - CLOSED_TOGETHER_MS
-        transcripts = CallRecords(self._consumer, found.call.conversation_id.encode())
+        transcripts = KeyRecords(self._consumer, key)
         await transcripts.read(await ranges_since(self._consumer, [tp], since_ms))
-        for _, record in await transcripts.in_order():
+        for record in await transcripts.in_order():
             try:
                 found.transcript = TRANSCRIPT.validate_json(record.value or b"")
             except ValidationError:
@@ -320,27 +323,27 @@ class CallReader:
             return f"There is no transcript: the call closed before the oldest record that {tp.topic} still has."
         return "There is no transcript: transcripts were off when the call closed, or it was too large for the topic."
 
-    async def follow(self, found: FoundCall, number: int) -> AsyncIterator[None]:
+    async def follow(self, found: FoundCall) -> AsyncIterator[None]:
         """Takes new records of the call in until it closes; yields after those that came together.
 
         Raises:
             KafkaError: The broker refuses.
         """
         key = found.call.conversation_id.encode()
-        scores = self._kafka.topic(SCORES_TOPIC)
+        scores, terms = self._kafka.topic(SCORES_TOPIC), Terms()
         self._consumer.assign(list(self._ends))
         for tp, end in self._ends.items():
             self._consumer.seek(tp, end)
         while found.call.closed is None:
             batches = await self._consumer.getmany(timeout_ms=FOLLOW_MS)
             for tp, records in batches.items():
-                for record in (each for each in records if each.key == key):
-                    if tp.topic != scores:
-                        self._take_event(found, tp.topic, record)
-                    elif record.value is not None:
+                for record in records:
+                    if tp.topic != scores and (record.key == key or terms.begins_with(record)):
+                        found.call.take_event(record)
+                    elif record.key == key and record.value is not None:
                         found.call.take_score(record.value)
             yield
-        await self._read_transcript(found, number)
+        await self._read_transcript(found)
         yield
 
     async def not_found(self, found: FoundCalls, since: str) -> OperatorError:
@@ -365,23 +368,25 @@ class CallReader:
         if seen:
             return OperatorError(
                 f"{start} has a score {since}, but {counted(len(seen), 'event')} of it came, the newest at {shown_moment(max(seen))} UTC. "
-                "The evaluator has not read them, or refused them: `callgauge quarantine list` and `callgauge doctor` say which."
+                "An evaluator has not read them, or refused them: `callgauge quarantine list` and `callgauge doctor` say which."
             )
         return OperatorError(
             f"{start} has a score or an event {since}: of {found.records} records in {where} none is of it. Look further back "
-            "with --since 7d, or check the id and the topic prefix."
+            "with --since 7d, or check the id and the topic prefix; `callgauge doctor` says whether a sequencer runs."
         )
 
     async def _events_since(self, since_ms: int) -> list[int]:
-        """Broker times of the events of the wanted call."""
-        counts = await partition_counts(self._kafka, _INPUTS)
-        tps = [TopicPartition(self._kafka.topic(topic), number) for topic in _INPUTS for number in range(counts[topic])]
+        """Times at their inputs of the events of the wanted call."""
+        counts = await partition_counts(self._kafka, [EVENTS_TOPIC])
+        tps = [TopicPartition(self._kafka.topic(EVENTS_TOPIC), number) for number in range(counts[EVENTS_TOPIC])]
         ranges = await ranges_since(self._consumer, tps, since_ms)
-        return [
-            record.timestamp
+        seen = {
+            placed.origin
             async for record in records_between(self._consumer, ranges)
             if isinstance(record.key, bytes) and is_wanted(record.key.decode("utf-8", "replace"), self._wanted)
-        ]
+            if (placed := placed_in(record.headers)) is not None  # an event may be in the log more than once
+        }
+        return [origin.time_ms for origin in seen]
 
 
 def _age(since_ms: int) -> str:
@@ -621,11 +626,11 @@ async def follow_call(settings: Settings, wanted: str, since_ms: int | None, sin
 
     async def shown() -> None:
         async with call_reader(settings, wanted) as reader:
-            found, number = await _one(reader, settings, wanted, since_ms, since)
+            found, is_of_topics = await _one(reader, settings, wanted, since_ms, since)
             printed: set[str] = set()
             print_call(found, printed)
-            if found.call.closed is None and number is not None:
-                async for _ in reader.follow(found, number):
+            if found.call.closed is None and is_of_topics:
+                async for _ in reader.follow(found):
                     print_call(found, printed)
 
     with stop_on_signals() as stop:
@@ -702,13 +707,13 @@ def searching() -> Iterator[Callable[[float], None]]:
 
 async def _one(
     reader: CallReader, settings: Settings, wanted: str, since_ms: int | None, since: str
-) -> tuple[FoundCall, int | None]:
-    """The only call that was found, and its partition number; None for one of the history."""
+) -> tuple[FoundCall, bool]:
+    """The only call that was found, and whether the topics have it; otherwise the history has."""
     with searching() as show:
         found = await reader.find(since_ms, show)
     if not found.calls:
         if (past := in_history(settings, wanted)) is not None:
-            return past, None
+            return past, False
         raise await reader.not_found(found, since)
     _require_one(list(found.calls), wanted)
     ((name, scores),) = found.calls.items()
@@ -725,4 +730,4 @@ async def _one(
         say(
             f"{call.call.left_out} records were left out: of a newer version, of another program, or refused by the evaluator."
         )
-    return call, scores.partition
+    return call, True

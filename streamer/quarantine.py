@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn, TypeVar
 
 import typer
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from pydantic import ValidationError
 from rich.console import Group, RenderableType
@@ -22,17 +22,25 @@ from consumers.console.page.drawing import counted
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits, needs_of
 from consumers.engine.redaction.redactor import MARGIN_CHARS, Redactor
-from consumers.runtime.kafka.connection import KafkaSettings, explained, partition_counts, require_access
+from consumers.log.stretches import CLOCKS_MS, log_between, offsets_at
+from consumers.runtime.kafka.connection import (
+    KafkaSettings,
+    explained,
+    murmur2_place,
+    partition_counts,
+    require_access,
+)
 from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.visible import visible
 from schemas.closed_sets import InputSource, RefusalReason
-from schemas.events.envelope import ID_HEADER, SOURCE_HEADER
+from schemas.log import REPLAY_OF_HEADER, Event
+from schemas.owners import row_in
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import SCORE_RECORD, ClosedFact
-from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
+from schemas.topics import EVENTS_TOPIC, OWNER_MARK_KEY, QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
 from schemas.wire import MAX_NAME_CHARS
-from streamer.cluster.facts import PUT_BACK_NEEDS, group_facts
+from streamer.cluster.facts import PUT_BACK_NEEDS
 from streamer.cluster.readers import Coordinates, RecordGoneError, RecordReader, record_reader, records_so_far
 from streamer.facts import STOPPED_BY_SIGNAL
 from streamer.settings.all_settings import Settings
@@ -146,36 +154,70 @@ async def _values(kafka: KafkaSettings, since_ms: int | None) -> AsyncIterator[b
             yield record.value
 
 
-# Finds closed calls in `scores`, the only memory of calls that outlives every evaluator.
+# Finds out in `scores` which calls have closed, and in the log which refused records will be folded again anyway.
 
 _MARK = b'"closed"'
 """Part of the JSON of every closing record; parsing all other records would take ten times as long."""
 
 
-async def closed_calls(
-    kafka: KafkaSettings, calls: Mapping[int, Collection[str]], since_ms: int | None
-) -> Mapping[str, ClosedFact]:
-    """The closing records of those of the calls that have closed.
+@dataclass(frozen=True, slots=True)
+class CallStates:
+    """What is known of the calls that refused records belong to.
+
+    Attributes:
+        folded_again: Where refused records stand that a new owner of their partition takes from the log again: their call, or one
+            that is older, is open.
+        closed: Calls that have closed, by conversation id.
+    """
+
+    folded_again: Collection[Coordinates] = ()
+    closed: Mapping[str, ClosedFact] = field(default_factory=dict)
+
+
+async def call_states(
+    kafka: KafkaSettings, consumer: AIOKafkaConsumer, entries: Sequence[QuarantineRecord], since_ms: int | None
+) -> CallStates:
+    """Looks where the calls of refused records are.
 
     Args:
         kafka: Where the broker is.
-        calls: Conversation ids by partition number.
+        consumer: A started consumer.
+        entries: The refused records.
         since_ms: Closing records before this are not looked for; None looks through all that are kept.
 
     Raises:
-        KafkaUnreachableError: No broker answers, or it does not let us read `scores`.
+        KafkaUnreachableError: No broker answers, or it does not let us read `scores` or the log.
+        OperatorError: The log cannot be read.
     """
-    topic = kafka.topic(SCORES_TOPIC)
-    keys = {number: {conversation.encode() for conversation in ids} for number, ids in calls.items()}
-    found: dict[str, ClosedFact] = {}
-    async with onlooker(kafka, "quarantine", auto_offset_reset="earliest") as consumer:
-        partitions = [TopicPartition(topic, number) for number in keys]
-        async for record in records_so_far(consumer, partitions, since_ms):
-            if record.key in keys[record.partition] and _MARK in (record.value or b""):
-                closed = _closed(record.value)
-                if closed is not None:
-                    found[closed.conversation_id] = closed
-    return found
+    count = (await partition_counts(kafka, [EVENTS_TOPIC]))[EVENTS_TOPIC]
+    of_partition: defaultdict[int, list[QuarantineRecord]] = defaultdict(list)
+    for entry in entries:
+        if entry.key:  # what has no key is not in the log
+            of_partition[murmur2_place(entry.key.encode(), count)].append(entry)
+    closed: dict[str, ClosedFact] = {}
+    firsts = dict.fromkeys(of_partition, 0)
+    keys = {entry.key.encode() for some in of_partition.values() for entry in some}
+    scores = [TopicPartition(kafka.topic(SCORES_TOPIC), number) for number in of_partition]
+    async for record in records_so_far(consumer, scores, since_ms):
+        if record.key == OWNER_MARK_KEY and (row := row_in(record.headers)) is not None:
+            firsts[record.partition] = row.first
+        elif record.key in keys and _MARK in (record.value or b"") and (fact := _closed(record.value)) is not None:
+            closed[fact.conversation_id] = fact
+    folded_again: set[Coordinates] = set()
+    for number, some in of_partition.items():
+        tp = TopicPartition(kafka.topic(EVENTS_TOPIC), number)
+        places = {Coordinates.of(entry): entry.quarantined_at_ms for entry in some if entry.key not in closed}
+        if not places:
+            continue
+        end = (await consumer.end_offsets([tp]))[tp]
+        # A record comes into the log at the time that it had at its input, or later.
+        begin = await offsets_at(consumer, {tp: end}, min(places.values()) - CLOCKS_MS)
+        async for found in log_between(consumer, tp, max(begin[tp], firsts[number]), end):
+            if isinstance(found, Event):
+                place = Coordinates(kafka.topic(found.topic), found.partition, found.offset)
+                if places.get(place) == found.timestamp:
+                    folded_again.add(place)
+    return CallStates(folded_again, closed)
 
 
 def _closed(value: bytes) -> ClosedFact | None:
@@ -186,16 +228,13 @@ def _closed(value: bytes) -> ClosedFact | None:
     return score if isinstance(score, ClosedFact) else None
 
 
-# Puts refused records back: read again by their coordinates and appended to the same partition as new records.
+# Puts refused records back: read again by their coordinates and appended to the same partition of their input as new
+# records, from where the sequencer takes them.
 #
-# Two kinds stay where they are. First, records that the evaluator reads again by itself when it starts: it begins at
-# the oldest open call, and a fixed evaluator accepts them in place; a copy would be folded twice. Second, records of
-# closed calls: an evaluator remembers closed calls for a while only, and would open a new call for a record that
-# arrives days later.
-
-REPLAY_OF_HEADER: Final = "callgauge_replay_of"
-"""Names the record that was refused first, through any number of replays."""
-CE_SOURCE: Final = "callgauge.quarantine"
+# Two kinds stay where they are. First, records that a new owner of their partition folds again in any case: it begins in
+# front of the oldest open call, and a fixed evaluator accepts them where they stand in the log; a copy would be folded
+# twice. Second, records of closed calls: an evaluator remembers closed calls for a while only, and would open a new call
+# for a record that arrives days later.
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -239,19 +278,6 @@ class CannotReplayError(Exception):
     def __init__(self, text: str, *, is_needed: bool = True) -> None:
         super().__init__(text)
         self.is_needed = is_needed
-
-
-@dataclass(frozen=True, slots=True)
-class CallStates:
-    """Where the calls are that refused records belong to.
-
-    Attributes:
-        committed: Per input partition, where an evaluator that starts now begins to read.
-        closed: Calls that have closed, by conversation id.
-    """
-
-    committed: Mapping[TopicPartition, int] = field(default_factory=dict)
-    closed: Mapping[str, ClosedFact] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,14 +334,12 @@ class RefusedRecords:
         if (closed := self.calls.closed.get(entry.key)) is not None:
             when = shown_moment(closed.caused_at_ms)
             raise CannotReplayError(f"its call has closed ({closed.reason}, {when} UTC) and is not reopened")
-        # Committed offsets only grow, so a record before them now will not be read again.
-        begin = self.calls.committed.get(TopicPartition(record.topic, record.partition), 0)
-        if record.offset >= begin:
+        if Coordinates.of(entry) in self.calls.folded_again:
             raise CannotReplayError(
-                f"an evaluator that starts reads from @{begin} on, so one with the fix takes it where it stands",
+                "an evaluator that starts now with the fix takes it where it stands in the log",
                 is_needed=False,
             )
-        return record, replay_headers(record, arrival)
+        return record, replay_headers(record)
 
     def _source_of(self, topic: str) -> InputSource:
         source = SOURCE_BY_TOPIC.get(topic.removeprefix(self.kafka.topic_prefix))
@@ -324,28 +348,11 @@ class RefusedRecords:
         return source
 
 
-def replay_headers(record: Any, arrival: Arrival) -> Headers:
-    """The headers of the record, its old coordinates and, if it has none, an id by which a second replay is a repeat.
-
-    A record that already identifies repeats (by an event id, or a simulator's sequence) keeps its headers: it may
-    have been sent twice, and the two must stay the same event.
-
-    Args:
-        record: The record to put back.
-        arrival: The record after the checks of the evaluator.
-    """
+def replay_headers(record: Any) -> Headers:
+    """The headers of a record, and where it was refused first: by that a call takes it once, however often it is put back."""
     headers: Headers = list(record.headers)
-    named = dict(headers)
-    origin = named.get(REPLAY_OF_HEADER)
-    if origin is None:
-        origin = str(Coordinates(record.topic, record.partition, record.offset)).encode()
-        headers.append((REPLAY_OF_HEADER, origin))
-    is_simulator = arrival.source is InputSource.ELEVENLABS
-    has_sequence = is_simulator and isinstance(getattr(arrival.event, "sequence", None), int)
-    if not has_sequence and (arrival.envelope is None or arrival.envelope.id is None):
-        headers.append((ID_HEADER, origin))
-        if named.get(SOURCE_HEADER) is None:
-            headers.append((SOURCE_HEADER, CE_SOURCE.encode()))
+    if dict(headers).get(REPLAY_OF_HEADER) is None:
+        headers.append((REPLAY_OF_HEADER, str(Coordinates(record.topic, record.partition, record.offset)).encode()))
     return headers
 
 
@@ -406,22 +413,13 @@ class ReplayPlan:
     Attributes:
         chosen: Entries to put back, in their order in the topic.
         failed: Number of records that should be put back and cannot be.
-        calls: State of the calls at the time of the plan. It stays valid: closed calls stay closed, committed offsets only grow.
+        calls: State of the calls at the time of the plan. It stays valid: closed calls stay closed, and what is not folded again by
+            now is not later.
     """
 
     chosen: Sequence[QuarantineRecord]
     failed: int
     calls: CallStates
-
-
-async def _call_states(settings: Settings, entries: Sequence[QuarantineRecord]) -> CallStates:
-    kafka = settings.kafka
-    calls: dict[int, set[str]] = defaultdict(set)
-    for entry in entries:
-        calls[entry.partition].add(entry.key)
-    async with kafka.administration("quarantine") as admin:
-        committed = (await group_facts(admin, settings.evaluator_group)).committed
-    return CallStates(committed, await closed_calls(kafka, calls, _closed_since_ms(settings, entries)))
 
 
 def _closed_since_ms(settings: Settings, entries: Sequence[QuarantineRecord]) -> int | None:
@@ -609,7 +607,10 @@ async def plan_of(settings: Settings, wanted: Wanted) -> ReplayPlan:
     left = [Outcome(place, reason="it is not in quarantine") for place in missing]
     chosen: list[QuarantineRecord] = []
     is_untimely = False
-    calls = await _call_states(settings, entries) if entries else CallStates()
+    calls = CallStates()
+    if entries:
+        async with onlooker(settings.kafka, "quarantine", auto_offset_reset="earliest") as consumer:
+            calls = await call_states(settings.kafka, consumer, entries, _closed_since_ms(settings, entries))
     async with record_reader(settings.kafka) as reader:
         records = RefusedRecords(settings.kafka, settings.limits, reader, calls, Redactor(settings.redaction))
         for entry in entries:

@@ -1,7 +1,7 @@
 """Reads the calls that somebody looks at: what the topics have of a call, then its new records while it is watched.
 
-A call's page costs only while it is open. One client follows the partition of all watched calls in it, and a client of its own
-reads what a call had before.
+A call's page costs only while it is open. One client follows the partition of all watched calls in it, on `scores` and in the log,
+and a client of its own reads what a call had before.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from itertools import accumulate
 from typing import Any, Final
 
 import structlog
@@ -21,7 +20,7 @@ from consumers.console.fleet import Place
 from consumers.console.watched import MAX_EVENTS, WatchedCall
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.kafka.batches import OnlyBatchesWith
+from consumers.log.stretches import LEAD_MS, KeyRecords, Terms, events_of, offsets_at, only_of
 from consumers.runtime.kafka.connection import (
     KafkaSettings,
     KafkaUnreachableError,
@@ -29,21 +28,16 @@ from consumers.runtime.kafka.connection import (
     murmur2_place,
     partition_counts,
 )
-from consumers.runtime.kafka.ranges import STALL_SECONDS, Ranges, onlooker, records_between
+from consumers.runtime.kafka.ranges import STALL_SECONDS, onlooker
 from consumers.runtime.registry import Instruments
-from schemas.closed_sets import InputSource
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, CallStartedFact
-from schemas.topics import SCORES_TOPIC, TOPIC_BY_SOURCE
+from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 
 POLL_MS: Final = 200
 OPENING_WAIT_MS: Final = 20
 """The same while a page waits: a question about offsets waits behind a fetch that finds nothing."""
 MAX_BATCH_RECORDS: Final = 5_000
 """Records of one poll. Most are of other calls and only their keys are looked at."""
-LEAD_MS: Final = 60_000
-"""How long before its first score a call usually has its first event: it is announced with its first turn, or when it says its agent."""
-MAX_KEPT_BYTES: Final = 64 * 2**20
-"""Bytes of the records of one call that are read for its page: an hour in which each turn has a prompt of 100 kB has a third."""
 MAX_SEARCHED: Final = 2_000_000
 """Newest records of a partition of `scores` among which a call is looked for whose place is not known: the calls of some days."""
 MAX_SEARCHES: Final = 4
@@ -58,9 +52,6 @@ RETRY_SECONDS: Final = 2.0
 """Pause before a partition is followed anew after a fault."""
 STOP_SECONDS: Final = 1.0
 """How long disconnecting may take."""
-
-_READ = {source: topic for source, topic in TOPIC_BY_SOURCE.items() if source is not InputSource.JUDGE}
-"""The inputs that are folded. Verdicts decide scores alone, and scores are read from their topic."""
 
 log = structlog.get_logger()
 
@@ -104,10 +95,6 @@ class WatchedCalls:
         self._search_from = 0.0
         self._searches = 0
         self._unknown: OrderedDict[str, float] = OrderedDict()
-        self._sources: dict[str, InputSource | None] = {
-            kafka.topic(SCORES_TOPIC): None,
-            **{kafka.topic(topic): source for source, topic in _READ.items()},
-        }
         instruments.read_gauge("callgauge_console_calls_watched", lambda: {(): float(len(self._watches))})
 
     @asynccontextmanager
@@ -224,42 +211,50 @@ class WatchedCalls:
     async def _open(self, watch: "_Watch", place: Place | None, began_ms: int | None) -> None:
         key = watch.call.conversation_id.encode()
         if not self._counts:
-            self._counts = await partition_counts(self._kafka, [SCORES_TOPIC, *_READ.values()])
+            self._counts = await partition_counts(self._kafka, [SCORES_TOPIC, EVENTS_TOPIC])
         number = murmur2_place(key, self._counts[SCORES_TOPIC]) if place is None else place.partition
         partition = self._followed.get(number)
         if partition is None:
-            partition = self._followed[number] = _Partition(self._kafka, number, self._sources)
+            partition = self._followed[number] = _Partition(self._kafka, number)
         watch.partition = partition
         partition.watches[key] = watch
         ends = await partition.started()
-        scores = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
-        options = {"auto_offset_reset": "earliest", "key_deserializer": OnlyBatchesWith(key)}
+        scores = partition.scores
+        options = {"auto_offset_reset": "earliest", "key_deserializer": only_of(key)}
         async with onlooker(self._kafka, "console", fetch_max_wait_ms=OPENING_WAIT_MS, **options) as consumer:
-            end = ends.pop(scores)
+            end = ends[scores]
             if place is not None:
                 start = place.scores_offset
             elif began_ms is not None and not self._kafka.is_embedded:
                 start = (await offsets_at(consumer, {scores: end}, began_ms - LEAD_MS))[scores]
             else:
                 start = max(0, end - MAX_SEARCHED)
-            found = CallRecords(consumer, key)
+            found = KeyRecords(consumer, key)
             await found.read({scores: (start, end)})
             records = await found.in_order()
-            is_cut = start > 0 and not any(begins_call(record.value or b"") for _, record in records)
+            is_cut = start > 0 and not any(begins_call(record.value or b"") for record in records)
             if is_cut and found.first_ms is not None and not self._kafka.is_embedded:
                 earlier = await offsets_at(
                     consumer, {scores: start}, found.first_ms - self._limits.max_call_duration_ms
                 )
                 await found.read({scores: (earlier[scores], start)})
                 records = await found.in_order()
-            first = first_score(record.value for _, record in records)
+            first = first_score(record.value for record in records)
             if first is None:
                 raise UnknownCallError
-            events = await events_of(self._kafka, consumer, ends, first, self._limits)
-            for _, record in records:
-                watch.take(None, record)
-            for tp, record in await events.in_order():
-                watch.take(self._sources[tp.topic], record)
+            events = await events_of(
+                self._kafka,
+                consumer,
+                partition.events,
+                ends[partition.events],
+                first,
+                idle_ms=self._limits.idle_ms,
+                longest_ms=self._limits.max_call_duration_ms,
+            )
+            for record in records:
+                watch.take(record, is_score=True)
+            for record in await events.in_order():
+                watch.take(record, is_score=False)
             watch.call.leave_out(found.left_out + events.left_out)
         watch.open()
 
@@ -274,40 +269,42 @@ class _Watch:
         self.leaving: asyncio.TimerHandle | None = None
         self.reading: asyncio.Task[None]
         self.is_open = False
-        self._waiting: list[tuple[InputSource | None, Any]] = []
+        self._waiting: list[tuple[Any, bool]] = []
 
-    def take(self, source: InputSource | None, record: Any) -> None:
-        """Takes in a record; `source` is None for one of `scores`."""
-        if source is not None:
-            self.call.take_event(source, record)
+    def take(self, record: Any, *, is_score: bool) -> None:
+        """Takes in a record of `scores`, or of the log."""
+        if not is_score:
+            self.call.take_event(record)
         elif record.value is not None:
             self.call.take_score(record.value)
 
-    def take_new(self, source: InputSource | None, record: Any) -> None:
+    def take_new(self, record: Any, *, is_score: bool) -> None:
         """Takes in a record that has just come."""
         if self.is_open:
-            self.take(source, record)
+            self.take(record, is_score=is_score)
         elif len(self._waiting) < MAX_EVENTS:
-            self._waiting.append((source, record))
+            self._waiting.append((record, is_score))
         else:
             self.call.leave_out(1)
 
     def open(self) -> None:
         """What was there before is read: takes in what came since."""
         self.is_open = self.call.is_whole = True
-        for source, record in self._waiting:
-            self.take(source, record)
+        for record, is_score in self._waiting:
+            self.take(record, is_score=is_score)
         self._waiting.clear()
 
 
 class _Partition:
-    """Follows one partition number of `scores` and of the inputs, for the watched calls in it."""
+    """Follows one partition number of `scores` and of the log, for the watched calls in it."""
 
-    def __init__(self, kafka: KafkaSettings, number: int, sources: Mapping[str, InputSource | None]) -> None:
+    def __init__(self, kafka: KafkaSettings, number: int) -> None:
         self.number = number
+        self.scores = TopicPartition(kafka.topic(SCORES_TOPIC), number)
+        self.events = TopicPartition(kafka.topic(EVENTS_TOPIC), number)
         self.watches: dict[bytes, _Watch] = {}
         self._kafka = kafka
-        self._sources = sources
+        self._terms = Terms()
         self._next: dict[TopicPartition, int] = {}
         self._has_started = asyncio.Event()
         self._following = asyncio.create_task(self._follow())
@@ -346,7 +343,7 @@ class _Partition:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(self, consumer: AIOKafkaConsumer) -> None:
-        partitions = [TopicPartition(topic, self.number) for topic in self._sources]
+        partitions = [self.scores, self.events]
         consumer.assign(partitions)
         if not self._next:
             self._next = await consumer.end_offsets(partitions)
@@ -356,11 +353,14 @@ class _Partition:
         while True:
             batches = await consumer.getmany(timeout_ms=POLL_MS, max_records=MAX_BATCH_RECORDS)
             for tp, records in batches.items():
-                source = self._sources[tp.topic]
+                is_score = tp == self.scores
                 for record in records:
                     self._next[tp] = record.offset + 1  # also of a record that cannot be taken: it is not tried again
                     if watch := self.watches.get(record.key):
-                        watch.take_new(source, record)
+                        watch.take_new(record, is_score=is_score)
+                    elif not is_score and self._terms.begins_with(record):
+                        for each in self.watches.values():
+                            each.take_new(record, is_score=False)
 
 
 def begins_call(value: bytes) -> bool:
@@ -380,102 +380,3 @@ def first_score(values: Iterable[bytes | None]) -> AnyScoreRecord | None:
         with contextlib.suppress(ValidationError):
             return SCORE_RECORD.validate_json(value or b"")
     return None
-
-
-class CallRecords:
-    """The records of one call in some ranges of offsets, in the order in which the broker took them.
-
-    Attributes:
-        left_out: Records that were not kept, the latest ones: there were more than the bounds allow.
-    """
-
-    def __init__(self, consumer: AIOKafkaConsumer, key: bytes) -> None:
-        self.left_out = 0
-        self._consumer = consumer
-        self._key = key
-        self._kept: list[tuple[int, TopicPartition, Any]] = []
-        self._bytes = 0
-
-    async def in_order(self) -> list[tuple[TopicPartition, Any]]:
-        """All of them. Sorting a hundred thousand takes a tenth of a second, so another thread does it."""
-        await asyncio.to_thread(self._cut)
-        return [(tp, record) for _, tp, record in self._kept]
-
-    @property
-    def first_ms(self) -> int | None:
-        """Broker time of the first one; None without any."""
-        return min((at_ms for at_ms, _, _ in self._kept), default=None)
-
-    async def read(self, ranges: Ranges) -> None:
-        """Reads further ranges, the end of each left out.
-
-        Raises:
-            KafkaError: The broker refuses.
-            TimeoutError: It hands over nothing although there is more.
-        """
-        async for record in records_between(self._consumer, ranges):
-            if record.key == self._key:
-                self._kept.append((record.timestamp, TopicPartition(record.topic, record.partition), record))
-                self._bytes += len(record.value or b"")
-                if len(self._kept) > 2 * MAX_EVENTS or self._bytes > 2 * MAX_KEPT_BYTES:
-                    await asyncio.to_thread(self._cut)
-
-    def _cut(self) -> None:
-        self._kept.sort(key=lambda each: (each[0], each[1].topic, each[2].offset))
-        sizes = accumulate(len(record.value or b"") for _, _, record in self._kept)
-        kept = min(MAX_EVENTS, sum(size <= MAX_KEPT_BYTES for size in sizes))
-        self.left_out += len(self._kept) - kept
-        del self._kept[kept:]
-        self._bytes = sum(len(record.value or b"") for _, _, record in self._kept)
-
-
-async def offsets_at(
-    consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], at_ms: int
-) -> dict[TopicPartition, int]:
-    """By partition the first offset from this moment of broker time on; its end if there is none.
-
-    Raises:
-        KafkaError: The broker refuses.
-    """
-    found = await consumer.offsets_for_times(dict.fromkeys(ends, max(0, at_ms)))
-    return {tp: end if found[tp] is None else min(found[tp].offset, end) for tp, end in ends.items()}
-
-
-async def events_of(
-    kafka: KafkaSettings,
-    consumer: AIOKafkaConsumer,
-    ends: Mapping[TopicPartition, int],
-    first: AnyScoreRecord,
-    limits: Limits,
-) -> CallRecords:
-    """The events of a call, from its first one on.
-
-    Nothing names the first one. But a call that is silent for `idle_ms` is closed, so before its first event is such a silence.
-
-    Args:
-        kafka: Where the topics are.
-        consumer: A started consumer.
-        ends: By partition of an input, the end of what is read.
-        first: Its first score.
-        limits: Those of the evaluator.
-
-    Raises:
-        KafkaError: The broker refuses.
-        TimeoutError: It hands over nothing although there is more.
-    """
-    found = CallRecords(consumer, first.conversation_id.encode())
-    if kafka.is_embedded:  # it knows no times, and has little
-        await found.read({tp: (0, end) for tp, end in ends.items()})
-        return found
-    from_ms = first.caused_at_ms - LEAD_MS - limits.idle_ms
-    begun = await offsets_at(consumer, ends, from_ms)
-    known = {kafka.topic(topic): offset for topic, offset in first.offsets.items()}
-    begun = {tp: min(offset, known.get(tp.topic, offset)) for tp, offset in begun.items()}
-    await found.read({tp: (begun[tp], end) for tp, end in ends.items()})
-    oldest_ms = first.caused_at_ms - limits.max_call_duration_ms
-    while found.first_ms is not None and oldest_ms < found.first_ms - limits.idle_ms < from_ms:
-        from_ms = found.first_ms - limits.idle_ms
-        earlier = await offsets_at(consumer, begun, from_ms)
-        await found.read({tp: (earlier[tp], begun[tp]) for tp in begun})
-        begun = earlier
-    return found

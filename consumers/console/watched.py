@@ -13,15 +13,15 @@ from typing import Final
 from pydantic import ValidationError
 
 from consumers.console.page.calls import HeardCall, ReportedCall, Said, TurnHeard, heard_in
-from consumers.engine.admission import Arrival, BrokerRecord, admit
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.call import Call
 from consumers.engine.evaluator import folded
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.annotations import Annotation
 from schemas.closed_sets import InputSource, PipelineType, Speaker
+from schemas.log import Event, LogError, LogReader, LogRecord
 from schemas.metric_context import MetricContext
-from schemas.quarantine import UndecodableRecord
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact, TurnValues
 from schemas.transcript import TranscriptTurn
@@ -62,18 +62,20 @@ class WatchedCall:
         self.annotations: Sequence[Annotation] = ()
         self._limits = limits
         self._redactor = redactor
-        self._new: deque[tuple[InputSource, BrokerRecord | UndecodableRecord] | bytes] = deque()
-        """Records that are not folded yet: of an input with their source, and values of `scores`."""
+        self._new: deque[LogRecord | bytes] = deque()
+        """Records that are not folded yet: those of the log, and values of `scores`."""
         self._looking = RLock()
         self._left_out = 0
         self._not_kept = 0
+        self._log = LogReader()
+        self._events = 0
         self._arrivals: list[Arrival] = []
         self._scores: list[AnyScoreRecord] = []
         self._call = self._empty()
 
-    def take_event(self, source: InputSource, record: BrokerRecord | UndecodableRecord) -> None:
-        """Keeps the next record of one input; records of other calls and verdicts must not come here."""
-        self._keep((source, record))
+    def take_event(self, record: LogRecord) -> None:
+        """Keeps the next record of the log: one of this call, or the first tick of a term (`consumers.log.stretches.Terms`)."""
+        self._keep(record)
 
     def take_score(self, value: bytes) -> None:
         """Keeps the next record of `scores`."""
@@ -93,6 +95,12 @@ class WatchedCall:
         """Records that were not taken in: the evaluator refuses them, or there are too many."""
         with self._looked():
             return self._left_out + self._not_kept
+
+    @property
+    def events(self) -> int:
+        """How many events the log has of it, verdicts left out."""
+        with self._looked():
+            return self._events
 
     @property
     def scores(self) -> Sequence[AnyScoreRecord]:
@@ -145,7 +153,7 @@ class WatchedCall:
             transcript = self._folded(at_ms)[0].transcript(self._redactor)
             return [] if transcript.is_too_large else [entry for entry in transcript if entry is not None]
 
-    def _keep(self, record: tuple[InputSource, BrokerRecord | UndecodableRecord] | bytes) -> None:
+    def _keep(self, record: LogRecord | bytes) -> None:
         if len(self._new) >= MAX_NEW:
             self._not_kept += 1
             return
@@ -160,12 +168,23 @@ class WatchedCall:
                 match self._new.popleft():
                     case bytes(value):
                         self._fold_score(value)
-                    case (source, record):
-                        self._fold_event(source, record)
+                    case record:
+                        self._fold_record(record)
             yield
 
-    def _fold_event(self, source: InputSource, record: BrokerRecord | UndecodableRecord) -> None:
-        arrival = admit(source, record, self._limits, self._redactor)
+    def _fold_record(self, record: LogRecord) -> None:
+        try:
+            event = self._log.read(record)
+        except LogError:
+            self._left_out += 1
+            return
+        # Verdicts decide scores alone, and scores are read from their topic.
+        if isinstance(event, Event) and event.source is not InputSource.JUDGE:
+            self._events += 1
+            self._fold_event(event)
+
+    def _fold_event(self, event: Event) -> None:
+        arrival = admit(event.source, event, self._limits, self._redactor)
         if not isinstance(arrival, Arrival) or len(self._arrivals) >= MAX_EVENTS:
             self._left_out += 1
             return

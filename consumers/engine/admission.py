@@ -9,6 +9,7 @@ from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource, RefusalReason
 from schemas.events.codec import MAX_SHOWN_CHARS, RefusedRecordError, StructuredModeError, decode
 from schemas.events.envelope import Envelope, read_envelope
+from schemas.log import REPLAY_OF_HEADER
 from schemas.quarantine import QuarantineRecord, UndecodableRecord
 from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_NAME_CHARS
@@ -108,8 +109,9 @@ def admit(
     except UnicodeDecodeError:  # with replaced bytes, the calls of two such keys would become one
         return _without_key(record, f"{key[:MAX_SHOWN_CHARS]!r}")
     except StructuredModeError as found:
+        headers = [*found.headers, *(each for each in record.headers if each[0] == REPLAY_OF_HEADER)]
         inside = _InBinaryMode(
-            record.topic, record.partition, record.offset, record.timestamp, key, found.value, found.headers
+            record.topic, record.partition, record.offset, record.timestamp, key, found.value, headers
         )
         return admit(source, inside, limits, redactor)
     except RefusedRecordError as error:

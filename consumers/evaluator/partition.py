@@ -101,7 +101,7 @@ class Recovery(NamedTuple):
         start: Offset of the first record to fold.
         place: Offset before which nothing is published; None if the log is another one than that of the row. Then nothing is
             published until known time is that of the row.
-        closed: Calls that have closed, in order.
+        closed: Calls that have closed, in order, with a place behind the record that closed them.
         open: Calls that have scores and did not close.
         goals: Goal sets of calls that got one.
         is_cut: Whether records of open calls are gone from the log.
@@ -110,7 +110,7 @@ class Recovery(NamedTuple):
     row: PartitionRow | None
     start: int
     place: int | None
-    closed: Sequence[str] = ()
+    closed: Mapping[str, int] = {}
     open: Sequence[str] = ()
     goals: Mapping[str, GoalSet] = {}
     is_cut: bool = False
@@ -177,7 +177,7 @@ class Partition:
         self._revision = 0
         self._generations: tuple[Generation, ...] = ()
         self._recovery: Recovery | None = None
-        self._closed: frozenset[bytes] = frozenset()
+        self._closed: dict[bytes, int] = {}
         self._withheld: Withheld | None = None
         self._generations_left: deque[Generation] = deque()
         self._evicted: dict[int, str] = {}
@@ -201,9 +201,11 @@ class Partition:
         row, place = recovery.row, recovery.place
         self.next_offset = recovery.start if place is None else min(recovery.start, place)
         self._recovery = recovery
-        self._closed = frozenset(each.encode() for each in recovery.closed)
+        self._closed = {each.encode(): place for each, place in recovery.closed.items()}
+        still_open = set(recovery.open)  # some ids were used again, long after they closed
         for conversation_id in recovery.closed:
-            self.evaluator.has_closed(conversation_id)
+            if conversation_id not in still_open:
+                self.evaluator.has_closed(conversation_id)
         if row is not None:
             self._version, self._revision = row.version, row.revision
             if place is not None:
@@ -257,7 +259,7 @@ class Partition:
         self.last_event_ms[source.value] = max(event.timestamp, self.last_event_ms.get(source.value, 0))
         if self._recovery is not None:
             self._instruments.inc("callgauge_events_total", (source.value, "replayed"))
-            if event.key in self._closed:  # nothing of its call is decided any more: it is not even decoded
+            if event.place < self._closed.get(event.key or b"", 0):  # of a call that closed: it is not even decoded
                 return
         arrival = admit(source, event, self._limits, self._redactor)
         if isinstance(arrival, QuarantineRecord):
@@ -426,7 +428,7 @@ class Partition:
         self._begin_generations(reached)
         withheld = self._withheld
         self._recovery = self._withheld = None
-        self._closed = frozenset()
+        self._closed = {}
         self.goals.logged = None
         self.evaluator.drain_counts()
         self._counted = self._counts()

@@ -118,8 +118,6 @@ CLOSE_SECONDS: Final = 1.0
 TRANSACTION_TIMEOUT_MS: Final = 15_000
 """How long a transaction that a killed judge left open holds back later verdicts, if no other judge takes its partition over."""
 
-Outgoing = tuple[JudgeVerdict, int | None]
-
 
 class VerdictWriteError(OperatorError):
     """Verdicts were perhaps not written. The role must end; the next owner asks the questions that have none."""
@@ -141,7 +139,7 @@ class PartitionWriter:
     def __init__(
         self, partition: TopicPartition, kafka: KafkaSettings, group_id: str, subscription: Subscription, budget: Budget
     ) -> None:
-        self.outgoing: list[Outgoing] = []
+        self.outgoing: list[JudgeVerdict] = []
         self._partition = partition
         self._kafka = kafka
         self._group_id = group_id
@@ -174,9 +172,9 @@ class PartitionWriter:
         self.progress.answer(offset)
         self._has_changed.set()
 
-    def put(self, verdict: JudgeVerdict, reply_partition: int | None) -> None:
-        """Adds the verdict on a question that was just answered, and the partition for it; None if its key decides."""
-        self.outgoing.append((verdict, reply_partition))
+    def put(self, verdict: JudgeVerdict) -> None:
+        """Adds the verdict on a question that was just answered."""
+        self.outgoing.append(verdict)
 
     async def write_for_ever(self) -> None:
         """Writes whatever is answered, until cancelled; raises like `write`."""
@@ -207,11 +205,11 @@ class PartitionWriter:
             await in_time(CLOSE_SECONDS, self._producer.stop())
 
     async def _transaction(
-        self, outgoing: Sequence[Outgoing], progress: dict[TopicPartition, OffsetAndMetadata]
+        self, outgoing: Sequence[JudgeVerdict], progress: dict[TopicPartition, OffsetAndMetadata]
     ) -> None:
         if not self._kafka.is_embedded:
             await self._producer.begin_transaction()
-        await asyncio.gather(*[await self._send(*each) for each in outgoing])
+        await asyncio.gather(*[await self._send(verdict) for verdict in outgoing])
         if self._kafka.is_embedded:
             with contextlib.suppress(KafkaError, TimeoutError):  # the next commit covers a failed one
                 await self._subscription.commit(progress, COMMIT_SECONDS)
@@ -219,13 +217,12 @@ class PartitionWriter:
             await self._producer.send_offsets_to_transaction(progress, self._group_id)
             await self._producer.commit_transaction()
 
-    async def _send(self, verdict: JudgeVerdict, reply_partition: int | None) -> Any:
+    async def _send(self, verdict: JudgeVerdict) -> Any:
         call = verdict.conversation_id
         return await self._producer.send(
             self._kafka.topic(JUDGE_VERDICTS_TOPIC),
             verdict.model_dump_json().encode(),
             key=call.encode(),
-            partition=reply_partition,
             headers=envelope_headers(
                 event_id=verdict.request_id, source=VERDICT_SOURCE, event_type=VERDICT_TYPE, subject=call
             ),

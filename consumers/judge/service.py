@@ -13,7 +13,7 @@ repeat.
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -30,7 +30,7 @@ from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.kafka.polling import Received, Refusals, Subscription, Unreadable
 from consumers.runtime.process import end_tasks, first_of
 from consumers.runtime.registry import Instruments
-from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
+from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC
 
 HAND_OVER_SECONDS: Final = 3.0
@@ -49,18 +49,10 @@ log = structlog.get_logger()
 
 
 class _Place(NamedTuple):
-    """Place of a question, and the partition for its answer; None if the key decides."""
+    """Place of a question."""
 
     partition: TopicPartition
     offset: int
-    reply_partition: int | None
-
-
-def reply_partition_in(headers: Iterable[tuple[str, bytes | None]], partitions: int) -> int | None:
-    """Returns the partition that a question names for its answer; None if it names none of so many."""
-    value = dict(headers).get(REPLY_PARTITION_HEADER) or b""
-    is_number = value.isdigit() and len(value) <= len(str(partitions))  # Python refuses to read very long ones
-    return int(value) if is_number and int(value) < partitions else None
 
 
 class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
@@ -84,7 +76,6 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._places: dict[str, set[_Place]] = {}  # of questions without a verdict
         self._verdicts: list[JudgeVerdict] = []  # for no writer yet
         self._answered: OrderedDict[str, None] = OrderedDict()
-        self._reply_partitions = 0
         self._writers: dict[TopicPartition, PartitionWriter] = {}
         self._owning: asyncio.Task[None] | None = None
         self._has_taken_over = False  # not while the group shares out partitions: ours may be another judge's by now
@@ -180,8 +171,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
 
     async def _read(self) -> bool:
         """Starts the subscription, which reads questions by itself until it fails."""
-        counts = await partition_counts(self._kafka, [JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC])
-        self._reply_partitions = counts[JUDGE_VERDICTS_TOPIC]
+        await partition_counts(self._kafka, [JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC])  # says what is missing
         await self._subscription.start()
         return await self._subscription.failure()
 
@@ -215,7 +205,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         if request.request_id in self._answered:
             writer.answer(record.offset)
             return
-        place = _Place(partition, record.offset, reply_partition_in(record.headers, self._reply_partitions))
+        place = _Place(partition, record.offset)
         places = self._places.get(request.request_id)
         if places is not None:  # it is read again, or was asked again
             places.add(place)
@@ -243,7 +233,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             for place in open_places:
                 self._writers[place.partition].answer(place.offset)
             for place in open_places[:1]:  # none if another judge has answered meanwhile
-                self._writers[place.partition].put(verdict, place.reply_partition)
+                self._writers[place.partition].put(verdict)
 
     async def _hand_over(self) -> None:
         """Writes the verdicts so far and gives the partitions up."""

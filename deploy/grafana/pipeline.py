@@ -19,17 +19,24 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Behind, in seconds",
-                "Age of the oldest event not yet processed, by group and topic. The alert begins at a minute.",
+                "Age of the oldest record not yet taken up: of inputs by the sequencer, of the log by evaluators. The alert begins at a "
+                "minute.",
                 "s",
                 5,
-                {"{{group}}: {{topic}}": "max by (group, topic) (callgauge_consumer_lag_seconds)"},
+                {
+                    "sequencer: {{topic}}": "max by (topic) (callgauge_sequencer_lag_seconds)",
+                    "{{group}}: {{topic}}": "max by (group, topic) (callgauge_consumer_lag_seconds)",
+                },
             ),
             Chart(
                 "Behind, in records",
-                "Records not yet processed, by topic. A burst that falls again is no trouble.",
+                "Records not yet taken up, by topic. A burst that falls again is no trouble.",
                 "short",
                 5,
-                {"{{topic}}": "sum by (topic) (callgauge_consumer_lag_messages)"},
+                {
+                    "sequencer: {{topic}}": "sum by (topic) (callgauge_sequencer_lag_messages)",
+                    "evaluators: {{topic}}": "sum by (topic) (callgauge_consumer_lag_messages)",
+                },
                 "areas",
             ),
             Chart(
@@ -82,11 +89,66 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Quarantined",
-                "Records per minute that can never be processed, by source and reason. `callgauge quarantine list` shows them.",
+                "Records per minute that can never be processed, by source and reason: bytes that the sequencer cannot read, events "
+                "that evaluators cannot. `callgauge quarantine list` shows them.",
                 "cpm",
                 6,
-                {"{{source}}: {{reason}}": per_minute("callgauge_quarantined_total", "source, reason")},
+                {
+                    "bytes of {{source}}: {{reason}}": per_minute(
+                        "callgauge_sequencer_refused_total", "source, reason"
+                    ),
+                    "{{source}}: {{reason}}": per_minute("callgauge_quarantined_total", "source, reason"),
+                },
                 "areas",
+            ),
+        ),
+    ),
+    (
+        "The log of events",
+        (
+            Chart(
+                "Time behind now",
+                "By how much the time up to which all inputs are read is behind now. Silence is judged and calls close up to there. "
+                "Half a second is usual; the alert begins at a minute.",
+                "s",
+                5,
+                {"behind": "max(callgauge_sequencer_known_behind_seconds)"},
+            ),
+            Chart(
+                "Appended",
+                "Events per minute that the sequencer wrote to `events`, by input.",
+                "cpm",
+                5,
+                {"{{source}}": per_minute("callgauge_sequencer_events_total", "source")},
+                "areas",
+            ),
+            Chart(
+                "Term of the sequencer",
+                "It rises when another sequencer becomes active.",
+                "short",
+                4,
+                {"term": "max(callgauge_sequencer_term)"},
+            ),
+            Chart(
+                "Dropped from the log",
+                "Records per hour that evaluators drop: what a new sequencer wrote again, and what the one before it wrote after that.",
+                "short",
+                5,
+                {
+                    "repeats": "3600 * sum(rate(callgauge_log_repeats_total[$__rate_interval]))",
+                    "void": "3600 * sum(rate(callgauge_log_void_total[$__rate_interval]))",
+                },
+            ),
+            Chart(
+                "Inputs and clocks",
+                "Input partitions that give no answer, so that time goes on without them; and by how many seconds the clock of the "
+                "sequencer differs from the brokers'.",
+                "short",
+                5,
+                {
+                    "left out": "sum(callgauge_sequencer_inputs_left_out)",
+                    "clock, s": "max(abs(callgauge_sequencer_clock_difference_seconds))",
+                },
             ),
         ),
     ),
@@ -102,7 +164,7 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "To read again after a kill",
-                "Records between the oldest open call and the newest record: a successor reads them again.",
+                "Records of the log between the oldest open call and the newest record: a successor reads them again.",
                 "short",
                 6,
                 {"{{topic}}": "sum by (topic) (callgauge_watermark_lag_messages)"},
@@ -110,13 +172,10 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Waiting inside",
-                "Input records that wait for a slower input, and records that wait for their transaction. Both fall within seconds.",
+                "Records of scores that wait for their transaction. They fall within seconds.",
                 "short",
                 6,
-                {
-                    "inputs": "sum(callgauge_input_records_waiting)",
-                    "scores": "sum(callgauge_scores_unwritten)",
-                },
+                {"scores": "sum(callgauge_scores_unwritten)"},
             ),
             Chart(
                 "Trouble",
@@ -127,7 +186,8 @@ ROWS: tuple[Row, ...] = (
                 {
                     "fenced": "3600 * sum(rate(callgauge_partitions_fenced_total[$__rate_interval]))",
                     "restarts": "3600 * sum(rate(callgauge_role_restarts_total[$__rate_interval]))",
-                    "lost": "3600 * sum(rate(callgauge_input_records_lost_total[$__rate_interval]))",
+                    "lost": "3600 * (sum(rate(callgauge_input_records_lost_total[$__rate_interval]))"
+                    " + sum(rate(callgauge_log_records_lost_total[$__rate_interval])))",
                     "limits": "3600 * sum(rate(callgauge_limits_hit_total[$__rate_interval]))",
                     "stops": "3600 * (sum(rate(callgauge_loop_lag_seconds_count[$__rate_interval]))"
                     ' - sum(rate(callgauge_loop_lag_seconds_bucket{le="0.5"}[$__rate_interval])))',

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from schemas.log import REPLAY_OF_HEADER
+
 AGENT_TYPE_PREFIX = "callgauge.elevenlabs."
 """Type prefix of events of a real ElevenLabs agent; EVA's simulated caller shares the topic as `callgauge.user_sim.`."""
 AGENT_RECORD_TYPE = "callgauge.elevenlabs.conversation_record.v1"
@@ -22,12 +24,16 @@ MAX_SEQUENCE_DIGITS = 19
 
 
 class Envelope(NamedTuple):
-    """Attributes in the headers: `ce_source` with `ce_id` identifies an event, `sequence` grows within its source."""
+    """Attributes in the headers: `ce_source` with `ce_id` identifies an event, `sequence` grows within its source.
+
+    `replay_of` is where the record was refused first, of one that was put back from quarantine.
+    """
 
     id: str | None
     source: str | None
     type: str | None
     sequence: int | None
+    replay_of: str | None = None
 
     @property
     def is_agent_event(self) -> bool:
@@ -92,7 +98,7 @@ def read_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope | None:
 
     Example:
         >>> read_envelope([("ce_id", b"e-1"), ("ce_source", b"bot-7"), ("ce_sequence", b"12")])
-        Envelope(id='e-1', source='bot-7', type=None, sequence=12)
+        Envelope(id='e-1', source='bot-7', type=None, sequence=12, replay_of=None)
         >>> read_envelope([]) is None
         True
     """
@@ -105,6 +111,7 @@ def read_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope | None:
         _text(named.get(SOURCE_HEADER)),
         _text(named.get(TYPE_HEADER)),
         int(sequence) if sequence and len(sequence) <= MAX_SEQUENCE_DIGITS and sequence.isdigit() else None,
+        _text(named.get(REPLAY_OF_HEADER)),
     )
 
 

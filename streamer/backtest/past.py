@@ -1,24 +1,30 @@
-"""The past of a partition number: its inputs in their order, and the scores of its calls then."""
+"""The past of a partition: its log, and the scores of its calls then."""
 
-import heapq
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
 
+from consumers.log.stretches import log_between
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.process import OperatorError
-from schemas.closed_sets import InputSource
-from schemas.order import Fold, OrderDecoder, OrderError, OrderStart, Step, TimePassed, start_in
+from schemas.closed_sets import CloseReason
+from schemas.log import Event, Tick
 from schemas.quarantine import UndecodableRecord
 from schemas.scores.live_view import Subject
-from schemas.scores.records import SCHEMA_VERSION, SCORE_RECORD, AnyScoreRecord, ClosedFact, schema_version_in
-from schemas.topics import ORDER_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
+from schemas.scores.records import (
+    SCHEMA_VERSION,
+    SCORE_RECORD,
+    AnyScoreRecord,
+    ClosedFact,
+    GoalsFact,
+    schema_version_in,
+)
+from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC
 from schemas.units import DAY_MS
 from streamer.cluster.readers import records_so_far
 
@@ -48,9 +54,15 @@ class Period(NamedTuple):
 
 
 class PastCall(NamedTuple):
-    """The records of a closed call; compressed, since all calls of a period are in memory together."""
+    """The records of a closed call; compressed, since all calls of a period are in memory together.
+
+    Attributes:
+        packed: The records.
+        goals_from: Place in the log of the event that brought its goals; None if it had none.
+    """
 
     packed: bytes
+    goals_from: int | None = None
 
     def records(self) -> list[AnyScoreRecord]:
         """The newest of each subject, in the order in which they were written; the closing is the last."""
@@ -66,6 +78,7 @@ class PastCalls:
         closed_twice: Conversation ids that were used again after their call had closed: no call to compare with.
         older: Calls of which an older schema version wrote something, in another shape: nothing to compare with either.
         unreadable: Records that this version cannot read.
+        has_evicted: Whether one of them closed because too many were open: other calls decided that.
     """
 
     period: Period
@@ -73,7 +86,9 @@ class PastCalls:
     closed_twice: set[str] = field(default_factory=set)
     older: set[str] = field(default_factory=set)
     unreadable: int = 0
+    has_evicted: bool = False
     _open: dict[str, dict[Subject, bytes]] = field(default_factory=dict)
+    _goals_from: dict[str, int] = field(default_factory=dict)
     _of_older_schema: set[str] = field(default_factory=set)
     _closed_before: set[str] = field(default_factory=set)
     _held_bytes: int = 0
@@ -101,6 +116,8 @@ class PastCalls:
         if isinstance(record, ClosedFact):
             self._close(conversation_id, record, value)
         elif record is not None and conversation_id not in self._of_older_schema:
+            if isinstance(record, GoalsFact):  # a new version may have published it once more
+                self._goals_from.setdefault(conversation_id, record.offsets.get(EVENTS_TOPIC, 0))
             self._hold(conversation_id, (record.name, record.turn, record.index), value)
 
     def _hold(self, conversation_id: str, subject: Subject, value: bytes) -> None:
@@ -112,6 +129,7 @@ class PastCalls:
     def _close(self, conversation_id: str, closing: ClosedFact, value: bytes) -> None:
         values = list(self._open.pop(conversation_id, {}).values())
         self._held_bytes -= sum(map(len, values))
+        goals_from = self._goals_from.pop(conversation_id, None)
         is_older = conversation_id in self._of_older_schema
         self._of_older_schema.discard(conversation_id)
         if not self.period.has(closing.caused_at_ms):
@@ -129,7 +147,8 @@ class PastCalls:
             return
         packed = zlib.compress(b"\n".join([*values, value]), level=1)
         self._held_bytes += len(packed)
-        self.by_id[conversation_id] = PastCall(packed)
+        self.by_id[conversation_id] = PastCall(packed, goals_from)
+        self.has_evicted |= closing.reason is CloseReason.LIMIT_OPEN_CALLS
         self._require_room()
 
     def _require_room(self) -> None:
@@ -171,157 +190,43 @@ async def past_calls(
     return calls
 
 
-# The input records of one partition number, read without a group: in the order of `order`, or in that of broker time.
-
-SOURCES: Final = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.JUDGE)
-"""In the order in which records of the same millisecond are folded, unless the log says another."""
-FETCH_WAIT_MS: Final = 20
-"""How long the broker keeps a fetch that has nothing: a client that goes on to the next partition waits for it."""
-
-Inputs = Mapping[InputSource, AsyncIterator[Any]]
-"""Of each input its records in order of their offsets."""
+# The log of one partition, read without a group.
 
 
-class Logged(NamedTuple):
-    """A step, how far the log has come with it, and the record that it folds: None if it folds none, or if that is gone."""
-
-    time_ms: int
-    step: OrderStart | Step
-    record: Any = None
-
-
-async def by_broker_time(inputs: Inputs) -> AsyncGenerator[Logged, None]:
-    """Steps as an evaluator takes them that reads all inputs at once: by time, then by the order of the inputs, then by offset.
-
-    They depend on the records only, not on how many of them a fetch brought. The first record of a call opens it.
-    """
-    order = list(inputs.items())
-    heap: list[tuple[int, int, Any]] = []
-    begun: set[bytes | None] = set()
-    for rank, (_, records) in enumerate(order):
-        async for record in records:
-            heap.append((record.timestamp, rank, record))
-            break
-    heapq.heapify(heap)
-    while heap:
-        time_ms, rank, record = heap[0]
-        source, records = order[rank]
-        opened = None
-        if record.key not in begun and source is not InputSource.JUDGE:
-            begun.add(record.key)
-            opened = (record.key or b"").decode("utf-8", "replace")
-        yield Logged(time_ms, TimePassed(time_ms))
-        yield Logged(time_ms, Fold(source, record.offset, opened), record)
-        async for following in records:
-            # A producer's clock may step back, an offset does not.
-            heapq.heapreplace(heap, (max(time_ms, following.timestamp), rank, following))
-            break
-        else:
-            heapq.heappop(heap)
-
-
-async def in_logged_order(order: AsyncIterator[Any], inputs: Inputs) -> AsyncGenerator[Logged, None]:
-    """The steps that the owners of the partition took, from the first start on; of the starts only that one.
-
-    Args:
-        order: Records of `order`.
-        inputs: They may begin before the first step or behind it.
-
-    Raises:
-        OrderError: The order cannot be read.
-    """
-    decoder: OrderDecoder | None = None
-    reached: dict[InputSource, Any] = {}
-    async for written in order:
-        if isinstance(written, UndecodableRecord):
-            raise OrderError(str(written))
-        start = None if written.value is None else start_in(written.headers)
-        if decoder is None and start is not None:
-            decoder = OrderDecoder(start)
-            yield Logged(written.timestamp, start)
-        elif decoder is not None and start is not None:
-            decoder.begin(start)
-        if decoder is None or written.value is None:  # reading began behind a start, or it is the mark of a new owner
-            continue
-        for step in decoder.steps(written.value):
-            record = await _folded_by(step, inputs, reached) if isinstance(step, Fold) else None
-            yield Logged(written.timestamp, step, record)
-
-
-async def _folded_by(fold: Fold, inputs: Inputs, reached: dict[InputSource, Any]) -> Any:
-    """The record of a fold; None if the input does not have it. `reached` are the last records of the inputs so far."""
-    record = reached.get(fold.source)
-    while record is None or record.offset < fold.offset:
-        record = await anext(inputs[fold.source], None)
-        if record is None:
-            return None
-        reached[fold.source] = record
-    return record if record.offset == fold.offset else None
-
-
-@dataclass(slots=True)
-class PastInputs:
-    """Reads stretches of the log; to be had from `past_inputs`.
+class PastLog:
+    """Reads the log of one partition after the other.
 
     Attributes:
-        cut: By input partition, the time of its oldest record, where older ones were wanted and are gone.
+        cut: By partition, the time of its oldest record, where older ones were wanted and are gone.
     """
 
-    kafka: KafkaSettings
-    consumers: Mapping[InputSource, AIOKafkaConsumer]
-    cut: dict[str, int] = field(default_factory=dict)
+    def __init__(self, consumer: AIOKafkaConsumer, kafka: KafkaSettings) -> None:
+        self.cut: dict[str, int] = {}
+        self._consumer = consumer
+        self._topic = kafka.topic(EVENTS_TOPIC)
 
-    @asynccontextmanager
-    async def steps(
-        self, number: int, since_ms: int, ledger: AIOKafkaConsumer | None
-    ) -> AsyncIterator[AsyncGenerator[Logged, None]]:
-        """The steps of one partition number to where the topics end now. One such reading at a time.
-
-        Args:
-            number: The partition number.
-            since_ms: What is before this time may be left out.
-            ledger: Reads `order`; None for the order of broker time.
+    async def begin(self, number: int, since_ms: int) -> "Stretch":
+        """Finds the place from which this partition is read: what is before this time may be left out.
 
         Raises:
             KafkaError: The broker refuses.
-            OrderError: The order cannot be read.
-            TimeoutError: The broker delivers nothing although there are more records.
         """
-        async with AsyncExitStack() as stack:
-            inputs = {}
-            for source in SOURCES:
-                inputs[source] = await stack.enter_async_context(aclosing(self._input(source, number, since_ms)))
-            if ledger is None:
-                steps = by_broker_time(inputs)
-            else:
-                tp = TopicPartition(self.kafka.topic(ORDER_TOPIC), number)
-                order = cast("AsyncGenerator[Any, None]", records_so_far(ledger, [tp], since_ms))
-                steps = in_logged_order(await stack.enter_async_context(aclosing(order)), inputs)
-            yield await stack.enter_async_context(aclosing(steps))
+        tp = TopicPartition(self._topic, number)
+        begin, end = (await self._consumer.beginning_offsets([tp]))[tp], (await self._consumer.end_offsets([tp]))[tp]
+        found = (await self._consumer.offsets_for_times({tp: max(0, since_ms)}))[tp]
+        is_cut = found is not None and 0 < begin == found.offset and found.timestamp > since_ms
+        if is_cut:
+            self.cut[f"{tp.topic}[{number}]"] = found.timestamp
+        return Stretch(end if found is None else found.offset, end, found.timestamp if is_cut else 0)
 
-    async def _input(self, source: InputSource, number: int, since_ms: int) -> AsyncGenerator[Any, None]:
-        consumer = self.consumers[source]
-        tp = TopicPartition(self.kafka.topic(TOPIC_BY_SOURCE[source]), number)
-        oldest = (await consumer.beginning_offsets([tp]))[tp]
-        is_first = True
-        async with aclosing(cast("AsyncGenerator[Any, None]", records_so_far(consumer, [tp], since_ms))) as records:
-            async for record in records:
-                if is_first and 0 < oldest == record.offset and record.timestamp > since_ms:
-                    self.cut[f"{tp.topic}[{number}]"] = record.timestamp
-                is_first = False
-                yield record
+    def read(self, number: int, stretch: "Stretch") -> AsyncIterator[Event | Tick]:
+        """The events and ticks of a stretch; raises as `log_between`."""
+        return log_between(self._consumer, TopicPartition(self._topic, number), stretch.start, stretch.end)
 
 
-@asynccontextmanager
-async def past_inputs(kafka: KafkaSettings) -> AsyncIterator[PastInputs]:
-    """A reader that is connected, with a client for each input: each is read as far as it is needed.
+class Stretch(NamedTuple):
+    """What is read of a partition of the log: offsets from `start` to before `end`; what was before `cut_ms` is gone, 0 if nothing is."""
 
-    Raises:
-        KafkaUnreachableError: No broker answers, or not any more, or it does not let us read.
-    """
-    async with AsyncExitStack() as stack:
-        consumers = {}
-        for source in SOURCES:
-            reader = onlooker(kafka, "backtest", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS)
-            consumers[source] = await stack.enter_async_context(reader)
-        yield PastInputs(kafka, consumers)
+    start: int
+    end: int
+    cut_ms: int

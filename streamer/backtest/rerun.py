@@ -1,4 +1,4 @@
-"""Evaluates past calls of one partition number again, step by step, and compares. Pure: time is the time of the log."""
+"""Evaluates past calls of one partition again, and compares. Pure: time is that of the log."""
 
 import math
 from collections import Counter, defaultdict
@@ -10,17 +10,17 @@ from pydantic_core import to_jsonable_python
 
 from consumers.console.page.calls import parts_of
 from consumers.engine.admission import Arrival, admit
-from consumers.engine.effects import CloseCall, Effect, OpenCall, PublishScore
+from consumers.engine.effects import CloseCall, Effect, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator, folded
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource, PipelineType
 from schemas.goals.goal_set import GoalSet
-from schemas.order import Closed, Evicted, Fold, GoalsChosen, OrderStart, TimePassed
+from schemas.log import Event, Tick
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, DeadAirFact, GoalsFact, TurnValues
-from streamer.backtest.past import MAX_CALLS, BacktestError, Logged, PastCall, Period
+from streamer.backtest.past import MAX_CALLS, BacktestError, PastCall, Period
 from streamer.trials.calls import CallFold, Trial, words_by_turn
 from streamer.trials.versus import Flip, flips
 
@@ -201,32 +201,31 @@ def number_in(said: Said) -> float | None:
     return float(number) if isinstance(number, int | float) else None
 
 
-# Evaluates past calls of one partition number again, step by step. Pure: time is the time of the log.
+# Evaluates past calls of one partition again. Pure: time is that of the log.
 
 
 @dataclass(slots=True)
 class Rerun:
-    """A new evaluation, and its differences from the records of the log.
+    """A new evaluation: a fold of the log; and its differences from the records of then.
 
-    With the facts of the log, it evaluates the calls that closed in the period, and they have the goals that they had. Without
-    them, it evaluates the calls whose first record is in the period, and they choose.
-
-    Time passes as far as the steps say, however coarse that is: silence is decided in the order of broker time, so with the same code
-    and settings the same comes out, and with others what they would have decided.
+    With the facts of then, it evaluates the calls that closed in the period, and they have the goals that they had. Without them, it
+    evaluates the calls whose first event is in the period, and they choose.
 
     Attributes:
         limits: Limits of today's settings.
         code_version: Version of today's code.
         period: The past looked at.
         past: Records of the calls that closed in the period or later.
-        obeys_facts: Whether the steps and the goals are those of the log.
+        obeys_facts: Whether calls and goals are those of then.
         comparison: Counts the differences.
+        folds_all: Whether the other calls of the partition are folded too, for the ones that had to give way to another.
+        cut_ms: The log has nothing before this time; 0 if it has.
         left_out: Calls without records to compare with.
-        goals: Where calls get their goals that do not obey the log, and how goals are judged. No judge is asked: verdicts
-            are those of the log.
+        goals: Where calls get their goals that are not those of then, and how goals are judged. No judge is asked: verdicts are those
+            of the log.
         redactor: Goes over texts. With other rules than then questions are others, and their verdicts are not in the log.
-        counts: `refused_records` are records of the calls that today's code or settings refuse; `without_beginning` are calls of the
-            log that are not evaluated, because the steps or the inputs do not have their beginning.
+        counts: `refused_records` are records of the calls that today's code or settings refuse; `without_beginning` are calls that are
+            not evaluated, because the log does not have their beginning.
     """
 
     limits: Limits
@@ -235,6 +234,8 @@ class Rerun:
     past: Mapping[str, PastCall]
     obeys_facts: bool
     comparison: Comparison
+    folds_all: bool = False
+    cut_ms: int = 0
     left_out: frozenset[str] = frozenset()
     goals: ChosenGoals = field(default_factory=ChosenGoals)
     redactor: Redactor = field(default_factory=Redactor)
@@ -242,8 +243,8 @@ class Rerun:
     _evaluator: PartitionEvaluator = field(init=False)
     _awaited: set[str] = field(default_factory=set)
     _open: set[str] = field(default_factory=set)
+    _seen: set[str] = field(default_factory=set)
     _begun: int = 0
-    _evicted: str | None = None
     _goal_sets: dict[str, GoalSet] = field(default_factory=dict)
     _arrivals: dict[str, list[Arrival]] = field(default_factory=dict)
     _said: dict[str, list[AnyScoreRecord]] = field(default_factory=dict)
@@ -251,7 +252,9 @@ class Rerun:
     def __post_init__(self) -> None:
         self._evaluator = PartitionEvaluator(self.limits, self.code_version, self.goals, redactor=self.redactor)
         if self.obeys_facts:
-            self._awaited = set(self.past)
+            began = {name: _began_ms(call) for name, call in self.past.items()} if self.cut_ms else {}
+            self._awaited = {name for name in self.past if began.get(name, self.cut_ms) >= self.cut_ms}
+            self.counts["without_beginning"] = len(self.past) - len(self._awaited)
         self.goals.logged = self._goal_sets if self.obeys_facts else None
 
     @property
@@ -260,35 +263,36 @@ class Rerun:
         return len(self._open)
 
     def is_over(self, time_ms: int) -> bool:
-        """Whether no step from this time on can change anything."""
+        """Whether nothing that is in the log from this time on can change anything."""
         is_last = not self._awaited if self.obeys_facts else time_ms >= self.period.until_ms
         return is_last and not self._open
 
-    def take(self, logged: Logged) -> list[AnyScoreRecord]:
-        """Takes one step; returns the records to write.
+    def take(self, found: Event | Tick) -> list[AnyScoreRecord]:
+        """Folds what comes next in the log; returns the records to write.
 
         Raises:
             BacktestError: There are more calls than one back-test holds.
         """
-        match logged.step:
-            case OrderStart(time_ms=now_ms) | TimePassed(now_ms):
-                return self._written(self._evaluator.advance(now_ms))
-            case Fold(source, _, opened):
-                opening = None if opened is None else OpenCall(self._evicted)
-                self._evicted = None
-                return [] if logged.record is None else self._fold(source, logged.record, opening, logged.time_ms)
-            case Evicted(conversation_id):
-                self._evicted = conversation_id
-            case GoalsChosen(conversation_id) if conversation_id in self.past:
-                for record in self.past[conversation_id].records():
-                    if isinstance(record, GoalsFact):
-                        self._goal_sets[conversation_id] = record.goal_set
-            case Closed(conversation_id) if conversation_id in self._awaited:
-                self._awaited.discard(conversation_id)
-                self.counts["without_beginning"] += 1
-            case _:
-                pass
-        return []
+        if isinstance(found, Tick):
+            return self._written(self._evaluator.advance(found.known_ms))
+        conversation_id = (found.key or b"").decode("utf-8", "replace")
+        self._look(conversation_id, found)
+        is_chosen = conversation_id in self._open
+        if not is_chosen and not self.folds_all:
+            return []
+        arrival = admit(found.source, found, self.limits, self.redactor)
+        if not isinstance(arrival, Arrival):
+            self.counts["refused_records"] += is_chosen
+            return []
+        arrival.offset = found.place
+        if is_chosen:
+            self._choose_goals(conversation_id, found.place)
+            if found.source is not InputSource.JUDGE:
+                self._arrivals.setdefault(conversation_id, []).append(arrival)
+        effects = [*self._evaluator.receive(arrival)]
+        while self._evaluator.closing_calls:
+            effects += self._evaluator.close_some()
+        return self._written(effects)
 
     def finish(self, now_ms: int) -> list[AnyScoreRecord]:
         """Decides silences up to `now_ms`, or until every call has closed if the log says that it did."""
@@ -303,39 +307,37 @@ class Rerun:
             self._compare(conversation_id, ())
         return written
 
-    def _fold(self, source: InputSource, record: Any, opening: OpenCall | None, time_ms: int) -> list[AnyScoreRecord]:
-        conversation_id = (record.key or b"").decode("utf-8", "replace")
-        if opening is not None and self._is_chosen(conversation_id, time_ms):
-            self._open.add(conversation_id)
-        # A call that is not evaluated opens all the same if one that is gives way to it; nothing of it is written.
-        if conversation_id not in self._open and (opening is None or opening.evicted not in self._open):
-            return []
-        arrival = admit(source, record, self.limits, self.redactor)
-        if not isinstance(arrival, Arrival):
-            self.counts["refused_records"] += 1
-            return []
-        if conversation_id in self._open and source is not InputSource.JUDGE:
-            self._arrivals.setdefault(conversation_id, []).append(arrival)
-        effects = [*self._evaluator.receive_again(arrival, opening)]
-        while self._evaluator.closing_calls:
-            effects += self._evaluator.close_some()
-        return self._written(effects)
-
-    def _is_chosen(self, conversation_id: str, time_ms: int) -> bool:
-        """Whether a call that opens is one to evaluate."""
+    def _look(self, conversation_id: str, event: Event) -> None:
+        """Opens a call that is to be evaluated, at its first event. A verdict opens none."""
+        if event.source is InputSource.JUDGE:
+            return
         if self.obeys_facts:
-            is_awaited = conversation_id in self._awaited
-            self._awaited.discard(conversation_id)
-            return is_awaited
-        if not self.period.has(time_ms) or conversation_id in self.left_out:
-            return False
-        if self._begun >= MAX_CALLS:
+            if conversation_id in self._awaited:
+                self._awaited.discard(conversation_id)
+                self._open.add(conversation_id)
+        elif conversation_id not in self._seen:
+            self._seen.add(conversation_id)
+            if self.period.has(event.timestamp) and conversation_id not in self.left_out:
+                self._require_room()
+                self._open.add(conversation_id)
+
+    def _require_room(self) -> None:
+        self._begun += 1
+        if self._begun > MAX_CALLS:
             raise BacktestError(
                 f"Back-test: more than {MAX_CALLS} calls began in this time in one partition, so the rest was not "
                 "evaluated. Take a shorter time between --since and --until."
             )
-        self._begun += 1
-        return True
+
+    def _choose_goals(self, conversation_id: str, place: int) -> None:
+        """Gives a call the goals that it had, from the event on that brought them."""
+        if not self.obeys_facts or conversation_id in self._goal_sets:
+            return
+        goals_from = self.past[conversation_id].goals_from
+        if goals_from is not None and place >= goals_from:
+            for record in self.past[conversation_id].records():
+                if isinstance(record, GoalsFact):
+                    self._goal_sets[conversation_id] = record.goal_set
 
     def _written(self, effects: Iterable[Effect]) -> list[AnyScoreRecord]:
         written: list[AnyScoreRecord] = []
@@ -366,3 +368,10 @@ class Rerun:
     def _words(self, arrivals: Iterable[Arrival]) -> dict[int, str]:
         """What was said and done in each turn of a call."""
         return words_by_turn(folded(arrivals, PipelineType.CASCADE, None, self.limits), self.redactor)
+
+
+def _began_ms(call: PastCall) -> float:
+    """When a call began, as far as its records say."""
+    records = call.records()
+    began = [record.began_at_ms for record in records if isinstance(record, ClosedFact) and record.began_at_ms]
+    return min([*began, *(record.caused_at_ms for record in records)])

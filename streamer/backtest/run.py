@@ -5,15 +5,15 @@ import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import typer
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -30,15 +30,14 @@ from consumers.runtime.kafka.connection import (
     TopicsUnfitError,
     partition_counts,
     require_access,
-    require_equal_counts,
 )
 from consumers.runtime.kafka.ranges import onlooker
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import finish_unless, wall_clock_ms
-from schemas.order import OrderError
+from schemas.log import Event, Tick
 from schemas.scores.records import SCHEMA_VERSION, AnyScoreRecord
-from schemas.topics import INPUT_TOPICS, ORDER_TOPIC, SCORES_TOPIC, TOPICS
-from streamer.backtest.past import FETCH_WAIT_MS, BacktestError, PastInputs, Period, past_calls, past_inputs
+from schemas.topics import EVENTS_TOPIC, SCORES_TOPIC, TOPICS
+from streamer.backtest.past import BacktestError, PastLog, Period, past_calls
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Difference, Rerun, Said, Tally
 from streamer.facts import STOPPED_BY_SIGNAL, installed_version
 from streamer.roles.evaluator_role import goals_of_now
@@ -56,6 +55,8 @@ RUN_HEADER: Final = "callgauge_run"
 MAX_UNACKNOWLEDGED: Final = 1_000
 """Records on their way to the topic at a time."""
 
+FETCH_WAIT_MS: Final = 20
+"""How long the broker keeps a fetch that has nothing: a client that goes on to the next partition waits for it."""
 _SHOWN_EVERY: Final = 500
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -70,7 +71,8 @@ class BacktestPlan:
     Attributes:
         period: The past, in broker time.
         into: Topic of the new records, without the prefix.
-        obeys_facts: Whether records are folded in the order of the log, and goals taken from it.
+        obeys_facts: Whether the calls are those that closed in the period, with the goals that they had; otherwise those that began in
+            it, and they choose.
         run_id: Identifies the records of this run.
         now_ms: Start of the command: an open silence lasts until then.
     """
@@ -90,7 +92,7 @@ class BacktestResult:
         comparison: The final scores of the log against the new ones.
         written: Records put on the topic.
         counts: What was left out, under the names of the report for programs.
-        cut: Time in ms of the oldest record of each input partition whose older records are deleted.
+        cut: Time in ms of the oldest record of each partition of the log whose older records are deleted.
     """
 
     comparison: Comparison = field(default_factory=Comparison)
@@ -118,7 +120,7 @@ def topic_to_write(kafka: KafkaSettings, into: str) -> str:
 
 
 async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -> BacktestResult:
-    """Evaluates one partition number after the other; each is read once, and no consumer group knows of it.
+    """Evaluates one partition after the other; each is read once, and no consumer group knows of it.
 
     Args:
         settings: Today's settings.
@@ -138,17 +140,19 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
     rules = settings.goal_rules(("evaluator", "judge"))
     async with (
         nullcontext() if plan.obeys_facts else goals_of_now(kafka, settings) as goals,
-        past_inputs(kafka) as inputs,
-        onlooker(kafka, "backtest-scores", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS) as ledger,
+        onlooker(kafka, "backtest", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS) as consumer,
         _Writer(kafka, plan) as writer,
     ):
+        log = PastLog(consumer, kafka)
         for number in range(count):
             show(number, count, 0.0)
             # Without the facts a call may close as late as the longest one that begins at the end of the period.
             longest_ms = settings.limits.max_call_duration_ms
             since_ms, until_ms = plan.period
             closing = plan.period if plan.obeys_facts else Period(since_ms, until_ms + longest_ms)
-            past = await past_calls(ledger, kafka, number, closing, longest_ms)
+            past = await past_calls(consumer, kafka, number, closing, longest_ms)
+            begin_ms = since_ms - longest_ms - settings.limits.idle_ms
+            stretch = await log.begin(number, begin_ms)
             rerun = Rerun(
                 limits=settings.limits,
                 code_version=installed_version(),
@@ -156,12 +160,14 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
                 past=past.by_id,
                 obeys_facts=plan.obeys_facts,
                 comparison=result.comparison,
+                folds_all=past.has_evicted,
+                cut_ms=stretch.cut_ms,
                 left_out=frozenset(past.closed_twice | past.older),
                 goals=ChosenGoals(goals, rules),
                 redactor=Redactor(settings.redaction),
             )
-            order = ledger if plan.obeys_facts else None
-            await _evaluate(rerun, inputs, number, order, writer, plan, partial(show, number, count))
+            if not rerun.is_over(since_ms):
+                await _evaluate(rerun, log.read(number, stretch), writer, plan, begin_ms, partial(show, number, count))
             result.counts += rerun.counts
             result.counts["not_over"] += rerun.open_calls
             result.counts["closed_twice"] += len(past.closed_twice)
@@ -169,48 +175,44 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
             result.counts["unreadable_scores"] += past.unreadable
         await writer.flush()
         result.written = writer.written
-        result.cut = inputs.cut
+        result.cut = log.cut
     show(count, count, 0.0)
     return result
 
 
 async def _evaluate(
     rerun: Rerun,
-    inputs: PastInputs,
-    number: int,
-    order: AIOKafkaConsumer | None,
+    log: AsyncIterator[Event | Tick],
     writer: "_Writer",
     plan: BacktestPlan,
+    begin_ms: int,
     show: Callable[[float], None],
 ) -> None:
-    """One partition number, from as long before the period as a call may last."""
-    if rerun.is_over(plan.period.since_ms):
-        return
-    begin_ms, end_ms = plan.period.since_ms - rerun.limits.max_call_duration_ms, plan.period.until_ms
+    """One partition, from as long before the period as a call may last."""
     taken = 0
-    try:
-        async with inputs.steps(number, begin_ms, order) as steps:
-            async for logged in steps:
-                await writer.write(rerun.take(logged))
-                taken += 1
-                if taken % _SHOWN_EVERY == 0:
-                    show(min(1.0, max(0.0, (logged.time_ms - begin_ms) / (end_ms - begin_ms))))
-                if rerun.is_over(logged.time_ms):
-                    break
-    except OrderError as error:
-        raise BacktestError(
-            f"Back-test: `order` of partition {number} cannot be used: {error}. Nothing more was evaluated. Take a later --since, "
-            "or --without-facts, which goes by broker time."
-        ) from error
+    async with aclosing(cast("AsyncGenerator[Event | Tick, None]", log)) as found:
+        async for each in found:
+            await writer.write(rerun.take(each))
+            time_ms = each.known_ms if isinstance(each, Tick) else each.timestamp
+            taken += 1
+            if taken % _SHOWN_EVERY == 0:
+                show(min(1.0, max(0.0, (time_ms - begin_ms) / (plan.period.until_ms - begin_ms))))
+            if rerun.is_over(time_ms):
+                break
     await writer.write(rerun.finish(plan.now_ms))
 
 
 async def _partitions(kafka: KafkaSettings, plan: BacktestPlan) -> int:
-    """How many partition numbers there are to evaluate."""
-    into, order = plan.into, (ORDER_TOPIC,) if plan.obeys_facts else ()
-    reads = {topic: frozenset({READ}) for topic in (*INPUT_TOPICS, SCORES_TOPIC, *order)}
+    """How many partitions there are to evaluate."""
+    into, reads = plan.into, {topic: frozenset({READ}) for topic in (EVENTS_TOPIC, SCORES_TOPIC)}
     await require_access(kafka, Needs(reads))
-    count = require_equal_counts(await partition_counts(kafka, reads))
+    counts = await partition_counts(kafka, reads)
+    count = counts[EVENTS_TOPIC]
+    if counts[SCORES_TOPIC] != count:
+        raise BacktestError(
+            f"Back-test: {kafka.topic(SCORES_TOPIC)} must have as many partitions as {kafka.topic(EVENTS_TOPIC)}, but they have "
+            f"{counts[SCORES_TOPIC]} and {count}. Nothing was evaluated. `callgauge topics check` says more."
+        )
     try:
         await require_access(kafka, Needs({into: frozenset({WRITE})}))
     except TopicsUnfitError as error:
@@ -329,17 +331,16 @@ def report_document(plan: BacktestPlan, result: BacktestResult) -> dict[str, Any
         "examples": [_example_json(example) for example in comparison.examples],
         "refused_records": counts["refused_records"],
         "unreadable_scores": counts["unreadable_scores"],
-        "inputs_cut_at_ms": result.cut,
+        "log_cut_at_ms": result.cut,
     }
 
 
 _LEFT_OUT_CALLS: Final = ("not_over", "without_beginning", "closed_twice", "of_older_schema")
 _REMARKS: Final = {
-    "only_then": "{calls} of then: the inputs have no record of it any more, or it is refused today.",
+    "only_then": "{calls} of then: the log has no event of it any more, or it is refused today.",
     "refused_records": "{count} records of these calls are refused with today's code and settings.",
     "not_over": "{calls} not over yet, so not compared.",
-    "without_beginning": "{calls} left out: `order` does not have the beginning, or the inputs do not have it any more. "
-    "Take a later --since, or --without-facts, which goes by broker time.",
+    "without_beginning": "{calls} left out: the log does not have the beginning any more. Take a later --since.",
     "closed_twice": "{calls} left out: the conversation id was used again after the call had closed.",
     "of_older_schema": "{calls} left out: scores of a schema version before {schema} were written of them, and a "
     "back-test compares only with scores of its own.",
@@ -368,7 +369,7 @@ def _headlines(plan: BacktestPlan, comparison: Comparison) -> Iterator[str]:
     compared = calls.equal + calls.changed
     yield f"Calls that {what} from {since} to {until} UTC, evaluated again: {compared + calls.only_now}"
     if plan.obeys_facts:
-        yield "The order of records and the goals of calls are those of the log; --without-facts takes today's goals."
+        yield "The goals of calls are those that they had; --without-facts takes today's."
     total = comparison.total()
     if compared and not total.differing:
         yield f"No difference: {total.equal} final scores of {counted(compared, 'call')} are equal."
@@ -466,7 +467,7 @@ def run_backtest(
         since: Start of the period, as typed.
         until: End of the period, as typed; None is now.
         into: Topic to write to, as typed.
-        obeys_facts: Whether records are folded in the order of the log, and goals taken from it.
+        obeys_facts: Whether the calls are those that closed in the period, with the goals that they had.
         as_json: One JSON object instead of tables.
 
     Raises:

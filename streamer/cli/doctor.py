@@ -25,9 +25,10 @@ def doctor(
     It checks what `callgauge run` would stumble over: the files of goals, a judge without a key, the port of /metrics; and
     whether records were refused in the last hour.
 
-    It also checks how long topics keep records, the replicas, the clocks, and the producers: which input has had no event
-    for 10 minutes, and by records of the whole last hour, how their keys are placed and what is not understood. If an
-    evaluator serves /metrics on this machine, it tells what that has refused since its start.
+    It also checks how long topics keep records, the replicas, the clocks of this machine and the brokers, how far the
+    sequencer has come, and the producers: which input has had no event for 10 minutes, and by records of the whole last
+    hour, what is not understood. If an evaluator serves /metrics on this machine, it tells what that has refused since its
+    start.
 
     If ingest and monitor are set up, it checks whether ingest could listen on this machine, whether ElevenLabs accepts the
     key of monitor, and whether both may write to the input topics.

@@ -139,8 +139,8 @@ def replay(
 ) -> None:
     """Puts refused records back.
 
-    Each record is read again from its topic and appended to the same partition, as a new record with the same key, value
-    and headers. Every record is checked first. Three kinds stay where they are, each with its reason:
+    Each record is read again from its input and appended to the same partition there, as a new record with the same key,
+    value and headers. Every record is checked first. Three kinds stay where they are, each with its reason:
 
     - Records that this version would refuse again with these settings; give this command the settings of the evaluator. A
     record with time_out_of_bounds gets a new broker time, so it is accepted only after max_event_time_skew_ms was raised.
@@ -148,11 +148,12 @@ def replay(
     - Records of a call that has closed: no call is reopened, and its scores are final. If a call closes meanwhile, the
     evaluator counts the record as after_close.
 
-    - Records that the evaluator reads again by itself. It starts at the oldest open call, so a fixed evaluator accepts
-    such a record in its old place.
+    - Records that a new evaluator folds again by itself. It starts in front of the oldest open call, so a fixed evaluator
+    accepts such a record where it stands in the log. While no call is open that place moves on within some seconds: then the
+    record can be put back.
 
-    While its call is open, a record that is put back twice is recognised and counted as repeated. The header
-    callgauge_replay_of has its first coordinates.
+    While its call is open, a record that is put back twice is recognised and counted as repeated, by the header
+    callgauge_replay_of, which has its first coordinates.
 
     Exit code 1 when a record that should be put back could not be.
 

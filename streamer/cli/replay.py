@@ -101,7 +101,9 @@ def replay(
     ] = "scores.backtest",
     without_facts: Annotated[
         bool,
-        typer.Option("--without-facts", help="Go by broker time, and choose goals again.", rich_help_panel=PAST_PANEL),
+        typer.Option(
+            "--without-facts", help="The calls that began then; choose goals again.", rich_help_panel=PAST_PANEL
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the differences as one JSON object.", rich_help_panel=PAST_PANEL)
@@ -115,17 +117,17 @@ def replay(
     Recorded calls are sent to the topics as if they happened now. Each gets a conversation id of its own, and its times
     move to the present by whole seconds, so a recording can be played many times. Calls run side by side.
 
-    With --from-topics the calls that closed between --since and --until are read from the input topics again and evaluated
+    With --from-topics the calls that closed between --since and --until are read from the topic events again and evaluated
     with this version and these settings. The records go to the topic --into and are compared with those in `scores`. The
     running system is not touched: no consumer group is used, and nothing is written to scores. Give this command the
     settings to try, for example in the environment.
 
-    Records are folded in the order in which they were folded then, as the topic `order` has it, and calls have the goals
-    that they had: with the same version and settings the same scores come out. With --without-facts the calls that began
-    in that time are evaluated in the order of broker time, and goals are chosen again; `order` is not needed then.
-    Calls with other goals than then are counted, and the subgoals that were won or lost are named call by call.
+    Events are folded in the order of the log, as they were then, and calls have the goals that they had: with the same
+    version and settings the same scores come out. With --without-facts the calls that began in that time are evaluated,
+    and goals are chosen again. Calls with other goals than then are counted, and the subgoals that were won or lost are
+    named call by call.
 
-    The input topics must still hold the calls. Calls whose beginning `order` does not have are left out and counted.
+    The topic events must still hold the calls. Calls whose beginning it does not have are left out and counted.
     Records written more than a day after the end of a call are not compared, and calls whose records have an older schema
     version are left out. Differences are a result: exit code 0.
 

@@ -27,9 +27,10 @@ def run(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Runs the roles: evaluator, exporter, console and others.
+    """Runs the roles: sequencer, evaluator, exporter, console and others.
 
-    The evaluator rebuilds calls from their events and writes scores. The exporter turns scores into metrics. The judge
+    The sequencer puts the events of all inputs into one order, the topic `events`; one is active, others stand by. The
+    evaluator rebuilds calls from there and writes scores. The exporter turns scores into metrics. The judge
     asks a model the questions of the evaluator. Console serves the page of the calls that run; its address is printed.
     History keeps past calls if CALLGAUGE_HISTORY__FOLDER names a folder; `callgauge history --help` explains it.
     Ingest receives events over HTTP; `callgauge ingest --help` explains it. Monitor follows live calls of ElevenLabs

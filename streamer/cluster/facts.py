@@ -48,11 +48,12 @@ _LOOK_AGAIN_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """How a partition is replicated: whether it has a leader, how many copies it has, and how many are up to date."""
+    """How a partition is replicated: whether it has a leader, how many copies it has, how many are up to date, and who leads it."""
 
     has_leader: bool
     replicas: int
     in_sync: int
+    leader: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class ClockFacts:
-    """By how much the broker's clock is ahead of this machine's, in ms: between these two; negative when it is behind."""
+    """By how much a broker's clock is ahead of this machine's, in ms: between these two; negative when it is behind."""
 
     least_ms: int
     most_ms: int
@@ -112,7 +113,8 @@ async def cluster_facts(admin: AIOKafkaAdminClient) -> ClusterFacts:
     brokers = [entry["node_id"] for entry in cluster["brokers"]]
     topics = {
         entry["topic"]: tuple(
-            PartitionState(part["leader"] >= 0, len(part["replicas"]), len(part["isr"])) for part in entry["partitions"]
+            PartitionState(part["leader"] >= 0, len(part["replicas"]), len(part["isr"]), part["leader"])
+            for part in entry["partitions"]
         )
         for entry in await admin.describe_topics()
         if not entry["error_code"]
@@ -172,8 +174,10 @@ async def log_bounds(
     return {tp: LogBounds(starts[tp], ends[tp]) for tp in partitions}
 
 
-async def clock_facts(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> ClockFacts | None:
-    """Compares the clocks by a record that a producer writes meanwhile; None if no record arrives.
+async def clock_facts(
+    consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]
+) -> Mapping[TopicPartition, ClockFacts]:
+    """Compares the clocks by the first record that comes into each partition meanwhile; without those in which none comes.
 
     Args:
         consumer: A started consumer without a group; its assignment changes.
@@ -184,12 +188,14 @@ async def clock_facts(consumer: AIOKafkaConsumer, partitions: Collection[TopicPa
     for tp, end in (await consumer.end_offsets(partitions)).items():
         consumer.seek(tp, end)
     until = time.monotonic() + WATCH_SECONDS
-    while (left := until - time.monotonic()) > 0:
-        for records in (await consumer.getmany(timeout_ms=max(1, int(left * 1_000)))).values():
+    found: dict[TopicPartition, ClockFacts] = {}
+    while len(found) < len(partitions) and (left := until - time.monotonic()) > 0:
+        for tp, records in (await consumer.getmany(timeout_ms=max(1, int(left * 1_000)))).items():
             for record in records:
                 if record.timestamp_type == _LOG_APPEND_TIME:
-                    return ClockFacts(record.timestamp - wall_clock_ms(), record.timestamp - since_ms)
-    return None
+                    clock = ClockFacts(record.timestamp - wall_clock_ms(), record.timestamp - since_ms)
+                    found.setdefault(tp, clock)
+    return found
 
 
 def partitions_of(counts: Mapping[str, int], names: Iterable[str]) -> list[TopicPartition]:

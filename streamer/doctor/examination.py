@@ -5,7 +5,6 @@ import errno
 import http.client
 import socket
 import time
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -20,17 +19,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 from rich.table import Table
 
+from consumers.log.stretches import newest_tick
 from consumers.runtime.kafka.connection import (
     RIGHTS_PAGE,
     KafkaSettings,
     KafkaUnreachableError,
     explained,
     missing_rights,
-    murmur2_place,
     settings_of,
 )
 from consumers.runtime.kafka.ranges import onlooker
-from consumers.runtime.process import wall_clock_ms
+from consumers.runtime.process import OperatorError, wall_clock_ms
 from schemas.closed_sets import InputSource
 from schemas.events.codec import Misread, RefusedRecordError, StructuredModeError, decode, misread_of
 from schemas.events.elevenlabs import AgentFailed
@@ -38,16 +37,19 @@ from schemas.events.envelope import read_envelope
 from schemas.events.pipecat import ProcessorFailed
 from schemas.goals.goal_set import GoalSet
 from schemas.topics import (
+    EVENTS_TOPIC,
     INPUT_TOPICS,
     JUDGE_VERDICTS_TOPIC,
     QUARANTINE_TOPIC,
     SCORES_TOPIC,
+    SEQUENCER_TOPIC,
     SOURCE_BY_TOPIC,
     TOPICS,
     TRANSCRIPTS_TOPIC,
     duration,
 )
 from streamer.cluster.facts import (
+    ClockFacts,
     ClusterFacts,
     GroupFacts,
     LogBounds,
@@ -63,8 +65,9 @@ from streamer.doctor.findings import (
     Finding,
     Verdict,
     broker_finding,
-    clock_finding,
+    clock_findings,
     counted,
+    log_findings,
     replica_findings,
     settings_findings,
     topic_findings,
@@ -343,15 +346,12 @@ def group_findings(
         what_to_do = "Nothing, when you made them anew: an evaluator goes on from their beginning. Else see what deleted records."
         yield Finding(check, Verdict.WARNING, seen, what_to_do)
     begins = {tp: found.end if starts_at_end else found.start for tp, found in bounds.items()}
-    behind = {tp: found.end - max(group.read.get(tp, begins[tp]), found.start) for tp, found in bounds.items()}
+    behind = {tp: found.end - max(group.committed.get(tp, begins[tp]), found.start) for tp, found in bounds.items()}
     behind = {tp: count for tp, count in behind.items() if count > 0}
     lag = {f"{tp.topic}[{tp.partition}]": count for tp, count in sorted(behind.items())}
     waiting = (
         f"{counted(sum(behind.values()), 'record')} to read: {_shown(behind)}" if behind else "nothing left to read"
     )
-    again = sum(group.read[tp] - offset for tp, offset in group.committed.items() if tp in bounds)
-    if again:
-        waiting += f"; a restart reads {counted(again, 'record')} of open calls again"
     start = f"Start `callgauge run --roles {role}`."
     if group.state == "Dead" and not group.committed:
         seen, what_to_do = (
@@ -401,7 +401,7 @@ def _more(count: int) -> str:
     return f" and {count - MAX_SHOWN} more" if count > MAX_SHOWN else ""
 
 
-# A sample of what producers sent in the last hour, and whether they place all records of a call on one partition number.
+# A sample of what producers sent in the last hour.
 
 SAMPLED_RECORDS: Final = 1_000
 """Records of an input that are looked at, over all of its partitions, spread over the last hour."""
@@ -413,21 +413,6 @@ SAMPLE_FETCH_BYTES: Final = 65_536
 """What the broker sends of a partition at a time; a megabyte for a few records of each place would be too much."""
 SAMPLE_SECONDS: Final = 10.0
 """Deadline of reading them, the newest first; what has arrived by then is checked."""
-MAX_SHOWN_CHARS: Final = 40
-"""Of a key."""
-
-Keys = Mapping[str, Mapping[bytes, frozenset[int]]]
-"""By topic and key: the partition numbers on which the key was seen."""
-
-_ANOTHER: Final = "another hash"
-_PLACE_BY_HASH: Final[Mapping[str, Callable[[bytes, int], int]]] = {
-    "murmur2": murmur2_place,
-    "CRC32 (librdkafka's default)": lambda key, partitions: zlib.crc32(key) % partitions,
-}
-_WHAT_TO_DO: Final = (
-    "Let all producers of the inputs use one hash, best murmur2 as Java and aiokafka do: with librdkafka (Python's "
-    "confluent-kafka, Go, Node) set partitioner=murmur2_random."
-)
 
 
 def sampled_offsets(begin: int, end: int, most: int) -> list[range]:
@@ -444,8 +429,10 @@ def sampled_offsets(begin: int, end: int, most: int) -> list[range]:
     return [range(last - most // pieces, last) for last in lasts]
 
 
-async def sampled_keys(consumer: AIOKafkaConsumer, partitions: Mapping[str, int], look: Callable[[Any], None]) -> Keys:
-    """The keys of records spread over the last hour; of a topic that has none since then, of its newest records.
+async def look_at_sample(
+    consumer: AIOKafkaConsumer, partitions: Mapping[str, int], look: Callable[[Any], None]
+) -> None:
+    """Looks at records spread over the last hour; of a topic that has none since then, at its newest records.
 
     Args:
         consumer: A started one in no group; it is given other partitions.
@@ -465,7 +452,6 @@ async def sampled_keys(consumer: AIOKafkaConsumer, partitions: Mapping[str, int]
         share = max(LEAST_SAMPLED_RECORDS, SAMPLED_RECORDS // partitions[tp.topic])
         newest = each.end if tp.topic in active else each.end - share
         pieces[tp] = sampled_offsets(max(each.start, recent[tp].offset if recent[tp] else newest), each.end, share)
-    found: dict[str, dict[bytes, set[int]]] = {topic: defaultdict(set) for topic in partitions}
     until = time.monotonic() + SAMPLE_SECONDS
     for place in range(SAMPLES):
         piece = {tp: of_tp[place] for tp, of_tp in pieces.items() if place < len(of_tp)}
@@ -475,58 +461,8 @@ async def sampled_keys(consumer: AIOKafkaConsumer, partitions: Mapping[str, int]
             for tp, records in (await consumer.getmany(*piece, timeout_ms=max(1, int(seconds * 1_000)))).items():
                 for record in (record for record in records if record.offset < piece[tp].stop):
                     look(record)
-                    if record.key:
-                        found[tp.topic][record.key].add(tp.partition)
             # By position, not by record: the end of a transaction has an offset and is no record.
             piece = {tp: of_tp for tp, of_tp in piece.items() if await consumer.position(tp) < of_tp.stop}
-    return {topic: {key: frozenset(numbers) for key, numbers in keys.items()} for topic, keys in found.items()}
-
-
-def key_findings(keys: Keys, partitions: Mapping[str, int]) -> Iterator[Finding]:
-    """Whether the places of the keys fit together; nothing where there are none.
-
-    Args:
-        keys: Those of the sample.
-        partitions: Of each topic, how many it has.
-    """
-    places: dict[bytes, set[tuple[str, int]]] = defaultdict(set)
-    for topic, found in keys.items():
-        for key, numbers in found.items():
-            places[key] |= {(topic, number) for number in numbers}
-    if not places:
-        return
-    torn = {key: where for key, where in places.items() if len({number for _, number in where}) > 1}
-    if torn:
-        key, where = min(torn.items())
-        shown = ", ".join(f"{topic}[{number}]" for topic, number in sorted(where))
-        seen = (
-            f"{len(torn)} of {counted(len(places), 'key')} are on more than one partition number, for example {_shown_keys(key)} on "
-            f"{shown}: such a call is evaluated more than once, each time by a part of its records"
-        )
-        yield Finding("keys", Verdict.WRONG, seen, f"{_WHAT_TO_DO} Calls that run while it is changed stay torn.")
-    hashes = {topic: _hashes(found, partitions[topic]) for topic, found in keys.items() if found}
-    agreed = frozenset.intersection(*hashes.values())
-    if not agreed:
-        senders = "; ".join(f"{topic} by {' or '.join(sorted(names))}" for topic, names in hashes.items())
-        yield Finding("keys", Verdict.WARNING, f"the inputs place keys by different hashes: {senders}", _WHAT_TO_DO)
-    elif not torn:
-        name = "murmur2" if "murmur2" in agreed else min(agreed)
-        seen = f"{counted(len(places), 'key')} of the inputs looked at: each on one partition number, placed by {name}"
-        yield Finding("keys", Verdict.OK, seen)
-
-
-def _hashes(keys: Mapping[bytes, frozenset[int]], partitions: int) -> frozenset[str]:
-    """The hashes that put all these keys where they are."""
-    fitting = {
-        name
-        for name, place in _PLACE_BY_HASH.items()
-        if all(numbers == {place(key, partitions)} for key, numbers in keys.items())
-    }
-    return frozenset(fitting or {_ANOTHER})
-
-
-def _shown_keys(key: bytes) -> str:
-    return ascii(key.decode("utf-8", "replace")[:MAX_SHOWN_CHARS])
 
 
 # The checks of `ingest` and `monitor` in `callgauge doctor`: secrets, addresses, rights on the input topics, and
@@ -718,7 +654,7 @@ class Understanding:
 ANSWER_SECONDS: Final = 20.0
 """How long one check may take; then it is unknown, and the next one goes on."""
 _PRODUCED_TOPICS: Final = tuple(name for name in INPUT_TOPICS if name != JUDGE_VERDICTS_TOPIC)
-"""Verdicts go where their question says, so it is the other inputs that producers place."""
+"""Verdicts come from the judge: nobody is told that they are missing."""
 
 
 class _View(NamedTuple):
@@ -758,15 +694,27 @@ async def _topic_settings(view: _View, _: Mapping[str, int]) -> Iterable[Finding
 
 
 async def _clock(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
-    return [clock_finding(await clock_facts(view.consumer, partitions_of(partitions, partitions)))]
+    clocks: defaultdict[int, list[ClockFacts]] = defaultdict(list)
+    for tp, clock in (await clock_facts(view.consumer, partitions_of(partitions, partitions))).items():
+        clocks[view.cluster.topics[tp.topic][tp.partition].leader].append(clock)
+    return clock_findings(clocks)
+
+
+async def _log(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
+    kafka = view.settings.kafka
+    ticks = {tp: await newest_tick(view.consumer, tp) for tp in partitions_of(partitions, [kafka.topic(EVENTS_TOPIC)])}
+    inputs = {kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()}
+    bounds = await log_bounds(view.consumer, partitions_of(partitions, inputs))
+    ends = {(inputs[tp.topic], tp.partition): found.end for tp, found in bounds.items()}
+    return log_findings(ticks, ends, wall_clock_ms())
 
 
 async def _producers(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
     kafka = view.settings.kafka
     sources = {kafka.topic(topic): SOURCE_BY_TOPIC[topic] for topic in _PRODUCED_TOPICS}
     understanding = Understanding(sources)
-    keys = await sampled_keys(view.consumer, partitions, understanding.look)
-    return [*key_findings(keys, partitions), *understanding.findings(wall_clock_ms())]
+    await look_at_sample(view.consumer, partitions, understanding.look)
+    return understanding.findings(wall_clock_ms())
 
 
 async def _quarantine(view: _View, partitions: Mapping[str, int]) -> Iterable[Finding]:
@@ -790,9 +738,11 @@ def _of_group(reader: str, group_id: str, topics: Sequence[str], role: str) -> _
 def _checks(settings: Settings) -> Iterator[_Check]:
     """The questions to a cluster that answers, in their order."""
     yield _Check("topic settings", (), _topic_settings)
-    yield _Check("clock", INPUT_TOPICS, _clock)
+    yield _Check("clock", (EVENTS_TOPIC,), _clock)
     yield _Check("producers", _PRODUCED_TOPICS, _producers)
-    yield _of_group("evaluator", settings.evaluator_group, INPUT_TOPICS, "evaluator")
+    yield _of_group("sequencer", settings.sequencer_group, (SEQUENCER_TOPIC,), "sequencer")
+    yield _Check("log", (EVENTS_TOPIC, *INPUT_TOPICS), _log)
+    yield _of_group("evaluator", settings.evaluator_group, (EVENTS_TOPIC,), "evaluator")
     yield _of_group("exporter", settings.exporter_group, (SCORES_TOPIC,), "exporter")
     if settings.transcripts.folder is not None:
         group_id = files_group(settings.evaluator_group)  # of the evaluators, which write the files too
@@ -839,6 +789,8 @@ async def _made(check: _Check, view: _View) -> Iterable[Finding]:
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             return list(await check.look(view, partitions))
+    except OperatorError as error:
+        return [Finding(check.name, Verdict.WRONG, str(error))]
     except (KafkaError, TimeoutError) as error:
         why = explained(error, view.settings.kafka.security)
         seen = f"the broker {why.seen}" if why.answers else why.seen

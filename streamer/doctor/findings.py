@@ -6,13 +6,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from aiokafka import TopicPartition
+
 from consumers.engine.limits import needs_of
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.closed_sets import InputSource
+from schemas.log import Next, Tick
 from schemas.topics import (
+    EVENTS_TOPIC,
     INPUT_TOPICS,
     MAX_TRANSACTION_MS,
     SCORES_TOPIC,
+    TOPIC_BY_SOURCE,
     TOPICS,
     Severity,
     TopicSettings,
@@ -20,12 +26,15 @@ from schemas.topics import (
     retention_ms,
     topic_faults,
 )
+from schemas.units import MS_PER_SECOND
 from streamer.cluster.facts import ClockFacts, ClusterFacts, PartitionState
 from streamer.cluster.topic_admin import judged
 from streamer.settings.all_settings import Settings
 
 MAX_CLOCK_DIFFERENCE_MS: Final = 1_000
 """A third of the dead-air threshold: a larger clock error could turn a pause into dead air."""
+MAX_BEHIND_MS: Final = 60_000
+"""How far known time may be behind: the sequencer waits half a minute at most for an input that lags."""
 
 
 class Verdict(StrEnum):
@@ -95,7 +104,7 @@ def broker_finding(cluster: ClusterFacts) -> Finding:
 
 
 def topic_findings(cluster: ClusterFacts, kafka: KafkaSettings) -> Iterator[Finding]:
-    """Checks that every topic of the topic table exists, with equal partition counts."""
+    """Checks that every topic of the topic table exists, and that `scores` has as many partitions as `events`."""
     states = judged({name: len(parts) for name, parts in cluster.topics.items()}, kafka)
     if missing := [state.name for state in states if state.partitions is None]:
         seen = f"not there: {', '.join(missing)}"
@@ -103,14 +112,14 @@ def topic_findings(cluster: ClusterFacts, kafka: KafkaSettings) -> Iterator[Find
         yield Finding("topics", Verdict.WRONG, seen, what_to_do)
     for state in states:
         if state.problem and state.partitions is not None:
-            what_to_do = "Make it again with the same number, or add partitions to the smaller ones while no call runs."
+            what_to_do = "Make it again with the same number, or add partitions to the smaller one while no call runs."
             yield Finding(state.name, Verdict.WRONG, state.problem, what_to_do)
     if not any(state.problem for state in states):
-        inputs = next(state for state in states if state.topic.name == INPUT_TOPICS[0])
+        log = next(state for state in states if state.topic.name == EVENTS_TOPIC)
         yield Finding(
             "topics",
             Verdict.OK,
-            f"all {len(states)} are there; {inputs.partitions} partitions each for the inputs, scores and order",
+            f"all {len(states)} are there; events and scores have {counted(log.partitions or 0, 'partition')}",
         )
 
 
@@ -127,7 +136,7 @@ def topic_setting_findings(
     kafka, needs = settings.kafka, needs_of(settings.limits)
     for fault in topic_faults(known, needs):
         verdict = Verdict.WARNING if fault.severity is Severity.WARNING else Verdict.WRONG
-        stops = " The evaluator does not start before." if fault.severity is Severity.REFUSED else ""
+        stops = " callgauge does not start before." if fault.severity is Severity.REFUSED else ""
         yield Finding(kafka.topic(fault.topic), verdict, fault.seen, f"Set {fault.setting}.{stops}")
     if unknown := [kafka.topic(name) for name in existing if name not in known]:
         seen = f"this user may not see those of {', '.join(unknown)}"
@@ -136,13 +145,14 @@ def topic_setting_findings(
     elif known and not topic_faults(known, needs):
         kept = {
             name: duration(kept_ms)
-            for name in (*INPUT_TOPICS, SCORES_TOPIC)
+            for name in (*INPUT_TOPICS, EVENTS_TOPIC, SCORES_TOPIC)
             if (kept_ms := retention_ms(known.get(name, {}))) is not None
         }
         inputs = sorted({kept[name] for name in INPUT_TOPICS if name in kept})
         seen = (
-            f"inputs are kept for {' and '.join(inputs)}, scores for {kept.get(SCORES_TOPIC, 'a time that is not known')}; a call needs "
-            f"{duration(needs.least_kept_ms)}; cleanup, timestamps and sizes are right"
+            f"inputs are kept for {' and '.join(inputs)}, events for {kept.get(EVENTS_TOPIC, 'a time that is not known')}, scores for "
+            f"{kept.get(SCORES_TOPIC, 'a time that is not known')}; a call needs {duration(needs.least_kept_ms)}; cleanup, timestamps and "
+            "sizes are right"
         )
         yield Finding("topic settings", Verdict.OK, seen)
 
@@ -164,20 +174,69 @@ def replica_findings(
         yield Finding("replicas", Verdict.OK, f"at least {least} copies of every partition, all up to date")
 
 
-def clock_finding(clock: ClockFacts | None) -> Finding:
-    """This machine's clock against the broker's."""
-    if clock is None:
-        seen = "no event with the broker's time was written while this looked, and nothing is written to find out"
-        return Finding("clock", Verdict.UNKNOWN, seen, "Run this again while calls run.")
-    if clock.most_ms >= -MAX_CLOCK_DIFFERENCE_MS and clock.least_ms <= MAX_CLOCK_DIFFERENCE_MS:
-        return Finding("clock", Verdict.OK, "this machine and the broker agree to within a second or two")
-    ahead = clock.least_ms > 0
-    by_ms = clock.least_ms if ahead else -clock.most_ms
-    seen = (
-        f"the broker's clock is {duration(by_ms)} or more {'ahead of' if ahead else 'behind'} this machine's: dead air "
-        "and idle calls would be decided too late or too early by an evaluator here"
-    )
-    return Finding("clock", Verdict.WRONG, seen, "Set both clocks by NTP.")
+def clock_findings(clocks: Mapping[int, Sequence[ClockFacts]]) -> Iterator[Finding]:
+    """This machine's clock against those of the brokers.
+
+    Args:
+        clocks: By the number of a broker, what was seen of its clock.
+    """
+    if not any(clocks.values()):
+        seen = "no record came into the log while this looked, and nothing is written to find out"
+        yield Finding("clock", Verdict.UNKNOWN, seen, "Run this again while a sequencer runs.")
+        return
+    are_wrong = False
+    for broker, seen_of_it in sorted(clocks.items()):
+        least_ms, most_ms = max(each.least_ms for each in seen_of_it), min(each.most_ms for each in seen_of_it)
+        if most_ms >= -MAX_CLOCK_DIFFERENCE_MS and least_ms <= MAX_CLOCK_DIFFERENCE_MS:
+            continue
+        are_wrong, is_ahead = True, least_ms > 0
+        seen = (
+            f"the clock of broker {broker} is {duration(least_ms if is_ahead else -most_ms)} or more "
+            f"{'ahead of' if is_ahead else 'behind'} this machine's: with a sequencer here, dead air and idle calls would be "
+            f"decided too {'late' if is_ahead else 'early'}"
+        )
+        yield Finding("clock", Verdict.WRONG, seen, "Set all clocks by NTP.")
+    if not are_wrong:
+        yield Finding(
+            "clock", Verdict.OK, f"this machine and {counted(len(clocks), 'broker')} agree to within a second"
+        )
+
+
+def log_findings(
+    ticks: Mapping[TopicPartition, Tick | None], ends: Mapping[tuple[InputSource, int], int], now_ms: int
+) -> Iterator[Finding]:
+    """How far the sequencer has come.
+
+    Args:
+        ticks: By partition of the log, its newest tick; None if it has none.
+        ends: By input and partition number, the offset after its last record.
+        now_ms: The time now, in epoch milliseconds.
+    """
+    found = [tick for tick in ticks.values() if tick is not None]
+    start = "Start `callgauge run --roles sequencer`."
+    if len(found) < len(ticks):
+        without = ", ".join(f"{tp.topic}[{tp.partition}]" for tp, tick in ticks.items() if tick is None)
+        seen = f"no sequencer has written to {without}, so no call there is evaluated"
+        yield Finding("log", Verdict.WARNING, seen, start)
+        return
+    behind_ms = max(0, now_ms - min(tick.known_ms for tick in found))
+    places = [tick.positions for tick in found]
+    reached = {key: min(each.get(key, Next(0, 0)) for each in places).offset for key in ends}
+    lag = {
+        f"{TOPIC_BY_SOURCE[source]}[{number}]": end - reached[source, number]
+        for (source, number), end in sorted(ends.items())
+        if end > reached[source, number]
+    }
+    seen = f"time is known up to {duration(behind_ms - behind_ms % MS_PER_SECOND)} ago; {counted(sum(lag.values()), 'record')} of the "
+    seen += "inputs to append"
+    if left_out := sorted({name for tick in found for name in tick.left_out}):
+        what_to_do = "See to the brokers that lead them: silences are decided without them."
+        yield Finding("log", Verdict.WARNING, f"no answer about {', '.join(left_out)}", what_to_do)
+    if behind_ms > MAX_BEHIND_MS:
+        what_to_do = f"{start} If it runs, its log says what it waits for; with a backlog it comes closer by itself."
+        yield Finding("log", Verdict.WARNING, f"{seen}: no silence after it is decided yet", what_to_do, lag)
+    else:
+        yield Finding("log", Verdict.OK, seen, lag=lag)
 
 
 def _replica_faults(

@@ -22,6 +22,7 @@ from consumers.history.settings import HistorySettings
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.process import OperatorError, end_tasks, first_of, wall_clock_ms
+from schemas.closed_sets import RoleName
 from schemas.topics import TOPICS
 from streamer.goals.files import SIMULATED_GOALS
 from streamer.live_calls import CallsOnScreen, show_live
@@ -142,6 +143,8 @@ TROUBLES: Final = (Incident("llm_slow", IN_TROUBLE),)
 TROUBLE: Final = f"its model is {LLM_SLOW_MS // 1000} s late, on purpose"
 PORTS_TRIED: Final = 20
 """Ports from the given one on, of which the first free one is taken: 8080 is often in use."""
+ROLES: Final[tuple[RoleName, ...]] = ("sequencer", "evaluator", "exporter", "judge", "history", "console")
+"""All that have something to do without a sender over HTTP and without a key."""
 NEXT_STEPS: Final = """
 Next{}:
   callgauge report sample    one page about a recorded call: who spoke when, why the caller waited, goals, scores
@@ -189,7 +192,7 @@ class Demo:
             kafka = KafkaSettings(bootstrap_servers=bootstrap, is_embedded=True)
             began_ms = wall_clock_ms()
             calls = await self._write_the_past(kafka, began_ms)
-            service = Service(self._settings, kafka, ("evaluator", "exporter", "judge", "history", "console"))
+            service = Service(self._settings, kafka, ROLES)
             await first_of(service.run(asyncio.Event()), self._show(service, kafka, calls, seconds))
 
     def _say(self, text: str) -> None:

@@ -352,6 +352,16 @@ def _maker(
         roles: All roles of this process: a judge among them changes the rules of the evaluator.
     """
     match name:
+        case "sequencer":
+            from consumers.sequencer.service import Sequencer
+            from consumers.sequencer.settings import SequencerSettings
+
+            sequencer = SequencerSettings(
+                group_id=settings.sequencer_group,
+                poll_interval_ms=settings.poll_interval_ms,
+                max_record_bytes=settings.limits.max_record_bytes,
+            )
+            return partial(Sequencer, kafka, sequencer, instruments)
         case "evaluator":
             from streamer.roles.evaluator_role import EvaluatorRole
 

@@ -41,7 +41,7 @@ _DROP_LE = {"histogram_quantile"}
 _EXACT = (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)  # a tuple: they cannot be hashed
 _PATTERN = (promql_parser.MatchOp.Re, promql_parser.MatchOp.NotRe)
 _NO_LABELS = {"absent", "scalar", "time", "vector"}
-_KEEP_LABELS = {"rate", "increase", "deriv", "max_over_time", "last_over_time", "sqrt"}
+_KEEP_LABELS = {"rate", "increase", "deriv", "max_over_time", "last_over_time", "sqrt", "abs"}
 
 
 def labels_of(expression: str, recorded: Mapping[str, frozenset[str]] | None = None) -> frozenset[str]:

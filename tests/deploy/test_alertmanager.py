@@ -241,6 +241,35 @@ def test_an_alert_keeps_quiet_what_it_causes_and_nothing_else(address: str) -> N
         wait_for(lambda what=what, heard=heard: f"{heard} alone, found {_quiet(address, what)}", is_so, 5)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize(
+    ("alerts", "heard"),
+    [
+        (
+            (
+                "SequencerDown",
+                "KnownTimeStands",
+                "ConsumerLag",
+                "ScoresStopped",
+                "SourceSilent",
+                "NoCalls",
+                "JudgeErrors",
+            ),
+            {"CallgaugeSequencerDown", "CallgaugeJudgeErrors"},
+        ),
+        (("KnownTimeStands", "ConsumerLag", "ScoresStopped"), {"CallgaugeKnownTimeStands", "CallgaugeScoresStopped"}),
+    ],
+    ids=["none is active", "it is behind"],
+)
+def test_of_a_sequencer_in_trouble_one_alert_is_heard(address: str, alerts: tuple[str, ...], heard: set[str]) -> None:
+    sent = [{**_labels(f"Callgauge{name}"), "environment": "live"} for name in alerts]
+    _send(address, *sent)
+
+    def heard_now() -> set[str]:
+        return {name.removesuffix(" fleet") for name, is_quiet in _quiet(address, "live").items() if not is_quiet}
+
+    wait_for(lambda: f"{heard} alone, found {heard_now()}", lambda: heard_now() == heard, 5)
+
+
 def test_without_any_process_one_alert_is_heard_beside_the_watchdog(address: str) -> None:
     names = [name for name in NAMES if name != "CallgaugeDown"]
     _send(address, *[{**_labels(name), "environment": "all"} for name in NAMES])

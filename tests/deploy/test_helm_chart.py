@@ -168,13 +168,22 @@ def test_each_role_is_a_deployment_with_a_budget() -> None:
     assert set(VALUES["roles"]) == set(ROLE_NAMES)
     names = {f"calls-callgauge-{role}" for role in ROLE_NAMES}
     assert set(_of("Deployment", *ALL)) == set(_of("PodDisruptionBudget", *ALL)) == names
-    assert set(_of("Deployment")) == {"calls-callgauge-evaluator", "calls-callgauge-exporter"}
+    always = ("sequencer", "evaluator", "exporter")
+    assert set(_of("Deployment")) == {f"calls-callgauge-{role}" for role in always}
     for role in ROLE_NAMES:
         assert _container(role, *ALL)["args"] == ["run", "--roles", role]
         budget = _of("PodDisruptionBudget", *ALL)[f"calls-callgauge-{role}"]["spec"]
         deployment = _of("Deployment", *ALL)[f"calls-callgauge-{role}"]["spec"]
         assert budget["selector"] == deployment["selector"]
         assert budget["selector"]["matchLabels"].items() <= deployment["template"]["metadata"]["labels"].items()
+
+
+def test_a_sequencer_stands_by_while_one_is_active() -> None:
+    assert _of("Deployment")["calls-callgauge-sequencer"]["spec"]["replicas"] == 2
+    budget = _of("PodDisruptionBudget")["calls-callgauge-sequencer"]["spec"]
+    assert budget["maxUnavailable"] == 1  # a drained node takes one, and the other goes on
+    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        assert _container("sequencer")[probe]["httpGet"] == {"path": path, "port": "metrics"}
 
 
 def test_history_writes_the_volume_that_it_is_given() -> None:
@@ -292,4 +301,4 @@ def test_nobody_reaches_a_pod_who_is_not_named() -> None:
     beyond = {name.rpartition("-")[2] for name, policy in policies.items() if "443" in str(policy["spec"]["egress"])}
     assert beyond == {"judge", "monitor"}
     closed = _of("NetworkPolicy", "--set", "networkPolicy.enabled=true")
-    assert [policy["spec"]["ingress"] for policy in closed.values()] == [[], []]
+    assert [policy["spec"]["ingress"] for policy in closed.values()] == [[], [], []]

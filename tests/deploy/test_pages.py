@@ -18,11 +18,12 @@ from consumers.runtime.kafka.connection import READ, WRITE, Needs
 from consumers.runtime.kafka.security import SecuritySettings
 from docs.generate_pages import pages
 from docs.metric_uses import uses
-from schemas.closed_sets import LATENCY_REASONS, Detector, UnscoredReason
+from schemas.closed_sets import LATENCY_REASONS, Detector, InputSource, UnscoredReason
 from schemas.goals.checks import CHECKS
 from schemas.goals.goal_set import GoalSet, JudgeOptions
 from schemas.json_schemas import TYPES
 from schemas.judging import PLACES
+from schemas.log import SOURCES, Next, Origin, Placed, Tick
 from schemas.metrics.catalogue import METRICS
 from schemas.redaction import tag_of
 from schemas.topics import TOPICS
@@ -323,6 +324,7 @@ def row_of(needs: Needs) -> list[frozenset[str]]:
 def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     settings = Settings()
     table = rights()
+    assert table["`run --roles sequencer`"] == row_of(needs_of(["sequencer"], settings))
     assert table["`run --roles evaluator`"] == row_of(needs_of(["evaluator"], settings))
     assert table["`run --roles exporter`"] == row_of(needs_of(["exporter"], settings))
     assert table["`run --roles judge`"] == row_of(needs_of(["judge"], settings))
@@ -334,7 +336,15 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     assert table["also with `goals.reads_topic`"] == more_rights({"reads_topic": True})
     assert table["also when it asks the judge"] == more_rights({"asks_judge": True})
     assert table["also with `transcripts.folder`"] == more_rights(transcripts={"folder": "files"})
-    assert len(table) == 11
+    assert len(table) == 12
+
+
+def test_only_the_sequencer_may_write_the_log_of_events() -> None:
+    """The page says so in words, and whoever may write there decides every score."""
+    may_write = {what for what, (_, written, *_) in rights().items() if "events" in written}
+    assert may_write == {"`run --roles sequencer`"}
+    evaluator = needs_of(["evaluator"], Settings()).operations
+    assert {topic for topic, operations in evaluator.items() if READ in operations} == {"events", "scores"}
 
 
 def more_rights(goals: dict[str, object] | None = None, **blocks: Any) -> list[frozenset[str]]:
@@ -344,8 +354,8 @@ def more_rights(goals: dict[str, object] | None = None, **blocks: Any) -> list[f
     return [wanted - had for wanted, had in zip(needed, usual, strict=True)]
 
 
-def given_by_the_commands(folder: Path) -> list[frozenset[str]]:
-    """The row of the rights that the page's commands give, from running them with a stand-in for Kafka's tool."""
+def given_by_the_commands(folder: Path) -> dict[str, list[frozenset[str]]]:
+    """By user, the row of the rights that the page's commands give, from running them with a stand-in for Kafka's tool."""
     (commands,) = re.findall(r"```sh\n(acls=.*?)```", SECURITY_PAGE, re.DOTALL)
     tool = folder / "kafka-acls.sh"
     tool.write_text('#!/bin/sh\necho "$@"\n')
@@ -364,17 +374,20 @@ def given_by_the_commands(folder: Path) -> list[frozenset[str]]:
     calls = [parser.parse_args(line.split()) for line in done.stdout.splitlines()]
     assert all((call.transactional_id is not None) == (call.resource_pattern_type == "prefixed") for call in calls)
 
-    def names_of(kind: str, operation: str) -> frozenset[str]:
-        return frozenset(getattr(call, kind) for call in calls if operation in call.operation) - {None}
+    def names_of(user: str, kind: str, operation: str) -> frozenset[str]:
+        given = (call for call in calls if call.allow_principal == user and operation in call.operation)
+        return frozenset(getattr(call, kind) for call in given) - {None}
 
-    assert {call.allow_principal for call in calls} == {"User:callgauge"}
-    return [
-        names_of("topic", "Read"), names_of("topic", "Write"), names_of("group", "Read"), names_of("transactional_id", "Write"),
-    ]  # fmt: skip
+    kinds_and_operations = (("topic", "Read"), ("topic", "Write"), ("group", "Read"), ("transactional_id", "Write"))
+    return {
+        user: [names_of(user, kind, operation) for kind, operation in kinds_and_operations]
+        for user in {call.allow_principal for call in calls}
+    }
 
 
 def test_the_commands_give_what_the_table_says(tmp_path: Path) -> None:
-    assert given_by_the_commands(tmp_path) == rights()["`run --roles evaluator`"]
+    given, table = given_by_the_commands(tmp_path), rights()
+    assert given == {f"User:{role}": table[f"`run --roles {role}`"] for role in ("sequencer", "evaluator")}
 
 
 def test_the_judge_is_asked_without_a_word_only_where_it_runs_with_a_key() -> None:
@@ -428,13 +441,25 @@ def test_the_rows_follow_from_the_figures() -> None:
     empty_mb, call_mb = figure("memory of an evaluator"), figure("memory of an open call") / 1_000
     (sent,) = [figure for name, figure in rows_of(SIZING_PAGE, "what") if name.startswith("events of a bot")]
     bytes_of_a_call = float(re.findall(r"(\d+) kB", sent)[0]) * 1_000 / 60
+    added = float(re.findall(r"(\d+) events", sent)[0]) * figure("the header that the sequencer adds") / 60
     for row in rows_of(SIZING_PAGE, "calls at a time"):
         calls, events, evaluators, memory_mb, kafka_mb = map(number_in, row)
         assert events == calls * events_of_a_call
         assert evaluators == max(2, math.ceil(events / planned))
         taken_over = calls / (evaluators - 1)
         assert abs(memory_mb - empty_mb - call_mb * taken_over) <= 5 + memory_mb * 0.03
-        assert abs(kafka_mb - calls * bytes_of_a_call / 1e6) < 0.06
+        assert abs(kafka_mb - calls * (2 * bytes_of_a_call + added) / 1e6) <= max(0.06, kafka_mb * 0.01)
+
+
+def test_the_header_and_the_ticks_of_the_log_are_as_large_as_the_page_says() -> None:
+    name, packed = Placed(3, Origin(InputSource.AUDIT, 0, 1, 7, 1_000)).header()
+    assert figure("the header that the sequencer adds") == len(name) + len(packed) + 2  # each has a length before it
+    for row in rows_of(SIZING_PAGE, "partitions of each input, and of `events`"):
+        partitions, tick, gigabytes = int(number_in(row[0])), number_in(row[1]), number_in(row[2])
+        places = {(source, number): Next(0, 1_000_000) for source in SOURCES for number in range(partitions)}
+        assert abs(len(Tick.of(12, 1_790_000_000_000, places).value()) - tick) < 10
+        a_day = partitions * 2 * 86_400 * (tick + 60)  # the record around it, and its header
+        assert abs(a_day / 1e9 - gigabytes) < 0.06 + gigabytes * 0.01
 
 
 def test_the_figures_are_those_of_the_other_page_and_of_the_chart() -> None:

@@ -1,4 +1,4 @@
-"""A small installation that can be broken: evaluators, an exporter, a judge, live calls, Prometheus with the shipped rules,
+"""A small installation that can be broken: sequencers, evaluators, an exporter, a judge, live calls, Prometheus with the shipped rules,
 and the shipped Alertmanager.
 
 Everything is real, and so are the windows of the rules: alerts come after minutes.
@@ -23,6 +23,7 @@ from aiokafka.admin import RecordsToDelete
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
+from tests.integration.metrics_page import total
 from tests.integration.processes import Process, started, wait_for
 from tests.support.fakes.http_answers import Answer, Request, answering
 from tests.support.monitoring import prometheus, shipped_alertmanager
@@ -134,6 +135,7 @@ PROMETHEUS: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
 START_SECONDS: Final = 60
 PAGE_SECONDS: Final = 30
 """From the alert to the page: Alertmanager looks at a group of which it has paged before every five minutes, at a new one at once."""
+SEQUENCERS: Final = 2
 CALLS: Final = 8
 """Calls at a time: two of each agent."""
 
@@ -143,6 +145,7 @@ class Scene:
     """The running processes, and their alerts.
 
     Attributes:
+        sequencers: The processes, to be killed or frozen. One is active, the other stands by.
         evaluators: The processes, to be killed or frozen.
         notices: Prometheus' messages.
         pages: The address of `/metrics` of each role, of the first process that has it.
@@ -150,6 +153,7 @@ class Scene:
 
     environment: Mapping[str, str]
     notices: Notices
+    sequencers: Sequence[Process]
     evaluators: Sequence[Process]
     pages: Mapping[str, str]
 
@@ -158,6 +162,15 @@ class Scene:
         for process in processes:
             process.send(number)
         return time.monotonic()
+
+    def active_sequencer(self) -> Process:
+        """Waits until one of the sequencers that live is active, and returns it."""
+
+        def active() -> Process | None:
+            living = (process for process in self.sequencers if process.is_running)
+            return next((each for each in living if total(_page(each), "callgauge_sequencer_term")), None)
+
+        return wait_for("a sequencer to be active", active, START_SECONDS)
 
     def rests(self, seconds: float) -> None:
         """Lets so much time pass: that nothing happens has no moment to wait for."""
@@ -229,10 +242,12 @@ def scene(
             log, more = folder / f"{name}-{number}.log", judge or {}
             return stack.enter_context(started(log, "run", "--roles", name, **{**environment, **more}))
 
+        sequencing = [role("sequencer", number) for number in range(SEQUENCERS)]
         evaluating = [role("evaluator", number) for number in range(evaluators)]
         others = {"exporter": role("exporter")} | ({"judge": role("judge")} if judge is not None else {})
-        pages = {name: _page(process) for name, process in {"evaluator": evaluating[0], **others}.items()}
-        targets = [*map(_page, evaluating[1:]), *pages.values()]
+        first = {"sequencer": sequencing[0], "evaluator": evaluating[0], **others}
+        pages = {name: _page(process) for name, process in first.items()}
+        targets = [*map(_page, [*sequencing[1:], *evaluating[1:]]), *pages.values()]
         notices = stack.enter_context(receiving())
         alertmanager = stack.enter_context(shipped_alertmanager(notices.address, folder))
         configuration = _configured(folder, targets, [notices.address, alertmanager])
@@ -240,7 +255,7 @@ def scene(
         simulate = ("simulate", "--calls", str(CALLS), "--seed", "7", "--environment", "live", *traffic)
         stack.enter_context(started(folder / "traffic.log", *simulate, **environment))
         wait_for("the watchdog", lambda: notices.first("CallgaugeWatchdog"), 4 * START_SECONDS)
-        yield Scene(environment, notices, evaluating, pages)
+        yield Scene(environment, notices, sequencing, evaluating, pages)
 
 
 def _page(process: Process) -> str:

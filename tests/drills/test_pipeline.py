@@ -50,6 +50,27 @@ def test_evaluators_that_are_killed_page_and_end_no_alert(
         }  # fmt: skip
 
 
+def test_sequencers_that_are_killed_page_and_end_no_alert(
+    environment: Environment, tmp_path: Path, record_property: Record
+) -> None:
+    with scene(environment, tmp_path, evaluators=1, traffic=("--incident", "agent_mute", "--agent", MUTE)) as running:
+        begun = time.monotonic()
+        running.fires("CallgaugeAgentMute", 8, begun, agent=MUTE)
+        running.strike(signal.SIGKILL, [running.active_sequencer()])
+        running.rests(120)
+        assert running.notices.pages() == {"CallgaugeAgentMute"}  # the one that stood by has taken over
+        killed = running.strike(signal.SIGKILL, [running.active_sequencer()])
+        notice = running.fires("CallgaugeSequencerDown", 3, killed)
+        note(record_property, "sequencer_killed", "CallgaugeSequencerDown", 3, (notice.at - killed) / 60)
+        page = running.is_paged("CallgaugeSequencerDown", "platform", killed)
+        assert f"\nWhat to do:\n{notice.annotations['runbook']}" in page
+        running.rests(KEPT_MINUTES * 60 - (time.monotonic() - killed))
+        assert running.notices.resolved(killed) == set()
+        assert running.notices.pages(killed) <= {
+            "CallgaugeAgentMute", "CallgaugeSequencerDown", "CallgaugeScoresStopped",
+        }  # fmt: skip
+
+
 def test_evaluators_that_hang_page(environment: Environment, tmp_path: Path, record_property: Record) -> None:
     with scene(environment, tmp_path) as running:
         running.rests(60)
@@ -76,10 +97,10 @@ def test_a_burst_of_unreadable_records_is_told(
 def test_input_that_is_deleted_unread_pages(environment: Environment, tmp_path: Path, record_property: Record) -> None:
     with scene(environment, tmp_path, evaluators=1) as running:
         running.rests(30)
-        running.strike(signal.SIGSTOP, running.evaluators)
-        running.rests(5)  # calls go on, and no evaluator reads them
+        running.strike(signal.SIGSTOP, running.sequencers)
+        running.rests(5)  # calls go on, and no sequencer reads them
         assert running.delete_inputs() > 0
-        lost = running.strike(signal.SIGCONT, running.evaluators)
+        lost = running.strike(signal.SIGCONT, running.sequencers)
         notice = running.fires("CallgaugeInputLost", 1, lost)
         note(record_property, "retention_loss", "CallgaugeInputLost", 1, (notice.at - lost) / 60)
         assert running.notices.pages() == {"CallgaugeInputLost"}

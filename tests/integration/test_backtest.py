@@ -94,7 +94,7 @@ async def test_past_traffic_comes_out_as_it_did(environment: dict[str, str], top
         assert result["scores_by_name"]["dead_air"]["equal"] == len(dead_airs)
         assert not result["examples"]
         assert result["records_written"] == len(runs[result["run"]]) == len(then)
-        assert not result["inputs_cut_at_ms"]
+        assert not result["log_cut_at_ms"]
     first, second, third = (runs[result["run"]] for result in results)
     assert first == second == third, "byte by byte"
     published = sorted((record.conversation_id.encode(), record.model_dump_json().encode()) for record in then)

@@ -85,8 +85,6 @@ NOT_RUN: Final = {
     "docs/sources/eva.md: callgauge score output/my-run > scores.jsonl": "needs a run of EVA: tests/conformance",
     'deploy/security.md: acls="kafka-acls.sh --bootstrap-server kafka-0.example.com:9':
         "needs a secured cluster: tests/integration/test_security.py gives the same rights",
-    'deploy/upgrades.md: echo \'{"version": 1, "partitions": [{"topic": "scores", "par':
-        "deletes the records of a cluster",
 }  # fmt: skip
 """Blocks that no test can paste, and which test has the same."""
 

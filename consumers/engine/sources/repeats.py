@@ -8,8 +8,9 @@ from consumers.engine.admission import Arrival
 from schemas.closed_sets import InputSource
 from schemas.events.elevenlabs import AgentEvent
 
-# By producer and event id, by the simulator's sequence and bytes, or by an ElevenLabs event id with its words. Never by
-# content alone: callers do say the same thing twice. Ids and bytes are remembered as 8-byte hashes in flat arrays.
+# By producer and event id, by the simulator's sequence and bytes, by an ElevenLabs event id with its words, or by the
+# place where a record was refused that was put back. Never by content alone: callers do say the same thing twice. Ids and
+# bytes are remembered as 8-byte hashes in flat arrays.
 
 MAX_PRODUCERS = 16
 """Producers of one call whose event ids are remembered; three write a call, and a bot that moves hosts adds one."""
@@ -17,6 +18,7 @@ MAX_PRODUCERS = 16
 NUMBERED: Final = frozenset({InputSource.ELEVENLABS})
 """Inputs whose events can be recognised without an envelope."""
 
+_PUT_BACK = "\0put back"  # records from quarantine; no producer has this name
 _AGENT = "\0agent"  # the agent's own ids of its events, whichever producer sent them; no producer has this name
 
 
@@ -59,9 +61,12 @@ class Repeats:
         self._seen: dict[str, SeenEvents] = {}
 
     def is_repeat(self, arrival: Arrival) -> bool:
-        """Whether the record was seen before: by the id of its envelope, or for the simulator by sequence and bytes."""
+        """Whether the record was seen before: by the id of its envelope, for the simulator by sequence and bytes, or put back before."""
         envelope = arrival.envelope
         sequence: int | None
+        place = None if envelope is None else envelope.replay_of
+        if place is not None and self._has_seen(_PUT_BACK, place.encode(), None):
+            return True
         is_elevenlabs = arrival.source is InputSource.ELEVENLABS
         if is_elevenlabs and isinstance(arrival.event, AgentEvent) and self._is_repeated_by_agent(arrival):
             return True

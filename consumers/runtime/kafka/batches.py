@@ -2,7 +2,7 @@
 
 import mmap
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import cramjam
@@ -184,7 +184,7 @@ class RecordBatches:
     def __init__(self, answer: bytes | None) -> None:
         self._answer = answer or b""
         self.start = 0
-        self._found = -1  # where the text is that was looked for
+        self._found: dict[bytes, int] = {}  # where the texts are that were looked for
 
     def size_in_bytes(self) -> int:
         """Size of the answer."""
@@ -202,18 +202,19 @@ class RecordBatches:
         self.start = len(self._answer) if end is None else end
         return self._answer[start:end]
 
-    def pass_over(self, text: bytes, *, marks: bool) -> bytes:
-        """Moves on to the next batch that may have a text, and returns the batch before it; empty if that is the next one.
+    def pass_over(self, texts: Sequence[bytes], *, marks: bool) -> bytes:
+        """Moves on to the next batch that may have one of some texts, and returns the batch before it; empty if that is the next one.
 
         Args:
-            text: Compressed batches may have it.
+            texts: Compressed batches may have them.
             marks: Whether marks at the ends of transactions are passed over too.
         """
         answer, last = self._answer, self.start
-        if self._found < self.start:
-            found = answer.find(text, self.start)
-            self._found = len(answer) if found < 0 else found
-        found, stops = self._found, _CODEC_MASK | (0 if marks else _CONTROL)
+        for text in texts:
+            if self._found.get(text, -1) < self.start:
+                found = answer.find(text, self.start)
+                self._found[text] = len(answer) if found < 0 else found
+        found, stops = min(self._found[text] for text in texts), _CODEC_MASK | (0 if marks else _CONTROL)
         while self.start + _HEAD.size <= found and not answer[self.start + _ATTRIBUTES_AT] & stops:
             end = self.start + _START.size + _LENGTH.unpack_from(answer, self.start + _LENGTH_AT)[0]
             if not self.start + _HEAD.size <= end <= found:
@@ -376,14 +377,15 @@ _DECODER_ERRORS: Final = (KafkaError, ValueError, LookupError, ArithmeticError)
 
 
 class OnlyBatchesWith:
-    """Passes batches over whose bytes do not have a text, before one of their records is decoded: a search by key is that much quicker.
+    """Passes batches over whose bytes have none of some texts, before one of their records is decoded: a search by key is that much
+    quicker.
 
     It is given to a consumer as its `key_deserializer`, which is the one thing of a consumer's that its fetcher hands on to where the
-    batches are read. A batch with the text comes whole, with the records of others, and keys stay bytes.
+    batches are read. A batch with a text comes whole, with the records of others, and keys stay bytes.
     """
 
-    def __init__(self, text: bytes) -> None:
-        self.text = text
+    def __init__(self, *texts: bytes) -> None:
+        self.texts = texts
 
     def __call__(self, key: bytes | None) -> bytes | None:
         return key
@@ -412,7 +414,7 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
             if isinstance(only, OnlyBatchesWith):
                 before = batches.start
                 marks = not self._aborted_transactions and not self._aborted_producers
-                if last := batches.pass_over(only.text, marks=marks):
+                if last := batches.pass_over(only.texts, marks=marks):
                     try:
                         self.next_fetch_offset = self._believed(last).next_offset
                     except DamagedBatchError:  # perhaps their ends are wrong: each is looked at
@@ -464,7 +466,8 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
                 yield self._undecodable(batch, batch.next_offset - 1, error)
                 return
             batch = DefaultRecordBatch(raw)
-        if isinstance(self._key_deserializer, OnlyBatchesWith) and self._key_deserializer.text not in raw:
+        only = self._key_deserializer
+        if isinstance(only, OnlyBatchesWith) and not any(text in raw for text in only.texts):
             return
         if len(raw) <= MAX_QUICK_BYTES:
             end = batch.next_offset

@@ -45,12 +45,12 @@ async def onlooker(kafka: KafkaSettings, role: str, **options: Any) -> AsyncIter
         await consumer.stop()
 
 
-def _not_shown(_share: float) -> None:
-    pass
+def not_shown(_share: float) -> None:
+    """Shows nobody how far reading has come."""
 
 
 async def records_between(
-    consumer: AIOKafkaConsumer, ranges: Ranges, show: Callable[[float], None] = _not_shown
+    consumer: AIOKafkaConsumer, ranges: Ranges, show: Callable[[float], None] = not_shown
 ) -> AsyncIterator[Any]:
     """The records in some ranges; those of one partition in order.
 

@@ -13,6 +13,7 @@ from schemas.scores.records import AnyScoreRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.benchmarks.traffic import BrokerRecord
 from tests.properties.evaluation import EveryCall
+from tests.support.calls.log_records import logged
 from tests.support.fakes.engine_feed import records_of
 
 Input = tuple[InputSource, BrokerRecord]
@@ -45,8 +46,8 @@ def watched(
 ) -> WatchedCall:
     """A call with these records read."""
     call = WatchedCall(conversation_id, limits, Redactor())
-    for source, record in inputs:
-        call.take_event(source, record)
+    for record in logged(inputs):
+        call.take_event(record)
     for score in scores:
         call.take_score(score.model_dump_json().encode())
     return call

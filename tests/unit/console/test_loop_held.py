@@ -29,6 +29,7 @@ from schemas.annotations import Annotation
 from schemas.closed_sets import ToolOutcome
 from schemas.scores.records import AnyScoreRecord, CallLabels
 from tests.benchmarks.traffic import BrokerRecord
+from tests.support.calls.log_records import logged
 from tests.support.calls.long_calls import long_call
 from tests.support.calls.watched_calls import watched
 from tests.support.fakes.watched import HeldCalls
@@ -234,5 +235,5 @@ async def test_opening_a_long_call_holds_nobody_up() -> None:
 async def taken(call: WatchedCall, inputs: Sequence[Any], values: Sequence[bytes]) -> None:
     for value in values:
         call.take_score(value)
-    for source, record in inputs:
-        call.take_event(source, record)
+    for record in logged(inputs):
+        call.take_event(record)

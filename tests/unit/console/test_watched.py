@@ -22,10 +22,10 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.heard import Purpose, answers_of
 from schemas.closed_sets import InputSource, PipelineType
-from schemas.quarantine import UndecodableRecord
 from schemas.scores.live_view import is_withdrawn
 from schemas.scores.records import AnyScoreRecord
 from schemas.transcript import TranscriptTurn
+from tests.support.calls.log_records import PlacedRecords, logged
 from tests.support.calls.watched_calls import Input, inputs_of, scores_of, watched
 from tests.support.calls.wire_calls import arrivals_of, in_random_order, in_time_order, wire_calls
 from tests.support.conformance_data import conformance, needs_conformance
@@ -104,14 +104,41 @@ def test_what_the_evaluator_refuses_is_counted_and_changes_nothing() -> None:
     (source, good), *_ = inputs = inputs_of(arrivals)
     whole = watched(str(call["id"]), inputs)
     known = whole.context()
-    undecodable = UndecodableRecord(good.topic, 0, 9, 9, 0, None, "", "", "")
-    for bad in (b"", b"[" * 50_000, b"\xff", None, b"x" * 10_000_000):
-        whole.take_event(source, replace(good, value=bad))  # type: ignore[arg-type]  # as a tombstone has
-    whole.take_event(InputSource.AUDIT, undecodable)
+    for number, bad in enumerate((b"", b"[" * 50_000, b"\xff", None, b"x" * 10_000_000)):
+        record = replace(good, offset=1_000 + number, value=bad)  # type: ignore[arg-type]  # as a tombstone has
+        (placed,) = logged([(source, record)])
+        whole.take_event(placed)
+    whole.take_event(good)  # type: ignore[arg-type]  # no record of the log
     whole.take_score(b"{}")
     whole.take_score(b"\xff")
     assert whole.left_out == 8
     assert whole.context() == known
+
+
+def test_repeats_verdicts_and_what_is_void_in_the_log_change_nothing() -> None:
+    call, arrivals = calls("calls.jsonl.gz")[0]
+    inputs = inputs_of(arrivals)
+    once = watched(str(call["id"]), inputs)
+    half = len(inputs) // 2
+    log = PlacedRecords(term=1)
+    for source, record in inputs[:half]:
+        log.event(source, record)
+    log.term, known = 2, dict(log.positions)
+    log.tick(0, {})  # the successor found a tick from before all of them, and appends them again
+    for source, record in inputs[:half]:
+        log.event(source, record)
+    log.positions = known
+    log.term = 1
+    log.event(*inputs[half])  # the one before it still writes
+    log.term = 2
+    for source, record in inputs[half:]:
+        log.event(source, record)
+    log.event(InputSource.JUDGE, replace(inputs[0][1], offset=0))
+    again = WatchedCall(str(call["id"]), NO_LIMITS, Redactor())
+    for record in log.records:
+        again.take_event(record)
+    assert again.context() == once.context()
+    assert (again.events, again.left_out) == (once.events, once.left_out) == (len(inputs), 0)
 
 
 def test_records_kept_of_a_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +171,8 @@ def test_a_call_is_the_same_whether_it_is_looked_at_in_between_or_by_another_thr
 
     with ThreadPoolExecutor(2) as threads:
         lookers = [threads.submit(look) for _ in range(2)]
-        for source, record in inputs_of(arrivals):
-            growing.take_event(source, record)
+        for record in logged(inputs_of(arrivals)):
+            growing.take_event(record)
         for score in published:
             growing.take_score(score.model_dump_json().encode())
         is_over.set()

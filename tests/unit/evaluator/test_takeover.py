@@ -296,7 +296,8 @@ def test_calls_are_open_until_they_close_and_only_what_matters_is_decoded(monkey
         (closed, b"c-1"), (text.model_dump_json().encode(), b"c-4"), (None, b"c-5"), (b"{}", None),
     ):  # fmt: skip
         calls.take(scored(value, key))
-    assert (list(calls.open), list(calls.closed), calls.goals) == ([b"c-2", b"c-4"], ["c-1"], {"c-2": goal_set()})
+        calls.take(scored(None, b"callgauge-owner", [row(7).header()]))
+    assert (list(calls.open), calls.closed, calls.goals) == ([b"c-2", b"c-4"], {"c-1": 7}, {"c-2": goal_set()})
     assert decode.call_count == 2
 
 

@@ -18,11 +18,11 @@ from structlog.testing import capture_logs
 from consumers.judge import progress, service
 from consumers.judge.ask import Judge
 from consumers.judge.progress import VerdictWriteError
-from consumers.judge.service import JudgeWorker, reply_partition_in
+from consumers.judge.service import JudgeWorker
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import MAX_REFUSED_LINES, Commits
 from consumers.runtime.registry import Instruments
-from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
+from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.quarantine import UndecodableRecord
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.calls.judge_questions import (
@@ -62,7 +62,7 @@ class Cluster:
     """What a broker keeps: committed verdicts and progress, and which producer has each transactional id."""
 
     def __init__(self) -> None:
-        self.verdicts: list[tuple[JudgeVerdict, int | None, dict[str, str]]] = []
+        self.verdicts: list[tuple[JudgeVerdict, dict[str, str]]] = []
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self.owners: dict[str | None, FakeProducer] = {}
         self.starts = 0
@@ -80,7 +80,7 @@ class FakeProducer:
     def __init__(self, cluster: Cluster, transactional_id: str | None) -> None:
         self._cluster = cluster
         self._id = transactional_id
-        self._verdicts: list[tuple[JudgeVerdict, int | None, dict[str, str]]] = []
+        self._verdicts: list[tuple[JudgeVerdict, dict[str, str]]] = []
         self._offsets: dict[TopicPartition, OffsetAndMetadata] = {}
 
     async def start(self) -> None:
@@ -96,12 +96,10 @@ class FakeProducer:
         await self._cluster.may_begin.wait()
         assert (self._verdicts, self._offsets) == ([], {})
 
-    async def send(
-        self, topic: str, value: bytes, *, key: bytes, partition: int | None, headers: Any
-    ) -> "asyncio.Future[None]":
+    async def send(self, topic: str, value: bytes, *, key: bytes, headers: Any) -> "asyncio.Future[None]":
         verdict = JudgeVerdict.model_validate_json(value)
         assert (topic, key.decode()) == ("judge.verdicts", verdict.conversation_id)
-        self._verdicts.append((verdict, partition, {name: text.decode() for name, text in headers}))
+        self._verdicts.append((verdict, {name: text.decode() for name, text in headers}))
         return asyncio.ensure_future(self._sent())
 
     async def _sent(self) -> None:
@@ -190,7 +188,6 @@ class House:
         self.worker = JudgeWorker(kafka, judge_settings(), self.instruments, group_id="judges")
         self.made = self.worker._subscription
         monkeypatch.setattr(self.worker, "_subscription", self.subscription)
-        monkeypatch.setattr(self.worker, "_reply_partitions", 4)
 
     async def assigned(self, *partitions: TopicPartition) -> None:
         await self.worker.on_partitions_assigned(set(partitions))
@@ -224,7 +221,7 @@ class House:
         await until(lambda: len(self.cluster.verdicts) >= count)
 
     def written(self) -> list[str]:
-        return [verdict.request_id for verdict, _, _ in self.cluster.verdicts]
+        return [verdict.request_id for verdict, _ in self.cluster.verdicts]
 
     async def committed(self) -> dict[int, int]:
         """By partition, the first offset that a successor reads, once all that is answered is written."""
@@ -312,20 +309,16 @@ async def test_a_verdict_that_comes_as_a_transaction_begins_is_written_once_with
     assert house.written() == [each.request_id for each in asked]
 
 
-async def test_the_answer_goes_where_the_question_says_and_says_where_it_stood(house: House) -> None:
+async def test_the_answer_goes_by_its_key_and_says_which_question_it_is_of(house: House) -> None:
+    """The sequencer places a verdict with the events of its call, whatever partition it has here."""
     await house.assigned(P1)
-    ids = [question(subgoal_id=name) for name in "abcd"]
-    named = {REPLY_PARTITION_HEADER: "3"}
-    await house.take(
-        record_of(ids[0], 0, 1, **named), record_of(ids[1], 1, 1),
-        record_of(ids[2], 2, 1, **{REPLY_PARTITION_HEADER: "4"}), record_of(ids[3], 3, 1, **{REPLY_PARTITION_HEADER: "x"}),
-    )  # fmt: skip
-    await house.until_written(4)
-    found = {verdict.request_id: (partition, headers) for verdict, partition, headers in house.cluster.verdicts}
-    assert [found[asked.request_id][0] for asked in ids] == [3, None, None, None]
-    assert found[ids[0].request_id][1] == {
-        "ce_specversion": "1.0", "ce_id": ids[0].request_id, "ce_source": "callgauge.judge",
-        "ce_type": "callgauge.judge.verdict.v1", "ce_subject": ids[0].conversation_id, "content-type": "application/json",
+    asked = question()
+    await house.take(record_of(asked, 0, 1))
+    await house.until_written(1)
+    ((_, headers),) = house.cluster.verdicts
+    assert headers == {
+        "ce_specversion": "1.0", "ce_id": asked.request_id, "ce_source": "callgauge.judge",
+        "ce_type": "callgauge.judge.verdict.v1", "ce_subject": asked.conversation_id, "content-type": "application/json",
     }  # fmt: skip
 
 
@@ -638,7 +631,7 @@ def values(draw: st.DrawFn) -> bytes | None:
     return json.dumps({**GOOD, "deadline_ms": wall_clock_ms() + 5_000, **changed}).encode()
 
 
-headers = st.lists(st.tuples(st.sampled_from([REPLY_PARTITION_HEADER, "other"]), header_values), max_size=3)
+headers = st.lists(st.tuples(st.sampled_from(["ce_id", "other"]), header_values), max_size=3)
 
 
 @given(st.lists(st.tuples(values(), headers, st.none() | st.binary(max_size=3)), min_size=1, max_size=6))
@@ -655,24 +648,13 @@ def test_every_record_is_answered_or_refused(
                 await house.take(record_of(question(conversation_id="last"), len(records)))
                 await until(lambda: not house.worker._places)
                 committed = await house.committed()
-                written = [verdict.conversation_id for verdict, _, _ in house.cluster.verdicts]
+                written = [verdict.conversation_id for verdict, _ in house.cluster.verdicts]
                 return committed, house.subscription.failures, written
 
     committed, failures, written = asyncio.run(scenario())
     assert failures == []
     assert committed == {0: len(records) + 1}
     assert "last" in written
-
-
-@given(headers)
-def test_a_reply_partition_is_one_or_none(named: list[tuple[str, Any]]) -> None:
-    number = reply_partition_in(tuple(named), 4)
-    assert number is None or 0 <= number < 4
-
-
-@pytest.mark.parametrize("value", [None, b"", "²".encode(), b"9" * 5_000, b"-1", b"4", b"x", b"99"])
-def test_what_is_no_reply_partition(value: bytes | None) -> None:
-    assert reply_partition_in(((REPLY_PARTITION_HEADER, value),), 4) is None
 
 
 async def test_money_of_the_future_does_not_switch_the_budget_off() -> None:

@@ -1,158 +1,58 @@
-"""Back-tests without a broker: the order of the inputs, the past records, the new evaluation, and the comparison."""
+"""Back-tests without a broker: the past records, the new evaluation of a log, and the comparison."""
 
 import json
-import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.structs import ConsumerRecord
+from aiokafka import TopicPartition
 
+from consumers.engine.admission import Arrival, admit
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
-from schemas.order import Fold, OrderEncoder, OrderError, OrderStart, TimePassed, order_value
-from schemas.quarantine import UndecodableRecord
+from schemas.log import Event, LogReader, Tick
 from schemas.scores.records import AnyScoreRecord, GoalsFact
-from schemas.topics import ORDER_TOPIC, SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
+from schemas.topics import SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from streamer.backtest import past as backtest_past
 from streamer.backtest import rerun as backtest_rerun
-from streamer.backtest.past import BacktestError, Logged, PastCalls, Period, by_broker_time, in_logged_order
+from streamer.backtest.past import BacktestError, PastCalls, PastLog, Period
 from streamer.backtest.rerun import MAX_EXAMPLES, Comparison, Rerun, Subject, last_words, number_in
 from streamer.backtest.run import BacktestPlan, BacktestResult, remarks, report, report_document, topic_to_write
 from streamer.terminal import Screen
-from tests.support.fakes.engine_feed import T0_MS, Feed
-from tests.support.fakes.evaluator_fakes import partition_of
+from tests.benchmarks.traffic import BrokerRecord
+from tests.support.calls.log_records import PlacedRecords
+from tests.support.fakes.engine_feed import T0_MS, Feed, records_of
+from tests.support.fakes.kept_topics import KeptTopics
 
 AUDIT, PIPECAT, ELEVENLABS = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS
-START = OrderStart(version="1", positions={PIPECAT: 2}, time_ms=T0_MS)
 LATENCY = "voice_to_voice_latency_ms"
 
 
-def record(source: InputSource, offset: int, at_ms: int, value: bytes = b"{}", key: str = "call") -> Any:
-    topic = TOPIC_BY_SOURCE[source]
-    return ConsumerRecord(topic, 0, offset, T0_MS + at_ms, 1, key.encode(), value, None, 0, len(value), ())
+def record(source: InputSource, offset: int, at_ms: int, value: bytes = b"{}", key: str = "call") -> BrokerRecord:
+    return BrokerRecord(TOPIC_BY_SOURCE[source], offset, T0_MS + at_ms, key.encode(), value)
 
 
-def ordered(steps: bytes | None, start: OrderStart | None = None) -> Any:
-    """A record of `order`; without steps the mark of a new owner."""
-    headers = () if start is None else (start.header(),)
-    value = None if steps is None else order_value(steps)
-    return ConsumerRecord(ORDER_TOPIC, 0, 0, T0_MS, 1, None, value, None, 0, 0, headers)
+def in_log(records: Iterable[BrokerRecord], until_ms: int = 60_000) -> list[BrokerRecord]:
+    """These records as the log has them: time is told before each, and at the end."""
+    placed = PlacedRecords()
+    for each in sorted(records, key=lambda each: each.timestamp):
+        placed.tick(each.timestamp)
+        placed.event(SOURCE_BY_TOPIC[each.topic], each)
+    placed.tick(T0_MS + until_ms)
+    return placed.records
 
 
-async def handed_over(records: Sequence[Any]) -> AsyncIterator[Any]:
-    for each in records:
-        yield each
-
-
-def inputs_of(records: Sequence[Any]) -> dict[InputSource, AsyncIterator[Any]]:
-    by_source: dict[InputSource, list[Any]] = {source: [] for source in InputSource}
-    for each in records:
-        by_source[SOURCE_BY_TOPIC[each.topic]].append(each)
-    return {source: handed_over(some) for source, some in by_source.items()}
-
-
-async def by_time(records: Sequence[Any]) -> list[Logged]:
-    return [each async for each in by_broker_time(inputs_of(records))]
-
-
-async def in_order(**inputs: Sequence[Any]) -> list[tuple[int, InputSource, int]]:
-    return places(await by_time([each for records in inputs.values() for each in records]))
-
-
-def places(steps: Sequence[Logged]) -> list[tuple[int, InputSource, int]]:
-    """Time, source and offset of the folds; time passes before each of them."""
-    for passed, fold in zip(steps[::2], steps[1::2], strict=True):
-        assert passed == (fold.time_ms, TimePassed(fold.time_ms), None)
-    return [
-        (each.time_ms - T0_MS, each.step.source, each.record.offset) for each in steps if isinstance(each.step, Fold)
-    ]
-
-
-async def test_inputs_are_merged_by_time_then_by_topic_then_by_offset() -> None:
-    audit = [record(AUDIT, 4, 10), record(AUDIT, 5, 10), record(AUDIT, 6, 30)]
-    pipecat = [record(PIPECAT, 0, 10), record(PIPECAT, 1, 20)]
-    expected = [(10, AUDIT, 4), (10, AUDIT, 5), (10, PIPECAT, 0), (20, PIPECAT, 1), (30, AUDIT, 6)]
-    assert await in_order(audit=audit, pipecat=pipecat, elevenlabs=[]) == expected
-
-
-async def test_a_clock_that_steps_back_does_not_reorder_a_topic() -> None:
-    audit = [record(AUDIT, 0, 100), record(AUDIT, 1, 5), record(AUDIT, 2, 110)]
-    pipecat = [record(PIPECAT, 0, 50), record(PIPECAT, 1, 105)]
-    expected = [(50, PIPECAT, 0), (100, AUDIT, 0), (100, AUDIT, 1), (105, PIPECAT, 1), (110, AUDIT, 2)]
-    assert await in_order(audit=audit, pipecat=pipecat) == expected
-
-
-async def test_no_input_is_read_further_than_the_merge_needs() -> None:
-    read: list[int] = []
-
-    async def endless() -> AsyncIterator[Any]:
-        for offset in range(1_000_000):
-            read.append(offset)
-            yield record(PIPECAT, offset, 1_000 * offset)
-
-    async for each in by_broker_time({AUDIT: handed_over([record(AUDIT, 0, 2_500)]), PIPECAT: endless()}):
-        if isinstance(each.step, Fold) and each.step.source is AUDIT:
-            break
-    assert read == [0, 1, 2, 3]
-
-
-async def test_by_broker_time_the_first_record_of_a_call_opens_it_unless_it_is_a_verdict() -> None:
-    records = [
-        record(InputSource.JUDGE, 0, 0),
-        record(AUDIT, 0, 1),
-        record(AUDIT, 1, 2, key="other"),
-        record(PIPECAT, 0, 3),
-    ]
-    folds = [each.step for each in await by_time(records) if isinstance(each.step, Fold)]
-    assert [fold.opened for fold in folds] == [None, "call", "other", None]
-
-
-async def taken(order: Sequence[Any], records: Sequence[Any]) -> list[Logged]:
-    return [each async for each in in_logged_order(handed_over(order), inputs_of(records))]
-
-
-async def test_steps_come_as_they_were_taken_with_their_records() -> None:
-    steps = OrderEncoder(START.positions, START.time_ms)
-    steps.fold(PIPECAT, 2, "call")
-    steps.fold(AUDIT, 0)
-    steps.pass_time(T0_MS + 7)
-    steps.fold(PIPECAT, 5)
-    steps.fold(PIPECAT, 6)
-    pipecat = [record(PIPECAT, offset, 0) for offset in (0, 1, 2, 5, 8)]
-    order = [ordered(b"before the first start"), ordered(None), ordered(steps.take(), START), ordered(None)]
-    assert [
-        (step, record and record.offset) for _, step, record in await taken(order, [*pipecat, record(AUDIT, 0, 0)])
-    ] == [
-        (START, None),
-        (Fold(PIPECAT, 2, "call"), 2),
-        (Fold(AUDIT, 0), 0),
-        (TimePassed(T0_MS + 7), None),
-        (Fold(PIPECAT, 5), 5),
-        (Fold(PIPECAT, 6), None),
-    ]
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        [ordered(b"\x01", START)],
-        [ordered(b"", START), ordered(b"", START.model_copy(update={"positions": {PIPECAT: 1}}))],
-        [UndecodableRecord(ORDER_TOPIC, 0, 0, 0, T0_MS, None, "damaged", "", "")],
-    ],
-    ids=["cut off", "goes back", "undecodable"],
-)
-async def test_an_order_that_cannot_be_read_is_an_error(order: list[Any]) -> None:
-    with pytest.raises(OrderError):
-        await taken(order, [])
+def read(log: Iterable[Any]) -> list[Event | Tick]:
+    reader = LogReader()
+    return [found for each in log if (found := reader.read(each)) is not None]
 
 
 # The past records.
@@ -207,8 +107,8 @@ EVENTS: list[tuple[str, dict[str, Any], int]] = [
 ]
 
 
-def log(*, key: str = "call", from_ms: int = 0) -> list[Any]:
-    """The same call as the input topics have it."""
+def log(*, key: str = "call", from_ms: int = 0) -> list[BrokerRecord]:
+    """The same call as the inputs have it."""
     sources = {"audit": AUDIT, "pipecat": PIPECAT, "user_sim": ELEVENLABS}
     offsets = dict.fromkeys(sources, 0)
     records = []
@@ -224,7 +124,7 @@ def written(calls: PastCalls, records: Sequence[AnyScoreRecord]) -> None:
         calls.take(each.conversation_id.encode(), each.model_dump_json().encode())
 
 
-def together(*logs: Sequence[Any]) -> list[Any]:
+def together(*logs: Sequence[BrokerRecord]) -> list[BrokerRecord]:
     """Calls side by side: offsets of each topic in the order of time."""
     next_offset = Counter[str]()
     merged_logs = []
@@ -317,7 +217,7 @@ def test_a_call_that_was_open_when_the_schema_changed_is_left_out_too() -> None:
     assert (calls.by_id, calls.older, calls.closed_twice) == ({}, set(), {"call"})
 
 
-async def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backtest_past, "MAX_CALLS", 1)
     calls = past(*live(key="one").records())
     with pytest.raises(BacktestError, match="shorter time"):
@@ -327,27 +227,53 @@ async def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPa
         past(*live(key="one").records())
     monkeypatch.setattr(backtest_rerun, "MAX_CALLS", 1)
     rerun = anew({})
-    feed_in(rerun, await by_time(log(key="one")))
+    feed_in(rerun, in_log(log(key="one")))
     with pytest.raises(BacktestError, match="shorter time"):
-        feed_in(rerun, await by_time(log(key="two")))
+        feed_in(rerun, in_log(log(key="two")))
+
+
+# The log.
+
+
+async def test_a_partition_is_read_from_a_time_on_and_what_is_gone_of_it_is_told() -> None:
+    topics, tp = KeptTopics(*in_log(log())), TopicPartition("events", 0)
+    kept = PastLog(topics, KafkaSettings())
+    stretch = await kept.begin(0, T0_MS + 1_000)
+    found = [each async for each in kept.read(0, stretch)]
+    assert isinstance(found[0], Tick)
+    assert found[0].known_ms == T0_MS + 1_000
+    assert (stretch.cut_ms, kept.cut) == (0, {})
+    topics.first[tp] = stretch.start
+    assert await kept.begin(0, T0_MS + 1_000) == stretch, "nothing is gone that was wanted"
+    assert (await kept.begin(0, T0_MS + 999)).cut_ms == T0_MS + 1_000
+    assert kept.cut == {"events[0]": T0_MS + 1_000}
+    empty = await kept.begin(0, T0_MS + 10**9)
+    assert (empty.start, empty.cut_ms) == (empty.end, 0)
+    assert [each async for each in kept.read(0, empty)] == []
 
 
 # The new evaluation.
 
 
 def anew(calls: Any, *, limits: Limits | None = None, within: Period | None = None) -> Rerun:
-    """Without the facts of the log."""
+    """Without the facts of then."""
     return Rerun(limits or Limits(), "test", within or period(), calls, obeys_facts=False, comparison=Comparison())
 
 
-def as_logged(calls: PastCalls, *, limits: Limits | None = None, goals: ChosenGoals | None = None) -> Rerun:
+def as_then(calls: PastCalls, *, limits: Limits | None = None, goals: ChosenGoals | None = None, **more: Any) -> Rerun:
     return Rerun(
-        limits or Limits(), "test", calls.period, calls.by_id, True, Comparison(), goals=goals or ChosenGoals()
-    )
+        limits or Limits(), "test", calls.period, calls.by_id, obeys_facts=True, comparison=Comparison(),
+        folds_all=calls.has_evicted, goals=goals or ChosenGoals(), **more,
+    )  # fmt: skip
 
 
-def feed_in(rerun: Rerun, records: Sequence[Logged]) -> list[bytes]:
-    out = [each for logged in records for each in rerun.take(logged)]
+def feed_in(rerun: Rerun, records: Iterable[BrokerRecord]) -> list[bytes]:
+    """Folds these records of the log; nothing is evaluated behind a time from which on nothing can change."""
+    out: list[AnyScoreRecord] = []
+    for found in read(records):
+        out += rerun.take(found)
+        if rerun.is_over(found.known_ms if isinstance(found, Tick) else found.timestamp):
+            break
     return [each.model_dump_json().encode() for each in out]
 
 
@@ -356,41 +282,40 @@ def finished(rerun: Rerun, now_ms: int = 60_000) -> list[bytes]:
 
 
 class Evaluated:
-    """What an evaluator makes of a log, until a minute after its beginning."""
+    """What an evaluator makes of these records, until a minute after the beginning of the first call.
+
+    Attributes:
+        log: The log that it read.
+        records: What it wrote to `scores`.
+    """
 
     def __init__(
-        self, records: Sequence[Any], *, limits: Limits | None = None, goals: ChosenGoals | None = None
+        self, records: Sequence[BrokerRecord], *, limits: Limits | None = None, goals: ChosenGoals | None = None
     ) -> None:
-        self.log = records
-        partition, _ = partition_of(PartitionEvaluator(limits or Limits(), "test", goals))
-        for each in self.log:
-            partition.fold([[each]], each.timestamp)
-            partition.close_some()
-        partition.advance(T0_MS + 60_000)
-        while partition.closing_calls:
-            partition.close_some()
-        self.order: list[Any] = []
+        self.log = in_log(records)
+        evaluator = PartitionEvaluator(limits or Limits(), "test", goals)
         self.records: list[AnyScoreRecord] = []
-        while decisions := partition.outbox.first():
-            partition.outbox.written(len(decisions))
-            first = decisions[0]
-            start = OrderStart(version=first.version, positions=dict(first.positions), time_ms=first.time_ms)
-            self.order.append(ordered(b"".join(each.steps for each in decisions), start))
-            self.records += [record for each in decisions for record in each.records]  # type: ignore[misc]  # scores alone
+        for found in read(self.log):
+            if isinstance(found, Tick):
+                self.records += records_of(evaluator.pass_time(found.known_ms))
+            else:
+                arrival = admit(found.source, found, limits or Limits())
+                assert isinstance(arrival, Arrival)
+                arrival.offset = found.place
+                self.records += records_of(evaluator.receive(arrival))
+            while evaluator.closing_calls:
+                self.records += records_of(evaluator.close_some())
 
     @property
     def past(self) -> PastCalls:
         return past(*self.records)
 
-    async def steps(self, lost: Callable[[Any], bool] = lambda _: False) -> list[Logged]:
-        return await taken(self.order, [each for each in self.log if not lost(each)])
 
-
-async def test_in_the_logged_order_the_same_settings_give_the_same_bytes() -> None:
+def test_the_same_settings_give_the_same_bytes() -> None:
     then = Evaluated(together(log(key="one"), log(key="two", from_ms=300)))
-    rerun = as_logged(then.past)
+    rerun = as_then(then.past)
     assert not rerun.is_over(T0_MS)
-    written = feed_in(rerun, await then.steps())
+    written = feed_in(rerun, then.log)
     assert rerun.is_over(T0_MS)
     assert finished(rerun) == []
     assert sorted(written) == sorted(each.model_dump_json().encode() for each in then.records)
@@ -399,45 +324,48 @@ async def test_in_the_logged_order_the_same_settings_give_the_same_bytes() -> No
     assert rerun.comparison.tallies[LATENCY].equal == 4
 
 
-async def test_in_the_logged_order_the_settings_of_today_decide_about_silence() -> None:
+def test_the_settings_of_today_decide_about_silence() -> None:
     then = Evaluated(log())
-    rerun = as_logged(then.past, limits=Limits(dead_air_ms=10_000))
-    feed_in(rerun, await then.steps())
+    rerun = as_then(then.past, limits=Limits(dead_air_ms=10_000))
+    feed_in(rerun, then.log)
     finished(rerun)
     (example,) = rerun.comparison.examples
     assert (example.conversation_id, example.subject) == ("call", Subject("dead_air", 2, T0_MS + 5_000))
-    rerun = as_logged(then.past, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
-    feed_in(rerun, await then.steps())
+    rerun = as_then(then.past, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
+    feed_in(rerun, then.log)
     tally = rerun.comparison.tallies["dead_air"]
     assert (tally.equal, tally.changed, tally.only_now) == (1, 0, 1)
 
 
-async def test_a_call_ends_as_today_s_settings_say_sooner_or_later() -> None:
+def test_a_call_ends_as_today_s_settings_say_sooner_or_later() -> None:
     then = Evaluated(log())
-    rerun = as_logged(then.past, limits=Limits(idle_ms=2_000))
-    assert b'"reason":"idle"' in b"".join(feed_in(rerun, await then.steps()))
+    rerun = as_then(then.past, limits=Limits(idle_ms=2_000))
+    assert b'"reason":"idle"' in b"".join(feed_in(rerun, then.log))
     assert rerun.is_over(T0_MS), "what comes later opens no call"
-    rerun = as_logged(then.past, limits=Limits(closing_grace_ms=100_000))
-    feed_in(rerun, await then.steps())
+    rerun = as_then(then.past, limits=Limits(closing_grace_ms=100_000))
+    feed_in(rerun, then.log)
     assert (rerun.open_calls, rerun.is_over(T0_MS)) == (1, False)
     assert f'"caused_at_ms":{T0_MS + 110_000}'.encode() in finished(rerun)[-1], "nothing follows"
     assert (rerun.open_calls, rerun.comparison.calls.equal) == (0, 1)
 
 
-async def test_a_call_gives_way_to_another_as_it_did_then() -> None:
-    """Whatever the bound is today, and also if the other one is not evaluated."""
-    logs = together(log(key="one"), log(key="other", from_ms=3_100))
-    then = Evaluated(logs, limits=Limits(max_open_calls=1))
+def test_a_call_gives_way_to_another_as_it_did_then() -> None:
+    """Also if the other one is not evaluated: it is folded, and nothing of it is written or compared."""
+    limits = Limits(max_open_calls=1)
+    then = Evaluated(together(log(key="one"), log(key="other", from_ms=3_100)), limits=limits)
     both = then.past
-    assert both.closed_twice == set()
+    assert (both.closed_twice, both.has_evicted) == (set(), True)
     assert both.by_id.keys() == {"one", "other"}
     for left in ({"one", "other"}, {"one"}, {"other"}):
-        calls = PastCalls(period(), {key: call for key, call in both.by_id.items() if key in left})
-        rerun = as_logged(calls)
-        written = feed_in(rerun, await then.steps())
+        by_id = {key: call for key, call in both.by_id.items() if key in left}
+        rerun = as_then(PastCalls(period(), by_id, has_evicted="one" in left), limits=limits)
+        written = feed_in(rerun, then.log)
         assert (b'"reason":"limit_open_calls"' in b"".join(written)) is ("one" in left)
         assert finished(rerun) == []
         assert (rerun.comparison.calls.equal, rerun.comparison.examples) == (len(left), [])
+    rerun = as_then(both)
+    feed_in(rerun, then.log)
+    assert rerun.comparison.calls.changed == 1, "with room for both it ends by itself"
 
 
 ANSWERED = GoalSet.model_validate(
@@ -461,33 +389,33 @@ class OneSet:
         return self.goals if agent == "desk" else None
 
 
-async def test_goals_are_those_of_the_log_or_by_broker_time_those_of_now() -> None:
+def test_goals_are_those_of_then_or_without_the_facts_those_of_now() -> None:
     goals = ChosenGoals(OneSet())
     then = Evaluated(log(), goals=goals)
     for given in (ChosenGoals(), goals):
-        rerun = as_logged(then.past, goals=given)
-        feed_in(rerun, await then.steps())
+        rerun = as_then(then.past, goals=given)
+        feed_in(rerun, then.log)
         assert rerun.comparison.tallies["progress"].equal == 2
         assert rerun.comparison.examples == []
     rerun = anew(then.past.by_id)
-    feed_in(rerun, await by_time(log()))
+    feed_in(rerun, in_log(log()))
     finished(rerun)
     assert rerun.comparison.tallies["progress"].only_then == 2
     assert (rerun.comparison.other_goals, rerun.comparison.flipped) == (1, {}), "it has none now"
     without = Evaluated(log())
-    rerun = as_logged(without.past, goals=goals)
-    feed_in(rerun, await without.steps())
+    rerun = as_then(without.past, goals=goals)
+    feed_in(rerun, without.log)
     assert "progress" not in rerun.comparison.tallies, "there were none, whatever there is today"
 
 
-async def test_other_goals_than_then_are_told_with_the_subgoals_that_flipped() -> None:
+def test_other_goals_than_then_are_told_with_the_subgoals_that_flipped() -> None:
     """`sure` was reached in turn 1; the new check of the same name asks for words that nobody says."""
     check = ANSWERED.subgoals[0].model_dump() | {"check": {"kind": "says", "speaker": "user", "pattern": "Goodbye"}}
     other = GoalSet.model_validate(ANSWERED.model_dump() | {"subgoals": [check]})
     then = Evaluated(log(), goals=ChosenGoals(OneSet()))
     rerun = anew(then.past.by_id)
     rerun.goals.source = OneSet(other)
-    feed_in(rerun, await by_time(log()))
+    feed_in(rerun, in_log(log()))
     finished(rerun)
     comparison = rerun.comparison
     ((call, (flip,)),) = comparison.flipped.items()
@@ -505,51 +433,63 @@ async def test_other_goals_than_then_are_told_with_the_subgoals_that_flipped() -
     assert document["flipped"] == [{"conversation_id": "call", "subgoals": [flip._asdict()]}]
 
 
-async def test_goals_count_from_the_record_on_that_brought_them() -> None:
+def test_goals_count_from_the_record_on_that_brought_them() -> None:
     """The first `call_started` of a call may name neither goals nor an agent."""
     nobody = record(AUDIT, 0, 0, b'{"type":"call_started","timestamp":%d}' % T0_MS)
     then = Evaluated(together([nobody], log()), goals=ChosenGoals(OneSet()))
-    rerun = as_logged(then.past)
-    written = feed_in(rerun, await then.steps())
+    rerun = as_then(then.past)
+    written = feed_in(rerun, then.log)
     assert written == [each.model_dump_json().encode() for each in then.records]
     assert any(isinstance(each, GoalsFact) for each in then.records)
 
 
-async def test_calls_without_their_beginning_are_left_out() -> None:
+def test_calls_without_their_beginning_are_left_out() -> None:
     then = Evaluated(together(log(key="one"), log(key="two", from_ms=300)))
-    rerun = as_logged(then.past)
-    steps = await then.steps(lambda each: each.topic == TOPIC_BY_SOURCE[AUDIT] and each.offset == 0)
-    feed_in(rerun, steps)
+    is_left = [each for each in then.log if each.timestamp >= T0_MS + 300]
+    rerun = as_then(then.past, cut_ms=T0_MS + 300)
+    feed_in(rerun, is_left)
     assert rerun.is_over(T0_MS)
-    assert (rerun.counts["without_beginning"], rerun.comparison.calls.equal, rerun.comparison.calls.only_then) == (
-        1,
-        1,
-        0,
-    )
-    rerun = as_logged(then.past)
-    assert feed_in(rerun, await taken([], then.log)) == finished(rerun) == []
+    assert rerun.counts["without_beginning"] == 1
+    assert (rerun.comparison.calls.equal, rerun.comparison.calls.only_then) == (1, 0)
+    rerun = as_then(then.past)
+    assert feed_in(rerun, []) == finished(rerun) == []
     assert (rerun.counts["without_beginning"], rerun.open_calls) == (2, 0)
 
 
-async def test_a_record_refused_today_is_counted_and_its_call_closes_all_the_same() -> None:
+def test_a_call_that_is_in_the_log_twice_is_folded_once() -> None:
+    """A successor of the sequencer appends again what it does not know of."""
     then = Evaluated(log())
-    rerun = as_logged(then.past, limits=Limits(max_record_bytes=110))
-    feed_in(rerun, await then.steps())
+    again = PlacedRecords(term=0)
+    for _ in range(2):
+        for each in log():
+            again.tick(0, {})
+            again.event(SOURCE_BY_TOPIC[each.topic], each)
+        again.term += 1
+    again.tick(T0_MS + 60_000)
+    rerun = as_then(then.past)
+    feed_in(rerun, again.records)
+    assert rerun.comparison.tallies["closed"].equal == 1
+
+
+def test_a_record_refused_today_is_counted_and_its_call_closes_all_the_same() -> None:
+    then = Evaluated(log())
+    rerun = as_then(then.past, limits=Limits(max_record_bytes=110))
+    feed_in(rerun, then.log)
     assert rerun.counts["refused_records"] > 0
     assert rerun.comparison.calls.changed == 1
-    rerun = as_logged(then.past, limits=Limits(max_record_bytes=1))
-    feed_in(rerun, await then.steps())
+    rerun = as_then(then.past, limits=Limits(max_record_bytes=1))
+    feed_in(rerun, then.log)
     assert finished(rerun) == []
     assert (rerun.comparison.calls.only_then, rerun.open_calls, rerun.counts["without_beginning"]) == (1, 0, 0)
 
 
-# By broker time.
+# Without the facts.
 
 
-async def test_by_broker_time_the_settings_of_today_decide() -> None:
+def test_without_the_facts_the_settings_of_today_decide() -> None:
     then = past(*live().records()).by_id
     rerun = anew(then, limits=Limits(dead_air_ms=10_000))
-    feed_in(rerun, await by_time(log()))
+    feed_in(rerun, in_log(log(), until_ms=10_000))
     assert not rerun.is_over(T0_MS + 60_000), "the call is open"
     finished(rerun)
     assert rerun.is_over(T0_MS + 60_000)
@@ -562,54 +502,54 @@ async def test_by_broker_time_the_settings_of_today_decide() -> None:
     assert example.now is None
 
 
-async def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:
+def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:
     """The comparison ignores the number of a silence and the threshold that found it."""
     then = past(*live().records()).by_id
     rerun = anew(then, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
-    feed_in(rerun, await by_time(log()))
+    feed_in(rerun, in_log(log()))
     finished(rerun)
     tally = rerun.comparison.tallies["dead_air"]
     assert (tally.equal, tally.changed, tally.only_now) == (1, 0, 1)
 
 
-async def test_the_same_records_give_the_same_bytes() -> None:
+def test_the_same_records_give_the_same_bytes() -> None:
     """The time of the command changes nothing: a call is woken at the time that it asked for."""
     runs = []
     for now_ms in (60_000, 900_000):
         rerun = anew({})
-        runs.append([*feed_in(rerun, await by_time(log())), *finished(rerun, now_ms)])
+        runs.append([*feed_in(rerun, in_log(log())), *finished(rerun, now_ms)])
     assert runs[0] == runs[1]
     assert any(b'"closed"' in value for value in runs[0])
 
 
-async def test_by_broker_time_calls_are_those_that_began_in_the_time() -> None:
+def test_without_the_facts_calls_are_those_that_began_in_the_time() -> None:
     everything = together(log(key="early"), log(key="within", from_ms=5_000), log(key="late", from_ms=61_000))
     rerun = anew({}, within=period(1_000, 60_000))
-    feed_in(rerun, await by_time(everything))
+    feed_in(rerun, in_log(everything))
     finished(rerun, 200_000)
     assert rerun.comparison.calls.only_now == 1
     assert {example.conversation_id for example in rerun.comparison.examples} == {"within"}
 
 
-async def test_silence_decides_before_the_record_that_ends_it() -> None:
+def test_silence_decides_before_the_record_that_ends_it() -> None:
     rerun = anew({}, limits=Limits(idle_ms=2_000))
-    written = b"".join(feed_in(rerun, await by_time(log())))
+    written = b"".join(feed_in(rerun, in_log(log())))
     assert b'"reason":"idle"' in written
     assert f'"caused_at_ms":{T0_MS + 7_000}'.encode() in written
     assert rerun.open_calls == 0, "what comes later opens no call"
 
 
-async def test_a_call_whose_id_was_used_again_is_left_out() -> None:
+def test_a_call_whose_id_was_used_again_is_left_out() -> None:
     rerun = anew({})
     rerun.left_out = frozenset({"call"})
-    assert feed_in(rerun, await by_time(together(log(), log(key="other"))))
+    assert feed_in(rerun, in_log(together(log(), log(key="other"))))
     finished(rerun)
     assert rerun.comparison.calls.only_now == 1
 
 
-async def test_a_call_that_is_not_over_is_counted() -> None:
+def test_a_call_that_is_not_over_is_counted() -> None:
     rerun = anew({})
-    feed_in(rerun, await by_time(log()[:-1]))
+    feed_in(rerun, in_log(log()[:-1]))
     finished(rerun, 11_000)
     assert (rerun.open_calls, rerun.comparison.calls.only_now) == (1, 0)
 
@@ -697,7 +637,7 @@ def shown(result: BacktestResult) -> str:
 
 def test_a_report_says_what_differs() -> None:
     result = BacktestResult(
-        written=12, counts=Counter(refused_records=3, without_beginning=2), cut={"audit.events[0]": T0_MS}
+        written=12, counts=Counter(refused_records=3, without_beginning=2), cut={"events[0]": T0_MS}
     )
     result.comparison.add("equal", words(t1=1.0), words(t1=1.0))
     result.comparison.add("c\x1b[31m", words(t1=100.0), words(t1=140.5))
@@ -706,8 +646,8 @@ def test_a_report_says_what_differs() -> None:
     assert "±40.5" in text
     assert "c\\x1b[31m" in text
     told = list(remarks(result, "x.scores.backtest", "ab12"))
-    assert told[0].startswith("audit.events[0] has nothing before 2026")
-    assert any(line.startswith("2 calls left out: `order` does not have") for line in told)
+    assert told[0].startswith("events[0] has nothing before 2026")
+    assert any(line.startswith("2 calls left out: the log does not have") for line in told)
     assert told[-1] == "12 records written to x.scores.backtest, each with the header callgauge_run=ab12."
     as_json = report_document(plan(), result)
     assert (as_json["calls"]["changed"], as_json["calls"]["without_beginning"]) == (1, 2)
@@ -734,28 +674,3 @@ def test_a_back_test_writes_to_a_topic_of_its_own() -> None:
     for nothing in ("", "x.", "a b", "a" * 250):
         with pytest.raises(ValueError, match="is no name"):
             topic_to_write(kafka, nothing)
-
-
-async def test_the_merge_does_not_depend_on_how_records_come() -> None:
-    """Each input waits now and then, as a client does between two fetches."""
-    import asyncio
-
-    rng = random.Random(3)  # noqa: S311  # an order, nothing secret
-    inputs = {
-        source: [record(source, offset, rng.randrange(50)) for offset in range(40)]
-        for source in (AUDIT, PIPECAT, ELEVENLABS)
-    }
-
-    async def in_pieces(records: Sequence[Any], seed: int) -> AsyncIterator[Any]:
-        waits = random.Random(seed)  # noqa: S311  # an order, nothing secret
-        for each in records:
-            if waits.random() < 0.3:
-                await asyncio.sleep(0)
-            yield each
-
-    runs = []
-    for seed in range(5):
-        log = by_broker_time({source: in_pieces(records, seed) for source, records in inputs.items()})
-        runs.append(places([each async for each in log]))
-    assert all(run == runs[0] for run in runs)
-    assert [time_ms for time_ms, _, _ in runs[0]] == sorted(time_ms for time_ms, _, _ in runs[0])

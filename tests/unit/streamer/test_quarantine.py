@@ -11,13 +11,14 @@ from aiokafka.errors import KafkaConnectionError, MessageSizeTooLargeError
 from aiokafka.structs import ConsumerRecord, RecordMetadata, TopicPartition
 from rich.console import RenderableType
 
-from consumers.engine.admission import Arrival, admit
+from consumers.engine.admission import admit
 from consumers.engine.limits import Limits
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.closed_sets import CloseReason, InputSource, RefusalReason
+from schemas.owners import PartitionRow
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import CallLabels, ClosedFact, TurnStatus
-from schemas.topics import SOURCE_BY_TOPIC
+from schemas.topics import OWNER_MARK_KEY, SOURCE_BY_TOPIC
 from streamer import quarantine as quarantine_log
 from streamer.cluster.readers import Coordinates, RecordGoneError
 from streamer.quarantine import (
@@ -28,6 +29,7 @@ from streamer.quarantine import (
     Outcome,
     RefusedRecords,
     Wanted,
+    call_states,
     entry_details,
     listing,
     put_back,
@@ -38,6 +40,9 @@ from streamer.quarantine import (
     summary,
 )
 from streamer.terminal import Screen
+from tests.benchmarks.traffic import BrokerRecord
+from tests.support.calls.log_records import PlacedRecords
+from tests.support.fakes.kept_topics import KeptTopics
 
 
 def entry(offset: int, **fields: Any) -> QuarantineRecord:
@@ -189,20 +194,14 @@ class Log:
         return RecordMetadata(topic, tp.partition, tp, 1_000 + len(self.appended), NOW_MS, 1, 0)
 
 
-DONE = CallStates(committed={TopicPartition(f"x.{topic}", 0): 1_000_000 for topic in SOURCE_BY_TOPIC})
-"""An evaluator without open calls: it has committed all records."""
+DONE = CallStates()
+"""No call is open."""
 
 
 async def replayed(log: Log, *records: Any, limits: Limits = LIMITS, calls: CallStates = DONE) -> list[Outcome]:
     chosen = RefusedRecords(KAFKA, limits, log, calls)  # type: ignore[arg-type]  # stands in for the reader
     entries = [refused(each) for each in records]
     return [outcome async for outcome in put_back(chosen, log, entries, NOW_MS, asyncio.Event())]
-
-
-def arrival_of(of: Any) -> Arrival:
-    arrival = admit(SOURCE_BY_TOPIC[of.topic.removeprefix("x.")], of, LIMITS)
-    assert isinstance(arrival, Arrival)
-    return arrival
 
 
 async def test_a_record_is_appended_as_it_was_to_its_own_partition() -> None:
@@ -217,37 +216,13 @@ async def test_a_record_is_appended_as_it_was_to_its_own_partition() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("headers", "added"),
-    [
-        ([], {"ce_id": b"x.pipecat.events[0]@9", "ce_source": b"callgauge.quarantine"}),
-        ([("ce_source", b"bot")], {"ce_id": b"x.pipecat.events[0]@9"}),
-        ([("ce_id", None)], {"ce_id": b"x.pipecat.events[0]@9", "ce_source": b"callgauge.quarantine"}),
-        ([("ce_id", b"e-1")], {}),
-    ],
-)
-def test_an_event_without_an_id_gets_one_by_which_a_second_replay_is_a_repeat(
-    headers: list[tuple[str, bytes | None]], added: dict[str, bytes]
-) -> None:
-    refused_record = record(9, headers=headers)
-    replay = replay_headers(refused_record, arrival_of(refused_record))
-    assert replay[: len(headers)] == headers
-    assert dict(replay[len(headers) :]) == {"callgauge_replay_of": b"x.pipecat.events[0]@9", **added}
-
-
-def test_a_simulators_sequence_stays_what_makes_a_repeat() -> None:
-    speech = {"type": "user_speech", "timestamp": WRITTEN_MS, "sequence": 3, "data": {"text": "hi"}}
-    numbered = record(1, speech, topic="elevenlabs.events")
-    assert [name for name, _ in replay_headers(numbered, arrival_of(numbered))] == ["callgauge_replay_of"]
-    del speech["sequence"]
-    plain = record(1, speech, topic="elevenlabs.events")
-    assert "ce_id" in dict(replay_headers(plain, arrival_of(plain)))
-
-
 def test_a_replay_of_a_replay_names_the_first_record() -> None:
     first = record(4)
-    again = record(8, headers=replay_headers(first, arrival_of(first)))
-    assert dict(replay_headers(again, arrival_of(again))) == dict(again.headers)
+    again = record(8, headers=replay_headers(first))
+    assert replay_headers(first) == [("callgauge_replay_of", b"x.pipecat.events[0]@4")]
+    assert dict(replay_headers(again)) == dict(again.headers)
+    unnamed = record(9, headers=[("callgauge_replay_of", None)])
+    assert replay_headers(unnamed)[-1] == ("callgauge_replay_of", b"x.pipecat.events[0]@9")
 
 
 async def test_what_is_gone_or_another_record_is_not_put_back() -> None:
@@ -310,30 +285,86 @@ async def test_a_signal_ends_it_after_the_record_that_is_on_its_way() -> None:
     assert len(log.appended) == 1
 
 
-async def test_what_the_evaluator_reads_again_by_itself_is_left_where_it_is() -> None:
-    """If it were put back, it would be folded twice: at its old place and as a new record."""
+async def test_what_a_new_evaluator_folds_again_by_itself_is_left_where_it_is() -> None:
+    """If it were put back, it would be folded twice: where it stands in the log, and as a new record."""
     early, late = record(3), record(4)
     log = Log(early, late)
-    committed = {TopicPartition("x.pipecat.events", 0): 4}
-    done, left = await replayed(log, early, late, calls=CallStates(committed))
+    again = CallStates({Coordinates("x.pipecat.events", 0, 4)})
+    done, left = await replayed(log, early, late, calls=again)
     assert done.appended is not None
     assert (left.appended, left.is_needed, left.is_problem) == (None, False, False)
-    assert "reads from @4 on" in str(left)
-    never_read = await replayed(log, early, calls=CallStates())
-    assert [outcome.is_needed for outcome in never_read] == [False]
+    assert "where it stands in the log" in str(left)
     assert len(log.appended) == 1
+
+
+@pytest.fixture
+def one_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def counts(*_: object) -> dict[str, int]:
+        return {"events": 1}
+
+    monkeypatch.setattr(quarantine_log, "partition_counts", counts)
+
+
+def row(first: int, offset: int) -> BrokerRecord:
+    said = PartitionRow(place=first, first=first, first_known_ms=0, known_ms=0, version="1")
+    empty: Any = None
+    return BrokerRecord("x.scores", offset, WRITTEN_MS, OWNER_MARK_KEY, empty, headers=(said.header(),))
+
+
+def in_the_log(*records: Any) -> list[BrokerRecord]:
+    log = PlacedRecords(topic="x.events")
+    for each in records:
+        log.tick(each.timestamp)
+        plain = BrokerRecord(each.topic, each.offset, each.timestamp, each.key, each.value)
+        log.event(SOURCE_BY_TOPIC[each.topic.removeprefix("x.")], plain)
+    return log.records
+
+
+@pytest.mark.usefixtures("one_partition")
+async def test_what_stands_behind_the_first_record_of_the_oldest_open_call_is_folded_again() -> None:
+    """The newest row of the partition says where that is."""
+    before, behind = record(3), record(4)
+    others = [record(4, topic="audit.events"), record(5, key=b"other")]
+    log = in_the_log(before, others[0], behind, others[1])
+    entries = [refused(each) for each in (before, behind, record(9))]
+    for rows, expected in (
+        ([row(2, 0), row(4, 1)], {4}),
+        ([row(0, 0)], {3, 4}),
+        ([], {3, 4}),
+        ([row(7, 0)], set[int]()),
+    ):
+        topics: Any = KeptTopics(*log, *rows)
+        states = await call_states(KAFKA, topics, entries, None)
+        assert states.folded_again == {Coordinates("x.pipecat.events", 0, offset) for offset in expected}
+        assert states.closed == {}
+
+
+@pytest.mark.usefixtures("one_partition")
+async def test_calls_that_have_closed_and_records_without_a_key_are_not_looked_for_in_the_log() -> None:
+    over, unnamed = record(3, key=b"over"), record(4, key=None)
+    closing = BrokerRecord("x.scores", 0, WRITTEN_MS, b"over", CLOSED.model_dump_json().encode())
+    topics: Any = KeptTopics(*in_the_log(over), closing)
+    states = await call_states(KAFKA, topics, [refused(over), refused(unnamed)], None)
+    assert (set(states.folded_again), states.closed) == (set(), {"over": CLOSED})
+    made_anew = refused(over).model_copy(update={"key": "c", "quarantined_at_ms": WRITTEN_MS - 1})
+    topics = KeptTopics(*in_the_log(over))
+    assert set((await call_states(KAFKA, topics, [made_anew], None)).folded_again) == set(), (
+        "another record is there now"
+    )
+
+
+CLOSED = ClosedFact(
+    conversation_id="over", revision=1, status=TurnStatus.FINAL, input_hash="", offsets={}, event_time_ms=None,
+    caused_at_ms=WRITTEN_MS, labels=CallLabels(), code_version="1", reason=CloseReason.IDLE, ended_reason=None,
+    turns=1, events=9, through={},
+)  # fmt: skip
 
 
 async def test_a_closed_call_is_left_alone() -> None:
     """Days later an evaluator may have forgotten the call, and would open it anew."""
     of_closed, of_open = record(1, key=b"over"), record(2, key=b"c")
     log = Log(of_closed, of_open)
-    closed = ClosedFact(
-        conversation_id="over", revision=1, status=TurnStatus.FINAL, input_hash="", offsets={}, event_time_ms=None,
-        caused_at_ms=WRITTEN_MS, labels=CallLabels(), code_version="1", reason=CloseReason.IDLE, ended_reason=None,
-        turns=1, events=9, through={},
-    )  # fmt: skip
-    left, done = await replayed(log, of_closed, of_open, calls=CallStates(DONE.committed, {"over": closed}))
+    left, done = await replayed(log, of_closed, of_open, calls=CallStates(closed={"over": CLOSED}))
     assert left.is_problem
     assert left.reason == "its call has closed (idle, 2026-09-21 14:13:20 UTC) and is not reopened"
     assert done.appended is not None

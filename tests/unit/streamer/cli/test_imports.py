@@ -113,6 +113,13 @@ def test_a_command_loads_no_library_that_it_does_not_use(command: list[str], unn
                 *("consumers.evaluator.service", "consumers.judge.service"),
             },
         ),
+        (
+            ["sequencer"],
+            {
+                *("openai", "jiwer", "whisper_normalizer", "yaml", "consumers.engine.evaluator"),
+                *("consumers.evaluator.service", "consumers.exporter.service", "consumers.judge.service"),
+            },
+        ),
         (["evaluator"], {"openai", "consumers.exporter.service", "consumers.judge.service"}),
         (
             ["judge"],

@@ -7,7 +7,9 @@ import pytest
 import typer
 from aiokafka import TopicPartition
 
-from schemas.topics import INPUT_TOPICS, MAX_TRANSACTION_MS, TOPICS
+from schemas.closed_sets import InputSource
+from schemas.log import Next, Tick
+from schemas.topics import MAX_TRANSACTION_MS, TOPICS
 from streamer.cli import doctor as cli_doctor
 from streamer.cluster.facts import ClockFacts, ClusterFacts, GroupFacts, LogBounds, PartitionState
 from streamer.doctor import examination as doctor_command
@@ -16,7 +18,8 @@ from streamer.doctor.findings import (
     Finding,
     Verdict,
     broker_finding,
-    clock_finding,
+    clock_findings,
+    log_findings,
     replica_findings,
     settings_findings,
     topic_findings,
@@ -74,20 +77,23 @@ def test_transactions_must_be_allowed_to_take_as_long_as_ours() -> None:
 
 def test_all_topics_in_one_line_when_they_fit() -> None:
     (finding,) = topic_findings(cluster(), KAFKA)
-    assert (finding.verdict, f"all {len(TOPICS)} are there; 4 partitions" in finding.seen) == (Verdict.OK, True)
+    assert (finding.verdict, f"all {len(TOPICS)} are there; events and scores have 4 partitions" in finding.seen) == (
+        Verdict.OK,
+        True,
+    )
 
 
 def test_missing_topics_and_other_counts_are_wrong() -> None:
-    missing, unequal = topic_findings(cluster(scores=8, audit_events=0, goals=0), KAFKA)
+    missing, unequal = topic_findings(cluster(scores=8, audit_events=0, goals=0, pipecat_events=9, sequencer=1), KAFKA)
     assert missing.seen == "not there: x.audit.events, x.goals"
     assert (unequal.check, unequal.verdict) == ("x.scores", Verdict.WRONG)
-    assert "8 partitions, not 4" in unequal.seen
+    assert "8 partitions, not 4 as x.events" in unequal.seen
 
 
 def test_right_topic_settings_are_one_line_with_what_they_are() -> None:
     (finding,) = topic_setting_findings(RIGHT, ALL, SETTINGS)
     assert finding.verdict is Verdict.OK
-    assert "inputs are kept for 7 days, scores for 14 days; a call needs 4 h 5 min" in finding.seen
+    assert "inputs are kept for 7 days, events for 7 days, scores for 14 days; a call needs 4 h 5 min" in finding.seen
 
 
 def test_faults_of_topics_say_whether_the_evaluator_starts() -> None:
@@ -101,7 +107,7 @@ def test_faults_of_topics_say_whether_the_evaluator_starts() -> None:
 def test_a_longer_call_needs_longer_retention() -> None:
     days = Settings(topic_prefix="x.", limits=LimitSettings(max_call_duration_ms=8 * 24 * 3_600_000))
     found = [finding.check for finding in topic_setting_findings(RIGHT, ALL, days) if finding.verdict is Verdict.WRONG]
-    assert found == [f"x.{name}" for name in INPUT_TOPICS]
+    assert found == ["x.events"]
 
 
 def test_settings_that_may_not_be_seen_are_unknown() -> None:
@@ -139,19 +145,61 @@ def test_the_topics_with_the_same_fault_share_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clock", "verdict", "said"),
+    ("clocks", "said"),
     [
-        (None, Verdict.UNKNOWN, "nothing is written to find out"),
-        (ClockFacts(-200, 300), Verdict.OK, "agree"),
-        (ClockFacts(-5_000, -1_000), Verdict.OK, "agree"),
-        (ClockFacts(1_000, 3_000), Verdict.OK, "agree"),
-        (ClockFacts(1_500, 3_000), Verdict.WRONG, "1.5 s or more ahead of this machine's"),
-        (ClockFacts(-90_000, -60_000), Verdict.WRONG, "1 min or more behind this machine's"),
+        ({1: [ClockFacts(-200, 300)]}, ["1 broker agree"]),
+        ({1: [ClockFacts(-5_000, -1_000)], 2: [ClockFacts(1_000, 3_000)]}, ["2 brokers agree"]),
+        ({1: [ClockFacts(0, 1)], 2: [ClockFacts(1_500, 3_000)]}, ["broker 2 is 1.5 s or more ahead of this machine's"]),
+        ({1: [ClockFacts(-90_000, -60_000)]}, ["broker 1 is 1 min or more behind this machine's"]),
+        ({1: [ClockFacts(0, 9_000), ClockFacts(1_200, 9_500)]}, ["broker 1 is 1.2 s or more ahead"]),
+        ({1: [ClockFacts(2_000, 3_000)], 2: [ClockFacts(-3_000, -2_000)]}, ["broker 1 is 2 s", "broker 2 is 2 s"]),
     ],
 )
-def test_clocks(clock: ClockFacts | None, verdict: Verdict, said: str) -> None:
-    finding = clock_finding(clock)
-    assert (finding.verdict, said in finding.seen) == (verdict, True)
+def test_every_broker_s_clock_is_compared_by_all_that_was_seen_of_it(
+    clocks: dict[int, list[ClockFacts]], said: list[str]
+) -> None:
+    found = list(clock_findings(clocks))
+    assert [words in finding.seen for finding, words in zip(found, said, strict=True)] == [True] * len(said)
+    assert {finding.verdict for finding in found} == {Verdict.OK if "agree" in said[0] else Verdict.WRONG}
+
+
+def test_clocks_are_not_known_where_nothing_is_written() -> None:
+    (finding,) = clock_findings({})
+    assert (finding.verdict, "nothing is written to find out" in finding.seen) == (Verdict.UNKNOWN, True)
+
+
+LOG = [TopicPartition("x.events", number) for number in range(2)]
+NOW_MS = 1_000_000_000_000
+AUDIT, PIPECAT = InputSource.AUDIT, InputSource.PIPECAT
+
+
+def tick(behind_ms: int, *left_out: str, **places: int) -> Tick:
+    positions = {(InputSource(name), 0): Next(0, offset) for name, offset in places.items()}
+    return Tick.of(3, NOW_MS - behind_ms, positions, left_out)
+
+
+def look_at_log(*ticks: Tick | None) -> list[Finding]:
+    ends = {(AUDIT, 0): 10, (PIPECAT, 0): 5}
+    return list(log_findings(dict(zip(LOG, ticks, strict=True)), ends, NOW_MS))
+
+
+def test_what_is_not_in_the_log_yet_is_counted_by_the_shard_that_is_behind() -> None:
+    (finding,) = look_at_log(tick(700, audit=10, pipecat=5), tick(2_500, audit=7))
+    assert finding.verdict is Verdict.OK
+    assert finding.seen == "time is known up to 2 s ago; 8 records of the inputs to append"
+    assert finding.lag == {"audit.events[0]": 3, "pipecat.events[0]": 5}
+    (finding,) = look_at_log(*[tick(0, audit=12, pipecat=5)] * 2)
+    assert (finding.seen, finding.lag) == ("time is known up to 0 s ago; 0 records of the inputs to append", {})
+
+
+def test_a_log_whose_time_stands_or_that_has_none_is_a_warning() -> None:
+    (finding,) = look_at_log(tick(0), tick(60_001))
+    assert (finding.verdict, "time is known up to 1 min ago" in finding.seen) == (Verdict.WARNING, True)
+    assert look_at_log(tick(0), tick(60_000))[0].verdict is Verdict.OK
+    (finding,) = look_at_log(tick(0), None)
+    assert (finding.verdict, "written to x.events[1]," in finding.seen) == (Verdict.WARNING, True)
+    left_out, _ = look_at_log(tick(0), tick(0, "audit.events[0]"))
+    assert (left_out.verdict, left_out.seen) == (Verdict.WARNING, "no answer about audit.events[0]")
 
 
 PARTITIONS = [TopicPartition("x.pipecat.events", number) for number in range(2)]
@@ -163,10 +211,8 @@ def group(
     members: int = 1,
     assigned: tuple[TopicPartition, ...] = tuple(PARTITIONS),
     committed: dict[TopicPartition, int] | None = None,
-    read: dict[TopicPartition, int] | None = None,
 ) -> GroupFacts:
-    committed = {PARTITIONS[0]: 100} if committed is None else committed
-    return GroupFacts(state, members, assigned, committed, committed if read is None else read)
+    return GroupFacts(state, members, assigned, {PARTITIONS[0]: 100} if committed is None else committed)
 
 
 def look(facts: GroupFacts, *, starts_at_end: bool = False) -> list[Finding]:
@@ -174,10 +220,9 @@ def look(facts: GroupFacts, *, starts_at_end: bool = False) -> list[Finding]:
 
 
 def test_a_group_that_reads_everything_is_fine_and_says_how_far_it_is() -> None:
-    (finding,) = look(group(committed={PARTITIONS[0]: 60}, read={PARTITIONS[0]: 93}))
+    (finding,) = look(group(committed={PARTITIONS[0]: 93}))
     assert finding.verdict is Verdict.OK
     assert "1 member, 2 of 2 partitions assigned; 7 records to read: x.pipecat.events[0] 7" in finding.seen
-    assert "a restart reads 33 records of open calls again" in finding.seen
     assert finding.lag == {"x.pipecat.events[0]": 7}
     (finding,) = look(group())
     assert finding.seen.endswith("nothing left to read")
@@ -219,7 +264,7 @@ def test_where_nothing_is_committed_a_role_begins_where_it_begins() -> None:
 
 def test_a_line_names_a_few_partitions_and_counts_the_rest() -> None:
     many = {TopicPartition("x.pipecat.events", number): LogBounds(0, number + 1) for number in range(8)}
-    facts = GroupFacts("Stable", 1, tuple(many), {}, {})
+    facts = GroupFacts("Stable", 1, tuple(many), {})
     (finding,) = group_findings("evaluator group", "evaluator", facts, many, starts_at_end=False)
     assert "x.pipecat.events[7] 8, " in finding.seen
     assert finding.seen.endswith(" and 3 more")

@@ -18,12 +18,13 @@ from consumers.evaluator.writer import WriteError
 from consumers.exporter import service as exporter_service
 from consumers.runtime.kafka.connection import KafkaRefusedError, KafkaSettings
 from consumers.runtime.registry import Instruments
+from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import ROLE_NAMES, RoleName
 from streamer.facts import installed_version
 from streamer.roles import evaluator_role
 from streamer.roles import running as service
 from streamer.roles.running import LONGEST_PAUSE_SECONDS, MOST_RESTARTS, QUIET_SECONDS, RoleRunner, Service, start_facts
-from streamer.settings.all_settings import Settings, load_settings
+from streamer.settings.all_settings import LimitSettings, Settings, load_settings
 from tests.support.fakes.evaluator_fakes import until_idle
 from tests.support.patience import patient
 
@@ -119,6 +120,20 @@ async def test_every_role_shows_its_process_and_its_version(role: RoleName, monk
     assert "\nprocess_resident_memory_bytes " in page
     assert "\nprocess_start_time_seconds " in page
     assert "\ncallgauge_series_folded_total 0.0" in page
+
+
+async def test_the_sequencer_has_its_group_and_the_bounds_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[SequencerSettings] = []
+
+    def sequencer(_kafka: KafkaSettings, its: SequencerSettings, _instruments: Instruments) -> FakeRole:
+        made.append(its)
+        return FakeRole("sequencer")
+
+    monkeypatch.setattr("consumers.sequencer.service.Sequencer", sequencer)
+    limits = LimitSettings(max_record_bytes=1_000)
+    given = Settings(http_port=0, sequencer_group="g", poll_interval_ms=7, limits=limits)
+    Service(given, KafkaSettings(), ["sequencer"])
+    assert [(its.group_id, its.poll_interval_ms, its.max_record_bytes) for its in made] == [("g", 7, 1_000)]
 
 
 async def test_the_budget_of_series_is_a_setting() -> None:
@@ -557,4 +572,4 @@ def test_a_role_states_only_what_concerns_it() -> None:
     by_role = {role: set(facts(roles=(role,))) for role in ROLE_NAMES}
     assert by_role["evaluator"] == {"goals", "judge", "transcripts", "redaction"}
     assert by_role["judge"] == {"judge", "redaction"}
-    assert by_role["exporter"] == {"redaction"}
+    assert by_role["exporter"] == by_role["sequencer"] == {"redaction"}

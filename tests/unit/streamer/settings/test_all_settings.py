@@ -74,7 +74,7 @@ def test_all_mistakes_are_told_together_each_where_it_was_made(config: Path) -> 
 def test_every_mistake_shows_a_value_that_works() -> None:
     """The example in each message is accepted exactly as it is written there."""
     wrong = {
-        "CALLGAUGE_BOOTSTRAP": ":1", "CALLGAUGE_TOPIC_PREFIX": "/", "CALLGAUGE_EVALUATOR_GROUP": "",
+        "CALLGAUGE_BOOTSTRAP": ":1", "CALLGAUGE_TOPIC_PREFIX": "/", "CALLGAUGE_SEQUENCER_GROUP": "", "CALLGAUGE_EVALUATOR_GROUP": "",
         "CALLGAUGE_EXPORTER_GROUP": "", "CALLGAUGE_EVALUATOR_INSTANCE": "", "CALLGAUGE_HTTP_HOST": "", "CALLGAUGE_HTTP_PORT": "65536",
         "CALLGAUGE_POLL_INTERVAL_MS": "0", "CALLGAUGE_LOG_FORMAT": "xml", "CALLGAUGE_LOG_LEVEL": "all", "CALLGAUGE_LIMITS__IDLE_MS": "0",
         "CALLGAUGE_SECURITY__PROTOCOL": "TLS", "CALLGAUGE_JUDGE_GROUP": "", "CALLGAUGE_JUDGE__SAMPLE_RATIO": "2",

@@ -1,0 +1,48 @@
+"""A record that was put back from quarantine counts once in its call, however often it is put back."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from consumers.engine.admission import Arrival, admit
+from consumers.engine.limits import Limits
+from schemas.closed_sets import InputSource
+from schemas.events.envelope import read_envelope
+from schemas.log import REPLAY_OF_HEADER
+from tests.benchmarks.traffic import BrokerRecord
+from tests.support.fakes.engine_feed import T0_MS, Feed
+
+PLACE = (REPLAY_OF_HEADER, b"audit.events[0]@7")
+OTHER = (REPLAY_OF_HEADER, b"audit.events[0]@8")
+ENTRY = {"message_type": "user", "value": "Hello"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_repeat"),
+    [
+        ([PLACE], [PLACE], True),
+        ([PLACE], [OTHER], False),
+        ([PLACE], [], False),
+        ([PLACE, ("ce_id", b"1"), ("ce_source", b"bot")], [PLACE, ("ce_id", b"2"), ("ce_source", b"bot")], True),
+        ([("ce_id", b"1"), ("ce_source", b"bot")], [PLACE, ("ce_id", b"1"), ("ce_source", b"bot")], True),
+    ],
+)
+def test_a_second_record_from_the_same_place_is_a_repeat(
+    first: Sequence[tuple[str, bytes]], second: Sequence[tuple[str, bytes]], *, is_repeat: bool
+) -> None:
+    feed = Feed()
+    feed.send("audit", ENTRY, 0, envelope=read_envelope(first))
+    feed.send("audit", ENTRY, 1, envelope=read_envelope(second))
+    counts = {count.labels[1]: count.by for count in feed.evaluator.drain_counts() if "events" in count.metric}
+    assert counts.get("repeated", 0) == is_repeat
+
+
+def test_the_place_is_known_of_an_event_in_structured_mode_too() -> None:
+    event = {"specversion": "1.0", "id": "1", "source": "bot", "type": "t", "data": {"timestamp": T0_MS, **ENTRY}}
+    headers = (("content-type", b"application/cloudevents+json"), PLACE)
+    record = BrokerRecord("audit.events", 0, T0_MS, b"call", json.dumps(event).encode(), headers=headers)
+    arrival = admit(InputSource.AUDIT, record, Limits())
+    assert isinstance(arrival, Arrival)
+    assert arrival.envelope is not None
+    assert (arrival.envelope.id, arrival.envelope.replay_of) == ("1", "audit.events[0]@7")
