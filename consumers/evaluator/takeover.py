@@ -18,7 +18,8 @@ from pydantic_core import from_json
 
 import consumers.engine
 import schemas
-from consumers.evaluator.partition import Partition, Recovery
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import Claims
 from consumers.runtime.kafka.connection import KafkaSettings

@@ -14,14 +14,10 @@ from consumers.engine.effects import Count, Effect, NotUnderstood, PublishScore,
 from consumers.evaluator import partition as partition_module
 from consumers.evaluator.partition import (
     BEGINS_APART_MS,
-    MAX_KEPT_REQUESTS,
-    MAX_KINDS,
-    MAX_QUARANTINE_LINES,
-    MisreadRecords,
     Partition,
-    Recovery,
-    Withheld,
 )
+from consumers.evaluator.recovery import MAX_KEPT_REQUESTS, Recovery, Withheld
+from consumers.evaluator.refusals import MAX_KINDS, MAX_QUARANTINE_LINES, MisreadRecords
 from consumers.evaluator.writer import Trip
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason

@@ -229,8 +229,8 @@ async def test_the_row_is_found_however_much_was_written_behind_it(
         handed_over.put("scores", None, OWNER_MARK_KEY, [(WRITER_HEADER, b"g-writer-x")])
     owner = await took_over(handed_over)
     assert "g-writer-x" in handed_over.epochs, "it may still write"
-    assert owner.partition._recovery is not None
-    assert owner.partition._recovery.place == 3
+    assert owner.partition._recovering is not None
+    assert owner.partition._recovering.known.place == 3
 
 
 async def test_calls_that_closed_up_to_a_while_before_are_known_and_a_late_record_opens_none(
