@@ -25,7 +25,7 @@ from schemas.goals.goal_set import ChoosesGoals
 from schemas.judging import JudgeRequest
 from schemas.log import LogReader, Next, Placed, Tick, placed_in
 from schemas.scores.records import SCORE_RECORD, AnyScoreRecord
-from schemas.topics import SCORES_TOPIC
+from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC
 from tests.properties.evaluation import RULES, EveryCall
 from tests.support.fakes.log_writer import LogRecord, LogWriter
 
@@ -98,7 +98,8 @@ class Log(LogWriter):
         return cls(steps)
 
     def __repr__(self) -> str:
-        return "\n".join(f"{each.what} {each.arrival} {each.number}" for each in self._steps)
+        steps = [f"{each.what} {each.number or each.arrival}" for each in self._steps]
+        return f"{len(self.records)} records, {len(steps)} steps: " + "\n".join(steps)[:20_000]
 
     def record_at(self, offset: int) -> LogRecord | None:
         """The record there; None at the end of all steps."""
@@ -316,9 +317,11 @@ def undisturbed(log: Log, settings: Settings) -> list[Outgoing]:
     return published
 
 
-def by_call(published: Iterable[Outgoing]) -> dict[bytes, list[tuple[str, Any]]]:
-    """All that is published of each call, in order: topic and bytes."""
-    calls: dict[bytes, list[tuple[str, Any]]] = {}
+def by_call(published: Iterable[Outgoing]) -> dict[tuple[bytes, bool], list[tuple[str, Any]]]:
+    """All that is published of each call, in order: topic and bytes. Refused records are by themselves: a call closes whenever there is
+    time for it.
+    """
+    calls: dict[tuple[bytes, bool], list[tuple[str, Any]]] = {}
     for each in published:
-        calls.setdefault(each.key, []).append((each.topic, each.value))
+        calls.setdefault((each.key, each.topic == QUARANTINE_TOPIC), []).append((each.topic, each.value))
     return calls

@@ -3,14 +3,23 @@
 Each of them folds the log from the place that the row of the partition names, silently up to where the last one had come, and goes on.
 """
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any, Final
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from consumers.engine.admission import Arrival
+from consumers.engine.limits import Limits
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
+from schemas.log import Begin, Event, LogReader, Tick
 from schemas.scores.records import AnyScoreRecord, ClosedFact
-from schemas.topics import JUDGE_REQUESTS_TOPIC
+from schemas.topics import JUDGE_REQUESTS_TOPIC, TRANSCRIPTS_TOPIC
 from tests.properties.evaluation import (
     Subject,
     assert_counted,
@@ -19,14 +28,15 @@ from tests.properties.evaluation import (
     final_values,
     fold,
     fresh,
+    outcomes_of,
     run,
     taken_over,
 )
-from tests.properties.owners import Acts, Log, Owner, Settings, acts, by_call, undisturbed
+from tests.properties.owners import Acts, Log, Owner, Rules, Settings, Step, acts, by_call, undisturbed
 from tests.properties.partitions import logs, settings
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
-from tests.support.fakes.engine_feed import T0_MS
+from tests.support.fakes.engine_feed import T0_MS, Json, closings_of
 from tests.support.laws import examples
 
 STEP_MS = 25
@@ -54,7 +64,7 @@ def assert_once(log: Log) -> None:
             last[subject] = record.revision
 
 
-@examples(times=10)
+@examples(times=3)
 @given(logs(), settings, st.lists(acts(), min_size=1, max_size=4))
 def test_folding_with_stops_anywhere_publishes_what_folding_once_does_byte_for_byte(
     log: Log, settings: Settings, lives: Sequence[Acts]
@@ -68,3 +78,197 @@ def test_folding_with_stops_anywhere_publishes_what_folding_once_does_byte_for_b
     event(f"{min(3, sum(each.topic == JUDGE_REQUESTS_TOPIC for each in expected))} questions or more")
     assert by_call(log.published) == by_call(expected)
     assert_once(log)
+
+
+@examples(times=1.5)
+@given(st.data())
+def test_what_is_written_in_the_end_is_what_an_undisturbed_evaluator_writes(data: st.DataObject) -> None:
+    """However often time passes in between: it goes on evenly and ends within the closing grace."""
+    call, order = drawn(data, updates=False)
+    # Of two reasons that contradict each other on two topics the last to arrive counts, which is a matter of arrival.
+    call["control"] = [event | ({"reason": "goodbye"} if "reason" in event else {}) for event in call["control"]]
+    arrivals = [
+        replace(arrival, broker_time_ms=T0_MS + place * STEP_MS)
+        for place, arrival in enumerate(arrivals_of(call, order))
+    ]
+    log = Log.of(arrivals, has_ticks=True)
+    for each in data.draw(st.lists(acts(), min_size=1, max_size=3)):
+        Owner(log, Settings()).live(each)
+    Owner(log, Settings()).to_the_end()
+    expected = run(arrivals)
+    assert_counted(log.score_records)
+    transcripts = [each.value for each in log.published if each.topic == TRANSCRIPTS_TOPIC]
+    assert transcripts == [closing.transcript for closing in closings_of(expected)]
+    assert final_values(log.score_records) == final_state(expected)
+
+
+@given(st.data())
+def test_a_call_that_was_closed_is_not_opened_again(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    log = Log.of(arrivals)
+    Owner(log, Settings()).to_the_end()
+    published = list(log.published)
+    for each in arrivals:
+        log.add(replace(each, broker_time_ms=log.now_ms))
+    again = Owner(log, Settings())
+    assert again.evaluator.open_calls == ()
+    again.to_the_end()
+    assert log.published == published
+    outcomes = Counter[str]()
+    for count in outcomes_of(again.evaluator):
+        outcomes[count.labels[1]] += count.by
+    assert outcomes == {"after_close": len(arrivals)}
+
+
+@given(st.data())
+def test_a_successor_closes_a_call_as_the_owner_before_it_would_have(data: st.DataObject) -> None:
+    """Nothing is said again, nothing is withdrawn, and no count is made twice."""
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    before, after = fresh(), taken_over(arrivals)
+    fold(before, arrivals)
+    assert after.next_wakeup() == before.next_wakeup()
+    assert after.low_watermark() == before.low_watermark()
+    assert after.context(str(call["id"])) == before.context(str(call["id"]))
+    assert after.advance(end_of(arrivals)) == before.advance(end_of(arrivals))
+
+
+# What is caught. Each of these breaks one rule of a successor.
+
+
+class BeginsAtEveryTick(LogReader):
+    """Takes a tick for a place to begin that says less than is in front of it."""
+
+    def read(self, record: Any) -> Event | Tick | None:
+        read = super().read(record)
+        if isinstance(read, Tick):
+            self.begin = Begin(record.offset, read.known_ms)
+        return read
+
+
+HONEST: Final = Rules()
+CLOSED_IN_FRONT: Final = Rules(overlap_ms=0)
+"""Knows only those closed calls whose facts came after the known time at the record where it begins."""
+WRITES_BEFORE: Final = Rules(place_of=lambda recovery: recovery.place and recovery.place - 1)
+"""Goes live one record before the place."""
+EVERY_TICK: Final = Rules(reader=BeginsAtEveryTick)
+
+
+def event_of(key: str, at_ms: int, value: Json, source: InputSource = InputSource.AUDIT) -> Arrival:
+    """An event that is logged at once, in ms since the calls began."""
+    text = json.dumps({"timestamp": T0_MS + at_ms} | value).encode()
+    return Arrival(source, 0, T0_MS + at_ms, key, decode(source, text), text, None)
+
+
+def _word(key: str, at_ms: int) -> Step:
+    return Step("event", event_of(key, at_ms, {"message_type": "user", "value": "Hello"}))
+
+
+def _ended(key: str, at_ms: int) -> Step:
+    return Step("event", event_of(key, at_ms, {"type": "call_ended"}, InputSource.PIPECAT))
+
+
+def _ticks(*at_ms: int) -> list[Step]:
+    return [Step("tick", number=T0_MS + each) for each in at_ms]
+
+
+def published_with(rules: Rules, before: Sequence[Step], after: Sequence[Step]) -> tuple[object, object]:
+    """What an owner publishes who reads the first steps, and a successor who reads on; and what one does who reads all."""
+    log = Log([*before, *after])
+    first = Owner(log, Settings(), rules=rules)
+    for _ in before:
+        first.fold()
+        first.partition.close_some()
+        first.write()
+    first.partition.write_row(is_last=True)
+    first.write()
+    Owner(log, Settings(), rules=rules).to_the_end()
+    return by_call(log.published), by_call(undisturbed(log, Settings()))
+
+
+REFUSED: Final = Step(
+    "event", replace(event_of("call", 30_100, {"message_type": "user", "value": "Hello"}), value=b"{")
+)
+BROKEN: Final[list[tuple[str, Rules, list[Step], list[Step]]]] = [
+    (
+        "a late record opens a closed call again",
+        CLOSED_IN_FRONT,
+        [*_ticks(0), _word("call", 100), _ended("call", 200), *_ticks(20_000, 40_000), _word("other", 40_100)],
+        [_word("call", 40_200)],
+    ),
+    ("a decision is published twice", WRITES_BEFORE, [*_ticks(0), _word("call", 100)], []),
+    (
+        "a refused record is quarantined twice",
+        EVERY_TICK,
+        [*_ticks(0, 30_000), REFUSED, Step("succeed")],
+        [_word("call", 40_200)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "rules", "before", "after"), BROKEN, ids=[what for what, *_ in BROKEN])
+def test_a_successor_that_breaks_a_rule_is_caught(
+    what: str, rules: Rules, before: list[Step], after: list[Step]
+) -> None:
+    del what
+    stops, once = published_with(HONEST, before, after)
+    assert stops == once
+    stops, once = published_with(rules, before, after)
+    assert stops != once
+
+
+# Silence. It is found between events and a tick, wherever the one or the other ends.
+
+TURNS: Final = 20
+OF_LIVE_CALLS: Final = Settings(Limits(max_event_time_skew_ms=0, idle_ms=30_000))
+"""Calls are over after half a minute without an event: half of the longest gap between two ticks."""
+
+
+def _spoken(key: str, begin_ms: int, silence_ms: int) -> list[Step]:
+    """A call in which the caller speaks for a second, and the bot after such a silence, again and again."""
+    steps = [Step("event", event_of(key, begin_ms, {"type": "call_started"}, InputSource.PIPECAT))]
+    for turn in range(TURNS):
+        at_ms = begin_ms + 8_000 * turn
+        for kind, ms in (
+            ("user_speech_started", at_ms),
+            ("user_speech_stopped", at_ms + 1_000),
+            ("bot_speech_started", at_ms + 1_000 + silence_ms),
+            ("bot_speech_stopped", at_ms + 2_000 + silence_ms),
+        ):
+            moment = {"type": "speech_event", "data": {"kind": kind, "timestamp": (T0_MS + ms) / 1000}}
+            steps.append(Step("event", event_of(key, ms, moment, InputSource.PIPECAT)))
+    return steps
+
+
+def _time_of(step: Step) -> int:
+    return step.number if step.arrival is None else step.arrival.broker_time_ms
+
+
+@pytest.mark.parametrize("gap_ms", [500, 60_000])
+@pytest.mark.parametrize(("silence_ms", "dead_airs"), [(2_900, 0), (3_100, TURNS)])
+def test_no_gap_between_ticks_and_no_restart_makes_a_silence(gap_ms: int, silence_ms: int, dead_airs: int) -> None:
+    """No call ends in it either. Owners and sequencers end everywhere in between."""
+    calls = {"one": 1_000, "two": 2_700, "three": 59_000, "four": 90_000}
+    spoken = [step for key, begin_ms in calls.items() for step in _spoken(key, begin_ms, silence_ms)]
+    ticks = _ticks(*range(0, 260_000, gap_ms))
+    steps = sorted([*ticks, *spoken], key=_time_of)
+    for place in range(len(steps) - 1, 0, -37):
+        steps.insert(place, Step("succeed"))
+    log = Log(steps)
+    while True:
+        owner = Owner(log, OF_LIVE_CALLS)
+        if not all(owner.fold() for _ in range(29)):
+            break
+        owner.partition.close_some()
+        owner.write()
+        owner.partition.write_row(is_last=True)
+        owner.write()
+    Owner(log, OF_LIVE_CALLS).to_the_end()
+    found = Counter(record.conversation_id for record in log.score_records if record.name == "dead_air")
+    assert found == (dict.fromkeys(calls, dead_airs) if dead_airs else {})
+    closed = {each.conversation_id: each for each in log.score_records if isinstance(each, ClosedFact)}
+    last_ms = {step.arrival.conversation_id: _time_of(step) for step in spoken if step.arrival is not None}
+    assert {key: each.caused_at_ms for key, each in closed.items()} == {
+        key: at_ms + OF_LIVE_CALLS.limits.idle_ms for key, at_ms in last_ms.items()
+    }
