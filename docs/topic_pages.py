@@ -19,11 +19,16 @@ _TYPES_BESIDE: Final = {
     "pipecat.events": ("control-event",),
     "audit.events": ("control-event",),
     "elevenlabs.events": ("agent-event", "agent-record", "control-event"),
+    "events": (
+        *("pipecat-event", "simulator-event", "agent-event", "agent-record", "audit-event", "control-event"),
+        *("judge-verdict", "tick"),
+    ),
 }
 """Types of records that a topic has besides the one of the topic table."""
 _COMMANDS: Final = {
     ("annotations", WRITE): ("console", "`callgauge call`", "`callgauge history forget`"),
     ("annotations", READ): ("`callgauge call`", "`callgauge report`"),
+    ("events", READ): ("`callgauge call`", "`context`", "`report` and `replay --from-topics`", "`quarantine replay`"),
 }
 """Other programs that do this with a topic. The console asks for the right only at the first label, so it is none of its needs."""
 
@@ -70,7 +75,8 @@ def asyncapi() -> str:
 
 
 def _values(topic: Topic) -> tuple[str, ...]:
-    return (topic.value, *_TYPES_BESIDE.get(topic.name, ()))
+    beside = _TYPES_BESIDE.get(topic.name, ())
+    return beside if beside and topic.value not in TYPES else (topic.value, *beside)
 
 
 def _roles(topic: Topic, operation: str) -> str:
@@ -80,9 +86,10 @@ def _roles(topic: Topic, operation: str) -> str:
         role for role in ROLE_NAMES if operation in needs_of([role], settings).operations.get(topic.name, ())
     ]
     roles += _COMMANDS.get((topic.name, operation), ())
-    if operation == WRITE and (topic.name in _TYPES_BESIDE or topic.direction == "reference"):
+    is_yours = topic.direction == "input" and topic.name in _TYPES_BESIDE
+    if operation == WRITE and (is_yours or (topic.direction == "reference" and topic.value in TYPES)):
         roles.append("your producers")
-    return ", ".join(roles) or "your own consumers"
+    return ", ".join(roles) or ("nobody" if operation == WRITE else "your own consumers")
 
 
 def _either(types: list[Any]) -> Any:

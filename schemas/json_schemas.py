@@ -14,6 +14,7 @@ from schemas.events.pipecat import PipecatEvent
 from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict
+from schemas.log import Tick
 from schemas.metric_context import MetricContext
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import ScoreRecord
@@ -33,6 +34,7 @@ TYPES: Final[Mapping[str, Any]] = {
     "quarantine": QuarantineRecord,
     "transcript": tuple[TranscriptTurn, ...],
     "annotation": AnyAnnotation,
+    "tick": Tick,
     "metric-context": MetricContext,
 }
 """The type of each kind of record, by its name."""
@@ -45,7 +47,7 @@ def json_schema(name: str) -> dict[str, Any]:
     Raises:
         KeyError: No record type has that name; `SCHEMA_NAMES` lists them.
     """
-    is_written_by_us = name in {"score", "quarantine", "transcript", "metric-context"}
+    is_written_by_us = name in {"score", "quarantine", "transcript", "metric-context", "tick"}
     return with_examples(
         TypeAdapter(TYPES[name]).json_schema(mode="serialization" if is_written_by_us else "validation")
     )

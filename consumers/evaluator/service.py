@@ -16,7 +16,8 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.group import GroupWatch
-from consumers.evaluator.partition import MisreadRecords, Partition
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.refusals import MisreadRecords
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Takeover, version_of
 from consumers.evaluator.topics import (
@@ -69,6 +70,8 @@ PATIENCE_SECONDS: Final = 0.5
 partition, so with a backlog, an immediate pause costs more than the wait."""
 FETCH_BYTES: Final = 128 * 1_024
 """Most bytes of one partition in one answer of the broker. With a backlog, each keeps as much in memory. A larger record comes alone."""
+EMPTY_ANSWER_MS: Final = 500
+"""How long the broker waits for anything at all before it answers: ticks come twice a second."""
 HEARTBEAT_MS: Final = 500
 """Time between heartbeats, which notice a rebalance. After an orderly stop, partitions have no owner for that long."""
 
@@ -171,7 +174,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             group_id=settings.group_id,
             max_records=settings.max_batch_records,
             listener=self,
-            poll_interval_ms=settings.poll_interval_ms,
+            poll_interval_ms=EMPTY_ANSWER_MS,
+            enough_bytes=1,  # the sequencer has let events gather
             options={
                 "auto_offset_reset": "earliest",
                 "partition_assignment_strategy": [RangePartitionAssignor],

@@ -8,12 +8,12 @@ from schemas.topics import MAX_TRANSACTION_MS
 
 
 class EvaluatorSettings(BaseModel):
-    """Settings of reading the inputs and writing the results."""
+    """Settings of reading the log and writing the results."""
 
     model_config = ConfigDict(frozen=True)
 
     group_id: str = Field(
-        "callgauge-evaluator", min_length=1, description="Consumer group; its members share the partitions."
+        "callgauge-evaluator", min_length=1, description="Consumer group; its members share the partitions of `events`."
     )
     group_instance_id: str | None = Field(
         None,
@@ -27,13 +27,6 @@ class EvaluatorSettings(BaseModel):
         default_factory=RedactionRules, description="What is taken out of every text that is written."
     )
     writes_transcripts: bool = Field(default=False, description="Whether a call that closes gets a transcript.")
-    poll_interval_ms: int = Field(
-        25,
-        gt=0,
-        le=1_000,
-        description="How long the broker lets events gather before we take them, in ms, unless there is a backlog: the longest "
-        "delay of an event, and a poll costs the same whether it brings one or fifty.",
-    )
     max_batch_records: int = Field(
         250,
         gt=0,
@@ -62,14 +55,12 @@ class EvaluatorSettings(BaseModel):
     closed_overlap_ms: int = Field(
         900_000,
         ge=0,
-        description="How much more of `order` a successor reads than open calls need, in ms, so that what arrives after a call's "
+        description="How much more of `scores` a successor reads than open calls need, in ms, so that what arrives after a call's "
         "end does not open it again.",
     )
-    tick_ms: int = Field(
-        100, gt=0, description="How often silence is looked at, in ms: a thirtieth of the dead-air threshold."
-    )
+    tick_ms: int = Field(100, gt=0, description="How often calls that are over close, at least, in ms.")
     commit_interval_ms: int = Field(
-        1_000, gt=0, description="Least time between two commits, in ms; a restart reads at least this again."
+        1_000, gt=0, description="Least time between two commits, in ms; only tools that show the lag read them."
     )
     session_timeout_ms: int = Field(
         10_000, gt=0, description="Silence towards the broker, in ms, after which another replica takes our partitions."

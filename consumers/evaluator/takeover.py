@@ -18,7 +18,8 @@ from pydantic_core import from_json
 
 import consumers.engine
 import schemas
-from consumers.evaluator.partition import Partition, Recovery
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import Claims
 from consumers.runtime.kafka.connection import KafkaSettings
@@ -94,20 +95,26 @@ class PublishedCalls:
 
     Attributes:
         open: Keys of the calls that have records and did not close.
-        closed: Ids of the calls that closed, in order.
+        closed: Ids of the calls that closed, in order, with the place in the row behind.
         goals: The goal sets of calls that did not close.
     """
 
     def __init__(self) -> None:
         self.open: dict[bytes, None] = {}
-        self.closed: dict[str, None] = {}
+        self.closed: dict[str, int] = {}
         self.goals: dict[str, GoalSet] = {}
         self._sets: dict[str, GoalSet] = {}
         self._odd = 0
+        self._closed: list[str] = []  # since the last row
 
     def take(self, record: Any) -> None:
         """Reads the next record."""
         value = record.value
+        if value is None and (row := row_in(record.headers)) is not None:
+            for conversation_id in self._closed:
+                self.closed.pop(conversation_id, None)
+                self.closed[conversation_id] = row.place
+            self._closed.clear()
         if value is None or record.key is None:
             return
         self.open[record.key] = None
@@ -128,8 +135,7 @@ class PublishedCalls:
         if name == "closed":
             del self.open[record.key]
             self.goals.pop(conversation_id, None)
-            self.closed.pop(conversation_id, None)
-            self.closed[conversation_id] = None
+            self._closed.append(conversation_id)
         elif name == "goals":
             self._choose(conversation_id, fields.get("digest"), value)
 
@@ -282,7 +288,7 @@ def _is_anew(row: PartitionRow, end: int) -> bool:
 
 
 def _recovery(tp: TopicPartition, row: PartitionRow | None, first: int, end: int, calls: PublishedCalls) -> Recovery:
-    known = [*calls.closed], [each.decode("utf-8", "replace") for each in calls.open], calls.goals
+    known = calls.closed, [each.decode("utf-8", "replace") for each in calls.open], calls.goals
     if row is None:
         return Recovery(None, first, first, *known)
     is_anew = _is_anew(row, end)

@@ -38,7 +38,6 @@ from schemas.owners import WRITER_HEADER, PartitionRow
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, TurnValues
 from schemas.topics import (
-    EVENTS_TOPIC,
     JUDGE_REQUESTS_TOPIC,
     MAX_BATCH_BYTES,
     OWNER_MARK_KEY,
@@ -392,14 +391,13 @@ class Outlet:
     Attributes:
         number: The partition number.
         outbox: Its decisions.
-        events: Full name of the log's topic.
         place: Place of the last row that was written; None before the first.
+        topic: Gives the full name of a topic.
     """
 
     def __init__(self, number: int, kafka: KafkaSettings) -> None:
         self.number = number
         self.outbox = Outbox()
-        self.events = kafka.topic(EVENTS_TOPIC)
         self.place: int | None = None
         self.topic = kafka.topic
         self._addresses = Addresses(number, kafka)

@@ -227,7 +227,7 @@ class InputPartition:
 
     def settle(self) -> None:
         """Knows all up to the last question, if everything before the end told then is in the log. Call it when nothing is in flight."""
-        if self._asked is not None and not self.is_proving:
+        if self._asked is not None:
             asked_ms, end = self._asked
             if self.position >= end and not (self.records and self.records[0].offset < end):
                 self.settled_ms, self._asked = max(self.settled_ms, asked_ms), None

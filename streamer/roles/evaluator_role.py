@@ -31,7 +31,6 @@ class EvaluatorRole:
         evaluation = EvaluatorSettings(
             group_id=settings.evaluator_group,
             group_instance_id=settings.evaluator_instance,
-            poll_interval_ms=settings.poll_interval_ms,
             limits=settings.limits,
             goals=rules,
             code_version=installed_version(),

@@ -12,20 +12,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Self
 
-from prometheus_client import CollectorRegistry
-
 import consumers
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
-from consumers.evaluator.partition import Partition
-from consumers.runtime.registry import Instruments
-from schemas.closed_sets import InputSource
-from schemas.topics import SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from streamer.recordings.reader import read_recordings
 from streamer.sources.replay import in_time_order, with_control_events
 from tests.properties.evaluation import EveryCall
-from tests.support.fakes.evaluator_fakes import Record, outlet_of
+from tests.support.fakes.evaluator_fakes import partition_of
+from tests.support.fakes.log_writer import LogWriter
 
 OURS: Final = str(Path(consumers.__file__).parents[1])
 FOLDERS: Final = tuple(f"{OURS}/{folder}/" for folder in ("consumers", "schemas"))
@@ -57,19 +52,13 @@ def trips() -> tuple[list[int], list[int]]:
     (call,) = read_recordings(SAMPLE)
     limits = Limits()
     goals = ChosenGoals(EveryCall(), GoalRules(asks_judge=True))
-    instruments = Instruments(CollectorRegistry(), ["evaluator"])
-    partition = Partition(
-        outlet_of(), PartitionEvaluator(limits, "trip", goals), limits, SOURCE_BY_TOPIC, instruments, goals=goals
-    )
-    partition.start(dict.fromkeys(SOURCE_BY_TOPIC, 0))
-    offsets = dict.fromkeys(SOURCE_BY_TOPIC, 0)
+    partition, _ = partition_of(PartitionEvaluator(limits, "trip", goals), goals=goals)
+    log = LogWriter()
     files, stays = [], []
     for event in in_time_order(with_control_events(call, agent="desk")):
-        topic = TOPIC_BY_SOURCE[InputSource(event.source)]
-        record = Record(topic, offsets[topic], event.time_ms, key=call.conversation_id.encode(), value=event.value)
-        offsets[topic] += 1
+        record = log.event(event.source, call.conversation_id, event.value, event.time_ms)
         with Trip() as trip:
-            partition.fold([[record]], None)
+            partition.fold(record, event.time_ms)
         files.append(len(set(trip.files)))
         stays.append(len(trip.files))
     return files, stays

@@ -54,15 +54,11 @@ def _calls(source: str) -> Iterator[Call]:
 
 
 def _arrivals(call: RecordedCall) -> list[Arrival]:
-    offsets = dict.fromkeys(InputSource, -1)
     arrivals = []
-    for event in in_time_order(with_control_events(call, agent="desk")):
+    for offset, event in enumerate(in_time_order(with_control_events(call, agent="desk"))):
         source = InputSource(event.source)
-        offsets[source] += 1
         typed = decode(source, event.value)
-        arrivals.append(
-            Arrival(source, offsets[source], int(event.arrival_ms), call.conversation_id, typed, event.value, None)
-        )
+        arrivals.append(Arrival(source, offset, int(event.arrival_ms), call.conversation_id, typed, event.value, None))
     return arrivals
 
 

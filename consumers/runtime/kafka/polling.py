@@ -216,6 +216,7 @@ class Subscription:
         message: TypeAdapter[Any] | None = None,
         listener: ConsumerRebalanceListener | None = None,
         poll_interval_ms: int = POLL_INTERVAL_MS,
+        enough_bytes: int = ENOUGH_BYTES,
         options: Mapping[str, Any] | None = None,
         instruments: Instruments | None = None,
     ) -> None:
@@ -231,7 +232,8 @@ class Subscription:
             max_records: Most records of one poll.
             message: The type of the messages. A record that is not of it stops no other; None if the owner reads the bytes.
             listener: Called with assignments. Its errors only go to aiokafka's log, so it must call `fail`.
-            poll_interval_ms: How long a broker lets records gather before it answers, unless it has `ENOUGH_BYTES`.
+            poll_interval_ms: How long a broker lets records gather before it answers, unless it has enough.
+            enough_bytes: Bytes at which it answers at once.
             options: Further options of the subscriber.
             instruments: Count failed polls; None for no count.
         """
@@ -248,7 +250,7 @@ class Subscription:
             group_id=group_id,
             max_records=max_records,
             fetch_max_wait_ms=poll_interval_ms,
-            fetch_min_bytes=ENOUGH_BYTES,
+            fetch_min_bytes=enough_bytes,
             ack_policy=AckPolicy.MANUAL,
             listener=self._commits,
             parser=self._wrap,

@@ -88,20 +88,17 @@ def decoded(call: Json) -> dict[str, list[tuple[InputSource, bytes, Any]]]:
 
 
 def arrivals_of(call: Json, order: Iterable[tuple[str, int]], *, lag_ms: int = 20) -> list[Arrival]:
-    """The call's events in this order, as the reader of one partition gets them.
+    """The call's events in this order, as the reader of one partition of the log gets them.
 
-    Offsets count up for each topic. The broker takes an event `lag_ms` after it was logged, or after the latest event
-    before it: its clock does not run backwards.
+    The broker takes an event `lag_ms` after it was logged, or after the latest event before it: its clock does not run backwards.
     """
     events = decoded(call)
-    next_offset: Counter[InputSource] = Counter()
     broker_ms: int | None = None
     result = []
-    for stream, index in order:
+    for offset, (stream, index) in enumerate(order):
         source, value, event = events[stream][index]
         if event.timestamp is not None:
             taken_ms = int(event.timestamp) + lag_ms
             broker_ms = taken_ms if broker_ms is None else max(broker_ms, taken_ms)
-        result.append(Arrival(source, next_offset[source], broker_ms or 0, str(call["id"]), event, value, None))
-        next_offset[source] += 1
+        result.append(Arrival(source, offset, broker_ms or 0, str(call["id"]), event, value, None))
     return result

@@ -16,7 +16,8 @@ from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.evaluator import service
 from consumers.evaluator.group import Member
-from consumers.evaluator.partition import Partition, Recovery
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import Bell, Decision, Outbox, Outlet, Written
@@ -156,8 +157,8 @@ def logs_of(*numbers: int) -> set[TopicPartition]:
 def ended(offset: int, number: int = 0) -> LogRecord:
     """An event at this offset of the log; the one before it in its input stands right before it."""
     writer = LogWriter(number)
-    writer._next[InputSource.AUDIT] = offset
-    return writer.event(InputSource.AUDIT, "c-1", ENDED, NOW_MS)._replace(offset=offset)
+    writer._next[InputSource.PIPECAT] = offset
+    return writer.event(InputSource.PIPECAT, "c-1", ENDED, NOW_MS)._replace(offset=offset)
 
 
 class FakeConsumer:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from consumers.engine.admission import WHAT_HAPPENS_NOW, Arrival, admit
-from consumers.engine.effects import CloseCall, Effect, OpenCall
+from consumers.engine.effects import CloseCall, Effect
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource, RefusalReason
@@ -16,7 +16,7 @@ from schemas.quarantine import QuarantineRecord
 from schemas.scores.records import TurnValues, next_generation
 from schemas.wire import MAX_NAME_CHARS
 from tests.support.brokers.record_bytes import stand_in
-from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, opening_of, records_of
+from tests.support.fakes.engine_feed import T0_MS, Feed, closings_of, records_of
 
 NOW_MS = 1_790_000_000_000
 DAY_MS = 24 * 3_600_000
@@ -185,35 +185,28 @@ def word(key: str, offset: int) -> Arrival:
     return Arrival(InputSource.AUDIT, offset, T0_MS + offset, key, event, value, None)
 
 
-def test_only_the_first_record_of_a_call_opens_it() -> None:
-    feed = Feed()
-    assert [opening_of(feed.send("audit", WORD, at_ms)) for at_ms in (0, 10)] == [OpenCall(None), None]
-    assert opening_of(feed.send("audit", WORD, 20, key="other")) == OpenCall(None)
-
-
 def test_a_record_of_a_call_that_is_over_or_closed_opens_none_and_is_counted() -> None:
     feed = Feed(Limits(max_events_per_call=1))
     feed.send("audit", WORD, 0)
     assert feed.evaluator.closing_calls == 1
-    assert feed.send("audit", WORD, 10) == []
+    assert feed.send("audit", WORD, 10) == ()
     feed.close_all()
     assert feed.evaluator.open_calls == ()
     assert feed.send("audit", WORD, 20) == ()
     assert feed.counts("callgauge_events_total") == {("audit", "folded"): 1, ("audit", "after_close"): 2}
 
 
-@pytest.mark.parametrize("evicted", [None, "one", "gone"])
-def test_a_later_owner_opens_and_closes_what_it_is_told(evicted: str | None) -> None:
-    """Whether there is room is not asked again, nor whether the id is known: another call of this name has closed."""
-    evaluator = PartitionEvaluator(Limits(max_open_calls=1), "test")
-    evaluator.has_closed("two")
-    evaluator.receive_again(word("one", 0), OpenCall(None))
-    effects = evaluator.receive_again(word("two", 1), OpenCall(evicted))
+@pytest.mark.parametrize("evicted", ["one", "gone"])
+def test_who_has_fewer_calls_open_closes_what_an_earlier_owner_closed_for_want_of_room(evicted: str) -> None:
+    evaluator = PartitionEvaluator(Limits(), "test")
+    evaluator.receive(word("one", 0))
+    evaluator.evict(evicted, word("two", 1))
+    evaluator.receive(word("two", 1))
     assert evaluator.open_calls == ("one", "two")
-    assert evaluator.closing_calls == (evicted == "one")
-    assert closings_of(effects) == []
-    assert [closing.conversation_id for closing in closings_of(evaluator.close_some())] == (
-        ["one"] if evicted == "one" else []
+    assert evaluator.evicted == ({"one": 1} if evicted == "one" else {})
+    closings = closings_of(evaluator.close_some())
+    assert [(each.conversation_id, each.records[-1].caused_at_ms) for each in closings] == (
+        [("one", T0_MS + 1)] if evicted == "one" else []
     )
 
 

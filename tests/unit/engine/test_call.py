@@ -30,15 +30,6 @@ def _outcomes(feed: Feed) -> Counter[str]:
     return by_outcome
 
 
-def test_an_offset_that_was_read_is_a_repeat() -> None:
-    feed = Feed()
-    feed.send("audit", USER, 0, offset=7)
-    feed.send("audit", USER, 0, offset=7)
-    feed.send("audit", USER, 0, offset=3)
-    feed.send("pipecat", {"type": "tts_text", "data": {"frame": "x"}}, 0, offset=3)  # another topic
-    assert _outcomes(feed) == {"folded": 2, "repeated": 2}
-
-
 @pytest.mark.parametrize(
     ("first", "second", "is_repeat"),
     [

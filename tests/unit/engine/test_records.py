@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from consumers.engine.admission import Arrival
-from consumers.engine.effects import OpenCall
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from consumers.engine.records import Fields, Revisions
@@ -44,20 +43,18 @@ Events = Sequence[tuple[int, InputSource, bytes]]
 
 
 def arrivals_of(events: Events) -> list[Arrival]:
-    offsets: Counter[InputSource] = Counter()
-    arrivals = []
-    for at_ms, source, value in events:
-        arrivals.append(Arrival(source, offsets[source], at_ms, "call", decode(source, value, None), value, None))
-        offsets[source] += 1
-    return arrivals
+    return [
+        Arrival(source, offset, at_ms, "call", decode(source, value, None), value, None)
+        for offset, (at_ms, source, value) in enumerate(events)
+    ]
 
 
 def written_by(events: Events, *, taken_over: int = 0) -> list[AnyScoreRecord]:
     """The records of a call from an evaluator, which may have taken it over after so many events."""
     evaluator = PartitionEvaluator(Limits(), "test")
     arrivals = arrivals_of(events)
-    for place, arrival in enumerate(arrivals[:taken_over]):
-        evaluator.receive_again(arrival, None if place else OpenCall(None))
+    for arrival in arrivals[:taken_over]:
+        evaluator.receive(arrival)
     records = records_of(effect for arrival in arrivals[taken_over:] for effect in evaluator.receive(arrival))
     return [*records, *records_of(evaluator.advance(events[-1][0] + HOUR_MS))]
 

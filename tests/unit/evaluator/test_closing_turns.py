@@ -1,6 +1,7 @@
 """Calls that are over close a few at a time, partition by partition."""
 
-from consumers.evaluator.partition import Partition, Recovery
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.service import MAX_CLOSING_CALLS, ClosingTurns
 from tests.support.fakes.evaluator_fakes import (
     StubEvaluator,

@@ -14,14 +14,10 @@ from consumers.engine.effects import Count, Effect, NotUnderstood, PublishScore,
 from consumers.evaluator import partition as partition_module
 from consumers.evaluator.partition import (
     BEGINS_APART_MS,
-    MAX_KEPT_REQUESTS,
-    MAX_KINDS,
-    MAX_QUARANTINE_LINES,
-    MisreadRecords,
     Partition,
-    Recovery,
-    Withheld,
 )
+from consumers.evaluator.recovery import MAX_KEPT_REQUESTS, Recovery, Withheld
+from consumers.evaluator.refusals import MAX_KINDS, MAX_QUARANTINE_LINES, MisreadRecords
 from consumers.evaluator.writer import Trip
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
@@ -385,11 +381,18 @@ def test_records_of_calls_that_closed_are_not_even_decoded(log: LogWriter, monke
         return admit(source, record, *more)
 
     monkeypatch.setattr(partition_module, "admit", watched)
-    partition, evaluator, _ = recovering(log, closed=["c-0", "c-9"])
+    partition, evaluator, _ = recovering(log, closed={"c-0": 6, "c-9": 6})
     ended(log, key="c-0")
     fold(partition, log)
     assert evaluator.closed == ["c-0", "c-9"]
     assert decoded == [b"c-1"] * 5 + [b"c-0"], "behind the place the engine says that it comes after the close"
+
+
+def test_an_id_that_was_used_again_is_open_from_behind_the_place_where_it_closed(log: LogWriter) -> None:
+    partition, evaluator, _ = recovering(log, closed={"c-1": 1, "c-0": 1}, open=["c-1"])
+    fold(partition, log)
+    assert evaluator.closed == ["c-0"]
+    assert [each.offset for each in evaluator.arrivals] == [1, 2, 3, 4]
 
 
 def test_time_begins_where_the_row_says_and_never_falls(log: LogWriter) -> None:

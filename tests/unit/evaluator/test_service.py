@@ -11,7 +11,7 @@ from aiokafka.errors import CommitFailedError, IllegalOperation, KafkaConnection
 from structlog.testing import capture_logs
 
 from consumers.evaluator import partition, service
-from consumers.evaluator.partition import Recovery
+from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.service import LogMadeAnewError, SharedNameError
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.topics import (
@@ -111,7 +111,7 @@ async def test_what_it_lacks_is_told_by_messages_and_by_time(shell: Shell, monke
     shell.consumer.end, now_ms = START + 1, NOW_MS + service.STALE_MS + 1
     assert lag() == (0, 5.001, 1), "the broker has not answered for as long"
     assert shell.registry.get_sample_value(
-        "callgauge_source_last_event_timestamp_seconds", {"source": "audit"}
+        "callgauge_source_last_event_timestamp_seconds", {"source": "pipecat"}
     ) == NOW_MS / 1_000  # fmt: skip
 
 

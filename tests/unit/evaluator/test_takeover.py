@@ -229,8 +229,8 @@ async def test_the_row_is_found_however_much_was_written_behind_it(
         handed_over.put("scores", None, OWNER_MARK_KEY, [(WRITER_HEADER, b"g-writer-x")])
     owner = await took_over(handed_over)
     assert "g-writer-x" in handed_over.epochs, "it may still write"
-    assert owner.partition._recovery is not None
-    assert owner.partition._recovery.place == 3
+    assert owner.partition._recovering is not None
+    assert owner.partition._recovering.known.place == 3
 
 
 async def test_calls_that_closed_up_to_a_while_before_are_known_and_a_late_record_opens_none(
@@ -296,7 +296,8 @@ def test_calls_are_open_until_they_close_and_only_what_matters_is_decoded(monkey
         (closed, b"c-1"), (text.model_dump_json().encode(), b"c-4"), (None, b"c-5"), (b"{}", None),
     ):  # fmt: skip
         calls.take(scored(value, key))
-    assert (list(calls.open), list(calls.closed), calls.goals) == ([b"c-2", b"c-4"], ["c-1"], {"c-2": goal_set()})
+        calls.take(scored(None, b"callgauge-owner", [row(7).header()]))
+    assert (list(calls.open), calls.closed, calls.goals) == ([b"c-2", b"c-4"], {"c-1": 7}, {"c-2": goal_set()})
     assert decode.call_count == 2
 
 

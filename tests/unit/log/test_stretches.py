@@ -112,8 +112,9 @@ def score(caused_at_ms: int, **offsets: int) -> AnyScoreRecord:
     feed = Feed()
     feed.send("audit", {"type": "call_started", "agent": "desk"}, 0)
     feed.user_audio(0, 1_000)
-    first = feed.records()[0]
-    return first.model_copy(update={"caused_at_ms": T0_MS + caused_at_ms, "offsets": offsets})
+    first: AnyScoreRecord = feed.records()[0]
+    changed: AnyScoreRecord = first.model_copy(update={"caused_at_ms": T0_MS + caused_at_ms, "offsets": offsets})
+    return changed
 
 
 async def read_of(consumer: Any, first: AnyScoreRecord, end: int) -> list[bytes | None]:
@@ -175,7 +176,7 @@ async def test_repeats_are_told_though_the_records_of_others_are_not_looked_at()
     assert [each.key for each in kept] == [None, b"call", None, *[b"call"] * 4]
     reader, whole = LogReader(), LogReader()
     told = [each for record in kept if (each := reader.read(record)) is not None]
-    all_told = [each for record in log.records if (each := whole.read(record)) is not None]  # type: ignore[arg-type]  # has the fields
+    all_told = [each for record in log.records if (each := whole.read(record)) is not None]
     assert values(told) == [each.value for each in all_told if isinstance(each, Event) and each.key == b"call"]
 
 
@@ -193,7 +194,7 @@ async def test_no_more_is_kept_of_a_key_than_the_bounds_allow(monkeypatch: pytes
     monkeypatch.setattr(stretches, "MAX_KEPT", 3)
     records = [replace(sent(offset, offset), topic="t") for offset in range(20)]
     tp = TopicPartition("t", 0)
-    found = KeyRecords(KeptTopics(*records), b"call")  # type: ignore[arg-type]  # answers as the client
+    found = KeyRecords(KeptTopics(*records), b"call")
     await found.read({tp: (10, 20)})
     await found.read({tp: (0, 10)})
     assert [each.offset for each in await found.in_order()] == [0, 1, 2]

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 import schemas
+from schemas.closed_sets import ROLE_NAMES
 from schemas.metrics import catalogue as metric_catalogue
 from schemas.metrics.catalogue import LABEL_CAPS, METRICS, metric_named, metric_of_series, metrics_of, render_markdown
 from schemas.metrics.definition import OVERFLOW_VALUE, PREFIX, Label, Metric, Role
@@ -63,8 +64,8 @@ def test_every_word_of_the_closed_sets_is_used() -> None:
     )
     assert ", ".join(sorted({metric.unit for metric in METRICS})) == (
         "bytes, calls, dead airs, deliveries, dollars, elements, events, fields, files, handoffs, hits, info, interruptions, "
-        "messages, money, pages, partitions, polls, questions, ratio, records, requests, restarts, revisions, scores, seconds, "
-        "stages, stalls, steps, subgoals, tokens, tool calls, turns, unix seconds, values, verdicts, words, words per minute, "
+        "messages, money, number, pages, partitions, polls, questions, ratio, records, requests, restarts, revisions, scores, seconds, "
+        "stages, stalls, subgoals, tokens, tool calls, turns, unix seconds, values, verdicts, words, words per minute, "
         "writes"
     )
     assert {metric.role for metric in METRICS} == set(get_args(Role))
@@ -127,13 +128,7 @@ def test_most_children_counts_the_overflow_value() -> None:
 
 def test_each_metric_is_on_one_role_or_on_all() -> None:
     of_every = set(metrics_of("every"))
-    own = [set(metrics_of("exporter")), set(metrics_of("evaluator")), set(metrics_of("judge"))]
-    own += [
-        set(metrics_of("history")),
-        set(metrics_of("console")),
-        set(metrics_of("ingest")),
-        set(metrics_of("monitor")),
-    ]
+    own = [set(metrics_of(role)) for role in ROLE_NAMES]
     assert all(of_every <= each for each in own)
     own = [each - of_every for each in own]
     assert of_every.union(*own) == set(METRICS)

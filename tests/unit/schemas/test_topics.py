@@ -3,8 +3,12 @@
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from consumers.engine.admission import MAX_HEADERS, MAX_HEADERS_BYTES
 from consumers.engine.transcripts import MAX_TRANSCRIPT_BYTES
+from consumers.sequencer.service import BESIDE_BYTES
+from schemas.closed_sets import InputSource
 from schemas.judging import MAX_QUESTION_BYTES
+from schemas.log import Origin, Placed
 from schemas.topics import (
     INPUT_TOPICS,
     MAX_BATCH_BYTES,
@@ -22,7 +26,7 @@ from schemas.units import DAY_MS
 from schemas.wire import MAX_NAME_CHARS
 
 HOUR_MS = 3_600_000
-LARGEST_BYTES = 1_000_000
+LARGEST_BYTES = 1_048_576
 NEEDS = TopicNeeds(longest_call_ms=4 * HOUR_MS, idle_ms=300_000, max_record_bytes=LARGEST_BYTES)
 LEAST_MS = 4 * HOUR_MS + 300_000
 
@@ -58,16 +62,18 @@ def test_what_is_not_known_is_not_judged() -> None:
     assert topic_faults({topic.name: {} for topic in TOPICS}, NEEDS) == ()
 
 
-@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "scores", "events"])
+@pytest.mark.parametrize("topic", ["scores", "events"])
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
-def test_inputs_and_what_is_read_back_must_never_be_compacted(topic: str, policy: str) -> None:
+def test_what_is_read_back_must_never_be_compacted(topic: str, policy: str) -> None:
     (fault,) = faults(topic, cleanup_policy=policy)
     assert fault.severity is Severity.REFUSED
     assert policy in fault.seen
     assert fault.setting == "cleanup.policy=delete"
 
 
-@pytest.mark.parametrize(("topic", "policy"), [("quarantine", "compact"), ("goals", "delete")])
+@pytest.mark.parametrize(
+    ("topic", "policy"), [("audit.events", "compact"), ("quarantine", "compact"), ("goals", "delete")]
+)
 def test_elsewhere_the_wrong_cleanup_is_wrong_and_stops_no_start(topic: str, policy: str) -> None:
     (fault,) = faults(topic, cleanup_policy=policy)
     assert fault.severity is Severity.WRONG
@@ -94,8 +100,8 @@ def test_records_are_kept_for_the_longest_call_and_an_outage(topic: str, kept_ms
 @pytest.mark.parametrize(
     ("kept_ms", "severity"),
     [
-        (0, Severity.REFUSED),
-        (UNREAD_MS - 1, Severity.REFUSED),
+        (0, Severity.WRONG),
+        (UNREAD_MS - 1, Severity.WRONG),
         (UNREAD_MS, Severity.WARNING),
         (OUTAGE_MS - 1, Severity.WARNING),
     ],
@@ -152,7 +158,7 @@ def test_inputs_and_the_log_take_the_brokers_time(topic: str) -> None:
 @pytest.mark.parametrize(
     ("topic", "least", "severity"),
     [
-        *((topic, 1_000_000, Severity.WARNING) for topic in INPUT_TOPICS),
+        *((topic, LARGEST_BYTES, Severity.WARNING) for topic in INPUT_TOPICS),
         *(
             (topic, MAX_BATCH_BYTES, Severity.REFUSED)
             for topic in ("scores", "transcripts", "judge.requests", "quarantine")
@@ -171,6 +177,16 @@ def test_the_broker_takes_what_we_take_and_write(topic: str, least: int, severit
 def test_the_largest_record_that_we_write_fits_a_batch(largest_bytes: int) -> None:
     size = DefaultRecordBatchBuilder.estimate_size_in_bytes(b"k" * MAX_NAME_CHARS * 4, b"v" * largest_bytes, [])
     assert size <= MAX_BATCH_BYTES
+
+
+def test_the_largest_event_fits_what_the_log_must_take_and_the_sequencer_asks_for_the_same() -> None:
+    assert BESIDE_BYTES == PLACED_BYTES
+    headers = [(f"h{number:02}", b"v" * (MAX_HEADERS_BYTES // MAX_HEADERS - 3)) for number in range(MAX_HEADERS)]
+    placed = Placed(1, Origin(InputSource.AUDIT, 0, 0, 0, 0)).header()
+    size = DefaultRecordBatchBuilder.estimate_size_in_bytes(
+        b"k" * MAX_NAME_CHARS, b"v" * LARGEST_BYTES, [*headers, placed]
+    )
+    assert LARGEST_BYTES + MAX_HEADERS_BYTES < size <= LARGEST_BYTES + PLACED_BYTES
 
 
 def test_several_faults_come_in_the_order_of_the_topic_table() -> None:

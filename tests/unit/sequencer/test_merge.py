@@ -69,6 +69,15 @@ def test_records_wait_for_an_input_that_lags() -> None:
     assert offsets(merged([ahead, lagging], None)) == [(PIPECAT, 1), (AUDIT, 2), (PIPECAT, 2)]
 
 
+def test_what_is_older_than_all_that_an_input_may_still_have_need_not_wait_for_it() -> None:
+    quiet = read(2)
+    merged([quiet], None)
+    quiet.told(NOW_MS - 10, 1, quiet.handed)
+    quiet.settle()
+    quiet.answered(NOW_MS, 2, NOW_MS)
+    assert in_order_until_ms([quiet], NOW_MS) == NOW_MS - 10
+
+
 def test_nobody_waits_for_ever_for_one_that_does_not_move() -> None:
     lagging = read(2, end=3)
     assert in_order_until_ms([lagging], NOW_MS + PATIENCE_MS) == 2

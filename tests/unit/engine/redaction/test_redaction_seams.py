@@ -7,31 +7,27 @@ from typing import Any
 
 import pytest
 import structlog
-from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
-from consumers.engine.admission import admit
 from consumers.engine.effects import CloseCall, RequestVerdict
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
 from consumers.engine.redaction.redactor import Redactor
-from consumers.evaluator.partition import Partition
 from consumers.judge.prompts import read_answer
 from consumers.runtime.logs import configure_logging
-from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import LogFormat
 from schemas.closed_sets import InputSource, JudgeKind, TrialOutcome
 from schemas.judging import MAX_EXPLANATION_CHARS, JudgeRequest, TranscriptItem
 from schemas.quarantine import QuarantineRecord
 from schemas.redaction import RedactionRules
 from schemas.scores.records import ClosedFact
-from schemas.topics import SOURCE_BY_TOPIC
 from streamer.quarantine import MAX_VALUE_BYTES, shown_value
 from streamer.settings.all_settings import RedactionSettings
 from tests.support.calls.judge_questions import ScriptedEndpoint, judge_settings, question, running_judge
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json
-from tests.support.fakes.evaluator_fakes import NOW_MS, PIPECAT, Record, StubEvaluator, outlet_of
+from tests.support.fakes.evaluator_fakes import NOW_MS, StubEvaluator, partition_of
+from tests.support.fakes.log_writer import LogWriter
 from tests.unit.engine.goals.test_progress import JUDGED, GoalFeed, OneSet, goal_set
 
 CARD = "4111 1111 1111 1111"
@@ -198,16 +194,11 @@ WRONG: list[tuple[InputSource, Json]] = [
 def test_a_quarantine_record_and_its_log_line_repeat_nothing(
     source: InputSource, event: Json, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    topic = next(topic for topic, each in SOURCE_BY_TOPIC.items() if each is source)
-    record = Record(topic, 3, value=json.dumps(event).encode())
-    registry = CollectorRegistry()
+    record = LogWriter().event(source, "c-1", json.dumps(event).encode(), NOW_MS)
     redactor = Redactor()
     evaluator = PartitionEvaluator(Limits(), "test", redactor=redactor)
-    partition = Partition(
-        outlet_of(), evaluator, Limits(), SOURCE_BY_TOPIC, Instruments(registry, ["evaluator"]), redactor
-    )
-    partition.start({topic: 0})
-    partition.fold([[record]], None)
+    partition, registry = partition_of(evaluator, redactor=redactor)
+    partition.fold(record, NOW_MS)
     partition.count_events()
     ((refused,),) = [decision.records for decision in partition.outbox.first()]
     assert isinstance(refused, QuarantineRecord)
@@ -220,16 +211,11 @@ def test_a_quarantine_record_and_its_log_line_repeat_nothing(
 
 
 def test_the_rules_of_the_operator_hold_for_refused_records() -> None:
-    record = Record(PIPECAT, 3, value=json.dumps(WRONG[0][1]).encode())
-    off = admit(InputSource.PIPECAT, record, Limits(), Redactor(RedactionRules(enabled=False)))
-    assert isinstance(off, QuarantineRecord)
-    assert CARD in off.expected_and_seen
-    partition = Partition(
-        outlet_of(), StubEvaluator(), Limits(), SOURCE_BY_TOPIC, Instruments(CollectorRegistry(), ["evaluator"]),
-        Redactor(RedactionRules(enabled=False)),
-    )  # fmt: skip
-    partition.start({PIPECAT: 0})
-    partition.fold([[record]], None)
+    source, event = WRONG[0]
+    record = LogWriter().event(source, "c-1", json.dumps(event).encode(), NOW_MS)
+    off = Redactor(RedactionRules(enabled=False))
+    partition, _ = partition_of(StubEvaluator(), redactor=off)
+    partition.fold(record, NOW_MS)
     ((refused,),) = [decision.records for decision in partition.outbox.first()]
     assert isinstance(refused, QuarantineRecord)
     assert CARD in refused.expected_and_seen

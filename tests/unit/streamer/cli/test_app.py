@@ -385,7 +385,7 @@ def test_partitions_that_do_not_fit_are_named() -> None:
     kafka = KafkaSettings(topic_prefix="x.")
     assert {state.name: state.problem for state in judged(counts, kafka) if state.problem} == {
         "x.audit.events": "does not exist",
-        "x.scores": "has 8 partitions, not 4 as x.pipecat.events",
+        "x.scores": "has 8 partitions, not 4 as x.events",
     }
     assert all(state.problem == "does not exist" for state in judged({}, kafka))
 

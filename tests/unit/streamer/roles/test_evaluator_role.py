@@ -117,10 +117,6 @@ async def test_it_reads_goals_before_calls_and_ends_when_the_evaluator_has_finis
     assert made.evaluator.has_finished
 
 
-async def test_how_long_events_may_gather_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Made(monkeypatch, poll_interval_ms=40).evaluator.settings.poll_interval_ms == 40
-
-
 async def test_without_sources_calls_have_no_goals(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Made(monkeypatch)
     running = await made.started()

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.runtime.http import BoundedConnection, ConnectionBounds, HttpLimit, HttpListener
-from schemas.events.envelope import read_envelope
+from schemas.events.envelope import Envelope, read_envelope
 from streamer.settings.all_settings import IngestSettings, SenderSettings
 from streamer.sources.http import posted as events
 from streamer.sources.http import receiving as bodies
@@ -86,7 +86,7 @@ async def test_attributes_of_a_cloudevent_are_kept(receiver: Receiver) -> None:
     assert response.status_code == 202
     (record,) = receiver.writer.records
     assert record.key == b"c9"
-    assert read_envelope(record.headers) == ("e 1", "/bot/7", "callgauge.pipecat.speech_event.v1", 12)
+    assert read_envelope(record.headers) == Envelope("e 1", "/bot/7", "callgauge.pipecat.speech_event.v1", 12)
 
 
 async def test_of_half_a_batch_the_other_half_is_accepted(receiver: Receiver) -> None:

@@ -1,0 +1,124 @@
+"""What a former owner of a partition has left: folding it again, silently, until the state is that owner's."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from consumers.engine.admission import Arrival
+from consumers.engine.effects import Effect, PublishScore, RequestVerdict
+from consumers.engine.evaluator import PartitionEvaluator
+from schemas.goals.goal_set import GoalSet
+from schemas.judging import JudgeRequest
+from schemas.log import Event
+from schemas.owners import PartitionRow
+from schemas.scores.live_view import Subject
+from schemas.scores.records import AnyScoreRecord, TurnValues
+
+MAX_KEPT_REQUESTS: Final = 256
+"""Questions of a call that are asked once again; the oldest are left out."""
+
+
+class Withheld:
+    """Unpublished decisions of the engine: the newest record of each subject of a call, and its questions."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, dict[Subject, AnyScoreRecord]] = {}
+        self._requests: dict[str, dict[str, JudgeRequest]] = {}
+
+    def take(self, effects: Iterable[Effect]) -> None:
+        """Keeps the records and questions among the effects."""
+        for effect in effects:
+            match effect:
+                case PublishScore(record):
+                    by_subject = self._records.setdefault(record.conversation_id, {})
+                    by_subject[record.name, record.turn, record.index] = record
+                case RequestVerdict(request):
+                    requests = self._requests.setdefault(request.conversation_id, {})
+                    requests[request.request_id] = request
+                    if len(requests) > MAX_KEPT_REQUESTS:
+                        del requests[next(iter(requests))]
+                case _:
+                    pass
+
+    def of(self, conversation_id: str, revision: int) -> tuple[AnyScoreRecord | JudgeRequest, ...]:
+        """Returns the records of a call with this revision, which count nothing a second time, and its questions."""
+        again: list[AnyScoreRecord | JudgeRequest] = []
+        for record in self._records.pop(conversation_id, {}).values():
+            counted: dict[str, Any] = {"first_known": ()} if isinstance(record, TurnValues) else {}
+            again.append(record.model_copy(update={"revision": revision, "is_first": False, **counted}))
+        again += self._requests.pop(conversation_id, {}).values()
+        return tuple(again)
+
+
+class Recovery(NamedTuple):
+    """What a successor knows of a partition before it folds: the last row, and what `scores` says of its calls.
+
+    Attributes:
+        row: The last row of the partition; None if it never had an owner.
+        start: Offset of the first record to fold.
+        place: Offset before which nothing is published; None if the log is another one than that of the row. Then nothing is
+            published until known time is that of the row.
+        closed: Calls that have closed, in order, with a place behind the record that closed them.
+        open: Calls that have scores and did not close.
+        goals: Goal sets of calls that got one.
+        is_cut: Whether records of open calls are gone from the log.
+    """
+
+    row: PartitionRow | None
+    start: int
+    place: int | None
+    closed: Mapping[str, int] = {}
+    open: Sequence[str] = ()
+    goals: Mapping[str, GoalSet] = {}
+    is_cut: bool = False
+
+
+class Recovering:
+    """Leads the engine of a successor to the state of the former owner, which had seen more than is folded again.
+
+    Attributes:
+        known: What is known of the former owner.
+        withheld: What has to be published once again; None if nothing has, because the same version published it whole.
+    """
+
+    def __init__(self, known: Recovery, evaluator: PartitionEvaluator, version: str) -> None:
+        """Tells the engine which calls have closed, and how far time had come."""
+        row = known.row
+        is_other = known.is_cut or (row is not None and row.version != version)
+        self.known = known
+        self.withheld = Withheld() if is_other else None
+        self._evaluator = evaluator
+        self._closed = {conversation_id.encode(): place for conversation_id, place in known.closed.items()}
+        is_same_log = row is not None and known.place is not None
+        self._evicted = {at: each for each, at in row.evicted.items()} if row is not None and is_same_log else {}
+        self._generations = deque(row.generations if row is not None and is_same_log else ())
+        still_open = set(known.open)  # some ids were used again, long after they closed
+        for conversation_id in known.closed:
+            if conversation_id not in still_open:
+                evaluator.has_closed(conversation_id)
+
+    def skips(self, event: Event) -> bool:
+        """Whether this is an event of a call that has closed: it is not even decoded."""
+        return event.place < self._closed.get(event.key or b"", 0)
+
+    def reach(self, place: int) -> None:
+        """Gives the open calls the revisions that former owners gave them in front of this place."""
+        while self._generations and self._generations[0].place <= place:
+            _, revision, counts = self._generations.popleft()
+            for conversation_id in self._evaluator.open_calls:
+                self._evaluator.renumber(conversation_id, revision, counts=counts)
+
+    def precede(self, arrival: Arrival) -> None:
+        """Closes the call that this record closed then, for want of room."""
+        if (evicted := self._evicted.get(arrival.offset)) is not None:
+            self._evaluator.evict(evicted, arrival)
+
+    def take(self, effects: Sequence[Effect]) -> None:
+        """Takes what the former owner has published."""
+        if self.withheld is not None:
+            self.withheld.take(effects)
+
+    def is_done(self, place: int, known_ms: int) -> bool:
+        """Whether all is folded that the former owner had folded."""
+        row, until = self.known.row, self.known.place
+        return place >= until if until is not None else row is None or known_ms >= row.known_ms
