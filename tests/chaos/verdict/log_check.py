@@ -268,10 +268,10 @@ def silences_compared(
 
 
 def dead_airs_in(scores: Iterable[bytes]) -> Counter[str]:
-    """How many dead airs each call with a silence of a known length has."""
+    """How many dead airs each call with a silence of a known length has; one that is published once again is the same."""
     found = (from_json(value) for value in scores if b'"name":"dead_air"' in value)
-    named = (_text(fields, "conversation_id") for fields in found)
-    return Counter(name for name in named if name.startswith(NAME_START))
+    subjects = {(_text(each, "conversation_id"), each.get("turn"), each.get("index")) for each in found}
+    return Counter(name for name, *_ in subjects if name.startswith(NAME_START))
 
 
 def refused_compared(refused: Iterable[Coordinates], quarantined: frozenset[Coordinates]) -> Findings:

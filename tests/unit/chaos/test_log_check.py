@@ -153,16 +153,19 @@ def test_silences_have_as_many_dead_airs_as_the_inputs_say() -> None:
     names = [silence_name(number) for number in range(4)]
     assert [each[0] for each in times.silences_ms().values()] == list(LENGTHS_MS)
     assert [len(each) for each in times.silences_ms().values()] == [1, 1, 2, 2], "a tool's answer begins another one"
-    scores = [b'{"name":"dead_air","conversation_id":"%s"}' % name.encode() for name in (names[1], names[3], "call-1")]
-    assert silences_compared(times, dead_airs_in(scores), 3_000, lambda _: False).is_clean
-    assert zeros(
-        silences_compared(times, dead_airs_in([*scores[1:], scores[0], scores[0]]), 3_000, lambda _: False)
-    ) == (0, 0, 1)
+    scores = [dead_air(name, 0) for name in (names[1], names[3], "call-1")]
+    assert silences_compared(times, dead_airs_in([*scores, scores[0]]), 3_000, lambda _: False).is_clean
+    twice = dead_airs_in([*scores, dead_air(names[1], 1)])
+    assert zeros(silences_compared(times, twice, 3_000, lambda _: False)) == (0, 0, 1)
     assert zeros(silences_compared(times, {}, 3_000, lambda _: False)) == (2, 0, 0)
     assert zeros(silences_compared(times, dict.fromkeys(names, 1), 3_000, lambda _: False)) == (0, 0, 2)
     assert silences_compared(times, {}, 3_000, lambda _: True).is_clean
     times.lost.add(names[1])
     assert zeros(silences_compared(times, {}, 3_000, lambda _: False)) == (1, 0, 0)
+
+
+def dead_air(name: str, index: int) -> bytes:
+    return b'{"name":"dead_air","conversation_id":"%s","turn":1,"index":%d}' % (name.encode(), index)
 
 
 def test_a_log_that_somebody_else_wrote_into_is_named(sent: list[InputRecord]) -> None:
