@@ -27,6 +27,8 @@ STALE_MS: Final = 5_000
 """Age at which the reported end of an input is out of date. The broker reports it twice a second."""
 LOG_APPEND_TIME: Final = 1
 """`timestamp_type` of a record that carries the broker's time, and not its producer's."""
+STAMP_MS: Final = 100
+"""How much later than its stamp a record may stand in its log: a broker stamps it first."""
 CLOCKS_MS: Final = 1_000
 """By how much the clocks of two brokers may differ."""
 FROM_THE_FIRST: Final = -1
@@ -115,7 +117,7 @@ class InputPartition:
     @property
     def known_ms(self) -> int:
         """Time up to which all of its records are in the log: no event before it will come. 0 if it is not known."""
-        return max(self.settled_ms, self._appended_ms)
+        return max(self.settled_ms - STAMP_MS, self._appended_ms)
 
     @property
     def generation(self) -> int:
@@ -217,12 +219,15 @@ class InputPartition:
             return None
         return max(bound_ms, self.known_ms) if now_ms - since_ms <= PATIENCE_MS else None
 
-    def told(self, asked_ms: int, end: int, handed: int) -> None:
-        """The broker has told its end. It was asked at this moment, when so much was read: an end below that is another log's."""
+    def told(self, asked_ms: int, end: int, handed: int, *, hides_any: bool = False) -> None:
+        """The broker has told its end. It was asked at this moment, when so much was read: an end below that is another log's.
+
+        If it hides records, because not all replicas have them, then nothing is known of this moment.
+        """
         self.told_ms, self.log_end = asked_ms, end
         if end < handed:
             self.is_placed = False
-        elif self.is_placed:
+        elif self.is_placed and not hides_any:
             self._asked = asked_ms, end
 
     def settle(self) -> None:

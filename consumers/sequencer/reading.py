@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 from aiokafka import TopicPartition
-from aiokafka.consumer.fetcher import READ_COMMITTED, OffsetResetStrategy
+from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED, OffsetResetStrategy
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
@@ -35,6 +35,10 @@ METADATA_AGE_MS: Final = 2_000
 readers, without new records, until the client learns of the new leader."""
 ANY_BROKER: Final = -1
 """In place of a broker's number: whichever is asked for the partitions."""
+READER: Final = -1
+"""In place of a replica's number: one who reads, and is told what readers may see."""
+ONLOOKER: Final = -2
+"""One who is told where the log really ends: records that some replica does not have yet are hidden from readers."""
 PARTITIONS_SECONDS: Final = 1.0
 """How long a broker may take to name the partitions before another is asked."""
 CLOSE_SECONDS: Final = 1.0
@@ -271,6 +275,8 @@ class InputReader:
         handed = [each.handed for each in inputs]
         unplaced = [each for each in inputs if not each.is_placed and each not in self.anew]
         try:
+            log_ends = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST, ONLOOKER)
+            visible = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST, isolation=READ_UNCOMMITTED)
             ends = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST)
             firsts = await self._offsets(leader, unplaced, OffsetResetStrategy.EARLIEST) if unplaced else {}
         except (KafkaError, TimeoutError) as error:
@@ -286,13 +292,21 @@ class InputReader:
             if not each.is_placed and each.tp in firsts:
                 self._begin(each, firsts[each.tp], end)
             if each.is_placed:
-                each.told(asked_ms, end, handed_then)
+                hides_any = visible.get(each.tp, -1) < log_ends.get(each.tp, 0)
+                each.told(asked_ms, end, handed_then, hides_any=hides_any)
 
-    async def _offsets(self, leader: int, inputs: Iterable[InputPartition], which: int) -> Mapping[TopicPartition, int]:
+    async def _offsets(
+        self,
+        leader: int,
+        inputs: Iterable[InputPartition],
+        which: int,
+        replica: int = READER,
+        isolation: int = READ_COMMITTED,
+    ) -> Mapping[TopicPartition, int]:
         asked: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for each in inputs:
             asked[each.tp.topic].append((each.tp.partition, which))
-        answer = await self._client.send(leader, OffsetRequest(-1, READ_COMMITTED, list(asked.items())))
+        answer = await self._client.send(leader, OffsetRequest(replica, isolation, list(asked.items())))
         found = [(TopicPartition(topic, each[0]), *each[1:]) for topic, parts in answer.topics for each in parts]
         if any(code for _, code, *_ in found):
             self._client.force_metadata_update()

@@ -14,6 +14,7 @@ from consumers.sequencer.merge import (
     PATIENCE_MS,
     SILENT_MS,
     STALE_MS,
+    STAMP_MS,
     InputPartition,
     Witness,
     in_order_until_ms,
@@ -75,7 +76,7 @@ def test_what_is_older_than_all_that_an_input_may_still_have_need_not_wait_for_i
     quiet.told(NOW_MS - 10, 1, quiet.handed)
     quiet.settle()
     quiet.answered(NOW_MS, 2, NOW_MS)
-    assert in_order_until_ms([quiet], NOW_MS) == NOW_MS - 10
+    assert in_order_until_ms([quiet], NOW_MS) == NOW_MS - 10 - STAMP_MS
 
 
 def test_nobody_waits_for_ever_for_one_that_does_not_move() -> None:
@@ -143,7 +144,7 @@ def test_all_is_known_up_to_the_moment_before_the_question_once_the_end_told_the
     assert each.known_ms == 2, "it is read and not appended"
     merged([each], None)
     each.settle()
-    assert each.known_ms == NOW_MS
+    assert each.known_ms == NOW_MS - STAMP_MS
 
 
 def test_a_record_that_came_after_the_question_does_not_hold_it_up() -> None:
@@ -151,7 +152,7 @@ def test_a_record_that_came_after_the_question_does_not_hold_it_up() -> None:
     each.told(NOW_MS, 1, handed=1)
     merged([each], 1)
     each.settle()
-    assert (each.known_ms, len(each.records)) == (NOW_MS, 1)
+    assert (each.known_ms, len(each.records)) == (NOW_MS - STAMP_MS, 1)
 
 
 def test_what_is_no_record_counts_by_the_clients_position() -> None:
@@ -162,7 +163,7 @@ def test_what_is_no_record_counts_by_the_clients_position() -> None:
     assert each.known_ms == 1
     each.position = 2  # the end of a transaction
     each.settle()
-    assert each.known_ms == NOW_MS
+    assert each.known_ms == NOW_MS - STAMP_MS
 
 
 def test_known_time_is_that_of_the_hindmost_and_of_none_that_is_left_out() -> None:
@@ -170,7 +171,7 @@ def test_known_time_is_that_of_the_hindmost_and_of_none_that_is_left_out() -> No
     one.told(NOW_MS + PATIENCE_MS + 1, 0, one.handed)
     one.settle()
     assert known_ms([one, other], NOW_MS + PATIENCE_MS) == 0
-    assert known_ms([one, other], NOW_MS + PATIENCE_MS + 1) == NOW_MS + PATIENCE_MS + 1
+    assert known_ms([one, other], NOW_MS + PATIENCE_MS + 1) == NOW_MS + PATIENCE_MS + 1 - STAMP_MS
     assert [each.is_left_out(NOW_MS + PATIENCE_MS + 1) for each in (one, other)] == [False, True]
     assert known_ms([], NOW_MS) == 0
 

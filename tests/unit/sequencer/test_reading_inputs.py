@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.merge import PATIENCE_MS, Witness
-from consumers.sequencer.reading import InputReader
+from consumers.sequencer.merge import PATIENCE_MS, STAMP_MS, Witness
+from consumers.sequencer.reading import ONLOOKER, InputReader
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import Next
@@ -48,6 +48,7 @@ class Cluster:
         self.positions: dict[TopicPartition, int] = {}
         self.leaders: dict[TopicPartition, int] = {}
         self.silent: set[int] = set()
+        self.hidden: dict[TopicPartition, int] = {}  # records that stand in the log and that readers may not see yet
         self.on_metadata: Any = None
         self.on_answer: Callable[[], None] = lambda: None
         self.cluster = self._client = self
@@ -96,8 +97,12 @@ class Cluster:
                 if log is None:
                     answers.append((topic, [(number, 3, -1, -1)]))
                 else:
-                    end = which == OffsetResetStrategy.LATEST
-                    answers.append((topic, [(number, 0, -1, log.end if end else log.first)]))
+                    end = log.end + (
+                        self.hidden.get(TopicPartition(topic, number), 0) if request._replica_id == ONLOOKER else 0
+                    )
+                    answers.append(
+                        (topic, [(number, 0, -1, end if which == OffsetResetStrategy.LATEST else log.first)])
+                    )
         self.on_answer()
         return SimpleNamespace(topics=answers)
 
@@ -292,7 +297,7 @@ async def test_an_end_counts_from_the_moment_before_the_question(reading: Readin
     await polls(reader)
     for each in reader.waited_for():
         each.settle()
-    assert {each.known_ms for each in reader.waited_for()} == {NOW_MS + 1_000}
+    assert {each.known_ms for each in reader.waited_for()} == {NOW_MS + 1_000 - STAMP_MS}
 
 
 async def test_a_partition_that_is_not_known_yet_stops_the_time(reading: Reading) -> None:
@@ -349,3 +354,19 @@ async def test_after_a_time_without_any_answer_each_input_has_its_patience_again
         reader.ask()
         await polls(reader)
     assert [each.is_left_out(reading.clock.ms) for each in reader.waited_for()].count(True) == 1, "but not for ever"
+
+
+async def test_time_waits_for_records_that_stand_in_the_log_and_that_readers_may_not_see_yet(reading: Reading) -> None:
+    reading.cluster.hidden[TP] = 1
+    reader = await reading.start()
+    await polls(reader)
+    reader.ask()
+    await polls(reader)
+    for each in reader.inputs.values():
+        each.settle()
+    assert {each.tp.topic: each.settled_ms for each in reader.inputs.values() if not each.settled_ms} == {TP.topic: 0}
+    reading.cluster.hidden.clear()
+    reader.ask()
+    await polls(reader)
+    reader.inputs[PIPECAT, 0].settle()
+    assert reader.inputs[PIPECAT, 0].settled_ms == NOW_MS

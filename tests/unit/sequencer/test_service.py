@@ -14,7 +14,7 @@ from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
 from consumers.runtime.registry import Instruments
 from consumers.sequencer import service
 from consumers.sequencer.appending import Found
-from consumers.sequencer.merge import InputPartition
+from consumers.sequencer.merge import STAMP_MS, InputPartition
 from consumers.sequencer.service import MAX_SILENT_SECONDS, SLOW_SECONDS, Sequencer, Shard
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
@@ -106,7 +106,7 @@ async def test_a_tick_is_appended_behind_what_it_tells_of() -> None:
     steps.reader.on_poll = lambda: steps.reader.all_told(NOW_MS)
     *events, tick = await steps.step()
     assert events == [[(PIPECAT, 0, 0), (AUDIT, 0, 0)], [(PIPECAT, 0, 1)]], "in pieces of two"
-    assert tick == Tick.of(3, NOW_MS, {(PIPECAT, 0): Next(0, 2), (AUDIT, 0): Next(0, 1)})
+    assert tick == Tick.of(3, NOW_MS - STAMP_MS, {(PIPECAT, 0): Next(0, 2), (AUDIT, 0): Next(0, 1)})
 
 
 async def test_time_is_asked_for_twice_a_second_and_told_when_all_have_answered() -> None:
@@ -115,12 +115,14 @@ async def test_time_is_asked_for_twice_a_second_and_told_when_all_have_answered(
     assert steps.reader.asked == 1
     assert await steps.step(100) == [], "an answer that is due is waited for"
     steps.reader.all_told(NOW_MS)
-    assert [each.known_ms for each in await steps.step(10)] == [NOW_MS]
+    assert [each.known_ms for each in await steps.step(10)] == [NOW_MS - STAMP_MS]
     assert await steps.step(100) == []
     assert steps.reader.asked == 1
     assert await steps.step(290) == []
     assert steps.reader.asked == 2
-    assert [each.known_ms for each in await steps.step(251)] == [NOW_MS], "half of the time is enough to wait"
+    assert [each.known_ms for each in await steps.step(251)] == [NOW_MS - STAMP_MS], (
+        "half of the time is enough to wait"
+    )
 
 
 async def test_time_waits_for_the_answer_which_partitions_there_are() -> None:
@@ -162,7 +164,7 @@ async def test_inputs_without_an_answer_are_named_and_time_goes_on() -> None:
     steps.reader.inputs[PIPECAT, 0].told(NOW_MS + 1_251, 0, 0)
     steps.reader.partitions_ms = NOW_MS + 1_251
     assert [(each.known_ms, each.left_out) for each in await steps.step(251)] == [
-        (NOW_MS + 1_251, ("audit.events[0]",))
+        (NOW_MS + 1_251 - STAMP_MS, ("audit.events[0]",))
     ]
 
 
