@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -15,14 +16,13 @@ from consumers.runtime.kafka.ranges import FETCH_BYTES, onlooker, records_betwee
 from consumers.runtime.process import OperatorError, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from consumers.sequencer.merge import CLOCKS_MS, InputPartition, Witness
+from consumers.sequencer.reading import CLOSE_SECONDS
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import OUR_HEADERS, LogError, Next, Origin, Placed, Tick, placed_in, tick_term
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import EVENTS_TOPIC, QUARANTINE_TOPIC
 
-CLOSE_SECONDS: Final = 1.0
-"""How long the producer may take to disconnect."""
 MAX_QUARANTINE_LINES: Final = 5
 """Most log lines about refused records of one step. A broken producer sends thousands, and the quarantine topic has them all."""
 
@@ -70,7 +70,8 @@ class LogWriter:
 
     async def stop(self) -> None:
         """Disconnects; bounded. What is in flight then may come behind the ticks of a successor, where it is void."""
-        await in_time(CLOSE_SECONDS, self._producer.stop())
+        with suppress(TimeoutError):
+            await in_time(CLOSE_SECONDS, self._producer.stop())
 
     async def append(self, records: Iterable[tuple[InputPartition, Any]]) -> None:
         """Appends records in this order. Those of other shares are left to them.

@@ -41,6 +41,9 @@ _TIME_MS: Final = attrgetter("timestamp")
 class Witness(NamedTuple):
     """What is known of the last record that was read. It shows whether a log is still the one that was read.
 
+    Nothing shows it if that record was deleted, or cannot be decoded. After a restart all that may be known is that it came before the
+    newest tick: then a log is not recognised as new whose record in that place did so too, by its broker's clock or its producer's.
+
     Attributes:
         print: Its time and a checksum of key and value; None if they are not known.
         newest_ms: What its time cannot exceed.
@@ -133,7 +136,7 @@ class InputPartition:
         """Whether time goes on without it, because it has given no answer for too long."""
         return now_ms - self.told_ms > PATIENCE_MS
 
-    def begin(self, first: int) -> bool:
+    def begin(self, first: int, now_ms: int) -> bool:
         """Finds its place in a log that begins at this offset, and is read from there on.
 
         The record before the place comes first, if it is still there and something is known of it.
@@ -148,7 +151,7 @@ class InputPartition:
             self.next = Next(self.generation, self.handed)
         self.is_placed = True
         self.position = self.handed - self.is_proving
-        self.end, self._answered_ms, self._asked = 0, None, None
+        self.end, self._answered_ms, self._asked, self._since_ms = 0, None, None, now_ms
         return is_cut
 
     def renew(self) -> None:
@@ -214,17 +217,17 @@ class InputPartition:
             return None
         return max(bound_ms, self.known_ms) if now_ms - since_ms <= PATIENCE_MS else None
 
-    def told(self, asked_ms: int, end: int) -> None:
-        """The broker has told the end for which it was asked at this moment. One below what was read is another log's."""
+    def told(self, asked_ms: int, end: int, handed: int) -> None:
+        """The broker has told its end. It was asked at this moment, when so much was read: an end below that is another log's."""
         self.told_ms, self.log_end = asked_ms, end
-        if end < self.handed:
+        if end < handed:
             self.is_placed = False
         elif self.is_placed:
             self._asked = asked_ms, end
 
     def settle(self) -> None:
         """Knows all up to the last question, if everything before the end told then is in the log. Call it when nothing is in flight."""
-        if self._asked is not None and not self.is_proving:
+        if self._asked is not None:
             asked_ms, end = self._asked
             if self.position >= end and not (self.records and self.records[0].offset < end):
                 self.settled_ms, self._asked = max(self.settled_ms, asked_ms), None

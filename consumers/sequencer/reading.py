@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -16,9 +17,9 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import ENOUGH_BYTES, RETRY_SECONDS, PollWatch
-from consumers.runtime.process import END_SECONDS, end_tasks, in_time, wall_clock_ms
+from consumers.runtime.process import end_tasks, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.merge import InputPartition, Witness
+from consumers.sequencer.merge import STALE_MS, InputPartition, Witness
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import Next
@@ -36,6 +37,8 @@ ANY_BROKER: Final = -1
 """In place of a broker's number: whichever is asked for the partitions."""
 PARTITIONS_SECONDS: Final = 1.0
 """How long a broker may take to name the partitions before another is asked."""
+CLOSE_SECONDS: Final = 1.0
+"""How long a client may take to disconnect."""
 ANSWER_MS: Final = 10_000
 """How long a broker may take to answer before it is asked again."""
 
@@ -82,7 +85,8 @@ class InputReader:
     Attributes:
         inputs: By input and partition number, also those that are gone: they may come back. Of a topic that is missing there is one.
         anew: Inputs that were deleted and made anew. They are not read before `go_on`.
-        partitions_ms: When was asked last which partitions there are, and there were no others: an unknown one may have records since.
+        partitions_ms: When a broker was asked last which partitions there are and who leads them, and said what we know: one that we do
+            not know, or another leader, may have records since.
         watch: Of failed polls.
     """
 
@@ -142,7 +146,8 @@ class InputReader:
     async def stop(self) -> None:
         """Disconnects; bounded."""
         await end_tasks(self._asking.values())
-        await in_time(END_SECONDS, self._consumer.stop())
+        with suppress(TimeoutError):
+            await in_time(CLOSE_SECONDS, self._consumer.stop())
 
     async def poll(self) -> None:
         """Reads what has come, or waits a little for it; records wait in their inputs."""
@@ -243,21 +248,27 @@ class InputReader:
             self._asking[broker] = asyncio.create_task(ask(), name=f"question to broker {broker}")
 
     async def _ask_for_partitions(self) -> None:
-        asked_ms, topics = self._clock.now_ms(), self._topics
+        asked_ms = self._clock.now_ms()
         try:
             async with asyncio.timeout(PARTITIONS_SECONDS):
-                question = MetadataRequest(list(topics.values()), allow_auto_topic_creation=False)
+                question = MetadataRequest(list(self._topics.values()), allow_auto_topic_creation=False)
                 answer = await self._client.send(self._client.get_random_node(), question)
         except (KafkaError, TimeoutError):
             return
-        found = {topic: len(partitions) for code, topic, *_, partitions in answer.topics if not code}
-        if all(found.get(topic, 0) == self._counts[source] for source, topic in topics.items()):
+        found = {
+            TopicPartition(topic, number): leader
+            for code, topic, *_, partitions in answer.topics
+            if not code
+            for _, number, leader, *_ in partitions
+        }
+        if found == {tp: each.leader for tp, each in self._by_tp.items() if each.leader is not None}:
             self.partitions_ms = asked_ms
         else:
             self._client.force_metadata_update()
 
     async def _ask(self, leader: int, inputs: Sequence[InputPartition]) -> None:
         asked_ms = self._clock.now_ms()  # before the question: afterwards this process may be frozen
+        handed = [each.handed for each in inputs]
         unplaced = [each for each in inputs if not each.is_placed and each not in self.anew]
         try:
             ends = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST)
@@ -266,13 +277,16 @@ class InputReader:
             log.debug("ends_not_told", broker=leader, error=str(error) or type(error).__name__)
             await asyncio.sleep(RETRY_SECONDS)
             return
-        for each in inputs:
+        if ends and asked_ms - max(each.told_ms for each in self.inputs.values()) > STALE_MS:
+            for each in self.inputs.values():  # nobody has told anything for a while: each may take its time again
+                each.told_ms = asked_ms
+        for each, handed_then in zip(inputs, handed, strict=True):
             if (end := ends.get(each.tp)) is None or each in self.anew or each.tp not in self._assigned:
                 continue
             if not each.is_placed and each.tp in firsts:
                 self._begin(each, firsts[each.tp], end)
             if each.is_placed:
-                each.told(asked_ms, end)
+                each.told(asked_ms, end, handed_then)
 
     async def _offsets(self, leader: int, inputs: Iterable[InputPartition], which: int) -> Mapping[TopicPartition, int]:
         asked: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -289,7 +303,7 @@ class InputReader:
             self._made_anew(each, f"it ends at {end}, and {each.handed} was to come next")
             return
         expected = each.handed
-        if each.begin(first) and self._counts_lost:
+        if each.begin(first, self._clock.now_ms()) and self._counts_lost:
             self._instruments.inc("callgauge_input_records_lost_total", (), first - expected)
             log.error(
                 "input_not_where_it_was",

@@ -2,13 +2,14 @@
 
 The group shares out the partitions of the topic `sequencer`, which is always empty. Whoever is given one reads all inputs and appends
 to its part of the log, until the group takes it away. That may happen unnoticed, to a frozen process; so each begins a term of its own,
-and what another appends behind the first tick of a higher term is void.
+and what another appends behind the first tick of a higher term is void. So every event is in the log once for its readers; records in
+quarantine may be there twice after a takeover.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Final, Never
 
 import structlog
@@ -19,11 +20,11 @@ from aiokafka.errors import KafkaError
 
 from consumers.engine.admission import MAX_HEADERS_BYTES
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, partition_counts, topic_settings
-from consumers.runtime.process import END_SECONDS, StuckTaskError, end_tasks, first_of, in_time, wall_clock_ms
+from consumers.runtime.process import StuckTaskError, end_tasks, first_of, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from consumers.sequencer.appending import Found, LogWriter, Share, read_back
 from consumers.sequencer.merge import in_order_until_ms, known_ms, merged
-from consumers.sequencer.reading import BrokerTime, InputReader
+from consumers.sequencer.reading import CLOSE_SECONDS, BrokerTime, InputReader
 from consumers.sequencer.settings import SequencerSettings
 from schemas.log import Tick
 from schemas.topics import EVENTS_TOPIC, INPUT_TOPICS, QUARANTINE_TOPIC, SEQUENCER_TOPIC
@@ -115,7 +116,7 @@ class Shard:
     async def _share(self) -> Share:
         kafka = self._kafka
         counts = await partition_counts(kafka, (EVENTS_TOPIC, SEQUENCER_TOPIC))
-        share = Share(self.number, counts[SEQUENCER_TOPIC], counts[EVENTS_TOPIC])
+        share = Share(self.number, 1 if kafka.is_embedded else counts[SEQUENCER_TOPIC], counts[EVENTS_TOPIC])
         if not share.numbers:
             raise TopicsUnfitError(
                 f"Topics: {kafka.topic(SEQUENCER_TOPIC)} has {share.shards} partitions, and {kafka.topic(EVENTS_TOPIC)} only "
@@ -161,15 +162,17 @@ class Shard:
         now_ms, inputs = self.clock.now_ms(), reader.waited_for()
         self.known_ms = max(self.known_ms, min(reader.partitions_ms, known_ms(inputs, now_ms)))
         left_out = [f"{each.tp.topic}[{each.tp.partition}]" for each in inputs if each.is_left_out(now_ms)]
-        if left_out != self.left_out:
+        if left_out and left_out != self.left_out:
             log.warning(
                 "inputs_left_out", inputs=left_out,
                 what_happens_now="Time goes on without these; events that come from them later are late.",
                 what_to_do="See to the brokers that lead them, or make the topics with `callgauge topics create`.",
             )  # fmt: skip
-            self.left_out = left_out
+        self.left_out = left_out
         positions = {place: each.next for place, each in reader.inputs.items() if each.next is not None}
-        self.clock.stamped(now_ms, await writer.tick(Tick.of(self.term, self.known_ms, positions, left_out)))
+        stamps_ms = await writer.tick(Tick.of(self.term, self.known_ms, positions, left_out))
+        if not self._kafka.is_embedded:  # which has no clock
+            self.clock.stamped(now_ms, stamps_ms)
         self._owes_tick = False
 
 
@@ -208,8 +211,11 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             else:
                 await self._join(ending)
             ending.push_async_callback(self._let_go)
-            await first_of(stop.wait(), self._fail_with(), self._stay())
-            self._is_leaving = True
+            try:
+                await first_of(stop.wait(), self._fail_with(), self._stay())
+            finally:
+                self._is_leaving = True  # whatever the group gives from now on
+                self.ready.clear()
 
     def problems(self) -> Sequence[str]:
         """Why the role is not ready, for `/readyz`. Standing by is no reason."""
@@ -256,10 +262,10 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             task.add_done_callback(self._on_done)
         if not numbers:
             log.info("sequencer_standing_by", group=self._settings.group_id)
-        self._look_whether_ready()
+            self.ready.set()
 
     def _look_whether_ready(self) -> None:
-        if all(each.is_active for each in self._shards):
+        if self._shards and all(each.is_active for each in self._shards):  # one that is given up may still come here
             self.ready.set()
 
     async def _join(self, ending: AsyncExitStack) -> None:
@@ -290,7 +296,8 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _leave(self) -> None:
         if self._group is not None:
-            await in_time(END_SECONDS, self._group.stop())
+            with suppress(TimeoutError):
+                await in_time(CLOSE_SECONDS, self._group.stop())
 
     async def _let_go(self) -> None:
         shards, self._shards = self._shards, {}

@@ -1,0 +1,236 @@
+"""What is appended where, in which order, and what the end of the log says to a successor."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaTimeoutError
+from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from prometheus_client import CollectorRegistry
+
+from consumers.engine.admission import MAX_HEADERS, MAX_HEADERS_BYTES
+from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
+from consumers.runtime.registry import Instruments
+from consumers.sequencer.appending import AppendError, Found, LogWriter, Share
+from consumers.sequencer.merge import CLOCKS_MS, InputPartition, Witness
+from consumers.sequencer.settings import SequencerSettings
+from schemas.closed_sets import InputSource
+from schemas.log import PLACED_HEADER, LogError, Next, Origin, Placed, Tick
+from schemas.quarantine import QuarantineRecord
+from tests.support.brokers.record_bytes import stand_in
+from tests.unit.sequencer.input_records import NOW_MS, Record, read
+
+PARTITIONS = 3
+
+
+class Producer:
+    """A producer whose sends end when the test says so, or at once."""
+
+    def __init__(self, batch_bytes: int) -> None:
+        self.batch_bytes = batch_bytes
+        self.sent: defaultdict[int, list[bytes]] = defaultdict(list)
+        self.refused: list[tuple[bytes, QuarantineRecord]] = []
+        self.failing: set[int] = set()
+
+    def create_batch(self) -> BatchBuilder:
+        return BatchBuilder(self.batch_bytes, 0)
+
+    async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> Any:
+        assert topic == "t.events"
+        self.sent[partition].append(bytes(batch._build()))
+        future = asyncio.get_running_loop().create_future()
+        if partition in self.failing:
+            future.set_exception(KafkaTimeoutError())
+        else:
+            future.set_result(SimpleNamespace(timestamp=NOW_MS + partition))
+        return future
+
+    async def send(self, topic: str, value: bytes, *, key: bytes) -> Any:
+        assert topic == "t.quarantine"
+        self.refused.append((key, QuarantineRecord.model_validate_json(value)))
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(SimpleNamespace(timestamp=NOW_MS))
+        return future
+
+    def records(self, partition: int) -> list[Any]:
+        found = []
+        for raw in self.sent[partition]:
+            batches = MemoryRecords(raw)
+            while batches.has_next():
+                found += list(batches.next_batch())
+        return found
+
+
+class Writing:
+    """A writer of a share, and its producer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, share: Share, batch_bytes: int = 100_000) -> None:
+        self.producer = Producer(batch_bytes)
+        monkeypatch.setattr(KafkaSettings, "producer", lambda *_: self.producer)
+        self.instruments = Instruments(CollectorRegistry(), ["sequencer"])
+        settings = SequencerSettings(max_record_bytes=1_000)
+        self.writer = LogWriter(KafkaSettings(topic_prefix="t."), settings, self.instruments, share, term=4)
+
+    def counted(self, name: str) -> dict[tuple[str, ...], float]:
+        (metric,) = [each for each in self.instruments.collect() if each.name == name]
+        return {
+            tuple(each.labels.values()): each.value for each in metric.samples if each.value and "_total" in each.name
+        }
+
+
+def of_one(records: Sequence[Any]) -> list[tuple[InputPartition, Any]]:
+    each = read()
+    return [(each, record) for record in records]
+
+
+async def test_an_event_is_where_its_key_belongs_and_says_where_it_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    writing = Writing(monkeypatch, Share(0, 1, PARTITIONS))
+    forged = ((PLACED_HEADER, b"forged"), ("callgauge-tick", b"forged"), ("ce_id", b"e-1"), ("odd", None))
+    records = [Record(at, key=b"call-%d" % (at % 5), headers=forged) for at in range(50)]  # type: ignore[arg-type]
+    await writing.writer.append(of_one(records))
+    for number in range(PARTITIONS):
+        found = writing.producer.records(number)
+        assert [each.key for each in found] == [
+            each.key for each in records if murmur2_place(each.key or b"", 3) == number
+        ]
+        for each in found:
+            *theirs, ours = each.headers
+            assert theirs == [("ce_id", b"e-1"), ("odd", None)]
+            assert ours[0] == PLACED_HEADER
+    assert writing.counted("callgauge_sequencer_events") == {("pipecat",): 50}
+    expected = [Placed(4, Origin(InputSource.PIPECAT, 0, 0, each.offset, NOW_MS)).header() for each in records]
+    assert sorted(each.headers[-1] for number in range(3) for each in writing.producer.records(number)) == sorted(
+        expected
+    )
+
+
+async def test_a_share_leaves_the_others_events_and_refusals_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    records: list[Any] = [Record(at, key=b"call-%d" % at) for at in range(50)]
+    records += [Record(50, key=None, partition=0), Record(51, key=None, partition=1)]
+    for shard in (0, 1):
+        writing = Writing(monkeypatch, Share(shard, 2, PARTITIONS))
+        await writing.writer.append(of_one(records))
+        assert set(writing.producer.sent) == {number for number in range(PARTITIONS) if number % 2 == shard}
+        assert [each.offset for _, each in writing.producer.refused] == [50 + shard]
+        await writing.writer.tick(Tick.of(4, 1, {}))
+        assert set(writing.producer.sent) == {number for number in range(PARTITIONS) if number % 2 == shard}
+
+
+async def test_a_batch_is_sent_only_when_the_one_before_it_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    writing = Writing(monkeypatch, Share(0, 1, 1), batch_bytes=300)
+    records = [Record(at, value=b"x" * 200) for at in range(4)]
+    await writing.writer.append(of_one(records))
+    assert len(writing.producer.sent[0]) == 4
+    assert [each.value for each in writing.producer.records(0)] == [each.value for each in records]
+    writing.producer.failing = {0}
+    with pytest.raises(AppendError, match="goes on from what the log has"):
+        await writing.writer.append(of_one(records))
+    assert len(writing.producer.sent[0]) == 5, "nothing behind one that may be lost"
+
+
+async def test_a_record_of_any_size_that_is_allowed_has_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    writing = Writing(monkeypatch, Share(0, 1, 1), batch_bytes=300)
+    await writing.writer.append(of_one([Record(0, value=b"x" * 1_000)]))
+    assert [each.value for each in writing.producer.records(0)] == [b"x" * 1_000]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (Record(0, key=None), "empty_key"),
+        (Record(0, key=b"k" * 257), "empty_key"),
+        (Record(0, value=None), "undecodable"),
+        (Record(0, value=b"x" * 1_001), "record_too_large"),
+        (Record(0, headers=(("h", b""),) * (MAX_HEADERS + 1)), "record_too_large"),
+        (Record(0, headers=(("h", b"x" * MAX_HEADERS_BYTES),)), "record_too_large"),
+        (stand_in("pipecat.events", 0, 0), "undecodable"),
+    ],
+)
+async def test_what_can_never_be_an_event_goes_to_quarantine(
+    monkeypatch: pytest.MonkeyPatch, record: Any, reason: str
+) -> None:
+    writing = Writing(monkeypatch, Share(0, 1, 1))
+    await writing.writer.append(of_one([record, Record(1)]))
+    ((key, refused),) = writing.producer.refused
+    assert (refused.reason, refused.topic, refused.partition, refused.offset) == (reason, "pipecat.events", 0, 0)
+    assert key == refused.key.encode()
+    assert len(writing.producer.records(0)) == 1
+    assert writing.counted("callgauge_sequencer_refused") == {("pipecat", reason): 1}
+
+
+async def test_a_tick_is_in_each_partition_and_brings_the_brokers_stamps(monkeypatch: pytest.MonkeyPatch) -> None:
+    writing = Writing(monkeypatch, Share(0, 1, PARTITIONS))
+    tick = Tick.of(4, 1_000, {(InputSource.AUDIT, 0): Next(0, 7)})
+    assert await writing.writer.tick(tick) == [NOW_MS, NOW_MS + 1, NOW_MS + 2]
+    for number in range(PARTITIONS):
+        (record,) = writing.producer.records(number)
+        assert record.key is None
+        assert list(record.headers) == [tick.header()]
+        assert Tick.parse(record.value) == tick
+
+
+# The end of the log.
+
+PLACE = (InputSource.PIPECAT, 0)
+
+
+def event(term: int, offset: int, generation: int = 0, value: bytes = b"{}") -> Record:
+    placed = Placed(term, Origin(InputSource.PIPECAT, generation, 0, offset, NOW_MS))
+    return Record(0, NOW_MS + 10, value=value, headers=(placed.header(),), topic="events")
+
+
+def tick(term: int, offset: int, known_ms: int = 5, generation: int = 0, stamp_ms: int = NOW_MS) -> Record:
+    told = Tick.of(term, known_ms, {PLACE: Next(generation, offset)})
+    return Record(0, stamp_ms, key=None, value=told.value(), headers=(told.header(),), topic="events")
+
+
+def test_a_successor_begins_where_the_newest_ticks_of_the_highest_term_say() -> None:
+    found = Found()
+    taken = [
+        tick(2, 9, known_ms=90),
+        tick(3, 5, known_ms=50),
+        event(3, 6),
+        tick(3, 7, known_ms=70),
+        tick(2, 11, known_ms=110),
+    ]
+    assert [found.take(each) for each in taken] == [True, True, False, True, True]
+    assert (found.term, found.known_ms, found.places) == (3, 70, {PLACE: Next(0, 7)})
+    found.take(tick(3, 6, known_ms=60))  # of another partition
+    assert (found.known_ms, found.places) == (70, {PLACE: Next(0, 7)})
+    found.take(tick(3, 1, generation=1))
+    assert found.places == {PLACE: Next(1, 1)}
+
+
+def test_a_term_without_a_tick_counts_for_the_next_one() -> None:
+    found = Found()
+    found.take(tick(2, 9))
+    found.take(event(7, 9))
+    assert (found.term, found.places) == (7, {PLACE: Next(0, 9)})
+    assert Found().term == 0
+
+
+def test_the_event_before_a_place_is_its_witness() -> None:
+    found = Found()
+    for each in (event(1, 5, value=b"[5]"), event(1, 6, value=b"[6]"), tick(1, 7)):
+        found.take(each)
+    assert found.witnessed() == {PLACE: (Next(0, 7), Witness.of(NOW_MS, b"call-1", b"[6]"))}
+
+
+@pytest.mark.parametrize("seen", [event(1, 7), event(1, 4), event(1, 6, generation=3)])
+def test_without_that_event_the_record_before_a_place_must_be_older_than_the_tick(seen: Record) -> None:
+    found = Found()
+    found.take(seen)
+    found.take(tick(1, 7, stamp_ms=NOW_MS + 3))
+    found.take(tick(1, 6, stamp_ms=NOW_MS + 2))
+    assert found.witnessed() == {PLACE: (Next(0, 7), Witness(None, NOW_MS + 3 + CLOCKS_MS))}
+
+
+def test_a_strangers_record_without_our_headers_is_passed_over_and_one_that_forges_them_is_told() -> None:
+    found = Found()
+    assert not found.take(Record(0))
+    with pytest.raises(LogError):
+        found.take(Record(0, headers=((PLACED_HEADER, b"forged"),)))
