@@ -112,8 +112,8 @@ OWNER_MARK_KEY = b"callgauge-owner"
 # Checks the broker's settings of the topics, so that no record is lost before it is read. Pure: settings in, faults
 # out.
 #
-# Sequencer and evaluator refuse to start on the worst faults. `callgauge topics check` and `callgauge doctor` show all
-# of them.
+# The evaluator refuses to start on the worst faults, and the sequencer on a log that is too small for an event. `callgauge
+# topics check` and `callgauge doctor` show all of them.
 
 OUTAGE_MS: Final = DAY_MS
 """The outage that records must survive: one that is noticed only the next day must not cost a call."""
@@ -136,7 +136,7 @@ TopicSettings = Mapping[str, str]
 class Severity(StrEnum):
     """How bad a fault is.
 
-    - `REFUSED`: records would be lost or counted twice, so sequencer and evaluator do not start.
+    - `REFUSED`: records would be lost or counted twice, so the evaluator does not start.
     - `WRONG`: results would be wrong.
     - `WARNING`: results are right, with less safety margin than recommended.
     """
@@ -240,7 +240,7 @@ def _faults(
     if (policy := settings.get("cleanup.policy", topic.cleanup_policy)) != topic.cleanup_policy:
         yield TopicFault(
             topic=topic.name,
-            severity=Severity.REFUSED if is_read_back or is_input else Severity.WRONG,
+            severity=Severity.REFUSED if is_read_back else Severity.WRONG,
             seen=f"cleanup.policy is {policy}, expected {topic.cleanup_policy}: {_harm_of(topic)}",
             setting=f"cleanup.policy={topic.cleanup_policy}",
         )
@@ -286,7 +286,7 @@ def _retention_faults(
         expected = "an outage may last" if is_input else "the longest call and its silence are"
         yield TopicFault(
             topic=topic.name,
-            severity=Severity.REFUSED if kept_ms < least_ms else Severity.WARNING,
+            severity=Severity.WARNING if kept_ms >= least_ms else Severity.WRONG if is_input else Severity.REFUSED,
             seen=f"records are kept for {duration(kept_ms)} (retention.ms), but {expected} "
             f"{duration(OUTAGE_MS if is_input else least_ms)}: {_harm_of_losing(topic, kept_ms - (0 if is_input else least_ms))}",
             setting=f"retention.ms={max(topic.retention_ms, least_ms + spare_ms)}",

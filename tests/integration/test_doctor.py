@@ -9,7 +9,6 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 from aiokafka.structs import OffsetAndMetadata
-from confluent_kafka import Producer
 
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.topics import require_fit_topics
@@ -17,6 +16,7 @@ from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
 from tests.integration.processes import ended, started
 from tests.integration.test_bad_input import line
 from tests.support.brokers.topic_changes import add_partitions, admin_of, configure_topic, delete_topic
+from tests.support.fakes.log_writer import LogWriter
 
 NOBODY = "127.0.0.1:1"
 
@@ -50,12 +50,13 @@ def test_fresh_topics_are_well_and_nobody_reads_them(environment: dict[str, str]
     assert verdict(found, "replicas") == "warning", "one broker has one copy"
     assert verdict(found, "clock") == "unknown", "it is not found out by writing"
     assert "none was sent" in found["producers"][0]["seen"]
-    for check in ("evaluator group", "exporter group"):
+    for check in ("sequencer group", "evaluator group", "exporter group"):
         assert "never read" in found[check][0]["seen"]
+    assert verdict(found, "log") == "warning", "no tick is in it"
     assert verdict(found, "quarantine") == "ok"
     exit_code, shown, _ = command({**environment, "CALLGAUGE_HTTP_PORT": "0"}, "doctor")
     assert exit_code == 0
-    assert shown.splitlines()[-1] == "10 ok, 4 warning, 1 unknown."
+    assert shown.splitlines()[-1] == "10 ok, 6 warning, 1 unknown."
 
 
 async def test_while_calls_run_the_clocks_are_compared_and_the_groups_are_seen(
@@ -81,15 +82,20 @@ async def test_while_calls_run_the_clocks_are_compared_and_the_groups_are_seen(
     assert verdict(found, "clock") == verdict(found, "producers") == "ok"
     assert "0 s ago" in found["producers"][0]["seen"]
     assert verdict(found, "evaluator group") == verdict(found, "exporter group") == "ok"
-    assert "1 member, 8 of 8 partitions assigned" in found["evaluator group"][0]["seen"]
-    assert "1 member, 2 of 2 partitions assigned" in found["exporter group"][0]["seen"]
+    assert "1 member, 1 of 1 partitions assigned" in found["sequencer group"][0]["seen"]
+    for check in ("evaluator group", "exporter group"):
+        assert "1 member, 2 of 2 partitions assigned" in found[check][0]["seen"]
+    assert verdict(found, "log") == "ok"
+    assert "time is known up to " in found["log"][0]["seen"]
 
 
 async def test_what_was_deleted_before_it_was_read_is_told(environment: dict[str, str], bootstrap: str) -> None:
-    tp = TopicPartition(f"{environment['CALLGAUGE_TOPIC_PREFIX']}audit.events", 1)
+    tp = TopicPartition(f"{environment['CALLGAUGE_TOPIC_PREFIX']}events", 1)
+    log = LogWriter()
     async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
         for _ in range(5):
-            await producer.send_and_wait(tp.topic, b"{}", key=b"c", partition=1)
+            headers = list(log.event("audit", "c", b"{}", 0).headers)
+            await producer.send_and_wait(tp.topic, b"{}", key=b"c", partition=1, headers=headers)
     reader = AIOKafkaConsumer(
         bootstrap_servers=bootstrap, group_id=environment["CALLGAUGE_EVALUATOR_GROUP"], enable_auto_commit=False
     )
@@ -112,6 +118,7 @@ async def test_topics_that_lose_records_are_found_by_all_three(
     assert command(environment, "topics", "check")[0] == 0
     await configure_topic(bootstrap, f"{prefix}scores", cleanup_policy="compact")
     lossy = {"message_timestamp_type": "LogAppendTime", "retention_ms": "60000"}
+    await configure_topic(bootstrap, f"{prefix}events", max_message_bytes="1085440", **lossy)
     await configure_topic(bootstrap, f"{prefix}pipecat.events", **lossy)
     await configure_topic(bootstrap, f"{prefix}audit.events", retention_bytes="1000000")
 
@@ -119,12 +126,14 @@ async def test_topics_that_lose_records_are_found_by_all_three(
         await require_fit_topics(kafka, EvaluatorSettings())
     told = str(refused.value)
     assert f"{prefix}scores: cleanup.policy is compact" in told
-    assert f"{prefix}pipecat.events: records are kept for 1 min (retention.ms)" in told
+    assert f"{prefix}events: records are kept for 1 min (retention.ms)" in told
     assert "audit.events" not in told, "what is only wrong stops no start"
+    assert "pipecat.events" not in told, "the evaluator does not read it"
 
     found = findings(environment, code=1)
     assert [one["verdict"] for one in found[f"{prefix}scores"]] == ["wrong"]
-    assert [one["verdict"] for one in found[f"{prefix}pipecat.events"]] == ["wrong"]
+    for name in ("events", "pipecat.events"):
+        assert [one["verdict"] for one in found[f"{prefix}{name}"]] == ["wrong"]
     assert {one["verdict"] for one in found[f"{prefix}audit.events"]} == {"wrong", "warning"}
     exit_code, table, told = command(environment, "topics", "check")
     assert exit_code == 1
@@ -148,10 +157,8 @@ async def test_unequal_and_missing_topics_are_found_by_all_three(
     assert command(environment, "topics", "check")[0] == 1
     elsewhere = environment | {"CALLGAUGE_TOPIC_PREFIX": f"{prefix}no."}
     found = findings(elsewhere, code=1)
-    assert [verdict(found, check) for check in ("topics", "clock", "evaluator group")] == [
-        "wrong",
-        "unknown",
-        "unknown",
+    assert [verdict(found, check) for check in ("topics", "clock", "log", "evaluator group")] == [
+        *("wrong", "unknown", "unknown", "unknown"),
     ]
 
 
@@ -160,24 +167,6 @@ def test_a_broker_that_is_away_is_one_finding() -> None:
     assert verdict(found, "broker") == "wrong"
     assert f"no broker answers at {NOBODY}" in found["broker"][0]["seen"]
     assert set(found) == {"settings", "goals", "judge", "metrics address", "ingest", "monitor", "broker"}
-
-
-async def test_one_call_by_two_partitioners_is_seen(environment: dict[str, str]) -> None:
-    """A bot on librdkafka with its default, and an agent framework on aiokafka."""
-    prefix, bootstrap = environment["CALLGAUGE_TOPIC_PREFIX"], environment["CALLGAUGE_BOOTSTRAP"]
-    calls = [f"call-{number}".encode() for number in range(20)]
-    native = Producer({"bootstrap.servers": bootstrap})
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
-    await producer.start()
-    for call in calls:
-        native.produce(f"{prefix}pipecat.events", b"{}", call)
-        await producer.send_and_wait(f"{prefix}audit.events", b"{}", key=call)
-    assert await asyncio.to_thread(native.flush, 20) == 0
-    await producer.stop()
-    torn, hashes = (await asyncio.to_thread(findings, environment, 1))["keys"]
-    assert (torn["verdict"], hashes["verdict"]) == ("wrong", "warning")
-    assert "of 20 keys are on more than one partition number" in torn["seen"]
-    assert f"{prefix}pipecat.events by CRC32 (librdkafka's default); {prefix}audit.events by murmur2" in hashes["seen"]
 
 
 async def test_a_producer_of_half_an_hour_ago_is_seen_behind_thousands_of_newer_records(
