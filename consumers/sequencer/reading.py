@@ -85,7 +85,8 @@ class InputReader:
     Attributes:
         inputs: By input and partition number, also those that are gone: they may come back. Of a topic that is missing there is one.
         anew: Inputs that were deleted and made anew. They are not read before `go_on`.
-        partitions_ms: When was asked last which partitions there are, and there were no others: an unknown one may have records since.
+        partitions_ms: When a broker was asked last which partitions there are and who leads them, and said what we know: one that we do
+            not know, or another leader, may have records since.
         watch: Of failed polls.
     """
 
@@ -247,15 +248,20 @@ class InputReader:
             self._asking[broker] = asyncio.create_task(ask(), name=f"question to broker {broker}")
 
     async def _ask_for_partitions(self) -> None:
-        asked_ms, topics = self._clock.now_ms(), self._topics
+        asked_ms = self._clock.now_ms()
         try:
             async with asyncio.timeout(PARTITIONS_SECONDS):
-                question = MetadataRequest(list(topics.values()), allow_auto_topic_creation=False)
+                question = MetadataRequest(list(self._topics.values()), allow_auto_topic_creation=False)
                 answer = await self._client.send(self._client.get_random_node(), question)
         except (KafkaError, TimeoutError):
             return
-        found = {topic: len(partitions) for code, topic, *_, partitions in answer.topics if not code}
-        if all(found.get(topic, 0) == self._counts[source] for source, topic in topics.items()):
+        found = {
+            TopicPartition(topic, number): leader
+            for code, topic, *_, partitions in answer.topics
+            if not code
+            for _, number, leader, *_ in partitions
+        }
+        if found == {tp: each.leader for tp, each in self._by_tp.items() if each.leader is not None}:
             self.partitions_ms = asked_ms
         else:
             self._client.force_metadata_update()

@@ -2,7 +2,8 @@
 
 The group shares out the partitions of the topic `sequencer`, which is always empty. Whoever is given one reads all inputs and appends
 to its part of the log, until the group takes it away. That may happen unnoticed, to a frozen process; so each begins a term of its own,
-and what another appends behind the first tick of a higher term is void.
+and what another appends behind the first tick of a higher term is void. So every event is in the log once for its readers; records in
+quarantine may be there twice after a takeover.
 """
 
 import asyncio
@@ -210,8 +211,11 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             else:
                 await self._join(ending)
             ending.push_async_callback(self._let_go)
-            await first_of(stop.wait(), self._fail_with(), self._stay())
-            self._is_leaving = True
+            try:
+                await first_of(stop.wait(), self._fail_with(), self._stay())
+            finally:
+                self._is_leaving = True  # whatever the group gives from now on
+                self.ready.clear()
 
     def problems(self) -> Sequence[str]:
         """Why the role is not ready, for `/readyz`. Standing by is no reason."""
@@ -258,10 +262,10 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             task.add_done_callback(self._on_done)
         if not numbers:
             log.info("sequencer_standing_by", group=self._settings.group_id)
-        self._look_whether_ready()
+            self.ready.set()
 
     def _look_whether_ready(self) -> None:
-        if all(each.is_active for each in self._shards):
+        if self._shards and all(each.is_active for each in self._shards):  # one that is given up may still come here
             self.ready.set()
 
     async def _join(self, ending: AsyncExitStack) -> None:

@@ -12,8 +12,13 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from confluent_kafka import Producer
+from prometheus_client import CollectorRegistry
 
-from consumers.runtime.kafka.connection import murmur2_place
+from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
+from consumers.runtime.registry import Instruments
+from consumers.sequencer.service import Sequencer
+from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import Event, LogReader, Tick
 from schemas.topics import EVENTS_TOPIC, INPUT_TOPICS, QUARANTINE_TOPIC, SEQUENCER_TOPIC, TOPIC_BY_SOURCE
@@ -201,7 +206,7 @@ async def test_after_kill_9_a_standby_goes_on_and_nothing_is_lost_or_doubled(
     terms = [running.term()]
     for _ in range(3):
         standby = start()
-        wait_for("it to stand by", lambda one=standby: one.stands_by, WAIT_SECONDS)
+        standby.until_it_stands_by()
         terms.append(
             await asyncio.to_thread(running.term)
         )  # a new one in the same process, because the group shared out anew
@@ -233,13 +238,13 @@ async def test_one_that_thaws_after_another_took_over_writes_nothing_that_counts
     frozen = start()
     frozen.term()
     standby = start()
-    wait_for("it to stand by", lambda: standby.stands_by, WAIT_SECONDS)
+    standby.until_it_stands_by()
     load = asyncio.create_task(_steady(inputs, SESSION_MS / 1_000 + 10))
     await asyncio.sleep(1)
     frozen.popen.send_signal(signal.SIGSTOP)
     term = await asyncio.to_thread(standby.term)
     frozen.popen.send_signal(signal.SIGCONT)
-    await asyncio.to_thread(wait_for, "it to stand by", lambda: frozen.stands_by, WAIT_SECONDS)
+    await asyncio.to_thread(frozen.until_it_stands_by)
     assert await asyncio.to_thread(standby.term) > term
     await load
     await inputs.everything()
@@ -348,3 +353,53 @@ async def test_a_topic_that_is_missing_is_said_and_others_go_on_after_the_wait(
     await inputs.send(AUDIT, 10, partitions=2)
     await inputs.everything()
     wait_for(lambda: running.text, lambda: running.is_active, WAIT_SECONDS)
+
+
+async def test_shards_share_the_log_and_each_reads_everything(
+    inputs: Inputs, start: Callable[[], SequencerProcess]
+) -> None:
+    await add_partitions(inputs.bootstrap, {inputs.prefix + SEQUENCER_TOPIC: 2})
+    first = start()
+    first.term()
+    await inputs.send_to_all(50)
+    log = await inputs.everything()
+    assert len(first.said["terms"]) == 2
+    second = start()
+    second.term()
+    first.term()
+    assert len(first.said["terms"]) == len(second.said["terms"]) == 1
+    await inputs.send_to_all(50)
+    await inputs.everything()
+    first.popen.kill()
+    await inputs.send_to_all(50)
+    log = await inputs.everything()
+    assert len(second.said["terms"]) == 2
+    assert {tick.left_out for tick in log.ticks} == {()}
+
+
+async def test_the_broker_of_the_demo_is_enough() -> None:
+    owner = Producer({"test.mock.num.brokers": 1, "log_level": 2})  # 2: critical
+    (broker,) = owner.list_topics(timeout=5).brokers.values()
+    kafka = KafkaSettings(bootstrap_servers=f"{broker.host}:{broker.port}", is_embedded=True)
+    for number in range(20):
+        owner.produce(PIPECAT, b'{"number": %d}' % number, b"call-1")
+    owner.flush(5)
+    stop = asyncio.Event()
+    role = Sequencer(kafka, SequencerSettings(), Instruments(CollectorRegistry(), ["sequencer"]))
+    running = asyncio.create_task(role.run(stop))
+    try:
+        await asyncio.wait_for(role.ready.wait(), patient(10))
+        begun_ms = time.time_ns() // 1_000_000
+        async with AIOKafkaConsumer(EVENTS_TOPIC, **kafka.client_options(), auto_offset_reset="earliest") as consumer:
+            readers: defaultdict[int, LogReader] = defaultdict(LogReader)
+            values: list[bytes | None] = []
+            async with asyncio.timeout(patient(20)):
+                while len(values) < 20 or min(each.known_ms for each in readers.values()) < begun_ms:
+                    record = await consumer.getone()
+                    read = readers[record.partition].read(record)
+                    values += [read.value] if isinstance(read, Event) else []
+        assert values == [b'{"number": %d}' % number for number in range(20)]
+        assert not role.problems()
+    finally:
+        stop.set()
+        await running

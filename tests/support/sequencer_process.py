@@ -49,6 +49,10 @@ class SequencerProcess:
     def stands_by(self) -> bool:
         return not self.said["terms"] and not self.said["problems"]
 
+    def until_it_stands_by(self, seconds: float = 40) -> None:
+        """Waits until it is a member of its group and active in nothing."""
+        wait_for(lambda: f"a standby in:\n{self.text}", lambda: self.stands_by, seconds)
+
     def term(self, seconds: float = 40) -> int:
         """Waits until it is active; returns its term."""
         wait_for(lambda: f"a term in:\n{self.text}", lambda: self.is_active, seconds)

@@ -85,10 +85,10 @@ class Cluster:
         if node in self.silent:
             raise KafkaConnectionError
         if not hasattr(request, "_replica_id"):
-            counts: dict[str, list[int]] = {}
+            told: dict[str, list[tuple[int, int, int]]] = {}
             for tp in self.logs:
-                counts.setdefault(tp.topic, []).append(tp.partition)
-            return SimpleNamespace(topics=[(0, topic, False, numbers) for topic, numbers in counts.items()])
+                told.setdefault(tp.topic, []).append((0, tp.partition, self.leaders.get(tp, 1)))
+            return SimpleNamespace(topics=[(0, topic, False, partitions) for topic, partitions in told.items()])
         answers = []
         for topic, partitions in request._topics:
             for number, which in partitions:
@@ -307,6 +307,17 @@ async def test_a_partition_that_is_not_known_yet_stops_the_time(reading: Reading
     reader.ask()
     await polls(reader)
     assert reader.partitions_ms == NOW_MS + 1_000
+
+
+async def test_another_leader_than_the_one_that_is_read_stops_the_time(reading: Reading) -> None:
+    reader = await reading.start()
+    await polls(reader)
+    reading.cluster.leaders[TP] = 2
+    reading.clock.ms += 1_000
+    reader.ask()
+    await polls(reader)
+    assert reader.partitions_ms < NOW_MS + 1_000
+    assert reader.inputs[PIPECAT, 0].leader == 2, "the client looks at once"
 
 
 async def test_partitions_that_their_topic_has_no_more_are_not_waited_for(reading: Reading) -> None:

@@ -228,6 +228,8 @@ async def test_it_is_ready_when_it_is_active_in_all_its_shards(
     await role.on_partitions_revoked(set())
     assert not role._shards
     assert shard.stop.is_set()
+    shard.begun()  # type: ignore[attr-defined]  # too late
+    assert not role.ready.is_set()
 
 
 async def test_a_shard_that_fails_ends_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,6 +246,9 @@ async def test_a_shard_that_fails_ends_the_role(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(TopicsUnfitError, match="gone"):
         await role.run(asyncio.Event())
     assert not role._shards
+    assert role.problems() == ("sequencer: leaving",)
+    await role.on_partitions_assigned({TopicPartition("t.sequencer", 0)})
+    assert not role._shards, "what comes too late begins nothing"
 
 
 async def test_the_page_shows_what_an_active_one_knows_and_nothing_of_one_that_stands_by(
