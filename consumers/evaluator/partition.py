@@ -112,7 +112,7 @@ class Partition:
         self._begins = deque([Begin(recovery.start, self._reader.known_ms)])
         self._recovering = Recovering(recovery, self.evaluator, self._own_version)
         self.evaluator.pass_time(self._reader.known_ms)
-        self.goals.logged = recovery.goals
+        self.goals.logged = self._recovering.goals
         self.is_active = True
         self._go_live(self._recovering)
 

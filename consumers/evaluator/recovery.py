@@ -60,7 +60,7 @@ class Recovery(NamedTuple):
             published until known time is that of the row.
         closed: Calls that have closed, in order, with a place behind the record that closed them.
         open: Calls that have scores and did not close.
-        goals: Goal sets of calls that got one.
+        goals: Goal sets of calls that got one, each with the place of the record that brought it.
         is_cut: Whether records of open calls are gone from the log.
     """
 
@@ -69,7 +69,7 @@ class Recovery(NamedTuple):
     place: int | None
     closed: Mapping[str, int] = {}
     open: Sequence[str] = ()
-    goals: Mapping[str, GoalSet] = {}
+    goals: Mapping[str, tuple[int, GoalSet]] = {}
     is_cut: bool = False
 
 
@@ -79,6 +79,7 @@ class Recovering:
     Attributes:
         known: What is known of the former owner.
         withheld: What has to be published once again; None if nothing has, because the same version published it whole.
+        goals: Goal sets of the calls that had one by now.
     """
 
     def __init__(self, known: Recovery, evaluator: PartitionEvaluator, version: str) -> None:
@@ -87,9 +88,10 @@ class Recovering:
         is_other = known.is_cut or (row is not None and row.version != version)
         self.known = known
         self.withheld = Withheld() if is_other else None
+        self.goals: dict[str, GoalSet] = {}
         self._evaluator = evaluator
         self._closed = {conversation_id.encode(): place for conversation_id, place in known.closed.items()}
-        is_same_log = row is not None and known.place is not None
+        self._is_same_log = is_same_log = row is not None and known.place is not None
         self._evicted = {at: each for each, at in row.evicted.items()} if row is not None and is_same_log else {}
         self._generations = deque(row.generations if row is not None and is_same_log else ())
         still_open = set(known.open)  # some ids were used again, long after they closed
@@ -109,7 +111,10 @@ class Recovering:
                 self._evaluator.renumber(conversation_id, revision, counts=counts)
 
     def precede(self, arrival: Arrival) -> None:
-        """Closes the call that this record closed then, for want of room."""
+        """Closes the call that this record closed then, for want of room, and has the goals of its own call if it brought them."""
+        place, goal_set = self.known.goals.get(arrival.conversation_id, (0, None))
+        if goal_set is not None and (arrival.offset >= place or not self._is_same_log):
+            self.goals[arrival.conversation_id] = goal_set
         if (evicted := self._evicted.get(arrival.offset)) is not None:
             self._evaluator.evict(evicted, arrival)
 

@@ -96,13 +96,14 @@ class PublishedCalls:
     Attributes:
         open: Keys of the calls that have records and did not close.
         closed: Ids of the calls that closed, in order, with the place in the row behind.
-        goals: The goal sets of calls that did not close.
+        goals: The goal sets of calls that did not close, each with the place in the log of the record that brought it: a call may
+            name its agent only after some turns.
     """
 
     def __init__(self) -> None:
         self.open: dict[bytes, None] = {}
         self.closed: dict[str, int] = {}
-        self.goals: dict[str, GoalSet] = {}
+        self.goals: dict[str, tuple[int, GoalSet]] = {}
         self._sets: dict[str, GoalSet] = {}
         self._odd = 0
         self._closed: list[str] = []  # since the last row
@@ -137,15 +138,16 @@ class PublishedCalls:
             self.goals.pop(conversation_id, None)
             self._closed.append(conversation_id)
         elif name == "goals":
-            self._choose(conversation_id, fields.get("digest"), value)
+            self._choose(conversation_id, fields.get("digest"), fields.get("offsets"), value)
 
-    def _choose(self, conversation_id: str, digest: Any, value: bytes) -> None:
+    def _choose(self, conversation_id: str, digest: Any, offsets: Any, value: bytes) -> None:
         if digest not in self._sets:
             try:
                 self._sets[digest] = GoalsFact.model_validate_json(value).goal_set
             except ValidationError:  # of another version, with a check that this one does not know
                 return
-        self.goals[conversation_id] = self._sets[digest]
+        place = offsets.get(EVENTS_TOPIC) if isinstance(offsets, dict) else None
+        self.goals[conversation_id] = place if isinstance(place, int) else 0, self._sets[digest]
 
 
 class Takeover:

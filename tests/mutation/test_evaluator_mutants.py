@@ -1,4 +1,4 @@
-"""Faults of one line in what writes, orders, closes and numbers: each is killed by a law or by a test of the evaluator.
+"""Faults of one line in what merges, appends, folds, closes and numbers: each is killed by a law or by a test of the evaluator.
 
 A mutant that survives shows a missing law: add that, and leave the mutant where it is.
 """
@@ -14,7 +14,13 @@ from typing import Final, NamedTuple
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
-LAWS: Final = ("tests/unit/evaluator", "tests/unit/schemas/test_order.py", "tests/unit/engine", "tests/properties")
+LAWS: Final = (
+    "tests/unit/sequencer",
+    "tests/unit/evaluator",
+    "tests/unit/schemas/test_log.py",
+    "tests/unit/engine",
+    "tests/properties",
+)
 """What may kill a mutant."""
 NOT_COPIED: Final = shutil.ignore_patterns(".*", "__pycache__", "node_modules")
 TESTS_FAILED: Final = 1
@@ -47,150 +53,144 @@ def _mutant(block: str) -> Mutant:
 
 
 _TABLE: Final = """\
+a repeat is an event
+  schemas/log.py, first tests/unit/schemas/test_log.py
+- if (generation, offset) < self._next
++ if (generation, offset + 1) < self._next
+
+what a tick says is in the log may come again
+  schemas/log.py, first tests/unit/schemas/test_log.py
+- self._next[place] = max(reached, self._next.get(place, reached))
++ self._next.setdefault(place, reached)
+
+what a replaced sequencer appends counts
+  schemas/log.py, first tests/unit/schemas/test_log.py
+- self.term = term
+-         place = number, partition
++ place = number, partition
+
+time goes back in the log
+  schemas/log.py, first tests/unit/schemas/test_log.py
+- max(self.known_ms, tick.known_ms)
++ tick.known_ms
+
+reading begins at a tick that says less than is in front of it
+  schemas/log.py, first tests/unit/schemas/test_log.py
+- if says_all:
++ if True:
+
+an input that lags does not hold the time back
+  consumers/sequencer/merge.py, first tests/unit/sequencer/test_merge.py
+- return min((each.known_ms for each in inputs if
++ return max((each.known_ms for each in inputs if
+
+an end is known although a record before it waits
+  consumers/sequencer/merge.py, first tests/unit/sequencer/test_merge.py
+- and not (self.records and self.records[0].offset < end)
++ and True
+
+a producer's clock that steps back stops the merge
+  consumers/sequencer/merge.py, first tests/unit/sequencer/test_merge.py
+- max, initial=self._read_ms
++ max, initial=0
+
+an input that was made anew is taken for the old one
+  consumers/sequencer/merge.py, first tests/unit/sequencer/test_merge.py
+- if end < handed:
++ if False:
+
+a sequencer begins where one stood that was replaced
+  consumers/sequencer/appending.py, first tests/unit/sequencer/test_appending.py
+- if term == self._tick_term:
++ if True:
+
+a later batch is sent although an earlier one was lost
+  consumers/sequencer/appending.py, first tests/unit/sequencer/test_appending.py
+- raise acknowledged
++ continue
+
+a producer may bring our headers with it
+  consumers/sequencer/appending.py, first tests/unit/sequencer/test_appending.py
+- if header[0] not in OUR_HEADERS
++ if header[0]
+
 a call closes without its fact
   consumers/evaluator/writer.py, first tests/properties/test_recovery.py
 - records += closing
 + records += closing[:-1]
 
-the order does not say that a call closed
-  consumers/evaluator/writer.py, first tests/unit/evaluator/test_owners.py
-- order.close(conversation_id)
-+ pass
-
-the last steps of a transaction are not in the order
-  consumers/evaluator/writer.py, first tests/unit/evaluator/test_writer.py
-- b"".join(decision.steps for decision in decisions)
-+ b"".join(decision.steps for decision in decisions[:-1])
+the row says less than the transaction has
+  consumers/evaluator/writer.py, first tests/properties/test_recovery.py
+- self._addresses.of_row(decisions[-1].row, writer_id)
++ self._addresses.of_row(decisions[0].row, writer_id)
 
 a decision counts as written one transaction too early
   consumers/evaluator/writer.py, first tests/unit/evaluator/test_writer.py
 - self._done += count
 + self._done += count + 1
 
-decisions of two versions share a record of the order
-  consumers/evaluator/writer.py, first tests/unit/evaluator/test_writer.py
-- if decisions and decision.version != decisions[0].version:
-+ if False:
-
-a producer that was fenced off in between goes on
-  consumers/evaluator/writer.py, first tests/unit/evaluator/test_writer.py
-- if self._epoch() != (former[0], former[1] + 1):
-+ if self._epoch()[0] != former[0]:
-
-the writer that a note names is not fenced off
+the producers that the row names are not fenced off
   consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
-- (order.writers | inputs[number].writers)
-+ order.writers
+- self.row, self.writers = row, set()
++ self.row, self.writers = row, set[str]()
++             return
 
-the order is read to the first mark only
+an older row counts
   consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
-- rests, {number: mark.order for number, mark in marks.items()}
-+ rests, ends
+- if (row := row_in(record.headers)) is not None:
+-             self.row,
++ if (row := row_in(record.headers)) is not None and self.row is None:
++             self.row,
 
-an order is used of which records are gone
+only calls that closed behind the place where folding begins are known
   consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
-- if noted is None or (noted and not starts[number] == noted <= marks[number].order):
-+ if noted is None:
+- row.first_known_ms - self._overlap_ms
++ row.first_known_ms
 
-offsets that somebody else committed are obeyed
+a log that lost records of open calls counts as whole
   consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
-- inputs.committed |= dict.fromkeys(foreign, -1)
-+ pass
+- is_cut = is_anew or first > row.first
++ is_cut = is_anew
 
-a start may be forgotten that open calls need
-  consumers/evaluator/recovery.py, first tests/unit/evaluator/test_recovery.py
-- position <= watermarks.get(source, position)
-+ position <= watermarks.get(source, position) + 1
+a successor has the goals of a call too soon
+  consumers/evaluator/recovery.py, first tests/properties/test_recovery.py
+- arrival.offset >= place or
++ True or
 
 a successor does not know which calls are closed
   consumers/evaluator/recovery.py, first tests/properties/test_recovery.py
-- self._evaluator.has_closed(conversation_id)
+- evaluator.has_closed(conversation_id)
 + pass
 
-after a loss nothing is published again
-  consumers/evaluator/recovery.py, first tests/unit/evaluator/test_replay.py
-- if self.lost or version != self._version
-+ if version != self._version
+a successor does not know which calls gave way
+  consumers/evaluator/recovery.py, first tests/unit/evaluator/test_partition.py
+- self._evaluator.evict(evicted, arrival)
++ pass
 
 what is published again counts again
-  consumers/evaluator/recovery.py, first tests/unit/evaluator/test_owners.py
-- "revision": least_revision, "is_first": False, **counted
-+ "revision": least_revision, **counted
+  consumers/evaluator/recovery.py, first tests/unit/evaluator/test_partition.py
+- "revision": revision, "is_first": False, **counted
++ "revision": revision, **counted
 
-a note beside a later offset counts as ours
-  consumers/evaluator/recovery.py, first tests/unit/evaluator/test_recovery.py
-- read < offset
-+ read < 0
+a successor publishes the last step before the place again
+  consumers/evaluator/recovery.py, first tests/properties/test_recovery.py
+- return place >= until if
++ return place >= until - 1 if
 
-the offset is committed as if no call were open
+a successor begins as if no call were open
+  consumers/evaluator/partition.py, first tests/properties/test_recovery.py
+- oldest is None or begins[1].offset < oldest
++ True
+
+time passes before the events in front of a tick
   consumers/evaluator/partition.py, first tests/unit/evaluator/test_partition.py
-- min(offset, watermarks.get(self._source_by_topic[topic], offset))
-+ offset
-
-steps without a decision are never written
-  consumers/evaluator/partition.py, first tests/unit/evaluator/test_partition.py
-- if not self.is_recovering and len(self._order):
--             self._put(())
-+ if False:
-+             self._put(())
-
-the order does not say that revisions go on from another number
-  consumers/evaluator/partition.py, first tests/unit/evaluator/test_owners.py
-- self._order.renumber(step)
-+ pass
-
-a partition that stays ours reads on behind what waited
-  consumers/evaluator/assignment.py, first tests/unit/evaluator/test_assignment.py
-- each.read_again()
-+ pass
-
-time passes while what a former owner folded is folded
-  consumers/evaluator/assignment.py, first tests/unit/evaluator/test_recovering.py
-- if known_ms is not None and not was_recovering:
-+ if known_ms is not None:
-
-an input that lags does not hold the time back
-  consumers/evaluator/reading.py, first tests/unit/evaluator/test_reading.py
-- return min(times_ms) if
-+ return max(times_ms) if
-
-a producer's clock that steps back stops the merge
-  consumers/evaluator/reading.py, first tests/unit/evaluator/test_reading.py
-- max, initial=ahead.latest_ms
-+ max, initial=0
-
-an owner that goes back is not noticed
-  schemas/order.py, first tests/unit/schemas/test_order.py
-- if position < self.positions[source]:
-+ if False:
-
-time goes back in the order
-  schemas/order.py, first tests/unit/schemas/test_order.py
-- self.time_ms = max(self.time_ms, now_ms)
--         self._steps
-+ self.time_ms = now_ms
-+         self._steps
+- self.evaluator.pass_time(self._reader.known_ms)):
++ self.evaluator.pass_time(self.last_ms)):
 
 a closed call opens again
   consumers/engine/evaluator.py, first tests/unit/engine/test_evaluator.py
 - if conversation_id in self._closed or isinstance(
 + if isinstance(
-
-a record that is read again counts again
-  consumers/engine/evaluator.py, first tests/unit/engine/test_evaluator.py
-- if arrival.offset <= self._last_offsets
-+ if arrival.offset < self._last_offsets
-
-a call ends before an input that lags is read
-  consumers/engine/evaluator.py, first tests/unit/engine/test_waiting_arrivals.py
-- self._now_ms < call.end.due_ms <= broker_ms
-+ call.end.due_ms <= broker_ms < self._now_ms
-
-a record that waits does not hold the committed offset back
-  consumers/engine/call.py, first tests/unit/engine/test_waiting_arrivals.py
-- self.first_offsets.setdefault(source, arrival.offset)
--         broker_ms
-+ broker_ms
 
 a silence that lasts until the call is over is not found
   consumers/engine/call.py, first tests/unit/engine/turns/test_dead_air.py

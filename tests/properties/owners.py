@@ -13,7 +13,8 @@ from consumers.engine.admission import Arrival
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
 from consumers.engine.limits import GoalRules, Limits
-from consumers.evaluator.partition import Partition, Recovery
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Owners, PublishedCalls, _recovery
 from consumers.evaluator.writer import Outgoing, Outlet

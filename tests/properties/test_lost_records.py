@@ -5,19 +5,15 @@ from collections.abc import Sequence
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from schemas.closed_sets import InputSource
 from schemas.scores.live_view import Subject
 from schemas.scores.records import AnyScoreRecord, ClosedFact, TurnValues
-from tests.properties.owners import Acts, Owner, Settings, Topics, acts
-from tests.properties.partitions import partitions, settings
+from tests.properties.owners import Acts, Log, Owner, Settings, acts
+from tests.properties.partitions import logs, settings
 
 
-def _delete(topics: Topics, shares: Sequence[int]) -> None:
-    """Deletes so many tenths of each input, from its first record on."""
-    for (source, arrivals), share in zip(topics.inputs.items(), shares, strict=True):
-        if deleted := arrivals[: len(arrivals) * share // 10]:
-            topics.firsts[source] = deleted[-1].offset + 1
-            del arrivals[: len(deleted)]
+def _delete(log: Log, share: int) -> None:
+    """Deletes so many tenths of what there is of the log, from its first record on."""
+    log.first += (len(log.records) - log.first) * share // 10
 
 
 def _assert_no_value_twice(scores: Sequence[AnyScoreRecord]) -> None:
@@ -40,31 +36,27 @@ def _assert_no_value_twice(scores: Sequence[AnyScoreRecord]) -> None:
 
 
 @given(
-    partitions(),
+    logs(),
     settings,
-    st.lists(acts(), max_size=3),
-    st.lists(st.lists(st.integers(0, 9), min_size=4, max_size=4), min_size=3, max_size=3),
-    st.data(),
+    st.lists(st.tuples(acts(), st.sampled_from("12"), st.integers(0, 9)), max_size=3),
 )
 def test_whatever_is_deleted_between_owners_no_record_and_no_count_comes_twice(
-    topics: Topics, settings: Settings, lives: Sequence[Acts], shares: Sequence[Sequence[int]], data: st.DataObject
+    log: Log, settings: Settings, lives: Sequence[tuple[Acts, str, int]]
 ) -> None:
-    lost, committed = 0, dict.fromkeys(InputSource, 0)
-    for some, share in zip(lives, shares, strict=False):
-        owner = Owner(topics, settings, version=data.draw(st.sampled_from("12")), committed=committed)
-        lost += owner.lost
-        owner.live([("fold", data.draw(st.integers(0, 3)), data.draw(st.integers(0, 40))), *some, ("write", 1, 9)])
-        if data.draw(st.booleans()):
-            committed = owner.committed()
-        _delete(topics, share)
-    owner = Owner(topics, settings, version="1", committed=committed)
-    lost += owner.lost
+    """And whatever version of the code each of them is."""
+    cut = 0
+    for some, version, share in lives:
+        owner = Owner(log, settings, version=version)
+        cut += owner.is_cut
+        owner.live([("fold", 20), *some, ("write", 10**6)])
+        _delete(log, share)
+    owner = Owner(log, settings, version="1")
+    cut += owner.is_cut
     owner.to_the_end()
     lives_of: dict[str, int] = {}
-    for record in topics.scores:
+    for record in log.score_records:
         lives_of[record.conversation_id] = lives_of.get(record.conversation_id, 0) + isinstance(record, ClosedFact)
-    once = [
-        record for record in topics.scores if lives_of[record.conversation_id] == 1
-    ]  # an id may be that of two calls
-    event(f"{min(lost, 1)} lost or more, {min(len(once), 1)} records or more")
+    # An id may be that of two calls.
+    once = [record for record in log.score_records if lives_of[record.conversation_id] == 1]
+    event(f"{min(cut, 1)} lost or more, {min(len(once), 1)} records or more")
     _assert_no_value_twice(once)

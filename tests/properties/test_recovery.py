@@ -14,7 +14,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from consumers.engine.admission import Arrival
-from consumers.engine.limits import Limits
+from consumers.engine.limits import GoalRules, Limits
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.log import Begin, Event, LogReader, Tick
@@ -33,7 +33,7 @@ from tests.properties.evaluation import (
     taken_over,
 )
 from tests.properties.owners import Acts, Log, Owner, Rules, Settings, Step, acts, by_call, undisturbed
-from tests.properties.partitions import logs, settings
+from tests.properties.partitions import AgentsGoals, logs, settings
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import T0_MS, Json, closings_of
@@ -134,6 +134,18 @@ def test_a_successor_closes_a_call_as_the_owner_before_it_would_have(data: st.Da
     assert after.advance(end_of(arrivals)) == before.advance(end_of(arrivals))
 
 
+def test_goals_that_a_call_got_late_are_not_there_sooner_for_a_successor() -> None:
+    """A call that names its agent after some turns: its stall counts from there."""
+    before = [
+        *_ticks(0), _started("call", 100), _word("call", 1_000), _word("call", 2_000),
+        _started("call", 6_000, agent="desk"), _word("call", 6_500), *_ticks(8_000),
+    ]  # fmt: skip
+    after = [*_ticks(13_000, 14_000, 20_000), _word("call", 21_000), _ended("call", 29_000)]
+    goals = Settings(rules=GoalRules(stall_turns=10**6, stall_ms=10_000), goals_of=AgentsGoals)
+    stops, once = published_with(HONEST, before, after, goals)
+    assert stops == once
+
+
 # What is caught. Each of these breaks one rule of a successor.
 
 
@@ -148,6 +160,7 @@ class BeginsAtEveryTick(LogReader):
 
 
 HONEST: Final = Rules()
+OF_ALL: Final = Settings()
 CLOSED_IN_FRONT: Final = Rules(overlap_ms=0)
 """Knows only those closed calls whose facts came after the known time at the record where it begins."""
 WRITES_BEFORE: Final = Rules(place_of=lambda recovery: recovery.place and recovery.place - 1)
@@ -165,6 +178,10 @@ def _word(key: str, at_ms: int) -> Step:
     return Step("event", event_of(key, at_ms, {"message_type": "user", "value": "Hello"}))
 
 
+def _started(key: str, at_ms: int, **more: str) -> Step:
+    return Step("event", event_of(key, at_ms, {"type": "call_started"} | more, InputSource.PIPECAT))
+
+
 def _ended(key: str, at_ms: int) -> Step:
     return Step("event", event_of(key, at_ms, {"type": "call_ended"}, InputSource.PIPECAT))
 
@@ -173,18 +190,20 @@ def _ticks(*at_ms: int) -> list[Step]:
     return [Step("tick", number=T0_MS + each) for each in at_ms]
 
 
-def published_with(rules: Rules, before: Sequence[Step], after: Sequence[Step]) -> tuple[object, object]:
+def published_with(
+    rules: Rules, before: Sequence[Step], after: Sequence[Step], settings: Settings = OF_ALL
+) -> tuple[object, object]:
     """What an owner publishes who reads the first steps, and a successor who reads on; and what one does who reads all."""
     log = Log([*before, *after])
-    first = Owner(log, Settings(), rules=rules)
+    first = Owner(log, settings, rules=rules)
     for _ in before:
         first.fold()
         first.partition.close_some()
         first.write()
     first.partition.write_row(is_last=True)
     first.write()
-    Owner(log, Settings(), rules=rules).to_the_end()
-    return by_call(log.published), by_call(undisturbed(log, Settings()))
+    Owner(log, settings, rules=rules).to_the_end()
+    return by_call(log.published), by_call(undisturbed(log, settings))
 
 
 REFUSED: Final = Step(
@@ -227,7 +246,7 @@ OF_LIVE_CALLS: Final = Settings(Limits(max_event_time_skew_ms=0, idle_ms=30_000)
 
 def _spoken(key: str, begin_ms: int, silence_ms: int) -> list[Step]:
     """A call in which the caller speaks for a second, and the bot after such a silence, again and again."""
-    steps = [Step("event", event_of(key, begin_ms, {"type": "call_started"}, InputSource.PIPECAT))]
+    steps = [_started(key, begin_ms)]
     for turn in range(TURNS):
         at_ms = begin_ms + 8_000 * turn
         for kind, ms in (

@@ -288,7 +288,7 @@ def test_the_last_row_counts_and_who_wrote_it_or_claimed_after_it() -> None:
 def test_calls_are_open_until_they_close_and_only_what_matters_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     decode = mock.Mock(side_effect=from_json)
     monkeypatch.setattr(takeover, "from_json", decode)
-    calls, chosen = PublishedCalls(), goals_fact("c-2", goal_set())
+    calls, chosen = PublishedCalls(), goals_fact("c-2", goal_set()).model_copy(update={"offsets": {"events": 5}})
     closed = fact("c-1").model_dump_json().replace("call_started", "closed").encode()
     text = fact("c-4").model_copy(update={"code_version": '{"name":"closed"}'})  # quotes inside of a text are escaped
     for value, key in (
@@ -297,7 +297,7 @@ def test_calls_are_open_until_they_close_and_only_what_matters_is_decoded(monkey
     ):  # fmt: skip
         calls.take(scored(value, key))
         calls.take(scored(None, b"callgauge-owner", [row(7).header()]))
-    assert (list(calls.open), calls.closed, calls.goals) == ([b"c-2", b"c-4"], {"c-1": 7}, {"c-2": goal_set()})
+    assert (list(calls.open), calls.closed, calls.goals) == ([b"c-2", b"c-4"], {"c-1": 7}, {"c-2": (5, goal_set())})
     assert decode.call_count == 2
 
 
