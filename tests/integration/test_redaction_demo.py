@@ -45,7 +45,8 @@ POISONED = b"poisoned"
 PARTITIONS = 2
 PATIENCE_SECONDS = 60
 WRITTEN = (SCORES_TOPIC, JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC, TRANSCRIPTS_TOPIC, QUARANTINE_TOPIC)
-OURS = ("pipecat.events", "elevenlabs.events", "audit.events")
+OURS = ("pipecat.events", "elevenlabs.events", "audit.events", "events")
+"""Topics with the bytes that producers sent: the inputs, and the log of them."""
 
 SAID = (
     "It's four five three nine, one four eight eight, oh three four three, six four six seven.",
@@ -282,6 +283,7 @@ class Demo:
                     started(self.folder / f"{name}.log", "run", "--roles", name, **{**self.environment, **more})
                 )
                 for name, more in (
+                    ("sequencer", {}),
                     ("evaluator", {}),
                     ("exporter", {}),
                     ("judge", {"CALLGAUGE_LOG_FORMAT": "json"}),
@@ -347,7 +349,7 @@ class Demo:
         for name, topic in mine.items():
             if name not in OURS:
                 values = [
-                    (record.value or b"").decode(errors="replace")  # `order` has bytes
+                    (record.value or b"").decode(errors="replace")
                     for number in topic.partitions
                     for record in to_the_end(self.bootstrap, self.prefix + name, number)
                     if (record.key, name) != (POISONED, JUDGE_VERDICTS_TOPIC)  # put there by this test
