@@ -101,7 +101,8 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     ),
     _EVALUATOR.counter("callgauge_limits_hit_total", "hits", _LIMIT)(
         "Times a call reached a limit and was closed by it. Some close nothing: at `transcript`, `judge_request` and "
-        "`quarantine_record` such a record was too large and is not written, at `redaction` one step of the call had too much text to redact and judges read `[TOO_LONG]` in place of the rest, at "
+        "`quarantine_record` such a record was too large and is not written, at `redaction` one step of the call had too much text to "
+        "redact and judges read `[TOO_LONG]` in place of the rest, at "
         "`stage_values` further latencies of the call do not count, at `running_speech` and `running_comparison` these scores of "
         "the call are only said at its end, and at `agent_records` and `placed_records` what further records of an agent's "
         "call, or further words, change is only said then. At `turn_details` the transcript lacks the latest of them."
