@@ -79,6 +79,7 @@ CREATE: Final[tuple[Right, ...]] = tuple(
     ("topic", topic.name, operation) for topic in TOPICS for operation in ("CREATE", "DESCRIBE")
 )
 SECONDS: Final = 40
+STOPS: Final = ["service_stopping", "service_stopped"]
 
 
 def variables(broker: SecuredBroker, door: str, **security: str) -> dict[str, str]:
@@ -395,7 +396,7 @@ async def test_topics_that_are_missing_or_do_not_fit_together_are_told(secured: 
         text = refused("run", "--roles", "evaluator" if topics else "exporter", **environment)
         *logged, said = text.splitlines()  # the counts are compared when the role begins, which logs its end
         assert said.startswith(told)
-        assert [json.loads(line)["event"] for line in logged] == (["service_stopping"] if len(topics) > 1 else [])
+        assert [json.loads(line)["event"] for line in logged] == (STOPS if len(topics) > 1 else [])
 
 
 def test_a_token_that_the_broker_refuses_is_told(secured: SecuredBroker, tmp_path: Path) -> None:
