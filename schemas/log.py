@@ -7,7 +7,7 @@ where each stands. Pure: bytes in, values out.
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -237,6 +237,26 @@ class Begin(NamedTuple):
     known_ms: int
 
 
+class LogRecord(Protocol):
+    """The fields of a record that matter here, as aiokafka's record has them."""
+
+    @property
+    def offset(self) -> int:
+        """Offset in the log."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The conversation's id; None of a tick."""
+
+    @property
+    def value(self) -> bytes | None:
+        """The event, or the tick."""
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """The producer's headers, and ours."""
+
+
 class LogReader:
     """Reads one partition of the log: drops repeats and what is void, and knows the time. State is a function of the records given.
 
@@ -261,7 +281,7 @@ class LogReader:
         self.void = 0
         self._next: dict[tuple[int, int], tuple[int, int]] = {}  # by number of the input and of its partition
 
-    def read(self, record: "LogRecord") -> Event | Tick | None:
+    def read(self, record: LogRecord) -> Event | Tick | None:
         """Takes the next record; returns what it is, None if it is a repeat, or void.
 
         Raises:
@@ -287,7 +307,7 @@ class LogReader:
             source, generation, term, record.offset,
         )  # fmt: skip
 
-    def _tick(self, record: "LogRecord") -> Tick | None:
+    def _tick(self, record: LogRecord) -> Tick | None:
         term = tick_term(record.headers)
         if term is None:
             raise LogError("expected an event or a tick, saw a record with neither header")
@@ -314,12 +334,3 @@ class LogReader:
 
 _NOTHING: Final = (0, 0)
 """Place of an input partition without a record in the log."""
-
-
-class LogRecord(NamedTuple):
-    """The fields of a record that matter here; a record of aiokafka has them too."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]]

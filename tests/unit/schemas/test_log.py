@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pytest
 
@@ -15,7 +16,6 @@ from schemas.log import (
     Event,
     LogError,
     LogReader,
-    LogRecord,
     Next,
     Origin,
     Placed,
@@ -25,6 +25,15 @@ from schemas.log import (
 )
 
 AUDIT, PIPECAT = (InputSource.AUDIT, 0), (InputSource.PIPECAT, 2)
+
+
+class LogRecord(NamedTuple):
+    """A record as a reader has it."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
 
 
 class Log:

@@ -62,7 +62,7 @@ def log_of(scoring: RecordedScoring) -> PlacedRecords:
 def scores_on(scoring: RecordedScoring, through: int | None) -> list[BrokerRecord]:
     """Its records, with the offset in the log up to which it was evaluated; without its close where that is None."""
     records: Sequence[AnyScoreRecord] = scoring.records
-    written = []
+    written: list[BrokerRecord] = []
     for record in records:
         if isinstance(record, ClosedFact):
             if through is None:
