@@ -51,8 +51,8 @@ ROWS: tuple[Row, ...] = (
             ),
             Chart(
                 "Where an event waits",
-                "Median time of each step to a metric of a moment: until an evaluator takes the event up, has decided, begins to write, "
-                "has committed (a part of the last one), and until an exporter has counted.",
+                "Median time of each step to a metric of a moment: until an evaluator takes the event up from the log, has decided, begins "
+                "to write, has committed (a part of the last one), and until an exporter has counted.",
                 "s",
                 5,
                 {

@@ -1,4 +1,4 @@
-"""The metrics of the evaluator role: the outcomes of events, and its lag."""
+"""The metrics of the evaluator role: the outcomes of events, and its lag on the log."""
 
 from typing import Final
 
@@ -34,7 +34,6 @@ _LIMIT = Label(
         "turns",
         "kept_bytes",
         "replays",
-        "held",
         "open_calls",
         "transcript",
         "redaction",
@@ -101,9 +100,9 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "are part of, or than the turn. Usually a producer sends another unit. Counted when a call closes."
     ),
     _EVALUATOR.counter("callgauge_limits_hit_total", "hits", _LIMIT)(
-        "Times a call reached a limit and was closed by it. Some close nothing: at `held` an input lagged too far to wait for "
-        "it, at `transcript`, `judge_request` and `quarantine_record` such a record was too large and is not written, at "
-        "`redaction` one step of the call had too much text to redact and judges read `[TOO_LONG]` in place of the rest, at "
+        "Times a call reached a limit and was closed by it. Some close nothing: at `transcript`, `judge_request` and "
+        "`quarantine_record` such a record was too large and is not written, at `redaction` one step of the call had too much text to "
+        "redact and judges read `[TOO_LONG]` in place of the rest, at "
         "`stage_values` further latencies of the call do not count, at `running_speech` and `running_comparison` these scores of "
         "the call are only said at its end, and at `agent_records` and `placed_records` what further records of an agent's "
         "call, or further words, change is only said then. At `turn_details` the transcript lacks the latest of them."
@@ -121,7 +120,7 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "Records between the last one processed and the end of the partition."
     ),
     _EVALUATOR.gauge("callgauge_consumer_lag_seconds", "seconds", *_LAG)(
-        "At most how old the oldest record of the partition not processed yet is, by the broker's timestamps; 0 if there "
+        "At most how old the oldest record of the partition that is not processed yet is, by the broker's timestamps; 0 if there "
         "is none, and the time since the broker last answered while it does not."
     ),
     _EVALUATOR.gauge("callgauge_watermark_lag_messages", "messages", *_LAG)(

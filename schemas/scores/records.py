@@ -111,8 +111,8 @@ class CallRecord(ScoreModel):
     `revision` grows with each record of a subject (`name`, `turn`, `index`) of a conversation, from 1. A higher revision
     replaces a lower one, and the newest before `closed` is final. When another version of the code takes the call over, it
     publishes every value once again, and revisions go on from the next million: two versions never use one number.
-    `is_first` marks the first revision that has a value, which counters count. `offsets` is, by input topic, the offset of
-    the last record that was evaluated before it. `caused_at_ms` is the broker's time of the record that caused it.
+    `is_first` marks the first revision that has a value, which counters count. `offsets` has, under `events`, the
+    offset of the last record of the log that was evaluated before it. `caused_at_ms` is the broker's time of the record that caused it.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -850,7 +850,7 @@ class StallFact(CallRecord):
 
 
 class ClosedFact(CallRecord):
-    """The call is over. `through` is the offset of the last record that was evaluated, by input; later ones are only counted.
+    """The call is over. `through` is the offset in `events` of the last record that was evaluated; later ones are only counted.
     `began_at_ms` and `ended_at_ms` are the times of its first and its last event, in ms since 1970; None for a call without a time.
     """
 

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
+from unittest import mock
 
+import pytest
 from aiokafka import TopicPartition
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from consumers.engine.limits import GoalRules, Limits
+from consumers.evaluator import writer
 from consumers.evaluator.settings import EvaluatorSettings
 from schemas.goals.goal_set import GoalSet
 from schemas.topics import EVENTS_TOPIC, SOURCE_BY_TOPIC
@@ -24,6 +27,13 @@ HALF = len(TRAFFIC) // 2
 IDLE_MS = 15_000
 """Silence that ends a call in some laws: longer than any of these calls has."""
 OUTPUTS = ("scores", "transcripts", "judge.requests", "quarantine")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_transactions() -> Iterator[None]:
+    """So that an owner ends with some of what it decided written, and some not."""
+    with mock.patch.object(writer, "MAX_TRANSACTION_RECORDS", 3):
+        yield
 
 
 class OneSet:
@@ -119,6 +129,12 @@ async def _undisturbed(broker: LittleBroker, settings: EvaluatorSettings) -> Lit
     return alone
 
 
+@example(
+    [("come", 30), ("read", 30), ("write", 2), ("end", 1), ("come", 60), ("read", 60), ("write", 5), ("end", 1)], 1
+)
+@example(
+    [("come", 500), ("read", 500), ("write", 8), ("end", 1), ("read", 500), ("close", 1), ("write", 9), ("end", 1)], 2
+)
 @given(ACTIONS, st.sampled_from([1, 2, 100]))
 def test_owners_that_end_anywhere_publish_together_what_one_owner_publishes(
     actions: Actions, max_open_calls: int
