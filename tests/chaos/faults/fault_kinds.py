@@ -388,6 +388,8 @@ OPEN_SECONDS: Final = 20.0
 LATE_MS: Final = 2_000
 """After its end a transaction may still hide records for so long."""
 ANSWER_SECONDS: Final = 20.0
+ABORT_TRIES: Final = 5
+"""Later than that the broker has ended the transaction by itself."""
 LOSS_IN_LOG: Final = "input_not_where_it_was"
 
 
@@ -525,16 +527,30 @@ def open_transaction(scene: Scene) -> str | None:
         return None
 
     def end() -> None:
-        for _ in range(CREATE_TRIES):
-            try:
-                writer.abort_transaction(ANSWER_SECONDS)
-                break
-            except KafkaException as error:
-                stage.note(f"the stranger's transaction is not over: {error}")
-        stage.excuses.append(Excuse(topic, since_ms, _now_ms() + LATE_MS))
+        ending = Thread(
+            target=_abort, args=(writer,), daemon=True
+        )  # a broker that is down starts again only while we look
+        ending.start()
+
+        def over() -> None:
+            if ending.is_alive():
+                stage.after(LOOK_AGAIN_SECONDS, over)
+            else:
+                stage.excuses.append(Excuse(topic, since_ms, _now_ms() + LATE_MS))
+
+        over()
 
     scene.during("a stranger's transaction", OPEN_SECONDS, end)
     return f"on {topic} for {OPEN_SECONDS:.0f} s"
+
+
+def _abort(writer: Producer) -> None:
+    for _ in range(ABORT_TRIES):
+        try:
+            writer.abort_transaction(ANSWER_SECONDS)
+        except KafkaException:
+            continue
+        return
 
 
 def _now_ms() -> int:
