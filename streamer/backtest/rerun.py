@@ -17,6 +17,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource, PipelineType
 from schemas.goals.goal_set import GoalSet
+from schemas.judging import JudgeVerdict
 from schemas.log import Event, Tick
 from schemas.scores.live_view import newest_scores
 from schemas.scores.records import AnyScoreRecord, CallValues, ClosedFact, DeadAirFact, GoalsFact, TurnValues
@@ -309,17 +310,22 @@ class Rerun:
 
     def _look(self, conversation_id: str, event: Event) -> None:
         """Opens a call that is to be evaluated, at its first event. A verdict opens none."""
-        if event.source is InputSource.JUDGE:
+        is_new = conversation_id in self._awaited if self.obeys_facts else conversation_id not in self._seen
+        if not is_new or (event.source is InputSource.JUDGE and self._is_verdict(event)):
             return
         if self.obeys_facts:
-            if conversation_id in self._awaited:
-                self._awaited.discard(conversation_id)
-                self._open.add(conversation_id)
-        elif conversation_id not in self._seen:
+            self._awaited.discard(conversation_id)
+            self._open.add(conversation_id)
+        else:
             self._seen.add(conversation_id)
             if self.period.has(event.timestamp) and conversation_id not in self.left_out:
                 self._require_room()
                 self._open.add(conversation_id)
+
+    def _is_verdict(self, event: Event) -> bool:
+        """Whether an event on the judges' input is no other: what is said of a call, as that it has started, may come on any."""
+        arrival = admit(event.source, event, self.limits, self.redactor)
+        return not isinstance(arrival, Arrival) or isinstance(arrival.event, JudgeVerdict)
 
     def _require_room(self) -> None:
         self._begun += 1

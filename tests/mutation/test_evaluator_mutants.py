@@ -90,7 +90,7 @@ an end is known although a record before it waits
 + and True
 
 a producer's clock that steps back stops the merge
-  consumers/sequencer/merge.py, first tests/unit/sequencer/test_merge.py
+  consumers/sequencer/merge.py, first tests/properties/test_merge.py
 - max, initial=self._read_ms
 + max, initial=0
 

@@ -32,7 +32,8 @@ def _again(rerun: Rerun, log: Log, since: int = 0) -> dict[str, list[bytes]]:
     reader = LogReader()
     written: dict[str, list[bytes]] = {}
     records: list[AnyScoreRecord] = []
-    for record in log.records[since:]:
+    past: Sequence[Any] = log.records[since:]
+    for record in past:
         if (found := reader.read(record)) is not None:
             records += rerun.take(found)
     for each in [*records, *rerun.finish(0)]:

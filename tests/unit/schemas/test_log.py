@@ -175,6 +175,8 @@ def test_what_a_tick_says_is_in_the_log_is_a_repeat_behind_it() -> None:
     assert log.event(5) is not None
     assert log.event(9, at=PIPECAT) is None
     assert log.event(0, generation=1, at=PIPECAT) is not None
+    log.tick(0, {AUDIT: Next(0, 9)})  # some in between were refused
+    assert log.event(7) is None
 
 
 def test_a_tick_that_says_less_than_the_log_has_does_not_bring_it_back() -> None:
