@@ -17,7 +17,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from consumers.evaluator import takeover
-from consumers.evaluator.partition import Partition, Recovery
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.takeover import PublishedCalls
 from consumers.evaluator.writer import Writer
 from consumers.sequencer import appending

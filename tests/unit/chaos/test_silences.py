@@ -7,6 +7,7 @@ from consumers.engine.effects import CloseCall, Effect, PublishScore
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
+from schemas.scores.records import AnyScoreRecord
 from tests.chaos.load.silences import LENGTHS_MS, LONG_MS, Silence, SilenceTimes, silence_name
 from tests.chaos.verdict.log_check import InputRecord
 
@@ -53,7 +54,7 @@ def test_only_calls_with_all_of_their_records_in_order_are_judged() -> None:
     assert times.silences_ms() == {}, "what came behind it was before it"
 
 
-def _records(effect: Effect) -> tuple[object, ...]:
+def _records(effect: Effect) -> tuple[AnyScoreRecord, ...]:
     match effect:
         case PublishScore(record):
             return (record,)
