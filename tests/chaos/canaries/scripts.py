@@ -128,7 +128,6 @@ def _remade(script: Script) -> None:
     _make_anew(script, "audit")
     script.tell("alone", "audit", message_type="user", value="Hello?")
     script.until_appended()
-    script.until_scored("alone")
     sequencer.freeze(LONGEST_FREEZE_SECONDS)
     _make_anew(script, "audit")
     for number, name in enumerate(many):
