@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from schemas.closed_sets import InputSource
-from schemas.log import Event, LogReader, LogRecord, Next, Origin, Placed, Tick, placed_in
+from schemas.log import Event, LogReader, Next, Origin, Placed, Tick, placed_in
 from schemas.topics import TOPIC_BY_SOURCE
 
 Place = tuple[InputSource, int]
@@ -27,6 +27,15 @@ class Sent(NamedTuple):
     number: int
     partition: int
     time_ms: int
+
+
+class LogRecord(NamedTuple):
+    """A record of the log."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
 
 
 class Input:

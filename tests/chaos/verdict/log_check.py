@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from consumers.engine.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from schemas.closed_sets import InputSource
-from schemas.log import Event, LogError, LogReader, LogRecord, Tick
+from schemas.log import Event, LogError, LogReader, Tick
 from tests.chaos.load.silences import NAME_START, SilenceTimes
 from tests.chaos.verdict.checker import Coordinates, Findings
 from tests.chaos.verdict.deleted_records import Deletion, Excuse
@@ -106,7 +106,7 @@ class Log:
         left_out: tuple[str, ...] = ()
         for record in records:
             try:
-                found = reader.read(LogRecord(record.offset, record.key, record.value, record.headers))
+                found = reader.read(record)
             except LogError as error:
                 self.fault = f"events[{number}]@{record.offset}: {error}"
                 break

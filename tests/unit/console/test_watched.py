@@ -108,7 +108,7 @@ def test_what_the_evaluator_refuses_is_counted_and_changes_nothing() -> None:
         record = replace(good, offset=1_000 + number, value=bad)  # type: ignore[arg-type]  # as a tombstone has
         (placed,) = logged([(source, record)])
         whole.take_event(placed)
-    whole.take_event(good)  # type: ignore[arg-type]  # no record of the log
+    whole.take_event(good)  # no record of the log
     whole.take_score(b"{}")
     whole.take_score(b"\xff")
     assert whole.left_out == 8
