@@ -29,6 +29,7 @@ from consumers.engine.evaluator import folded
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.log import stretches
+from consumers.log.stretches import KeyRecords
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
@@ -182,7 +183,7 @@ async def test_a_call_that_nobody_knows_is_looked_for_seldom(topics: Topics, mon
         await topics.put(score, now_ms, f"another {number}")
     read: list[Any] = []
 
-    class Counted(reading.KeyRecords):
+    class Counted(KeyRecords):
         async def read(self, ranges: Any) -> None:
             read.append(ranges)
             await super().read(ranges)

@@ -14,7 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from schemas.closed_sets import UnjudgedReason
-from schemas.judging import REPLY_PARTITION_HEADER, VERDICT_SOURCE, Judged, JudgeRequest, JudgeVerdict, Unjudged
+from schemas.judging import VERDICT_SOURCE, Judged, JudgeRequest, JudgeVerdict, Unjudged
 from tests.integration.conftest import variables
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, started
@@ -135,7 +135,7 @@ async def test_a_question_is_answered_and_counted(environment: dict[str, str], t
 
     with scripted_openai(script) as server, judge(tmp_path / "judge.log", asking(server, environment)) as process:
         asked = questions(6)
-        await put(environment, [b"no question", b"{}", *asked], **{REPLY_PARTITION_HEADER: "2"})
+        await put(environment, [b"no question", b"{}", *asked])
         async with reading(environment) as verdicts:
             await until("the verdicts", lambda: len(verdicts.records) >= len(asked))
         address = await address_of(process)
@@ -148,7 +148,6 @@ async def test_a_question_is_answered_and_counted(environment: dict[str, str], t
             assert record.key.decode() == verdict.conversation_id
             assert headers["ce_id"].decode() == verdict.request_id
             assert headers["ce_source"].decode() == VERDICT_SOURCE
-            assert record.partition == 2, "the one that the question names"
         assert total(address, "callgauge_judge_verdicts_total", outcome="complete") == 1
         assert total(address, "callgauge_judge_verdicts_total", outcome="incomplete") == 5
         assert total(address, "callgauge_judge_requests_total", outcome="answered") == 12
