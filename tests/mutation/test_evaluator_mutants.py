@@ -142,11 +142,6 @@ an older row counts
 + if (row := row_in(record.headers)) is not None and self.row is None:
 +             self.row,
 
-only calls that closed behind the place where folding begins are known
-  consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
-- row.first_known_ms - self._overlap_ms
-+ row.first_known_ms
-
 a log that lost records of open calls counts as whole
   consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
 - is_cut = is_anew or first > row.first

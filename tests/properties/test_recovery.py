@@ -137,10 +137,10 @@ def test_a_successor_closes_a_call_as_the_owner_before_it_would_have(data: st.Da
 def test_goals_that_a_call_got_late_are_not_there_sooner_for_a_successor() -> None:
     """A call that names its agent after some turns: its stall counts from there."""
     before = [
-        *_ticks(0), _started("call", 100), _word("call", 1_000), _word("call", 2_000),
-        _started("call", 6_000, agent="desk"), _word("call", 6_500), *_ticks(8_000),
+        *_ticks(0), _started("call", 100), *_no_goal("call", 1_000), *_no_goal("call", 2_000),
+        _started("call", 6_000, agent="desk"), *_no_goal("call", 6_500), *_ticks(8_000),
     ]  # fmt: skip
-    after = [*_ticks(13_000, 14_000, 20_000), _word("call", 21_000), _ended("call", 29_000)]
+    after = [*_ticks(13_000, 14_000, 20_000), *_no_goal("call", 21_000), _ended("call", 29_000)]
     goals = Settings(rules=GoalRules(stall_turns=10**6, stall_ms=10_000), goals_of=AgentsGoals)
     stops, once = published_with(HONEST, before, after, goals)
     assert stops == once
@@ -176,6 +176,15 @@ def event_of(key: str, at_ms: int, value: Json, source: InputSource = InputSourc
 
 def _word(key: str, at_ms: int) -> Step:
     return Step("event", event_of(key, at_ms, {"message_type": "user", "value": "Hello"}))
+
+
+def _no_goal(key: str, at_ms: int) -> list[Step]:
+    """A turn in which no subgoal is reached."""
+    said = {"user": "bcd", "assistant": "sorry"}
+    return [
+        Step("event", event_of(key, at_ms + 300 * place, {"message_type": who, "value": text}))
+        for place, (who, text) in enumerate(said.items())
+    ]
 
 
 def _started(key: str, at_ms: int, **more: str) -> Step:
