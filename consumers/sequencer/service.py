@@ -336,7 +336,11 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         gauges: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
             "lag_messages": lambda: {(topic,): float(messages) for topic, (messages, _) in self._lags().items()},
             "lag_seconds": lambda: {(topic,): to_seconds(age_ms) for topic, (_, age_ms) in self._lags().items()},
-            "known_behind_seconds": lambda: of_active(lambda each: to_seconds(wall_clock_ms() - each.known_ms)),
+            "known_behind_seconds": lambda: (
+                of_active(lambda each: to_seconds(wall_clock_ms() - each.known_ms))
+                if all(each.known_ms for each in self._shards)  # a new log knows no time yet
+                else {}
+            ),
             "term": lambda: of_active(lambda each: each.term),
             "inputs_left_out": lambda: of_active(lambda each: len(each.left_out)),
             "clock_difference_seconds": lambda: of_active(lambda each: to_seconds(each.clock.difference_ms)),

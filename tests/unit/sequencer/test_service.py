@@ -278,6 +278,8 @@ async def test_the_page_shows_what_an_active_one_knows_and_nothing_of_one_that_s
     assert shown() == {
         "lag_messages": 2, "lag_seconds": 4, "known_behind_seconds": 2, "term": 3, "inputs_left_out": 1, "clock_difference_seconds": 0,
     }  # fmt: skip
+    shard.known_ms = 0
+    assert "known_behind_seconds" not in shown(), "of a new log no time is known yet"
     await role.on_partitions_revoked(set())
 
 
