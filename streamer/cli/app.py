@@ -25,7 +25,7 @@ from streamer.facts import READER_GONE, installed_version
 GROUPS: Final = {
     "live": {
         "demo": "Shows callgauge at work, without any set-up.",
-        "run": "Runs the roles: sequencer, evaluator, exporter, console and others.",
+        "run": "Runs the roles: sequencer, evaluator, console and others.",
         "ingest": "Receives events over HTTP: webhooks and POST /events.",
         "top": "Shows the running calls of your topics as a table.",
         "call": "Shows one call of the topics: turns, tools, words.",

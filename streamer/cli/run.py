@@ -27,7 +27,7 @@ def run(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Runs the roles: sequencer, evaluator, exporter, console and others.
+    """Runs the roles: sequencer, evaluator, console and others.
 
     The sequencer puts the events of all inputs into one order, the topic `events`; one is active, others stand by. The
     evaluator rebuilds calls from there and writes scores. The exporter turns scores into metrics. The judge

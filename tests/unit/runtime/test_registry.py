@@ -28,7 +28,7 @@ ENCODERS = (generate_latest, openmetrics)
 @pytest.fixture
 def instruments() -> Instruments:
     return Instruments(
-        CollectorRegistry(), ["exporter", "evaluator", "judge", "history", "console", "ingest", "monitor"]
+        CollectorRegistry(), ["exporter", "sequencer", "evaluator", "judge", "history", "console", "ingest", "monitor"]
     )
 
 
