@@ -89,8 +89,13 @@ MAX_PAGE_BYTES: Final = 16_777_216
 """How much of /metrics is read; a full page has 5 MB."""
 _OURS: Final = b"callgauge_build_info"
 _STARTED: Final = "process_start_time_seconds"
-_OF_EVALUATOR: Final = "callgauge_events_total"
+_READERS: Final[Mapping[str, str]] = {
+    "callgauge_sequencer_events_total": "the sequencer here has refused nothing",
+    "callgauge_events_total": "the evaluator here has refused and misread nothing, and no agent reported an error",
+}
+"""Counters that every page of these roles has, and what it means if none of `_COUNTERS` has counted there."""
 _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
+    "callgauge_sequencer_refused_total": ("refused for their bytes", "See why: `callgauge quarantine list`."),
     "callgauge_quarantined_total": ("refused", "See why: `callgauge quarantine list`."),
     "callgauge_misread_records_total": (
         "not understood",
@@ -98,12 +103,12 @@ _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "callgauge_agent_errors_total": ("with an error of an agent", "The logs of the agents say what fails."),
 }
-"""Counters of an evaluator that show a fault of a producer: what they count, and the remedy."""
+"""Counters of a sequencer or an evaluator that show a fault of a producer: what they count, and the remedy."""
 _OF_INGEST: Final = "callgauge_ingest_requests_total"
 _REFUSED_EVENTS: Final = "callgauge_ingest_events_refused_total"
 _REFUSED_REQUESTS: Final = frozenset({"unreadable", "unauthorized", "too_large", "limited", "too_slow"})
 """Outcomes of requests of which nothing is accepted, and which come from the sender."""
-_READ_FROM_PAGE: Final = (_STARTED, _OF_EVALUATOR, *_COUNTERS, _OF_INGEST, _REFUSED_EVENTS)
+_READ_FROM_PAGE: Final = (_STARTED, *_READERS, *_COUNTERS, _OF_INGEST, _REFUSED_EVENTS)
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 
 
@@ -186,8 +191,8 @@ def metrics_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def counter_findings(page: str, now_ms: int) -> Iterator[Finding]:
-    """Reports what an evaluator has refused or not understood since its start, and what a receiver of events has refused; nothing if
-    the page is of other roles.
+    """Reports what a sequencer and an evaluator have refused or not understood since their start, and what a receiver of events has
+    refused; nothing if the page is of other roles.
 
     Args:
         page: /metrics in the text format.
@@ -195,7 +200,7 @@ def counter_findings(page: str, now_ms: int) -> Iterator[Finding]:
     """
     counts: dict[str, Counter[str]] = {name: Counter() for name in _COUNTERS}
     events, requests, is_of_ingest = Counter[str](), Counter[str](), False
-    started_ms, is_of_evaluator = now_ms, False
+    started_ms, readers = now_ms, dict[str, None]()
     wanted = "".join(f"{line}\n" for line in page.splitlines() if line.startswith(_READ_FROM_PAGE))
     for sample in (sample for family in text_string_to_metric_families(wanted) for sample in family.samples):
         if sample.name == _STARTED:
@@ -208,11 +213,12 @@ def counter_findings(page: str, now_ms: int) -> Iterator[Finding]:
             is_of_ingest = True
             if (outcome := sample.labels.get("outcome", "")) in _REFUSED_REQUESTS:
                 requests[" ".join(filter(None, (sample.labels.get("tenant", ""), outcome)))] += int(sample.value)
-        is_of_evaluator = is_of_evaluator or sample.name == _OF_EVALUATOR
+        elif sample.name in _READERS:
+            readers[sample.name] = None
     since = f"since it started {duration(max(0, now_ms - started_ms))} ago"
     if is_of_ingest:
         yield from _ingest_findings(events, requests, since)
-    if not is_of_evaluator:
+    if not readers:
         return
     for name, (what, what_to_do) in _COUNTERS.items():
         if total := counts[name].total():
@@ -220,8 +226,8 @@ def counter_findings(page: str, now_ms: int) -> Iterator[Finding]:
             seen = f"{counted(total, 'record')} {what} {since}: {most}{_more(sum(map(bool, counts[name].values())))}"
             yield Finding("counters", Verdict.WARNING, seen, what_to_do)
     if not any(map(Counter.total, counts.values())):
-        seen = f"the evaluator here has refused and misread nothing {since}, and no agent reported an error"
-        yield Finding("counters", Verdict.OK, seen)
+        calm = "; ".join(_READERS[name] for name in readers)
+        yield Finding("counters", Verdict.OK, f"{calm} {since}")
 
 
 def _ingest_findings(events: Counter[str], requests: Counter[str], since: str) -> Iterator[Finding]:

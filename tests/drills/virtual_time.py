@@ -266,6 +266,7 @@ def scraped(worlds: Sequence[World], minutes: int, *, processes: int = 1) -> Ser
     """
     series = Series(START_MS, minutes)
     series.add(series_name("callgauge_build_info", {"version": "drill"}), START_MS, 1)
+    series.add(series_name("callgauge_sequencer_term", {}), START_MS, 1)
     series.add(series_name("callgauge_calls_open", {}), START_MS, 1)
     for each in results_in_order(worlds, partial(_scraped, minutes=minutes), processes):
         series.merge(each)

@@ -30,7 +30,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.log import stretches
 from consumers.log.stretches import KeyRecords
-from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, PipelineType
@@ -41,15 +41,16 @@ from streamer.recordings.reader import read_recordings
 from streamer.sources.replay import PlayedCall
 from streamer.sources.simulator.profile import HEALTHY, always
 from streamer.sources.simulator.traffic import event_lines, simulate_call
+from tests.integration.conftest import PARTITIONS
 from tests.integration.metrics_page import answer_of, total
 from tests.integration.processes import Process, ran_here, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
 from tests.support.brokers.topic_changes import create_topics
 from tests.support.calls.report_calls import recorded, wire_line
-from tests.support.calls.watched_calls import inputs_of, scores_of
+from tests.support.calls.watched_calls import scores_of
 from tests.support.calls.wire_calls import arrivals_of, in_time_order, wire_calls
 from tests.support.conformance_data import conformance, needs_conformance
-from tests.support.fakes.log_writer import LogWriter
+from tests.support.fakes.log_writer import LogRecord, LogWriter
 from tests.support.monitoring import prometheus
 from tests.support.patience import patient
 
@@ -381,35 +382,37 @@ async def test_a_call_is_seen_at_once_and_a_killed_console_loses_and_doubles_not
 async def test_a_call_opens_without_reading_all_and_is_at_each_moment_what_was_known_then(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """It began 300,000 records ago on its partition of each input."""
+    """It began 300,000 records ago on its partition of the log."""
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
     producer = Producer({"bootstrap.servers": environment["CALLGAUGE_BOOTSTRAP"], "linger.ms": 20, "log_level": 0})
     arrivals, scores = a_call()
     half = len(arrivals) // 2
-    placed: dict[int, int] = {}
+    place = murmur2_place(CALL.encode(), PARTITIONS)
+    sequencer, times_ms = LogWriter(place), list[int]()
 
-    def put(number: int) -> None:
-        source, record = inputs_of(arrivals[number : number + 1])[0]
-        producer.produce(
-            prefix + TOPIC_BY_SOURCE[source], record.value, CALL.encode(), partition=0,
-            on_delivery=lambda _, message: placed.update({number: message.timestamp()[1]}),
-        )  # fmt: skip
+    def append(record: LogRecord) -> None:
+        producer.produce(prefix + EVENTS_TOPIC, record.value, record.key, partition=place, headers=[*record.headers])
+
+    def put(event: Arrival) -> None:
+        times_ms.append(wall_clock_ms())
+        append(sequencer.event(event.source, CALL, event.value, times_ms[-1]))
         assert producer.flush(patient(30)) == 0
 
     for score in scores[:3]:
         moved = score.model_copy(update={"caused_at_ms": wall_clock_ms(), "offsets": {}})
-        producer.produce(f"{prefix}scores", moved.model_dump_json().encode(), CALL.encode(), partition=0)
-    for number in range(half):
-        put(number)
+        producer.produce(f"{prefix}scores", moved.model_dump_json().encode(), CALL.encode(), partition=place)
+    for event in arrivals[:half]:
+        put(event)
+    sources = [InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS]
     for number in range(FILLERS):
-        for topic in ("audit.events", "pipecat.events", "elevenlabs.events")[number % 3 :][:1]:
-            producer.produce(prefix + topic, b'{"filler":"%d"}' % number, b"other-%d" % (number % 500), partition=0)
+        filler = b'{"filler":"%d"}' % number
+        append(sequencer.event(sources[number % 3], b"other-%d" % (number % 500), filler, times_ms[-1]))
         if number % 10_000 == 0:
             producer.poll(0)
             producer.flush(patient(60))
     assert producer.flush(patient(60)) == 0
-    for number in range(half, len(arrivals)):
-        put(number)
+    for event in arrivals[half:]:
+        put(event)
     with console(tmp_path, environment) as (process, address):
         before = process.processor_seconds
         page = httpx.get(f"{address}calls/{CALL}", timeout=patient(20))
@@ -417,7 +420,6 @@ async def test_a_call_opens_without_reading_all_and_is_at_each_moment_what_was_k
         assert page.status_code == 200
         print(f"opened with {spent:.2f} s of a processor")
         assert spent < OPENS_SECONDS
-        times_ms = [placed[number] for number in range(len(arrivals))]
         for at_ms in times_ms[:: max(1, len(times_ms) // 10)]:
             shown = asked(address, f"{API}/calls/{CALL}?at_ms={at_ms}")["context"]
             known = [each for each, moment_ms in zip(arrivals, times_ms, strict=True) if moment_ms <= at_ms]

@@ -138,6 +138,14 @@ async def make_topic(cluster: Cluster, name: str) -> None:
             return
 
 
+async def wait_for_an_event(cluster: Cluster, name: str) -> None:
+    """Waits until the broker has an event of the call: its sender is connected."""
+    until = time.monotonic() + patient(60)
+    while not await events(cluster, name):
+        assert time.monotonic() < until, f"no event of {name}"
+        await asyncio.sleep(0.05)
+
+
 async def test_a_broker_that_is_away_at_the_start_costs_nothing(cluster: Cluster) -> None:
     await make_topic(cluster, "start")
     cluster.proxy.change("left", Way.REFUSED)
@@ -251,8 +259,9 @@ async def test_a_livekit_session_loses_nothing_while_its_broker_is_frozen_or_kil
 
 async def test_a_livekit_session_whose_broker_is_gone_ends_and_says_what_is_lost(cluster: Cluster) -> None:
     await make_topic(cluster, "gone")
-    session = livekit_session(cluster, "gone", "--turns", "3", "--pause", "1.0")
-    time.sleep(4)  # noqa: ASYNC251 - the outage itself
+    # A sender that is connected knows of an outage when its request has had its time, 10 s; three such turns take nearly twice that.
+    session = livekit_session(cluster, "gone", "--turns", "3", "--pause", "5.0")
+    await wait_for_an_event(cluster, "gone")
     cluster.proxy.change("left", Way.REFUSED)
     try:
         output, errors = session.communicate(timeout=patient(120))  # without a bound the end waits for ever

@@ -56,6 +56,8 @@ MISTAKES: Final = {
 """Some code of the bot, the same with a mistake, and a word that the answer must have."""
 (KAFKA_BOT,) = (block.text for block in blocks_of("docs/sources/kafka.md") if block.language == "python")
 QUARANTINED: Final = ("record_quarantined", "callgauge_quarantined_total")
+REFUSED: Final = ("record_quarantined", "callgauge_sequencer_refused_total")
+"""Of a record whose bytes alone show that it is no event."""
 KAFKA_MISTAKES: Final = {
     "kind": (
         '"user_speech_started"', '"user_began"',
@@ -63,7 +65,7 @@ KAFKA_MISTAKES: Final = {
     ),
     "seconds": ("int(at * 1000)", "int(at)", "milliseconds", QUARANTINED),
     "milliseconds": ('"timestamp": at}', '"timestamp": at * 1000}', "this looks like milliseconds", QUARANTINED),
-    "no key": ("key=call, ", "", "Set the Kafka key to the conversation id", QUARANTINED),
+    "no key": ("key=call, ", "", "Set the Kafka key to the conversation id", REFUSED),
 }  # fmt: skip
 """The same of the bot on Kafka; a word that the log must have, the name of the log line, and the counter."""
 

@@ -133,6 +133,17 @@ def test_the_counters_of_an_evaluator_say_what_it_refused_since_its_start() -> N
     assert list(counter_findings(COUNTED, NOW_MS)) == [], "a page of another role"
 
 
+def test_the_counters_of_a_sequencer_say_what_it_refused_for_its_bytes() -> None:
+    page = 'callgauge_sequencer_events_total{source="pipecat"} 9.0\nprocess_start_time_seconds 1.7899928e+09\n'
+    refused = 'callgauge_sequencer_refused_total{reason="empty_key",source="pipecat"} 8.0\n'
+    (finding,) = counter_findings(page + refused, NOW_MS)
+    assert (finding.check, finding.verdict) == ("counters", Verdict.WARNING)
+    assert finding.seen == "8 records refused for their bytes since it started 2 h ago: empty_key pipecat 8"
+    assert "callgauge quarantine list" in (finding.what_to_do or "")
+    (calm,) = counter_findings(page, NOW_MS)
+    assert (calm.verdict, calm.seen) == (Verdict.OK, "the sequencer here has refused nothing since it started 2 h ago")
+
+
 def test_the_counters_of_a_receiver_of_events_say_what_it_refused_since_its_start() -> None:
     page = """\
 callgauge_ingest_events_refused_total{tenant="acme"} 12.0
