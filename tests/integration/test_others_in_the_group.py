@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from tests.chaos.cluster.administration import committed
+from tests.integration.metrics_page import total
 from tests.integration.processes import started, wait_for
 from tests.integration.test_two_versions import ENDED, SAID, Topics
 
@@ -37,8 +39,8 @@ async def test_what_a_foreign_consumer_committed_past_is_read(environment: dict[
         running.signalled(signal.SIGTERM)
     await topics.write("pipecat.events", "a", call_started("desk") | {"timestamp": time.time_ns() // 1_000_000})
     with started(tmp_path / "sequencer.log", "run", "--roles", "sequencer", **environment) as running:
-        running.printed("sequencer_active", WAIT_SECONDS)
-        await asyncio.to_thread(running.printed, "callgauge runs", WAIT_SECONDS)
+        appended = partial(total, running.metrics(WAIT_SECONDS), "callgauge_sequencer_events_total")
+        await asyncio.to_thread(wait_for, "the event to be in the log", lambda: appended() == 1, WAIT_SECONDS)
         running.signalled(signal.SIGTERM)
     foreign = AIOKafkaConsumer(
         f"{prefix}events", bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], client_id="a-console-consumer",

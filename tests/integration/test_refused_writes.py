@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 
 from schemas.scores.records import SCORE_RECORD, CallValues, ClosedFact, TurnStatus
 from tests.integration.metrics_page import answer_of, total
-from tests.integration.processes import Process, ran, started
+from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import LOOK_SECONDS, records_on
 from tests.support.brokers.topic_changes import configure_topic, delete_topic
 from tests.support.patience import patient
@@ -21,20 +21,22 @@ SECONDS = 120
 """A bound, not a goal: the machine may be busy."""
 
 
-async def send_call(environment: dict[str, str], name: str) -> None:
-    """A call of one exchange, whole."""
+async def send_call(environment: dict[str, str], name: str, *, agent: str | None = None) -> None:
+    """A call of one exchange, whole; its agent is named on another input than the rest."""
     now = time.time_ns() // 1_000_000
     said = "I would like to change my booking please. " * 40
-    events = [
-        {"message_type": "user", "timestamp": now - 2_000, "value": said},
-        {"message_type": "assistant", "timestamp": now - 1_000, "value": said},
-        {"type": "call_ended", "timestamp": now, "reason": "goodbye"},
+    events: list[tuple[str, dict[str, object]]] = [
+        ("audit.events", {"message_type": "user", "timestamp": now - 2_000, "value": said}),
+        ("audit.events", {"message_type": "assistant", "timestamp": now - 1_000, "value": said}),
+        ("audit.events", {"type": "call_ended", "timestamp": now, "reason": "goodbye"}),
     ]
+    if agent is not None:
+        events.insert(0, ("pipecat.events", {"type": "call_started", "timestamp": now - 3_000, "agent": agent}))
     producer = AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"])
     await producer.start()
     try:
-        for event in events:
-            topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}audit.events"
+        for to, event in events:
+            topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}{to}"
             await producer.send_and_wait(topic, json.dumps(event).encode(), key=name.encode(), partition=0)
     finally:
         await producer.stop()
@@ -86,21 +88,32 @@ async def test_a_transcript_that_its_topic_refuses_is_left_out_and_the_next_one_
 async def test_an_input_that_is_deleted_is_named_and_read_again_when_it_is_there(
     environment: dict[str, str], bootstrap: str, tmp_path: Path
 ) -> None:
-    """Its offset is still to be committed when it is deleted, and no broker takes that any more."""
-    environment["CALLGAUGE_COMMIT_INTERVAL_MS"] = "2000"
+    """Time waits for it as it does for any input that does not answer; then the calls of the others go on without it."""
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
+
+    def is_named() -> bool:
+        status, said = page(process, "/readyz")
+        return status == 503 and f"the topic {topic} is not there" in said
+
     with started(tmp_path / "run.log", "run", "--roles", "sequencer,evaluator", **environment) as process:
-        await send_call(environment, "before")
+        await send_call(environment, "before", agent="desk")
         await until_closed(environment, "before")
         await delete_topic(bootstrap, topic)
-        text = process.printed("role_failed", SECONDS)
-        assert f"Topics: {topic} is gone from" in text
-        status, said = page(process, "/readyz")
-        assert (status, "TopicsUnfitError" in said) == (503, True)
+        await asyncio.to_thread(wait_for, "the input to be named", is_named, SECONDS)
         assert page(process, "/healthz") == (200, "ok\n")
-        await send_call(environment, "after")
+        await send_call(environment, "meanwhile")
+        await until_closed(environment, "before", "meanwhile")
+        assert f"{topic}[0]" in await asyncio.to_thread(process.printed, "inputs_left_out", SECONDS)
         ran("topics", "create", "--partitions", "1", **environment)
-        process.printed("role_works_again", SECONDS)
-        await until_closed(environment, "before", "after")
+        await asyncio.to_thread(wait_for, "the input to be there", lambda: page(process, "/readyz")[0] == 200, SECONDS)
+        await send_call(environment, "after", agent="desk")
+        await until_closed(environment, "before", "meanwhile", "after")
+        assert f"{topic}[0]@" in await asyncio.to_thread(process.printed, "input_not_where_it_was", SECONDS)
+        closings = [
+            SCORE_RECORD.validate_json(each.value) for each in await records_on(environment, "scores") if each.value
+        ]
+        agents = {each.conversation_id: each.labels.agent for each in closings if isinstance(each, ClosedFact)}
+        assert agents == {"before": "desk", "meanwhile": "unknown", "after": "desk"}, "what is on the new topic is read"
         assert page(process, "/readyz") == (200, "ok\n")
+        assert "role_failed" not in process.text
         assert process.is_running

@@ -38,7 +38,7 @@ async def test_a_writer_that_hangs_ends_readiness_and_then_its_role(
 
     monkeypatch.setattr(writer.Writer, "_write", hanging)
     settings = load_settings(None, {"http_port": 0}, environment)
-    service, stop = Service(settings, settings.kafka, ["evaluator"]), asyncio.Event()
+    service, stop = Service(settings, settings.kafka, ["sequencer", "evaluator"]), asyncio.Event()
     running = asyncio.create_task(service.run(stop))
     try:
         await asyncio.wait_for(service.ready.wait(), patient(60))

@@ -285,6 +285,19 @@ def test_offsets_of_a_call_do_not_go_back(peaceful: Undisturbed) -> None:
     assert zeros(changed(peaceful, closed, closed.model_copy(update=further))) == (0, 0, 1)
 
 
+def test_two_logs_of_the_same_inputs_have_other_places_and_nothing_else(peaceful: Undisturbed) -> None:
+    closed: ClosedFact = one_of(peaceful, ClosedFact)
+    at = peaceful.records.index(closed)
+
+    def of_another_log(**how: Any) -> Findings:
+        moved = closed.model_copy(update={"offsets": {EVENTS_TOPIC: 10**6}, "through": {EVENTS_TOPIC: 10**6}, **how})
+        records = [*peaceful.records[:at], moved, *peaceful.records[at + 1 :]]
+        return compared(peaceful.records, written(records), is_one_log=False)
+
+    assert of_another_log().is_clean
+    assert zeros(of_another_log(event_time_ms=1)) == (0, 0, 1)
+
+
 def test_a_score_that_nobody_expects_is_wrong(peaceful: Undisturbed) -> None:
     final = one_of(peaceful, VoiceToVoiceLatency)
     assert zeros(changed(peaceful, final, final, final.model_copy(update={"turn": 77}))) == (0, 0, 1)

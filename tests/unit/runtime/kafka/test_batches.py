@@ -59,6 +59,9 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         for module in (record_batches, tolerant_reading):
             monkeypatch.setattr(module, "DefaultRecordBatch", default_records._DefaultRecordBatchPy)
         monkeypatch.setattr(record_batches, "decode_varint", decode_varint_py)
+        # Its default is the compiled one, which looks at no bounds: behind a wrong length it reads memory that is not there.
+        reads = default_records._DefaultRecordBatchPy._read_msg
+        monkeypatch.setattr(reads, "__defaults__", (decode_varint_py,))
 
 
 def offsets(found: list[Any]) -> list[int]:
