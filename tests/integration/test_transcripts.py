@@ -86,9 +86,12 @@ async def test_an_evaluator_that_is_killed_writes_no_transcript_twice_and_loses_
     folder = tmp_path / "files"
     named = {"CALLGAUGE_EVALUATOR_INSTANCE": "the-only-one"}  # so that the next one need not wait for the group
     environment = {**environment, **named, "CALLGAUGE_TRANSCRIPTS__FOLDER": str(folder)}
-    evaluator = ("run", "--roles", "sequencer,evaluator")
+    evaluator = ("run", "--roles", "evaluator")
     replaying = ("replay", str(calls), "--speed", "10", "--keep-ids")
-    with started(tmp_path / "replay.log", *replaying, **environment) as replay:
+    with (
+        started(tmp_path / "sequencer.log", "run", "--roles", "sequencer", **environment),
+        started(tmp_path / "replay.log", *replaying, **environment) as replay,
+    ):
         for number in range(3):
             with started(tmp_path / f"run{number}.log", *evaluator, **environment) as process:
                 wait_for_transcripts(process.metrics(SECONDS), 2)
