@@ -9,7 +9,7 @@ from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import InputSource, RefusalReason
 from schemas.events.codec import MAX_SHOWN_CHARS, RefusedRecordError, StructuredModeError, decode
 from schemas.events.envelope import Envelope, read_envelope
-from schemas.log import REPLAY_OF_HEADER
+from schemas.log import REPLAY_OF_HEADER, LogRecord
 from schemas.quarantine import QuarantineRecord, UndecodableRecord
 from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_NAME_CHARS
@@ -37,7 +37,7 @@ class Arrival:
     envelope: Envelope | None
 
 
-class BrokerRecord(Protocol):
+class BrokerRecord(LogRecord, Protocol):
     """A record as aiokafka returns it; the topic's settings decide whether `timestamp`, in ms, is the broker's or the
     producer's.
     """
@@ -51,24 +51,8 @@ class BrokerRecord(Protocol):
         """The partition number of the record."""
 
     @property
-    def offset(self) -> int:
-        """Place in the partition."""
-
-    @property
     def timestamp(self) -> int:
         """Milliseconds since 1970."""
-
-    @property
-    def key(self) -> bytes | None:
-        """The conversation id."""
-
-    @property
-    def value(self) -> bytes | None:
-        """The event that the record holds."""
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes]]:
-        """The envelope of the event."""
 
 
 @dataclass(slots=True)
