@@ -214,7 +214,7 @@ class PartitionEvaluator:
     - `next_wakeup` returns the next time at which `pass_time` can have an effect.
 
     Calls act on each other in two ways only: too many of them close the one that is missed least, and the id of a closed call opens
-    no other. Who folds only the calls that are still open is told of both, by `evict` and `has_closed`.
+    no other. A successor folds only the calls that are still open, so it has to say both: `evict` and `has_closed`.
 
     Attributes:
         redactor: Redacts every text that leaves.

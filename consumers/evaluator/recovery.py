@@ -1,4 +1,4 @@
-"""What a former owner of a partition has left: folding it again, silently, until the state is that owner's."""
+"""Recovery: a successor folds again what the former owner of a partition had folded, silently, until its state is the same."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Records that a partition cannot use, or that are gone: each is counted, and a person is told of some."""
+"""Counts records that a partition cannot use, or that are gone, and logs some of them."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -52,7 +52,7 @@ LOG: Final = "control"
 
 
 class Refusals:
-    """Those of one partition."""
+    """The refused and the lost records of one partition."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments

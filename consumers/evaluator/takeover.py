@@ -69,7 +69,7 @@ def version_of(settings: EvaluatorSettings) -> str:
 
 
 class Owners:
-    """What the records without a value say, from the last row on: it, and who may write.
+    """Reads the records of `scores` without a value: they name the last row, and who may write since then.
 
     Attributes:
         row: The last row; None without one.

@@ -164,7 +164,7 @@ class LogWriter:
 
 
 class Found:
-    """What the end of the log says.
+    """Collects what the end of the log says about its sequencers and their inputs.
 
     Attributes:
         term: The highest in it; 0 if there is none.

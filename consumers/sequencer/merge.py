@@ -41,7 +41,7 @@ _TIME_MS: Final = attrgetter("timestamp")
 
 
 class Witness(NamedTuple):
-    """What is known of the last record that was read. It shows whether a log is still the one that was read.
+    """Knows the last record that was read, and so tells whether a log is still the one that was read.
 
     Nothing shows it if that record was deleted, or cannot be decoded. After a restart all that may be known is that it came before the
     newest tick: then a log is not recognised as new whose record in that place did so too, by its broker's clock or its producer's.

@@ -135,6 +135,11 @@ the producers that the row names are not fenced off
 + self.row, self.writers = row, set[str]()
 +             return
 
+what closed a while before the first open call is not known
+  consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
+- row.first_known_ms - self._overlap_ms
++ row.first_known_ms
+
 an older row counts
   consumers/evaluator/takeover.py, first tests/unit/evaluator/test_takeover.py
 - if (row := row_in(record.headers)) is not None:

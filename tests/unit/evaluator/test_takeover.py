@@ -241,6 +241,8 @@ async def test_calls_that_closed_up_to_a_while_before_are_known_and_a_late_recor
     broker.event("pipecat", "a", STARTED)
     owner = await took_over(broker, settings=settings)
     await owner.to_the_end()
+    broker.now_ms += 60_000  # the next call opens a while after this one has closed
+    broker.tick()
     broker.event("pipecat", "b", STARTED)
     owner.read()
     await read_all(owner)
