@@ -116,8 +116,12 @@ class InputPartition:
 
     @property
     def known_ms(self) -> int:
-        """Time up to which all of its records are in the log: no event before it will come. 0 if it is not known."""
-        return max(self.settled_ms - STAMP_MS, self._appended_ms)
+        """Time up to which all of its records are in the log: no event before it will come. 0 if it is not known.
+
+        While records wait, the first of them is the next one, and it has come at its time.
+        """
+        reached_ms = self._times_ms[0] if self.records else self._appended_ms
+        return max(self.settled_ms - STAMP_MS, reached_ms)
 
     @property
     def generation(self) -> int:
@@ -231,7 +235,7 @@ class InputPartition:
             self._asked = asked_ms, end
 
     def settle(self) -> None:
-        """Knows all up to the last question, if everything before the end told then is in the log. Call it when nothing is in flight."""
+        """Knows all up to the last question, if everything before the end told then is in the log, or was taken to be appended now."""
         if self._asked is not None:
             asked_ms, end = self._asked
             if self.position >= end and not (self.records and self.records[0].offset < end):

@@ -141,7 +141,7 @@ def test_all_is_known_up_to_the_moment_before_the_question_once_the_end_told_the
     assert each.known_ms == 2, "the third record may have any time from here on"
     each.put([Record(2, 7)], NOW_MS)
     each.settle()
-    assert each.known_ms == 2, "it is read and not appended"
+    assert each.known_ms == 7, "it is read and not appended, and none before it comes"
     merged([each], None)
     each.settle()
     assert each.known_ms == NOW_MS - STAMP_MS
@@ -152,7 +152,7 @@ def test_a_record_that_came_after_the_question_does_not_hold_it_up() -> None:
     each.told(NOW_MS, 1, handed=1)
     merged([each], 1)
     each.settle()
-    assert (each.known_ms, len(each.records)) == (NOW_MS - STAMP_MS, 1)
+    assert (each.settled_ms, each.known_ms, len(each.records)) == (NOW_MS, NOW_MS + 5, 1)
 
 
 def test_what_is_no_record_counts_by_the_clients_position() -> None:
@@ -209,10 +209,12 @@ def test_known_time_is_never_above_a_record_that_is_not_appended(data: st.DataOb
 
 
 def test_lag_is_counted_from_the_last_moment_at_which_all_was_in_the_log() -> None:
+    found = an_input()
+    found.told(NOW_MS, 5, found.handed)
+    assert (found.lag_messages, found.lag_ms(NOW_MS)) == (5, 0), "found just now"
     each = read(1, 2)
     each.told(NOW_MS, 5, each.handed)
-    assert each.lag_messages == 5
-    assert each.lag_ms(NOW_MS) == 0, "found just now"
+    assert (each.lag_messages, each.lag_ms(NOW_MS)) == (5, NOW_MS - 1)
     merged([each], None)
     assert (each.lag_messages, each.lag_ms(NOW_MS)) == (3, NOW_MS - 2)
     each.put([Record(at, 9) for at in (2, 3, 4)], NOW_MS)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -69,12 +69,14 @@ class Reader:
 
 
 class Writer:
-    """Keeps what is appended, in order: offsets of records, and ticks."""
+    """Keeps what is appended, in order: offsets of records, and ticks; and the times that could be told with records."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []
+        self.known_ms: list[int] = []
 
-    async def append(self, records: Iterable[tuple[InputPartition, Any]]) -> None:
+    async def append(self, records: Iterable[tuple[InputPartition, Any]], known_ms: int) -> None:
+        self.known_ms.append(known_ms)
         if found := [(each.source, each.generation, record.offset) for each, record in records]:
             self.log.append(found)
 
@@ -134,6 +136,28 @@ async def test_time_waits_for_the_answer_which_partitions_there_are() -> None:
     assert [each.known_ms for each in await steps.step(250)] == [NOW_MS - 700]
 
 
+async def test_after_a_pause_nothing_is_appended_before_all_have_answered() -> None:
+    """Between the records of a backlog nothing could be told of the time."""
+    steps = Steps(read(NOW_MS - 60_000), an_input(AUDIT, now_ms=NOW_MS - 60_000))
+    steps.reader.inputs[AUDIT, 0].begin(0, NOW_MS)
+    steps.reader.inputs[AUDIT, 0].answered(NOW_MS, 0, NOW_MS)
+    assert await steps.step() == []
+    assert steps.reader.asked == 1
+    steps.reader.all_told(NOW_MS)
+    steps.reader.inputs[PIPECAT, 0].told(NOW_MS, 1, 1)
+    events, _ = await steps.step(10)
+    assert events == [(PIPECAT, 0, 0)]
+    assert steps.writer.known_ms == [NOW_MS - 990], "of what is younger the ticks by the clock tell"
+
+
+async def test_who_does_not_answer_holds_nothing_up_for_long() -> None:
+    steps = Steps(read(NOW_MS - 60_000))
+    assert await steps.step() == []
+    assert [type(each) for each in await steps.step(999)] == [Tick]
+    events, *_ = await steps.step(1)
+    assert events == [(PIPECAT, 0, 0)]
+
+
 async def test_known_time_never_falls() -> None:
     steps = Steps(read())
     steps.shard.known_ms = NOW_MS + 5
@@ -186,6 +210,10 @@ async def test_it_is_not_ready_before_the_group_has_answered_and_standing_by_is_
     assert role.problems() == ("sequencer: joining its group",)
 
 
+async def never() -> None:
+    raise AssertionError("it has not begun")
+
+
 class FakeShard:
     """A shard that is active when the test says so, and ends when it is told to."""
 
@@ -197,9 +225,10 @@ class FakeShard:
         self.is_active, self.stop = False, asyncio.Event()
         self.stepped_at = time.monotonic()
         self.failure: Exception | None = None
-        self.begun: Callable[[], None] = lambda: None
+        self.begun: Callable[[], Awaitable[None]] = never
 
-    async def run(self, begun: Callable[[], None]) -> None:
+    async def run(self, least_term: int, begun: Callable[[], Awaitable[None]]) -> None:
+        assert least_term == 0, "the group knows of none"
         self.begun = begun
         if self.failure is not None:
             raise self.failure
@@ -215,7 +244,7 @@ async def test_it_is_ready_when_it_is_active_in_all_its_shards(
     assert role.problems() == ("sequencer: reading back the log",)
     (shard,) = role._shards
     shard.is_active = True
-    shard.begun()  # type: ignore[attr-defined]  # of the fake
+    await shard.begun()  # type: ignore[attr-defined]  # of the fake
     assert role.ready.is_set()
     assert not role.problems()
     reader = Reader()
@@ -230,7 +259,7 @@ async def test_it_is_ready_when_it_is_active_in_all_its_shards(
     await role.on_partitions_revoked(set())
     assert not role._shards
     assert shard.stop.is_set()
-    shard.begun()  # type: ignore[attr-defined]  # too late
+    await shard.begun()  # type: ignore[attr-defined]  # too late
     assert not role.ready.is_set()
 
 
@@ -239,7 +268,7 @@ async def test_a_shard_that_fails_ends_the_role(monkeypatch: pytest.MonkeyPatch)
         return {EVENTS_TOPIC: 3, SEQUENCER_TOPIC: 1}
 
     class Failing(FakeShard):
-        async def run(self, begun: Callable[[], None]) -> None:
+        async def run(self, least_term: int, begun: Callable[[], Awaitable[None]]) -> None:
             raise TopicsUnfitError("gone")
 
     monkeypatch.setattr(service, "Shard", Failing)
@@ -311,5 +340,5 @@ async def test_it_does_not_begin_on_topics_that_do_not_fit(
     instruments = Instruments(CollectorRegistry(), ["sequencer"])
     shard = Shard(KafkaSettings(topic_prefix="t."), SequencerSettings(), instruments, 2, 1)
     with pytest.raises(TopicsUnfitError, match=message), contextlib.suppress(AssertionError):
-        await shard.run(lambda: None)
+        await shard.run(0, never)
     assert not shard.is_active
