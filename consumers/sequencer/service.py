@@ -24,7 +24,7 @@ from consumers.runtime.process import StuckTaskError, end_tasks, first_of, in_ti
 from consumers.runtime.registry import Instruments
 from consumers.sequencer.appending import Found, LogWriter, Share, read_back
 from consumers.sequencer.merge import InputPartition, in_order_until_ms, known_ms, merged
-from consumers.sequencer.reading import CLOSE_SECONDS, BrokerTime, InputReader
+from consumers.sequencer.reading import CLOSE_SECONDS, METADATA_AGE_MS, BrokerTime, InputReader
 from consumers.sequencer.settings import SequencerSettings
 from schemas.log import Tick
 from schemas.topics import EVENTS_TOPIC, INPUT_TOPICS, QUARANTINE_TOPIC, SEQUENCER_TOPIC
@@ -251,6 +251,9 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         if not self.ready.is_set():
             what = "reading back the log" if self._shards else "joining its group"
             return (f"sequencer: {what}",)
+        shards = self._kafka.topic(SEQUENCER_TOPIC)
+        if self._group is not None and not self._group.partitions_for_topic(shards):
+            return (f"sequencer: the topic {shards} is not there, or may not be read, so nobody is active",)
         silent = [each for each in self._shards if time.monotonic() - each.stepped_at > SLOW_SECONDS]
         missing = sorted({topic for each in self._shards if each.reader for topic in each.reader.missing})
         return [
@@ -317,6 +320,7 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             partition_assignment_strategy=[StickyPartitionAssignor],  # who joins later stands by
             enable_auto_commit=False,
             fetch_max_wait_ms=EMPTY_WAIT_MS,
+            metadata_max_age_ms=METADATA_AGE_MS,
         )
         ending.push_async_callback(self._leave)
         try:

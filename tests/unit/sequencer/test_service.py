@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,6 +213,17 @@ async def test_it_is_not_ready_before_the_group_has_answered_and_standing_by_is_
 
 async def never() -> None:
     raise AssertionError("it has not begun")
+
+
+async def test_without_the_topic_that_is_shared_out_nobody_is_active_and_each_says_so(role: Sequencer) -> None:
+    await role.on_partitions_assigned(set())
+    there: set[int] | None = {0}
+    role._group = SimpleNamespace(partitions_for_topic=lambda topic: there if topic == "t.sequencer" else None)
+    assert not role.problems()
+    there = None
+    assert list(role.problems()) == [
+        "sequencer: the topic t.sequencer is not there, or may not be read, so nobody is active"
+    ]
 
 
 class FakeShard:
