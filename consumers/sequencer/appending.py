@@ -15,7 +15,8 @@ from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, 
 from consumers.runtime.kafka.ranges import FETCH_BYTES, onlooker, records_between
 from consumers.runtime.process import OperatorError, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.merge import CLOCKS_MS, InputPartition, Witness
+from consumers.sequencer.identity import Witness
+from consumers.sequencer.merge import CLOCKS_MS, InputPartition
 from consumers.sequencer.reading import CLOSE_SECONDS
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
@@ -121,7 +122,7 @@ class LogWriter:
             number = murmur2_place(record.key, partitions)
             if number % shards != shard:
                 continue
-            origin = Origin(each.source, each.generation, record.partition, record.offset, record.timestamp)
+            origin = Origin(each.source, each.log.generation, record.partition, record.offset, record.timestamp)
             headers = [header for header in record.headers if header[0] not in OUR_HEADERS]
             headers.append(Placed(term, origin).header())
             passed_ms = min(record.timestamp, known_ms)

@@ -40,10 +40,6 @@ SLOW_SECONDS: Final = 15.0
 """Time without a step after which the role is not ready."""
 MAX_SILENT_SECONDS: Final = 60.0
 """Time without a step after which only a restart helps. A broker that is away ends the role sooner."""
-PAUSE_MS: Final = 1_000
-"""Time without a question for the ends of the inputs after which what was told before says nothing of a backlog."""
-ANSWER_MS: Final = 1_000
-"""How long records then wait for the answers: usually some ms. Without them the ticks of the first steps tell less."""
 BESIDE_BYTES: Final = MAX_HEADERS_BYTES + 4_096
 """What a record of the log has at most beside its value: headers of the producer and ours, the key, and the head of its batch."""
 
@@ -81,7 +77,7 @@ class Shard:
         self._settings = settings
         self._instruments = instruments
         self._generation = generation
-        self._asked_ms = self._waits_until_ms = 0
+        self._asked_ms = 0
         self._owes_tick = False
 
     async def run(self, least_term: int, begun: Callable[[], Awaitable[None]]) -> None:
@@ -153,29 +149,19 @@ class Shard:
             self._asked_ms = 0
         now_ms = self.clock.now_ms()
         inputs = reader.waited_for()
-        self._ask(reader, now_ms)
+        if now_ms - self._asked_ms >= self._settings.tick_ms and not self._owes_tick:
+            self._asked_ms, self._owes_tick = now_ms, True
+            reader.ask()
         await self._append(reader, writer, inputs, now_ms)
         is_late = now_ms - self._asked_ms > self._settings.tick_ms // 2
         is_known = reader.partitions_ms >= self._asked_ms <= min((each.settled_ms for each in inputs), default=0)
         if self._owes_tick and (is_late or is_known):
             await self._tick(reader, writer)
 
-    def _ask(self, reader: InputReader, now_ms: int) -> None:
-        """Asks for the ends of the inputs when it is time. After a pause nothing can be told of the time in a backlog before the answer."""
-        pause_ms = now_ms - self._asked_ms
-        if pause_ms >= self._settings.tick_ms and not self._owes_tick:
-            self._waits_until_ms = now_ms + ANSWER_MS if pause_ms > PAUSE_MS else 0
-            self._asked_ms, self._owes_tick = now_ms, True
-            reader.ask()
-
-    def _is_told(self, reader: InputReader, inputs: Sequence[InputPartition]) -> bool:
-        return min([reader.partitions_ms, *(each.told_ms for each in inputs)]) >= self._asked_ms
-
     async def _append(
         self, reader: InputReader, writer: LogWriter, inputs: Sequence[InputPartition], now_ms: int
     ) -> None:
-        is_waiting = now_ms < self._waits_until_ms and not self._is_told(reader, inputs)
-        records = [] if is_waiting else merged(reader.inputs.values(), in_order_until_ms(inputs, now_ms))
+        records = merged(reader.inputs.values(), in_order_until_ms(inputs, now_ms))
         for each in inputs:
             each.settle()
         reached_ms = max(self.known_ms, min(reader.partitions_ms, known_ms(inputs, now_ms)))

@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import GroupCoordinatorNotAvailableError
 from confluent_kafka.cimpl import NewTopic
 
 from schemas.closed_sets import InputSource
@@ -43,9 +44,7 @@ async def test_time_stands_while_a_record_is_hidden_because_a_replica_does_not_h
     cluster: Cluster, tmp_path: Path
 ) -> None:
     group = f"{PREFIX}sequencer"
-    async with admin_of(cluster.bootstrap) as admin:
-        coordinator = await admin.find_coordinator(group)
-    leader = coordinator
+    leader = await _coordinator(cluster, group)  # which the sequencer needs, too
     follower = next(number for number in (1, 2, 3) if number != leader)
     await _create(cluster, {PIPECAT: [leader, follower]}, STAMPED)
     others = [topic for topic in (*INPUT_TOPICS, EVENTS_TOPIC) if PREFIX + topic != PIPECAT]
@@ -65,6 +64,15 @@ async def test_time_stands_while_a_record_is_hidden_because_a_replica_does_not_h
                 cluster.nodes[follower - 1].thaw()
     assert told[-1] < hidden.timestamp, "known time is never above a record that is not in the log"
     assert told.count(told[-1]) >= STOOD, "it was hidden long enough to tell"
+
+
+async def _coordinator(cluster: Cluster, group: str) -> int:
+    async with asyncio.timeout(patient(WAIT_SECONDS)), admin_of(cluster.bootstrap) as admin:
+        while True:
+            try:
+                return await admin.find_coordinator(group)
+            except GroupCoordinatorNotAvailableError:  # which makes the cluster make its topic
+                await asyncio.sleep(0.2)
 
 
 async def _create(cluster: Cluster, replicas: dict[str, list[int]], settings: dict[str, str]) -> None:

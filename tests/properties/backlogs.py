@@ -66,8 +66,7 @@ class Brokers:
         self.waiting: dict[Place, list[InputRecord]] = {}
         for source, number in INPUTS:
             tp = TopicPartition(TOPIC_BY_SOURCE[source], number)
-            self.inputs[source, number] = each = InputPartition(source, tp, self.begin_ms)
-            each.begin(0, self.begin_ms)
+            self.inputs[source, number] = InputPartition(source, tp, self.begin_ms)
             self.waiting[source, number] = []
         for source, number, at_ms, key, value in sorted(records, key=lambda each: each[2]):
             waiting = self.waiting[source, number]
@@ -81,9 +80,10 @@ class Brokers:
 
     # What the broker has by now, and what a sequencer reads of it.
 
-    def end(self, place: Place) -> int:
-        """The end of an input as of now."""
-        return self.inputs[place].handed + sum(each.timestamp <= self.now_ms_ for each in self.waiting[place])
+    def _end(self, place: Place, at_ms: int) -> int:
+        """The end of an input at a time."""
+        read = max(0, self.inputs[place].log.handed)
+        return read + sum(each.timestamp <= at_ms for each in self.waiting[place])
 
     def now_ms(self) -> int:
         return self.now_ms_
@@ -100,18 +100,15 @@ class Brokers:
     async def poll(self) -> None:
         """So many records of each input as the test allows, and the answer to the question of before."""
         for place, each in self.inputs.items():
-            end = self.end(place)
+            if not each.log.is_placed:
+                self.asked_ms = self.now_ms_
+                each.begin(0, self.now_ms_)
             if self.asked_ms is not None:
-                each.told(
-                    self.asked_ms,
-                    sum(one.timestamp <= self.asked_ms for one in self.waiting[place]) + each.handed,
-                    each.handed,
-                )
-            count = min(self.most.get(place, 10**6), end - each.handed)
+                each.told(self.asked_ms, self._end(place, self.asked_ms), each.log.handed)
+            count = min(self.most.get(place, 10**6), self._end(place, self.now_ms_) - each.log.handed)
             if count and not each.is_full:
                 assert each.put(self.waiting[place][:count], self.now_ms_)
                 del self.waiting[place][:count]
-            each.answered(self.now_ms_, end, self.now_ms_)
         if self.asked_ms is not None:
             self.partitions_ms, self.asked_ms = self.asked_ms, None
 
