@@ -89,11 +89,13 @@ _Offset = Annotated[int, Field(ge=0)]
 class Tick(BaseModel):
     """Tells time, in each partition of the log.
 
+    Between two events of a backlog it tells time alone: so much of it has passed there, while the events are appended all at once.
+
     Attributes:
         term: Term of the sequencer. A record of a lower term behind it is void.
         known_ms: Broker time up to which every input is read, those left out not counted: no event before it will come.
         inputs: By input and there by partition number, its generation and the offset of the next record to append: all before it is
-            in the log, in front of this tick.
+            in the log, in front of this tick. Empty if it tells time alone.
         left_out: Input partitions that have given no answer for too long, so that time goes on without them: topic and partition.
         place: Offset in the log, once it is read there.
     """

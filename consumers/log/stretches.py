@@ -31,7 +31,7 @@ async def log_between(
 ) -> AsyncIterator[Event | Tick]:
     """The events and ticks of a stretch, without repeats and what is void.
 
-    Reading in the middle of a log begins at the first tick, because that says what is in the log in front of it.
+    Reading in the middle of a log begins at the first tick that says what is in the log in front of it.
 
     Args:
         consumer: A started consumer; it gets this partition.
@@ -48,22 +48,22 @@ async def log_between(
     reader, is_begun = LogReader(), start == 0
     async for record in records_between(consumer, {tp: (start, end)}, show):
         try:
-            is_begun = is_begun or tick_term(record.headers) is not None
-            found = reader.read(record) if is_begun else None
+            found = reader.read(record) if is_begun or tick_term(record.headers) is not None else None
+            is_begun = is_begun or (isinstance(found, Tick) and bool(found.inputs))
         except LogError as error:
             raise _unfit(record, error) from error
-        if found is not None:
+        if found is not None and is_begun:
             yield found
 
 
 async def newest_tick(consumer: AIOKafkaConsumer, tp: TopicPartition) -> Tick | None:
-    """The newest tick of the highest term of a partition; None if it has none. Errors are those of `log_between`."""
+    """The newest tick of the highest term of a partition that says where the inputs stand; None without. Errors as for `log_between`."""
     begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
     most = FIRST_LOOK
     while True:
         start, newest = max(begin, end - most), None
         async for found in log_between(consumer, tp, start, end):
-            newest = found if isinstance(found, Tick) else newest
+            newest = found if isinstance(found, Tick) and found.inputs else newest
         if newest is not None or start == begin:
             return newest
         most *= 2

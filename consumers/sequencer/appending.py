@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -15,14 +15,17 @@ from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, 
 from consumers.runtime.kafka.ranges import FETCH_BYTES, onlooker, records_between
 from consumers.runtime.process import OperatorError, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.merge import CLOCKS_MS, InputPartition, Witness
+from consumers.sequencer.identity import Witness
+from consumers.sequencer.merge import CLOCKS_MS, InputPartition
 from consumers.sequencer.reading import CLOSE_SECONDS
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
-from schemas.log import OUR_HEADERS, LogError, Next, Origin, Placed, Tick, placed_in, tick_term
+from schemas.log import OUR_HEADERS, Headers, LogError, Next, Origin, Placed, Tick, placed_in, tick_term
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import EVENTS_TOPIC, QUARANTINE_TOPIC
 
+MAX_BACK_RECORDS: Final = 500_000
+"""Records of a partition that are read back at most: more than one that was replaced appends before it knows, and 10 s of reading."""
 MAX_QUARANTINE_LINES: Final = 5
 """Most log lines about refused records of one step. A broken producer sends thousands, and the quarantine topic has them all."""
 
@@ -46,6 +49,23 @@ class Share(NamedTuple):
         return range(self.shard, self.partitions, self.shards)
 
 
+class _Batches:
+    """Batches that are built, in order, by partition."""
+
+    def __init__(self, create: Callable[[], Any]) -> None:
+        self.by_partition: dict[int, list[Any]] = {}
+        self._create = create
+        self._now_ms = wall_clock_ms()
+
+    def put(self, number: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        batches = self.by_partition.get(number)
+        if batches is None:
+            batches = self.by_partition[number] = [self._create()]
+        # A full batch takes nothing more, and an empty one takes a record of any size.
+        while batches[-1].append(timestamp=self._now_ms, key=key, value=value, headers=headers) is None:
+            batches.append(self._create())
+
+
 class LogWriter:
     """Appends in one term. What it has appended is acknowledged when a method returns."""
 
@@ -57,6 +77,9 @@ class LogWriter:
         self._share = share
         self._term = term
         self._max_record_bytes = settings.max_record_bytes
+        self._tick_ms = settings.tick_ms
+        self._told_ms = dict.fromkeys(share.numbers, 0)
+        self._left_out: Sequence[str] = ()
         self._topic, self._quarantine = kafka.topic(EVENTS_TOPIC), kafka.topic(QUARANTINE_TOPIC)
         self._producer: AIOKafkaProducer = kafka.producer("sequencer")
 
@@ -73,14 +96,21 @@ class LogWriter:
         with suppress(TimeoutError):
             await in_time(CLOSE_SECONDS, self._producer.stop())
 
-    async def append(self, records: Iterable[tuple[InputPartition, Any]]) -> None:
+    async def append(self, records: Iterable[tuple[InputPartition, Any]], known_ms: int) -> None:
         """Appends records in this order. Those of other shares are left to them.
+
+        In front of a record a tick tells the time, if `tick_ms` or more have passed in its partition since the last one: of a backlog
+        minutes may be appended at once, and what silence decides in them is decided in front of the event that ends the silence.
+
+        Args:
+            records: The records, in the order of their times.
+            known_ms: The time that may be told behind them all. In front of a record it is that, or the record's if that is lower.
 
         Raises:
             AppendError: It could not.
         """
-        (shard, shards, partitions), term, now_ms = self._share, self._term, wall_clock_ms()
-        built: dict[int, list[Any]] = {}
+        (shard, shards, partitions), term = self._share, self._term
+        batches = _Batches(self._producer.create_batch)
         events: Counter[InputSource] = Counter()
         refused: list[tuple[InputSource, QuarantineRecord]] = []
         for each, record in records:
@@ -92,17 +122,17 @@ class LogWriter:
             number = murmur2_place(record.key, partitions)
             if number % shards != shard:
                 continue
-            origin = Origin(each.source, each.generation, record.partition, record.offset, record.timestamp)
+            origin = Origin(each.source, each.log.generation, record.partition, record.offset, record.timestamp)
             headers = [header for header in record.headers if header[0] not in OUR_HEADERS]
             headers.append(Placed(term, origin).header())
-            batches = built.get(number)
-            if batches is None:
-                batches = built[number] = [self._producer.create_batch()]
-            # A full batch takes nothing more, and an empty one takes a record of any size.
-            while batches[-1].append(timestamp=now_ms, key=record.key, value=record.value, headers=headers) is None:
-                batches.append(self._producer.create_batch())
+            passed_ms = min(record.timestamp, known_ms)
+            if passed_ms - self._told_ms[number] >= self._tick_ms:
+                self._told_ms[number] = passed_ms
+                tick = Tick.of(term, passed_ms, {}, self._left_out)
+                batches.put(number, None, tick.value(), [tick.header()])
+            batches.put(number, record.key, record.value, headers)
             events[each.source] += 1
-        await self._send(built, refused)
+        await self._send(batches.by_partition, refused)
         for source, count in events.items():
             self._instruments.inc("callgauge_sequencer_events_total", (source.value,), count)
         self._tell(refused)
@@ -113,13 +143,11 @@ class LogWriter:
         Raises:
             AppendError: It could not.
         """
-        value, headers, now_ms = tick.value(), [tick.header()], wall_clock_ms()
-        built = {}
+        value, headers, batches = tick.value(), [tick.header()], _Batches(self._producer.create_batch)
         for number in self._share.numbers:
-            batch = self._producer.create_batch()
-            batch.append(timestamp=now_ms, key=None, value=value, headers=headers)
-            built[number] = [batch]
-        return await self._send(built, ())
+            batches.put(number, None, value, headers)
+        self._told_ms, self._left_out = dict.fromkeys(self._share.numbers, tick.known_ms), tick.left_out
+        return await self._send(batches.by_partition, ())
 
     async def _send(
         self, built: dict[int, list[Any]], refused: Iterable[tuple[InputSource, QuarantineRecord]]
@@ -180,8 +208,8 @@ class Found:
         self._stamp_ms = 0
         self._witnesses: dict[tuple[InputSource, int], tuple[Next, Witness]] = {}
 
-    def take(self, record: Any) -> bool:
-        """Takes a record of the log, in any order; returns whether it is a tick.
+    def take(self, record: Any) -> int | None:
+        """Takes a record of the log, in any order; returns the term of a tick that says where the inputs stand.
 
         Raises:
             LogError: It cannot be read.
@@ -192,18 +220,20 @@ class Found:
             after, known = Next(generation, offset + 1), self._witnesses.get((source, partition))
             if known is None or known[0] < after:
                 self._witnesses[source, partition] = after, Witness.of(time_ms, record.key, record.value)
-            return False
+            return None
         if (term := tick_term(record.headers)) is None:
-            return False
+            return None
         self.term = max(self.term, term)
+        tick = Tick.parse(record.value)
+        if not tick.inputs:  # it tells time, of its partition alone
+            return None
         if term > self._tick_term:  # ticks of a term before are void, or were in front of these
             self._tick_term, self._stamp_ms, self.known_ms, self.places = term, 0, 0, {}
         if term == self._tick_term:
-            tick = Tick.parse(record.value)
             self._stamp_ms, self.known_ms = max(self._stamp_ms, record.timestamp), max(self.known_ms, tick.known_ms)
             for place, reached in tick.positions.items():
                 self.places[place] = max(reached, self.places.get(place, reached))
-        return True
+        return term
 
     def witnessed(self) -> Mapping[tuple[InputSource, int], tuple[Next, Witness]]:
         """Returns the places, and what is known of the record before each: the event itself, or that it came before the tick."""
@@ -214,8 +244,11 @@ class Found:
         }
 
 
-async def read_back(kafka: KafkaSettings, share: Share, least_records: int) -> Found:
-    """Reads the end of each partition of a share, at least so many records and back to a tick.
+async def read_back(kafka: KafkaSettings, share: Share, least_records: int, least_term: int) -> Found:
+    """Reads the end of each partition of a share, at least so many records and back to a tick that says where the inputs stand.
+
+    A sequencer that was replaced, and woke, may have appended any number of records behind those of its successor. So it is read back
+    to a tick of at least the term that is known to have begun; without that to the beginning of the log, or `MAX_BACK_RECORDS`.
 
     Raises:
         KafkaUnreachableError: No broker answers.
@@ -224,12 +257,14 @@ async def read_back(kafka: KafkaSettings, share: Share, least_records: int) -> F
     found, topic, most = Found(), kafka.topic(EVENTS_TOPIC), least_records
     async with onlooker(kafka, "sequencer-end", max_partition_fetch_bytes=FETCH_BYTES) as consumer:
         looking = [TopicPartition(topic, number) for number in share.numbers]
-        firsts, ends = await consumer.beginning_offsets(looking), await consumer.end_offsets(looking)
+        begins, ends = await consumer.beginning_offsets(looking), await consumer.end_offsets(looking)
+        firsts = {tp: max(begins[tp], ends[tp] - MAX_BACK_RECORDS) for tp in looking}
         while looking:
             ranges = {tp: (max(firsts[tp], ends[tp] - most), ends[tp]) for tp in looking}
             try:
                 async for record in records_between(consumer, ranges):
-                    if found.take(record):
+                    term = found.take(record)
+                    if term is not None and term >= least_term:
                         looking = [tp for tp in looking if tp.partition != record.partition]
             except LogError as error:
                 raise TopicsUnfitError(
@@ -238,4 +273,10 @@ async def read_back(kafka: KafkaSettings, share: Share, least_records: int) -> F
                 ) from error
             looking = [tp for tp in looking if ranges[tp][0] > firsts[tp]]
             ends, most = {tp: ranges[tp][0] for tp in looking}, 2 * most
+    if found.term < least_term:
+        log.error(
+            "log_lost_its_end", expected_term=least_term, seen_term=found.term,
+            what_happens_now="Events go on from what the log still has: what stood behind it is appended again.",
+            what_to_do="See to the disks of the brokers, and to unclean elections. If the topic was made anew, this is no loss.",
+        )  # fmt: skip
     return found

@@ -5,67 +5,35 @@ end does, and so do its labels: records must not overtake those of an input that
 those that are known to lag. Nearly always none lags, and nothing waits.
 """
 
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from aiokafka import TopicPartition
 
+from consumers.sequencer.identity import ReadLog, Witness
 from schemas.closed_sets import InputSource
 from schemas.log import Next
-from schemas.quarantine import UndecodableRecord
 
 SILENT_MS: Final = 1_000
-"""Silence of the broker about an input after which the other inputs wait for it, because it may have new records."""
+"""Silence of the broker about an input after which the other inputs wait for it, because it may have new records. It is asked twice a
+second, so after a pause of this process they wait too: nothing could be told of the time between the records of a backlog."""
 PATIENCE_MS: Final = 30_000
 """How long the others wait for an input without answers, or with outstanding records that do not come: longer than a partition needs
 to elect a leader, or a leader to remove a dead replica. After that calls go on without it: live results are worth more than the order."""
 STALE_MS: Final = 5_000
-"""Age at which the reported end of an input is out of date. The broker reports it twice a second."""
-LOG_APPEND_TIME: Final = 1
-"""`timestamp_type` of a record that carries the broker's time, and not its producer's."""
+"""Age at which the reported end of an input is out of date."""
 STAMP_MS: Final = 100
 """How much later than its stamp a record may stand in its log: a broker stamps it first."""
 CLOCKS_MS: Final = 1_000
 """By how much the clocks of two brokers may differ."""
-FROM_THE_FIRST: Final = -1
-"""In place of an offset: reading begins at the first record that there is."""
 MAX_AHEAD_RECORDS: Final = 2_000
 """Waiting records of an input at which it is not read on: more than one answer of the broker usually has."""
 MAX_AHEAD_BYTES: Final = 2 * 2**20
 """Waiting bytes of an input at which it is not read on. An answer of the broker comes on top."""
 _TIME_MS: Final = attrgetter("timestamp")
-
-
-class Witness(NamedTuple):
-    """Knows the last record that was read, and so tells whether a log is still the one that was read.
-
-    Nothing shows it if that record was deleted, or cannot be decoded. After a restart all that may be known is that it came before the
-    newest tick: then a log is not recognised as new whose record in that place did so too, by its broker's clock or its producer's.
-
-    Attributes:
-        print: Its time and a checksum of key and value; None if they are not known.
-        newest_ms: What its time cannot exceed.
-    """
-
-    print: tuple[int, int] | None
-    newest_ms: int
-
-    @classmethod
-    def of(cls, time_ms: int, key: bytes | None, value: bytes | None) -> "Witness":
-        """Knows a record."""
-        return cls((time_ms, zlib.crc32(value or b"", zlib.crc32(key or b""))), time_ms)
-
-    def may_be(self, record: Any) -> bool:
-        """Whether it is this record, as far as can be told: of one that cannot be decoded nothing can."""
-        if isinstance(record, UndecodableRecord):
-            return True
-        if self.print is None:
-            return record.timestamp_type != LOG_APPEND_TIME or bool(record.timestamp <= self.newest_ms)
-        return self.of(record.timestamp, record.key, record.value).print == self.print
 
 
 class InputPartition:
@@ -74,38 +42,35 @@ class InputPartition:
     Attributes:
         source: The input.
         tp: Topic and partition number.
-        next: Where it stands in the log; None until the first record is known.
-        handed: Offset after the last record that was read, or `FROM_THE_FIRST`.
-        witness: What is known of that record; None if nothing is.
-        is_placed: Whether it is read. It is not before its place is found, and while another log may have taken the place of the old one.
-        is_proving: Whether the first record to come is the one before `handed`, to be compared with the witness.
+        log: What is read.
+        next: Where it stands in the log of all events; None until the first record is known.
         leader: The broker that leads it, as the client knows; None before the first answer.
-        position: Offset of the client. Ends of transactions are no records, so it may be behind `handed`.
-        end: End of what can be read, by the latest answer with or without records.
-        log_end: The same, by the latest question for it.
-        told_ms: When that question was asked; before the first answer, when the input was found.
+        position: Offset of the client. Ends of transactions are no records, so it may be behind the last record that was read.
+        end: End of what can be read, by the latest answer.
+        told_ms: When the question for that was asked; before the first answer, when the input was found.
         settled_ms: The moment of the latest question for its end to which everything before that end is in the log; 0 before.
-        stamp: The client's of the latest answer, on the wall clock.
         records: Those that wait.
     """
 
-    def __init__(self, source: InputSource, tp: TopicPartition, now_ms: int, place: Next | None = None) -> None:
-        """Nothing of it is read; `place` is where the log has it."""
+    def __init__(
+        self,
+        source: InputSource,
+        tp: TopicPartition,
+        now_ms: int,
+        place: Next | None = None,
+        witness: Witness | None = None,
+    ) -> None:
+        """Nothing of it is read; `place` is where the log has it, and `witness` what that knows of the record before."""
         self.source = source
         self.tp = tp
+        self.log = ReadLog(place, witness)
         self.next = place
-        self.handed = FROM_THE_FIRST if place is None else place.offset
-        self.witness: Witness | None = None
-        self.is_placed = self.is_proving = False
         self.leader: int | None = None
-        self.position = self.end = self.log_end = 0
-        self.told_ms = now_ms
-        self.stamp: int | None = None
+        self.position = self.end = 0
+        self.told_ms = self._moved_ms = now_ms
         self.records: list[Any] = []
         self._times_ms: list[int] = []  # never decreases, although a producer's clock may step back
         self._bytes = 0
-        self._since_ms = self._moved_ms = now_ms
-        self._answered_ms: int | None = None
         self._read_ms = self._appended_ms = self.settled_ms = 0
         self._asked: tuple[int, int] | None = None
 
@@ -116,50 +81,42 @@ class InputPartition:
 
     @property
     def known_ms(self) -> int:
-        """Time up to which all of its records are in the log: no event before it will come. 0 if it is not known."""
-        return max(self.settled_ms - STAMP_MS, self._appended_ms)
+        """Time up to which all of its records are in the log: no event before it will come. 0 if it is not known.
 
-    @property
-    def generation(self) -> int:
-        """How often it was made anew, as far as has been seen."""
-        return self.next.generation if self.next is not None else 0
+        While records wait, the first of them is the next one, and it has come at its time.
+        """
+        reached_ms = self._times_ms[0] if self.records else self._appended_ms
+        return max(self.settled_ms - STAMP_MS, reached_ms)
 
     @property
     def lag_messages(self) -> int:
         """Records that are not in the log yet."""
-        return max(0, self.log_end - self.position) + len(self.records)
+        return max(0, self.end - self.position) + len(self.records)
 
     def lag_ms(self, now_ms: int) -> int:
         """An upper bound of the age of its oldest record that is not in the log; 0 if there is none. It came after `known_ms`."""
         is_told = now_ms - self.told_ms <= STALE_MS
-        return 0 if is_told and not self.lag_messages else max(0, now_ms - (self.known_ms or self._since_ms))
+        return 0 if is_told and not self.lag_messages else max(0, now_ms - (self.known_ms or self._moved_ms))
 
     def is_left_out(self, now_ms: int) -> bool:
         """Whether time goes on without it, because it has given no answer for too long."""
         return now_ms - self.told_ms > PATIENCE_MS
 
-    def begin(self, first: int, now_ms: int) -> bool:
-        """Finds its place in a log that begins at this offset, and is read from there on.
-
-        The record before the place comes first, if it is still there and something is known of it.
-
-        Returns:
-            Whether records were deleted before they were read.
-        """
-        is_cut = FROM_THE_FIRST < self.handed < first
-        self.is_proving = self.witness is not None and self.handed > first
-        self.handed = max(self.handed, first)
+    def begin(self, first: int, now_ms: int) -> None:
+        """Finds its place in a log that begins at this offset, and is read from there on."""
+        self.position = self.log.begin(first)
         if not self.records:
-            self.next = Next(self.generation, self.handed)
-        self.is_placed = True
-        self.position = self.handed - self.is_proving
-        self.end, self._answered_ms, self._asked, self._since_ms = 0, None, None, now_ms
-        return is_cut
+            self.next = Next(self.log.generation, self.log.handed)
+        self._asked, self._moved_ms = None, now_ms
+
+    def lose(self, now_ms: int) -> None:
+        """Has another leader, or none: another log may have its name now, and it may take its time again."""
+        self.log.is_placed, self.told_ms = False, now_ms
 
     def renew(self) -> None:
         """Is another log now, in a new generation. Nothing may wait any more."""
-        self.next = Next(self.generation + 1, 0)
-        self.handed, self.witness, self.is_placed = FROM_THE_FIRST, None, False
+        self.log.renew()
+        self.next = Next(self.log.generation, 0)
 
     def put(self, records: Sequence[Any], now_ms: int) -> bool:
         """Takes the records that were read next.
@@ -167,25 +124,17 @@ class InputPartition:
         Returns:
             Whether they are of the log that was read before. If not, nothing is taken, and it must begin again.
         """
-        if self.is_proving and self.witness is not None and records[0].offset < self.handed:
-            if not self.witness.may_be(records[0]):
-                self.is_placed = False
-                return False
-            records = records[1:]
-        self.is_proving = False
+        new = self.log.read(records)
+        if new is None:
+            return False
         self._moved_ms = now_ms
-        if records:
-            last = records[-1]
-            times_ms = list(accumulate(map(_TIME_MS, records), max, initial=self._read_ms))[1:]
+        self.position = max(self.position, self.log.handed)
+        times_ms = list(accumulate(map(_TIME_MS, new), max, initial=self._read_ms))[1:]
+        if times_ms:
             self._read_ms = times_ms[-1]
-            self.records += records
+            self.records += new
             self._times_ms += times_ms
-            self._bytes += sum(len(record.value or b"") for record in records)
-            self.handed = last.offset + 1
-            self.position = max(self.position, self.handed)
-            self.witness = (
-                None if isinstance(last, UndecodableRecord) else Witness.of(last.timestamp, last.key, last.value)
-            )
+            self._bytes += sum(len(record.value or b"") for record in new)
         return True
 
     def take(self, until_ms: int | None) -> tuple[list[Any], list[int]]:
@@ -195,26 +144,20 @@ class InputPartition:
         if taken:
             del self.records[:number], self._times_ms[:number]
             self._bytes -= sum(len(record.value or b"") for record in taken)
-            self.next = Next(self.generation, taken[-1].offset + 1)
+            self.next = Next(self.log.generation, taken[-1].offset + 1)
             self._appended_ms = times_ms[-1]
         return taken, times_ms
-
-    def answered(self, at_ms: int, end: int, now_ms: int) -> None:
-        """The broker has answered about it, with or without records."""
-        self._answered_ms, self.end = at_ms, end
-        if self.position >= end:
-            self._moved_ms = now_ms
 
     def bound_ms(self, now_ms: int) -> int | None:
         """Returns up to which time records of others may be appended before its next one; None if they need not wait for it."""
         if self.is_full:
             since_ms, bound_ms = now_ms, self._read_ms
-        elif self._answered_ms is None:
-            since_ms, bound_ms = self._since_ms, self._read_ms
+        elif not self.log.is_placed:
+            since_ms, bound_ms = self.told_ms, self._read_ms
         elif self.position < self.end:
             since_ms, bound_ms = self._moved_ms, self._read_ms
-        elif now_ms - self._answered_ms > SILENT_MS:
-            since_ms, bound_ms = self._answered_ms, self._answered_ms + SILENT_MS
+        elif now_ms - self.told_ms > SILENT_MS:
+            since_ms, bound_ms = self.told_ms, self.told_ms + SILENT_MS
         else:
             return None
         return max(bound_ms, self.known_ms) if now_ms - since_ms <= PATIENCE_MS else None
@@ -224,14 +167,16 @@ class InputPartition:
 
         If it hides records, because not all replicas have them, then nothing is known of this moment.
         """
-        self.told_ms, self.log_end = asked_ms, end
+        self.told_ms, self.end = asked_ms, end
+        if self.position >= end:
+            self._moved_ms = max(self._moved_ms, asked_ms)
         if end < handed:
-            self.is_placed = False
-        elif self.is_placed and not hides_any:
+            self.log.is_placed = False
+        elif self.log.is_placed and not hides_any:
             self._asked = asked_ms, end
 
     def settle(self) -> None:
-        """Knows all up to the last question, if everything before the end told then is in the log. Call it when nothing is in flight."""
+        """Knows all up to the last question, if everything before the end told then is in the log, or was taken to be appended now."""
         if self._asked is not None:
             asked_ms, end = self._asked
             if self.position >= end and not (self.records and self.records[0].offset < end):

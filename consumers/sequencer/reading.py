@@ -17,9 +17,10 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import ENOUGH_BYTES, RETRY_SECONDS, PollWatch
-from consumers.runtime.process import end_tasks, in_time, wall_clock_ms
+from consumers.runtime.process import end_tasks, in_time
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.merge import STALE_MS, InputPartition, Witness
+from consumers.sequencer.identity import FROM_THE_FIRST, Witness
+from consumers.sequencer.merge import STALE_MS, InputPartition
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import Next
@@ -120,7 +121,7 @@ class InputReader:
         self._assigned = self._present
         self._asking: dict[int, asyncio.Task[None]] = {}
         for (source, number), (place, witness) in places.items():
-            self._found(source, number, place).witness = witness
+            self._found(source, number, place, witness)
         self._consumer = kafka.consumer(
             "sequencer",
             auto_offset_reset="none",
@@ -146,6 +147,7 @@ class InputReader:
         await self._consumer.start()
         self._client.cluster.add_listener(self._look_at_partitions)
         await self._client.set_topics(list(self._topics.values()))
+        await self._ask_for_partitions()
 
     async def stop(self) -> None:
         """Disconnects; bounded."""
@@ -158,9 +160,9 @@ class InputReader:
         if self._assigned != self._present:
             self._assign()
         reading = [self._by_tp[tp] for tp in self._assigned]
-        if unplaced := [each for each in reading if not each.is_placed and each not in self.anew]:
+        if unplaced := [each for each in reading if not each.log.is_placed and each not in self.anew]:
             self._ask_about(unplaced)
-        wanted = [each.tp for each in reading if each.is_placed and not each.is_full]
+        wanted = [each.tp for each in reading if each.log.is_placed and not each.is_full]
         if not wanted:
             await asyncio.sleep(to_seconds(POLL_MS))
             return
@@ -169,7 +171,7 @@ class InputReader:
             batches = await self._consumer.getmany(*only, timeout_ms=POLL_MS, max_records=self._max_records)
         except OffsetOutOfRangeError as error:
             for tp in error.args[0]:
-                self._by_tp[tp].is_placed = False
+                self._by_tp[tp].log.is_placed = False
             return
         except KafkaError as error:
             self.watch.failed(error)
@@ -178,9 +180,11 @@ class InputReader:
         now_ms = self._clock.now_ms()
         for tp, records in batches.items():
             each = self._by_tp[tp]
-            if each.is_placed and not each.put(records, now_ms):
+            if each.log.is_placed and not each.put(records, now_ms):
                 self._made_anew(each, "another record stands where its last one was")
-        await self._look_at_answers(reading, now_ms)
+        for each in reading:  # the end of a transaction is no record
+            if each.log.is_placed and each.position < each.end:
+                each.position = await self._consumer.position(each.tp)
 
     def ask(self) -> None:
         """Begins to ask each broker where its inputs end, unless it owes an answer. What it says holds for the moment before."""
@@ -204,20 +208,23 @@ class InputReader:
             self._counts[source] = len(numbers or ())
             for number in numbers or (0,):
                 if (source, number) not in self.inputs:
-                    self._found(source, number, None)
+                    self._found(source, number)
         for tp, each in self._by_tp.items():
             leader = cluster.leader_for_partition(tp)
             if leader != each.leader:  # or it was away for a moment: another log may have its name now
-                each.leader, each.is_placed, each.told_ms = leader, False, self._clock.now_ms()
+                each.leader = leader
+                each.lose(self._clock.now_ms())
         # Of partitions without a leader the client would ask again and again, without a pause.
         self._present = frozenset(
             tp for tp, each in self._by_tp.items() if each.leader is not None and each.leader >= 0
         )
 
-    def _found(self, source: InputSource, number: int, place: Next | None) -> InputPartition:
+    def _found(
+        self, source: InputSource, number: int, place: Next | None = None, witness: Witness | None = None
+    ) -> None:
         tp = TopicPartition(self._topics[source], number)
-        self.inputs[source, number] = self._by_tp[tp] = each = InputPartition(source, tp, self._clock.now_ms(), place)
-        return each
+        found = InputPartition(source, tp, self._clock.now_ms(), place, witness)
+        self.inputs[source, number] = self._by_tp[tp] = found
 
     def _assign(self) -> None:
         self._assigned = self._present
@@ -225,19 +232,6 @@ class InputReader:
         self._client.set_topics(list(self._topics.values()))  # also those that are missing
         for tp in self._assigned:
             self._consumer.seek(tp, self._by_tp[tp].position)
-
-    async def _look_at_answers(self, reading: Iterable[InputPartition], now_ms: int) -> None:
-        consumer, wall_ahead_ms = self._consumer, wall_clock_ms() - now_ms
-        for each in reading:
-            stamp = consumer.last_poll_timestamp(each.tp)
-            if stamp is None or stamp == each.stamp or not each.is_placed:
-                continue
-            each.stamp, stable = stamp, consumer.last_stable_offset(each.tp)
-            # Records behind an open transaction cannot be read, so they do not count as written yet.
-            end = consumer.highwater(each.tp) if stable is None or stable < 0 else stable
-            if each.position < end:
-                each.position = await consumer.position(each.tp)
-            each.answered(stamp - wall_ahead_ms, end, now_ms)
 
     def _ask_about(self, inputs: Iterable[InputPartition]) -> None:
         by_leader: defaultdict[int, list[InputPartition]] = defaultdict(list)
@@ -272,8 +266,8 @@ class InputReader:
 
     async def _ask(self, leader: int, inputs: Sequence[InputPartition]) -> None:
         asked_ms = self._clock.now_ms()  # before the question: afterwards this process may be frozen
-        handed = [each.handed for each in inputs]
-        unplaced = [each for each in inputs if not each.is_placed and each not in self.anew]
+        handed = [each.log.handed for each in inputs]
+        unplaced = [each for each in inputs if not each.log.is_placed and each not in self.anew]
         try:
             log_ends = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST, ONLOOKER)
             visible = await self._offsets(leader, inputs, OffsetResetStrategy.LATEST, isolation=READ_UNCOMMITTED)
@@ -289,9 +283,9 @@ class InputReader:
         for each, handed_then in zip(inputs, handed, strict=True):
             if (end := ends.get(each.tp)) is None or each in self.anew or each.tp not in self._assigned:
                 continue
-            if not each.is_placed and each.tp in firsts:
+            if not each.log.is_placed and each.tp in firsts:
                 self._begin(each, firsts[each.tp], end)
-            if each.is_placed:
+            if each.log.is_placed:
                 hides_any = visible.get(each.tp, -1) < log_ends.get(each.tp, 0)
                 each.told(asked_ms, end, handed_then, hides_any=hides_any)
 
@@ -313,11 +307,12 @@ class InputReader:
         return {tp: offset for tp, code, _, offset, *_ in found if not code}
 
     def _begin(self, each: InputPartition, first: int, end: int) -> None:
-        if each.handed > end:
-            self._made_anew(each, f"it ends at {end}, and {each.handed} was to come next")
+        if each.log.handed > end:
+            self._made_anew(each, f"it ends at {end}, and {each.log.handed} was to come next")
             return
-        expected = each.handed
-        if each.begin(first, self._clock.now_ms()) and self._counts_lost:
+        expected = each.log.handed
+        each.begin(first, self._clock.now_ms())
+        if FROM_THE_FIRST < expected < first and self._counts_lost:
             self._instruments.inc("callgauge_input_records_lost_total", (), first - expected)
             log.error(
                 "input_not_where_it_was",
@@ -331,11 +326,11 @@ class InputReader:
         self._consumer.seek(each.tp, each.position)
 
     def _made_anew(self, each: InputPartition, seen: str) -> None:
-        each.is_placed = False
+        each.log.is_placed = False
         self.anew.append(each)
         log.error(
             "input_not_where_it_was",
-            record=f"{each.tp.topic}[{each.tp.partition}]@{each.handed}",
+            record=f"{each.tp.topic}[{each.tp.partition}]@{each.log.handed}",
             seen=seen,
             what_happens_now="The topic was made anew, or lost its end. It is read from its first record; calls that were open may lack "
             "what was in it.",

@@ -8,7 +8,7 @@ quarantine may be there twice after a takeover.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Final, Never
 
@@ -23,8 +23,8 @@ from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, 
 from consumers.runtime.process import StuckTaskError, end_tasks, first_of, in_time, wall_clock_ms
 from consumers.runtime.registry import Instruments
 from consumers.sequencer.appending import Found, LogWriter, Share, read_back
-from consumers.sequencer.merge import in_order_until_ms, known_ms, merged
-from consumers.sequencer.reading import CLOSE_SECONDS, BrokerTime, InputReader
+from consumers.sequencer.merge import InputPartition, in_order_until_ms, known_ms, merged
+from consumers.sequencer.reading import CLOSE_SECONDS, METADATA_AGE_MS, BrokerTime, InputReader
 from consumers.sequencer.settings import SequencerSettings
 from schemas.log import Tick
 from schemas.topics import EVENTS_TOPIC, INPUT_TOPICS, QUARANTINE_TOPIC, SEQUENCER_TOPIC
@@ -80,8 +80,12 @@ class Shard:
         self._asked_ms = 0
         self._owes_tick = False
 
-    async def run(self, begun: Callable[[], None]) -> None:
-        """Works until `stop` is set; `begun` is called when it is active.
+    async def run(self, least_term: int, begun: Callable[[], Awaitable[None]]) -> None:
+        """Works until `stop` is set.
+
+        Args:
+            least_term: A term that has begun in the log, at least.
+            begun: Called when it is active.
 
         Raises:
             KafkaUnreachableError: No broker answers at the start.
@@ -90,7 +94,8 @@ class Shard:
         """
         kafka, settings = self._kafka, self._settings
         share = await self._share()
-        found = Found() if kafka.is_embedded else await read_back(kafka, share, 2 * settings.max_batch_records)
+        least_records = 2 * settings.max_batch_records
+        found = Found() if kafka.is_embedded else await read_back(kafka, share, least_records, least_term)
         self.term, self.known_ms = max(self._generation, found.term + 1), found.known_ms
         async with AsyncExitStack() as closing:
             try:
@@ -107,7 +112,7 @@ class Shard:
             await self._tick(reader, writer)
             self.is_active = True
             log.info("sequencer_active", shard=self.number, term=self.term, partitions=list(share.numbers))
-            begun()
+            await begun()
             while not self.stop.is_set():
                 await self._step(reader, writer)
                 self.stepped_at = time.monotonic()
@@ -138,29 +143,37 @@ class Shard:
     async def _step(self, reader: InputReader, writer: LogWriter) -> None:
         await reader.poll()
         for each in list(reader.anew):
-            await writer.append((each, record) for record in each.take(None)[0])
+            await writer.append(((each, record) for record in each.take(None)[0]), 0)
             reader.go_on(each)
             self._owes_tick = True  # a successor must know of the generation before it has events
             self._asked_ms = 0
         now_ms = self.clock.now_ms()
         inputs = reader.waited_for()
-        records = merged(reader.inputs.values(), in_order_until_ms(inputs, now_ms))
-        for first in range(0, len(records), self._settings.max_batch_records):
-            await writer.append(records[first : first + self._settings.max_batch_records])
-        for each in inputs:
-            each.settle()
         if now_ms - self._asked_ms >= self._settings.tick_ms and not self._owes_tick:
             self._asked_ms, self._owes_tick = now_ms, True
             reader.ask()
+        await self._append(reader, writer, inputs, now_ms)
         is_late = now_ms - self._asked_ms > self._settings.tick_ms // 2
         is_known = reader.partitions_ms >= self._asked_ms <= min((each.settled_ms for each in inputs), default=0)
         if self._owes_tick and (is_late or is_known):
             await self._tick(reader, writer)
 
+    async def _append(
+        self, reader: InputReader, writer: LogWriter, inputs: Sequence[InputPartition], now_ms: int
+    ) -> None:
+        records = merged(reader.inputs.values(), in_order_until_ms(inputs, now_ms))
+        for each in inputs:
+            each.settle()
+        reached_ms = max(self.known_ms, min(reader.partitions_ms, known_ms(inputs, now_ms)))
+        # Between what comes live the ticks that come by the clock are enough.
+        told_ms = min(reached_ms, now_ms - 2 * self._settings.tick_ms)
+        for first in range(0, len(records), self._settings.max_batch_records):
+            await writer.append(records[first : first + self._settings.max_batch_records], told_ms)
+        self.known_ms = reached_ms
+
     async def _tick(self, reader: InputReader, writer: LogWriter) -> None:
         """Tells what is in the log. Everything before these places is acknowledged."""
         now_ms, inputs = self.clock.now_ms(), reader.waited_for()
-        self.known_ms = max(self.known_ms, min(reader.partitions_ms, known_ms(inputs, now_ms)))
         left_out = [f"{each.tp.topic}[{each.tp.partition}]" for each in inputs if each.is_left_out(now_ms)]
         if left_out and left_out != self.left_out:
             log.warning(
@@ -224,6 +237,9 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         if not self.ready.is_set():
             what = "reading back the log" if self._shards else "joining its group"
             return (f"sequencer: {what}",)
+        shards = self._kafka.topic(SEQUENCER_TOPIC)
+        if self._group is not None and not self._group.partitions_for_topic(shards):
+            return (f"sequencer: the topic {shards} is not there, or may not be read, so nobody is active",)
         silent = [each for each in self._shards if time.monotonic() - each.stepped_at > SLOW_SECONDS]
         missing = sorted({topic for each in self._shards if each.reader for topic in each.reader.missing})
         return [
@@ -256,13 +272,25 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             return
         for number in sorted(numbers):
             shard = Shard(self._kafka, self._settings, self._instruments, number, generation)
-            self._shards[shard] = task = asyncio.create_task(
-                shard.run(self._look_whether_ready), name=f"shard {number}"
-            )
+            self._shards[shard] = task = asyncio.create_task(self._work(shard), name=f"shard {number}")
             task.add_done_callback(self._on_done)
         if not numbers:
             log.info("sequencer_standing_by", group=self._settings.group_id)
             self.ready.set()
+
+    async def _work(self, shard: Shard) -> None:
+        """Runs a shard. The group remembers its term: nobody who was replaced can change that, whatever it still appends."""
+        group, tp = self._group, TopicPartition(self._kafka.topic(SEQUENCER_TOPIC), shard.number)
+        former = await group._coordinator.fetch_committed_offsets([tp]) if group is not None else {}  # noqa: SLF001  # no other way
+        least_term = int(former[tp].metadata or 0) if tp in former else 0
+
+        async def begun() -> None:
+            if group is not None:
+                with suppress(KafkaError, TimeoutError):  # the group shares out anew, and another term begins
+                    await in_time(CLOSE_SECONDS, group.commit({tp: (0, str(shard.term))}))
+            self._look_whether_ready()
+
+        await shard.run(least_term, begun)
 
     def _look_whether_ready(self) -> None:
         if self._shards and all(each.is_active for each in self._shards):  # one that is given up may still come here
@@ -278,6 +306,7 @@ class Sequencer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             partition_assignment_strategy=[StickyPartitionAssignor],  # who joins later stands by
             enable_auto_commit=False,
             fetch_max_wait_ms=EMPTY_WAIT_MS,
+            metadata_max_age_ms=METADATA_AGE_MS,
         )
         ending.push_async_callback(self._leave)
         try:

@@ -309,7 +309,7 @@ def one_by_one(plain: bytes) -> Iterator[FoundRecord | UnreadableError]:
     position = _HEAD.size
     for _ in range(head.records):
         try:
-            length, begin = decode_varint(plain, position)
+            length, begin = _number_at(plain, position)
         except _BATCH_ERRORS as error:
             raise _malformed("a record without its length") from error
         position = begin + length
@@ -332,11 +332,11 @@ def _malformed(seen: str) -> UnreadableError:
 
 
 def _record_in(field_bytes: bytes, head: BatchHead) -> FoundRecord:
-    timestamp_delta, position = decode_varint(field_bytes, 1)  # the first byte is reserved
-    offset_delta, position = decode_varint(field_bytes, position)
+    timestamp_delta, position = _number_at(field_bytes, 1)  # the first byte is reserved
+    offset_delta, position = _number_at(field_bytes, position)
     key, position = _bytes_at(field_bytes, position)
     value, position = _bytes_at(field_bytes, position)
-    count, position = decode_varint(field_bytes, position)
+    count, position = _number_at(field_bytes, position)
     if not 0 <= count <= MAX_HEADERS:
         raise _malformed(f"{count} headers; {MAX_HEADERS} are read")
     headers: list[tuple[str, bytes | None]] = []
@@ -353,8 +353,23 @@ def _record_in(field_bytes: bytes, head: BatchHead) -> FoundRecord:
     return FoundRecord(head.base_offset + offset_delta, timestamp, timestamp_type, key, value, headers)
 
 
+def _number_at(field_bytes: bytes, position: int) -> tuple[int, int]:
+    """The number that begins here, and where it ends: one byte behind the bytes if they end within it.
+
+    The compiled decoder knows no end. It stops at a byte below 128, and bytes have a zero behind them.
+
+    Raises:
+        IndexError: Nothing is left.
+        ValueError: It is too long.
+    """
+    if position >= len(field_bytes):
+        raise IndexError(position)
+    number, end = decode_varint(field_bytes, position)
+    return number, end
+
+
 def _bytes_at(field_bytes: bytes, position: int) -> tuple[bytes | None, int]:
-    length, begin = decode_varint(field_bytes, position)
+    length, begin = _number_at(field_bytes, position)
     if length < 0:
         return None, begin
     end = begin + length

@@ -75,6 +75,16 @@ async def test_repeats_and_void_records_are_left_out() -> None:
     assert sum(isinstance(each, Tick) for each in found) == 3
 
 
+async def test_a_tick_that_tells_time_alone_is_none_to_begin_with() -> None:
+    log = PlacedRecords()
+    for offset in range(4):
+        log.event(AUDIT, sent(offset, 100 * offset))
+        log.tick(T0_MS + offset, {} if offset < 2 else None)
+    found = await between(consumer_of(log), 1, len(log.records))
+    assert values(found) == [b"3"]
+    assert [each.known_ms - T0_MS for each in found if isinstance(each, Tick)] == [2, 3]
+
+
 async def test_a_record_that_is_none_of_the_log_ends_reading_with_its_place() -> None:
     log = a_log()
     log.records[4] = replace(log.records[4], headers=())
@@ -85,10 +95,12 @@ async def test_a_record_that_is_none_of_the_log_ends_reading_with_its_place() ->
 async def test_the_newest_tick_is_found_from_the_end_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stretches, "FIRST_LOOK", 1)
     log = PlacedRecords()
+    log.event(AUDIT, sent(0, 2))
     for at_ms in range(20):
         log.tick(T0_MS + at_ms)
-    for offset in range(5):
+    for offset in range(1, 6):
         log.event(AUDIT, sent(offset, 2))
+    log.tick(T0_MS + 90, {})  # tells time alone
     consumer = consumer_of(log)
     tick = await newest_tick(consumer, LOG)
     assert tick is not None

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from aiokafka import TopicPartition
 
-from consumers.sequencer.merge import LOG_APPEND_TIME, InputPartition
+from consumers.sequencer.identity import LOG_APPEND_TIME, Witness
+from consumers.sequencer.merge import InputPartition
 from schemas.closed_sets import InputSource
 from schemas.log import Next
 from schemas.topics import TOPIC_BY_SOURCE
@@ -27,10 +28,14 @@ class Record(NamedTuple):
 
 
 def an_input(
-    source: InputSource = InputSource.PIPECAT, partition: int = 0, place: Next | None = None, now_ms: int = NOW_MS
+    source: InputSource = InputSource.PIPECAT,
+    partition: int = 0,
+    place: Next | None = None,
+    now_ms: int = NOW_MS,
+    witness: Witness | None = None,
 ) -> InputPartition:
     """One of which nothing is known yet."""
-    return InputPartition(source, TopicPartition(TOPIC_BY_SOURCE[source], partition), now_ms, place)
+    return InputPartition(source, TopicPartition(TOPIC_BY_SOURCE[source], partition), now_ms, place, witness)
 
 
 def read(
@@ -42,5 +47,5 @@ def read(
     topic = TOPIC_BY_SOURCE[source]
     records = [Record(offset, ms, topic=topic, partition=partition) for offset, ms in enumerate(times_ms)]
     assert each.put(records, NOW_MS)
-    each.answered(NOW_MS, len(times_ms) if end is None else end, NOW_MS)
+    each.told(NOW_MS, len(times_ms) if end is None else end, each.log.handed)
     return each

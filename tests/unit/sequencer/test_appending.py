@@ -2,21 +2,26 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaTimeoutError
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from consumers.engine.admission import MAX_HEADERS, MAX_HEADERS_BYTES
 from consumers.runtime.kafka.connection import KafkaSettings, murmur2_place
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.appending import AppendError, Found, LogWriter, Share
-from consumers.sequencer.merge import CLOCKS_MS, InputPartition, Witness
+from consumers.sequencer import appending
+from consumers.sequencer.appending import AppendError, Found, LogWriter, Share, read_back
+from consumers.sequencer.identity import Witness
+from consumers.sequencer.merge import CLOCKS_MS, InputPartition
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
 from schemas.log import PLACED_HEADER, LogError, Next, Origin, Placed, Tick
@@ -91,7 +96,7 @@ async def test_an_event_is_where_its_key_belongs_and_says_where_it_came_from(mon
     writing = Writing(monkeypatch, Share(0, 1, PARTITIONS))
     forged = ((PLACED_HEADER, b"forged"), ("callgauge-tick", b"forged"), ("ce_id", b"e-1"), ("odd", None))
     records = [Record(at, key=b"call-%d" % (at % 5), headers=forged) for at in range(50)]  # type: ignore[arg-type]
-    await writing.writer.append(of_one(records))
+    await writing.writer.append(of_one(records), 0)
     for number in range(PARTITIONS):
         found = writing.producer.records(number)
         assert [each.key for each in found] == [
@@ -113,7 +118,7 @@ async def test_a_share_leaves_the_others_events_and_refusals_to_them(monkeypatch
     records += [Record(50, key=None, partition=0), Record(51, key=None, partition=1)]
     for shard in (0, 1):
         writing = Writing(monkeypatch, Share(shard, 2, PARTITIONS))
-        await writing.writer.append(of_one(records))
+        await writing.writer.append(of_one(records), 0)
         assert set(writing.producer.sent) == {number for number in range(PARTITIONS) if number % 2 == shard}
         assert [each.offset for _, each in writing.producer.refused] == [50 + shard]
         await writing.writer.tick(Tick.of(4, 1, {}))
@@ -123,18 +128,18 @@ async def test_a_share_leaves_the_others_events_and_refusals_to_them(monkeypatch
 async def test_a_batch_is_sent_only_when_the_one_before_it_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     writing = Writing(monkeypatch, Share(0, 1, 1), batch_bytes=300)
     records = [Record(at, value=b"x" * 200) for at in range(4)]
-    await writing.writer.append(of_one(records))
+    await writing.writer.append(of_one(records), 0)
     assert len(writing.producer.sent[0]) == 4
     assert [each.value for each in writing.producer.records(0)] == [each.value for each in records]
     writing.producer.failing = {0}
     with pytest.raises(AppendError, match="goes on from what the log has"):
-        await writing.writer.append(of_one(records))
+        await writing.writer.append(of_one(records), 0)
     assert len(writing.producer.sent[0]) == 5, "nothing behind one that may be lost"
 
 
 async def test_a_record_of_any_size_that_is_allowed_has_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     writing = Writing(monkeypatch, Share(0, 1, 1), batch_bytes=300)
-    await writing.writer.append(of_one([Record(0, value=b"x" * 1_000)]))
+    await writing.writer.append(of_one([Record(0, value=b"x" * 1_000)]), 0)
     assert [each.value for each in writing.producer.records(0)] == [b"x" * 1_000]
 
 
@@ -154,7 +159,7 @@ async def test_what_can_never_be_an_event_goes_to_quarantine(
     monkeypatch: pytest.MonkeyPatch, record: Any, reason: str
 ) -> None:
     writing = Writing(monkeypatch, Share(0, 1, 1))
-    await writing.writer.append(of_one([record, Record(1)]))
+    await writing.writer.append(of_one([record, Record(1)]), 0)
     ((key, refused),) = writing.producer.refused
     assert (refused.reason, refused.topic, refused.partition, refused.offset) == (reason, "pipecat.events", 0, 0)
     assert key == refused.key.encode()
@@ -171,6 +176,28 @@ async def test_a_tick_is_in_each_partition_and_brings_the_brokers_stamps(monkeyp
         assert record.key is None
         assert list(record.headers) == [tick.header()]
         assert Tick.parse(record.value) == tick
+
+
+async def test_in_front_of_an_event_of_a_backlog_a_tick_tells_the_time_that_has_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writing = Writing(monkeypatch, Share(0, 1, 1))
+    await writing.writer.tick(Tick.of(4, NOW_MS, {(InputSource.AUDIT, 0): Next(0, 7)}, ["judge.verdicts[0]"]))
+    times_ms = [0, 499, 500, 999, 60_000, 60_400, 70_000, 80_000]
+    await writing.writer.append(
+        of_one([Record(at, NOW_MS + ms) for at, ms in enumerate(times_ms)]), known_ms=NOW_MS + 70_200
+    )
+    told: list[int | str] = []
+    for each in writing.producer.records(0)[1:]:
+        if each.key is None:
+            tick = Tick.parse(each.value)
+            assert (tick.term, tick.inputs, tick.left_out) == (4, {}, ("judge.verdicts[0]",))
+            told.append(tick.known_ms - NOW_MS)
+        else:
+            told.append("event")
+    assert told == [
+        *["event", "event", 500, "event", "event", 60_000, "event", "event", 70_000, "event", "event"],
+    ], "at most what is known behind all of them"
 
 
 # The end of the log.
@@ -197,12 +224,68 @@ def test_a_successor_begins_where_the_newest_ticks_of_the_highest_term_say() -> 
         tick(3, 7, known_ms=70),
         tick(2, 11, known_ms=110),
     ]
-    assert [found.take(each) for each in taken] == [True, True, False, True, True]
+    assert [found.take(each) for each in taken] == [2, 3, None, 3, 2]
     assert (found.term, found.known_ms, found.places) == (3, 70, {PLACE: Next(0, 7)})
     found.take(tick(3, 6, known_ms=60))  # of another partition
     assert (found.known_ms, found.places) == (70, {PLACE: Next(0, 7)})
     found.take(tick(3, 1, generation=1))
     assert found.places == {PLACE: Next(1, 1)}
+
+
+def test_a_tick_that_tells_time_alone_says_nothing_of_places_and_of_other_partitions() -> None:
+    found = Found()
+    told = Tick.of(3, 900, {})
+    assert found.take(Record(0, key=None, value=told.value(), headers=(told.header(),))) is None
+    assert (found.term, found.known_ms, found.places) == (3, 0, {})
+    assert found.take(tick(2, 9, known_ms=90)) == 2
+    assert (found.known_ms, found.places) == (90, {PLACE: Next(0, 9)})
+
+
+@pytest.mark.parametrize(
+    ("least_term", "void", "place"),
+    [
+        pytest.param(0, 3, 7, id="nothing is known of the terms"),
+        pytest.param(3, 3, 7, id="not looked at further than needed"),
+        pytest.param(3, 500, 7, id="a replaced one filled the end"),
+        pytest.param(0, 500, 99, id="which is believed by who does not know of the term"),
+        pytest.param(9, 500, 7, id="the log lost what is known: to its beginning"),
+    ],
+)
+async def test_it_is_read_back_to_a_tick_of_the_term_that_has_begun(
+    monkeypatch: pytest.MonkeyPatch, least_term: int, void: int, place: int
+) -> None:
+    """Void ticks of a sequencer that was replaced may fill the end of each partition."""
+    log = [tick(1, 1), *[event(1, at) for at in range(300)], tick(2, 3), tick(3, 7), *[tick(2, 99)] * void]
+    brokers = {TopicPartition("t.events", number): log for number in range(2)}
+    looked_at: list[int] = []
+
+    @asynccontextmanager
+    async def onlooker(*_: object, **__: object) -> AsyncIterator[Any]:
+        async def begins(tps: Any) -> dict[TopicPartition, int]:
+            return dict.fromkeys(tps, 0)
+
+        async def ends(tps: Any) -> dict[TopicPartition, int]:
+            return {tp: len(brokers[tp]) for tp in tps}
+
+        yield SimpleNamespace(beginning_offsets=begins, end_offsets=ends)
+
+    async def records_between(_: object, ranges: dict[TopicPartition, tuple[int, int]]) -> AsyncIterator[Record]:
+        for tp, (first, end) in ranges.items():
+            for offset in range(first, end):
+                looked_at.append(offset)
+                yield brokers[tp][offset]._replace(offset=offset, partition=tp.partition)
+
+    monkeypatch.setattr(appending, "onlooker", onlooker)
+    monkeypatch.setattr(appending, "records_between", records_between)
+    with capture_logs() as said:
+        found = await read_back(KafkaSettings(topic_prefix="t."), Share(0, 1, 2), 10, least_term)
+    assert found.places == {PLACE: Next(0, place)}
+    assert (min(looked_at) == 0) == (least_term == 9)
+    assert [each["event"] for each in said] == (["log_lost_its_end"] if least_term == 9 else [])
+    monkeypatch.setattr(appending, "MAX_BACK_RECORDS", 20)
+    looked_at.clear()
+    await read_back(KafkaSettings(topic_prefix="t."), Share(0, 1, 2), 10, 9)
+    assert min(looked_at) == len(log) - 20
 
 
 def test_a_term_without_a_tick_counts_for_the_next_one() -> None:

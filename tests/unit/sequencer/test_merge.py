@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.sequencer.merge import (
-    CLOCKS_MS,
-    FROM_THE_FIRST,
     MAX_AHEAD_BYTES,
     MAX_AHEAD_RECORDS,
     PATIENCE_MS,
@@ -16,7 +14,6 @@ from consumers.sequencer.merge import (
     STALE_MS,
     STAMP_MS,
     InputPartition,
-    Witness,
     in_order_until_ms,
     known_ms,
     merged,
@@ -57,7 +54,7 @@ def test_an_input_keeps_its_order_whatever_the_clocks_of_its_producers_say(
     inputs = [read(*each, partition=number) for number, each in enumerate(times) if each]
     found = merged(inputs, until_ms) + merged(inputs, None)
     for each in inputs:
-        assert [record.offset for owner, record in found if owner is each] == list(range(each.handed))
+        assert [record.offset for owner, record in found if owner is each] == list(range(each.log.handed))
 
 
 def test_records_wait_for_an_input_that_lags() -> None:
@@ -73,9 +70,9 @@ def test_records_wait_for_an_input_that_lags() -> None:
 def test_what_is_older_than_all_that_an_input_may_still_have_need_not_wait_for_it() -> None:
     quiet = read(2)
     merged([quiet], None)
-    quiet.told(NOW_MS - 10, 1, quiet.handed)
+    quiet.told(NOW_MS - 10, 1, quiet.log.handed)
     quiet.settle()
-    quiet.answered(NOW_MS, 2, NOW_MS)
+    quiet.told(NOW_MS - 1, 2, quiet.log.handed)
     assert in_order_until_ms([quiet], NOW_MS) == NOW_MS - 10 - STAMP_MS
 
 
@@ -99,7 +96,11 @@ def test_before_the_first_answer_nothing_is_appended() -> None:
     assert in_order_until_ms([read(2), unknown], NOW_MS) == 0
     assert unknown.bound_ms(NOW_MS + PATIENCE_MS + 1) is None
     unknown.begin(0, NOW_MS + PATIENCE_MS)
+    unknown.told(NOW_MS + PATIENCE_MS, 1, unknown.log.handed)
     assert unknown.bound_ms(NOW_MS + PATIENCE_MS + 1) == 0, "it is only read from now on"
+    unknown.lose(NOW_MS + PATIENCE_MS)
+    assert unknown.bound_ms(NOW_MS + 2 * PATIENCE_MS) == 0, "another leader takes its time"
+    assert unknown.bound_ms(NOW_MS + 2 * PATIENCE_MS + 1) is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_an_input_far_ahead_is_not_read_on_and_the_others_wait_for_what_it_has_n
     full = an_input()
     full.begin(0, NOW_MS)
     full.put(records, NOW_MS)
-    full.answered(NOW_MS, len(records), NOW_MS)
+    full.told(NOW_MS, len(records), full.log.handed)
     assert full.is_full
     late_ms = NOW_MS + 10 * PATIENCE_MS
     assert full.bound_ms(late_ms) == records[-1].timestamp, "however long that takes"
@@ -135,13 +136,13 @@ def test_an_input_that_can_never_be_decoded_has_its_place_in_the_order() -> None
 
 def test_all_is_known_up_to_the_moment_before_the_question_once_the_end_told_then_is_appended() -> None:
     each = read(1, 2)
-    each.told(NOW_MS, 3, each.handed)
+    each.told(NOW_MS, 3, each.log.handed)
     merged([each], None)
     each.settle()
     assert each.known_ms == 2, "the third record may have any time from here on"
     each.put([Record(2, 7)], NOW_MS)
     each.settle()
-    assert each.known_ms == 2, "it is read and not appended"
+    assert each.known_ms == 7, "it is read and not appended, and none before it comes"
     merged([each], None)
     each.settle()
     assert each.known_ms == NOW_MS - STAMP_MS
@@ -152,13 +153,13 @@ def test_a_record_that_came_after_the_question_does_not_hold_it_up() -> None:
     each.told(NOW_MS, 1, handed=1)
     merged([each], 1)
     each.settle()
-    assert (each.known_ms, len(each.records)) == (NOW_MS - STAMP_MS, 1)
+    assert (each.settled_ms, each.known_ms, len(each.records)) == (NOW_MS, NOW_MS + 5, 1)
 
 
 def test_what_is_no_record_counts_by_the_clients_position() -> None:
     each = read(1)
     merged([each], None)
-    each.told(NOW_MS, 2, each.handed)
+    each.told(NOW_MS, 2, each.log.handed)
     each.settle()
     assert each.known_ms == 1
     each.position = 2  # the end of a transaction
@@ -168,7 +169,7 @@ def test_what_is_no_record_counts_by_the_clients_position() -> None:
 
 def test_known_time_is_that_of_the_hindmost_and_of_none_that_is_left_out() -> None:
     one, other = read(), read(source=AUDIT)
-    one.told(NOW_MS + PATIENCE_MS + 1, 0, one.handed)
+    one.told(NOW_MS + PATIENCE_MS + 1, 0, one.log.handed)
     one.settle()
     assert known_ms([one, other], NOW_MS + PATIENCE_MS) == 0
     assert known_ms([one, other], NOW_MS + PATIENCE_MS + 1) == NOW_MS + PATIENCE_MS + 1 - STAMP_MS
@@ -188,16 +189,14 @@ def test_known_time_is_never_above_a_record_that_is_not_appended(data: st.DataOb
         now_ms += data.draw(st.integers(0, 3))
         number = data.draw(st.sampled_from(sorted(logs)))
         each, log = inputs[number], logs[number]
-        match data.draw(st.sampled_from(["written", "read", "asked", "answered", "step"])):
+        match data.draw(st.sampled_from(["written", "read", "asked", "step"])):
             case "written":
                 log.append(now_ms)
-            case "read" if len(log) > each.handed:
-                until = data.draw(st.integers(each.handed + 1, len(log)))
-                each.put([Record(at, log[at], partition=number) for at in range(each.handed, until)], now_ms)
+            case "read" if len(log) > each.log.handed:
+                until = data.draw(st.integers(each.log.handed + 1, len(log)))
+                each.put([Record(at, log[at], partition=number) for at in range(each.log.handed, until)], now_ms)
             case "asked":
-                each.told(now_ms, len(log), each.handed)
-            case "answered":
-                each.answered(now_ms, len(log), now_ms)
+                each.told(now_ms, len(log), each.log.handed)
             case "step":
                 for owner, _ in merged(inputs, in_order_until_ms(inputs, now_ms)):
                     appended[owner.tp.partition] += 1
@@ -209,86 +208,15 @@ def test_known_time_is_never_above_a_record_that_is_not_appended(data: st.DataOb
 
 
 def test_lag_is_counted_from_the_last_moment_at_which_all_was_in_the_log() -> None:
+    found = an_input()
+    found.told(NOW_MS, 5, found.log.handed)
+    assert (found.lag_messages, found.lag_ms(NOW_MS)) == (5, 0), "found just now"
     each = read(1, 2)
-    each.told(NOW_MS, 5, each.handed)
-    assert each.lag_messages == 5
-    assert each.lag_ms(NOW_MS) == 0, "found just now"
+    each.told(NOW_MS, 5, each.log.handed)
+    assert (each.lag_messages, each.lag_ms(NOW_MS)) == (5, NOW_MS - 1)
     merged([each], None)
     assert (each.lag_messages, each.lag_ms(NOW_MS)) == (3, NOW_MS - 2)
     each.put([Record(at, 9) for at in (2, 3, 4)], NOW_MS)
     merged([each], None)
     assert (each.lag_messages, each.lag_ms(NOW_MS + STALE_MS)) == (0, 0)
     assert each.lag_ms(NOW_MS + STALE_MS + 1) > 0, "the broker tells nothing"
-
-
-# Another log in the place of the one that was read.
-
-
-def test_one_that_is_found_begins_at_its_first_record() -> None:
-    each = an_input()
-    assert each.handed == FROM_THE_FIRST
-    assert not each.begin(7, NOW_MS), "nothing was lost"
-    assert (each.next, each.position, each.is_placed) == (Next(0, 7), 7, True)
-
-
-def test_records_that_were_deleted_unread_are_lost() -> None:
-    each = an_input(place=Next(2, 5))
-    assert each.begin(9, NOW_MS)
-    assert (each.next, each.position) == (Next(2, 9), 9)
-
-
-def test_reading_goes_on_with_the_record_before_if_it_is_known() -> None:
-    each = an_input(place=Next(2, 5))
-    each.witness = Witness.of(NOW_MS, b"call-1", b"{}")
-    each.begin(0, NOW_MS)
-    assert each.position == 4
-    each.told(NOW_MS, 5, each.handed)
-    each.settle()
-    assert each.known_ms == 0, "nothing is known before it is seen"
-    assert each.put([Record(4), Record(5)], NOW_MS)
-    assert [record.offset for record in each.records] == [5]
-
-
-@pytest.mark.parametrize("other", [Record(4, NOW_MS + 1), Record(4, key=b"call-2"), Record(4, value=b"[]")])
-def test_another_record_in_its_place_shows_another_log(other: Record) -> None:
-    each = an_input(place=Next(2, 5))
-    each.witness = Witness.of(NOW_MS, b"call-1", b"{}")
-    each.begin(0, NOW_MS)
-    assert not each.put([other, Record(5)], NOW_MS)
-    assert not each.is_placed
-    assert not each.records
-    each.renew()
-    assert each.next == Next(3, 0)
-    each.begin(0, NOW_MS)
-    assert each.put([Record(0)], NOW_MS)
-    assert merged([each], None)[0][0].next == Next(3, 1)
-
-
-def test_of_a_record_that_is_not_known_so_much_is_that_it_came_before_the_tick() -> None:
-    known = Witness(None, NOW_MS + CLOCKS_MS)
-    assert known.may_be(Record(4, NOW_MS + CLOCKS_MS))
-    assert not known.may_be(Record(4, NOW_MS + CLOCKS_MS + 1))
-    assert known.may_be(Record(4, NOW_MS + 10**9, timestamp_type=0)), "a producer may have any clock"
-    assert known.may_be(stand_in("pipecat.events", 4, 4))
-
-
-def test_a_place_whose_record_is_gone_proves_nothing_and_is_read_on() -> None:
-    each = an_input(place=Next(2, 5))
-    each.witness = Witness.of(NOW_MS, b"call-1", b"{}")
-    assert not each.begin(5, NOW_MS)
-    assert each.position == 5
-    assert each.put([Record(5)], NOW_MS)
-
-
-def test_an_end_below_what_was_read_is_another_logs() -> None:
-    each = read(1, 2)
-    each.told(NOW_MS, 1, each.handed)
-    assert not each.is_placed
-
-
-def test_what_was_read_of_a_log_that_is_gone_is_of_its_generation() -> None:
-    each = read(1, 2)
-    assert [record.offset for record in each.take(None)[0]] == [0, 1]
-    assert each.next == Next(0, 2)
-    each.renew()
-    assert (each.next, each.handed, each.witness) == (Next(1, 0), FROM_THE_FIRST, None)

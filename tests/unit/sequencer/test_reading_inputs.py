@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from consumers.sequencer.merge import PATIENCE_MS, STAMP_MS, Witness
+from consumers.sequencer.identity import Witness
+from consumers.sequencer.merge import PATIENCE_MS, STAMP_MS
 from consumers.sequencer.reading import ONLOOKER, InputReader
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
@@ -135,14 +136,6 @@ class Cluster:
         await asyncio.sleep(0)
         return found
 
-    def last_poll_timestamp(self, tp: TopicPartition) -> int:
-        return self.positions[tp]
-
-    def last_stable_offset(self, tp: TopicPartition) -> int:
-        return self.logs[tp].end if tp in self.logs else -1
-
-    highwater = last_stable_offset
-
     async def position(self, tp: TopicPartition) -> int:
         return self.positions[tp]
 
@@ -218,7 +211,7 @@ async def test_a_successor_reads_on_from_the_place_in_the_log(reading: Reading) 
     reader = await reading.start(PIPECAT=(Next(2, 6), Witness.of(NOW_MS + 5, b"call-1", b"{}")))
     await polls(reader)
     assert waiting(reader) == [6, 7]
-    assert reader.inputs[PIPECAT, 0].generation == 2
+    assert reader.inputs[PIPECAT, 0].log.generation == 2
 
 
 @pytest.mark.parametrize(

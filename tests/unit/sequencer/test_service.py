@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,17 +66,19 @@ class Reader:
     def all_told(self, now_ms: int) -> None:
         self.partitions_ms = now_ms
         for each in self.inputs.values():
-            each.told(now_ms, each.handed, each.handed)
+            each.told(now_ms, each.log.handed, each.log.handed)
 
 
 class Writer:
-    """Keeps what is appended, in order: offsets of records, and ticks."""
+    """Keeps what is appended, in order: offsets of records, and ticks; and the times that could be told with records."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []
+        self.known_ms: list[int] = []
 
-    async def append(self, records: Iterable[tuple[InputPartition, Any]]) -> None:
-        if found := [(each.source, each.generation, record.offset) for each, record in records]:
+    async def append(self, records: Iterable[tuple[InputPartition, Any]], known_ms: int) -> None:
+        self.known_ms.append(known_ms)
+        if found := [(each.source, each.log.generation, record.offset) for each, record in records]:
             self.log.append(found)
 
     async def tick(self, tick: Tick) -> Sequence[int]:
@@ -134,6 +137,19 @@ async def test_time_waits_for_the_answer_which_partitions_there_are() -> None:
     assert [each.known_ms for each in await steps.step(250)] == [NOW_MS - 700]
 
 
+async def test_what_an_input_may_still_have_is_not_overtaken_after_a_pause() -> None:
+    """Nobody has told where it ends now. So of a backlog no more is appended than what its time is known of."""
+    steps = Steps(read(NOW_MS + 500, NOW_MS + 5_000), read(source=AUDIT))
+    steps.reader.partitions_ms = NOW_MS
+    (events,) = await steps.step(20_000)
+    assert events == [(PIPECAT, 0, 0)]
+    assert steps.reader.asked == 1
+    steps.reader.all_told(NOW_MS + 20_000)
+    events, _ = await steps.step(10)
+    assert events == [(PIPECAT, 0, 1)]
+    assert steps.writer.known_ms == [NOW_MS - STAMP_MS, NOW_MS + 19_010], "of what is younger the ticks by the clock tell"
+
+
 async def test_known_time_never_falls() -> None:
     steps = Steps(read())
     steps.shard.known_ms = NOW_MS + 5
@@ -186,6 +202,21 @@ async def test_it_is_not_ready_before_the_group_has_answered_and_standing_by_is_
     assert role.problems() == ("sequencer: joining its group",)
 
 
+async def never() -> None:
+    raise AssertionError("it has not begun")
+
+
+async def test_without_the_topic_that_is_shared_out_nobody_is_active_and_each_says_so(role: Sequencer) -> None:
+    await role.on_partitions_assigned(set())
+    there: set[int] | None = {0}
+    role._group = SimpleNamespace(partitions_for_topic=lambda topic: there if topic == "t.sequencer" else None)
+    assert not role.problems()
+    there = None
+    assert list(role.problems()) == [
+        "sequencer: the topic t.sequencer is not there, or may not be read, so nobody is active"
+    ]
+
+
 class FakeShard:
     """A shard that is active when the test says so, and ends when it is told to."""
 
@@ -197,9 +228,10 @@ class FakeShard:
         self.is_active, self.stop = False, asyncio.Event()
         self.stepped_at = time.monotonic()
         self.failure: Exception | None = None
-        self.begun: Callable[[], None] = lambda: None
+        self.begun: Callable[[], Awaitable[None]] = never
 
-    async def run(self, begun: Callable[[], None]) -> None:
+    async def run(self, least_term: int, begun: Callable[[], Awaitable[None]]) -> None:
+        assert least_term == 0, "the group knows of none"
         self.begun = begun
         if self.failure is not None:
             raise self.failure
@@ -215,7 +247,7 @@ async def test_it_is_ready_when_it_is_active_in_all_its_shards(
     assert role.problems() == ("sequencer: reading back the log",)
     (shard,) = role._shards
     shard.is_active = True
-    shard.begun()  # type: ignore[attr-defined]  # of the fake
+    await shard.begun()  # type: ignore[attr-defined]  # of the fake
     assert role.ready.is_set()
     assert not role.problems()
     reader = Reader()
@@ -230,7 +262,7 @@ async def test_it_is_ready_when_it_is_active_in_all_its_shards(
     await role.on_partitions_revoked(set())
     assert not role._shards
     assert shard.stop.is_set()
-    shard.begun()  # type: ignore[attr-defined]  # too late
+    await shard.begun()  # type: ignore[attr-defined]  # too late
     assert not role.ready.is_set()
 
 
@@ -239,7 +271,7 @@ async def test_a_shard_that_fails_ends_the_role(monkeypatch: pytest.MonkeyPatch)
         return {EVENTS_TOPIC: 3, SEQUENCER_TOPIC: 1}
 
     class Failing(FakeShard):
-        async def run(self, begun: Callable[[], None]) -> None:
+        async def run(self, least_term: int, begun: Callable[[], Awaitable[None]]) -> None:
             raise TopicsUnfitError("gone")
 
     monkeypatch.setattr(service, "Shard", Failing)
@@ -311,5 +343,5 @@ async def test_it_does_not_begin_on_topics_that_do_not_fit(
     instruments = Instruments(CollectorRegistry(), ["sequencer"])
     shard = Shard(KafkaSettings(topic_prefix="t."), SequencerSettings(), instruments, 2, 1)
     with pytest.raises(TopicsUnfitError, match=message), contextlib.suppress(AssertionError):
-        await shard.run(lambda: None)
+        await shard.run(0, never)
     assert not shard.is_active

@@ -4,6 +4,7 @@ import gzip
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import cramjam
@@ -11,6 +12,8 @@ import pytest
 from aiokafka.consumer import fetcher
 from aiokafka.record import default_records
 from aiokafka.record.util import decode_varint_py, encode_varint_py
+from hypothesis import given
+from hypothesis import strategies as st
 
 from consumers.runtime.kafka import batches as decompression
 from consumers.runtime.kafka import batches as record_batches
@@ -25,6 +28,7 @@ from consumers.runtime.kafka.batches import (
     OnlyBatchesWith,
     RecordBatches,
     TolerantRecords,
+    UnreadableError,
     decompressed,
 )
 from consumers.runtime.kafka.connection import KafkaSettings
@@ -141,6 +145,25 @@ def test_behind_a_record_of_unknown_length_the_rest_of_its_batch_is_left_out() -
 def test_a_record_before_the_position_is_not_told_again() -> None:
     raw = batch(5, [Written(b"bb", b"XY"), Written(b"c")], changed=lambda body: body.replace(b"\x04bb", b"\x7ebb"))
     assert offsets(list(answered(raw, 6))) == [6]
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, 3, 8, 20, 0x7F, 0x80, 0xFF]), max_size=40).map(bytes), st.booleans())
+def test_no_number_is_looked_for_behind_the_bytes(body: bytes, has_length: bool) -> None:
+    """The compiled decoder would read on in memory that is not ours."""
+
+    def bounded(buffer: bytes, position: int) -> tuple[int, int]:
+        assert 0 <= position < len(buffer)
+        number, end = decode_varint_py(bytearray(buffer + b"\0"), position)
+        return number, end
+
+    if has_length:
+        body = bytes([2 * len(body)]) + body
+    head = batch(0, [Written(b"a")] * 3)[:HEAD_BYTES]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_batches, "decode_varint", bounded)
+        with suppress(UnreadableError):
+            for _ in record_batches.one_by_one(head + body):
+                pass
 
 
 def test_headers_without_end_are_not_unpacked() -> None:
