@@ -19,7 +19,7 @@ from schemas.log import Next
 from schemas.quarantine import UndecodableRecord
 
 SILENT_MS: Final = 1_000
-"""Silence of the broker about an input after which the other inputs wait for it, because it may have new records."""
+"""Silence of the broker about an input after which the other inputs wait for it, because it may have new records or be made anew."""
 PATIENCE_MS: Final = 30_000
 """How long the others wait for an input without answers, or with outstanding records that do not come: longer than a partition needs
 to elect a leader, or a leader to remove a dead replica. After that calls go on without it: live results are worth more than the order."""
@@ -204,6 +204,13 @@ class InputPartition:
         self._answered_ms, self.end = at_ms, end
         if self.position >= end:
             self._moved_ms = now_ms
+
+    def is_silent_until(self, at_ms: int) -> bool:
+        """Whether its latest answer before this one is so old that the log may have been deleted and made anew since, unnoticed.
+
+        The first answer behind `begin` is none of these: with it another log shows itself.
+        """
+        return self._answered_ms is not None and at_ms - self._answered_ms > SILENT_MS
 
     def bound_ms(self, now_ms: int) -> int | None:
         """Returns up to which time records of others may be appended before its next one; None if they need not wait for it."""

@@ -176,6 +176,7 @@ class InputReader:
             await asyncio.sleep(RETRY_SECONDS)
             return
         now_ms = self._clock.now_ms()
+        self._look_for_silence(reading, now_ms)
         for tp, records in batches.items():
             each = self._by_tp[tp]
             if each.is_placed and not each.put(records, now_ms):
@@ -225,6 +226,17 @@ class InputReader:
         self._client.set_topics(list(self._topics.values()))  # also those that are missing
         for tp in self._assigned:
             self._consumer.seek(tp, self._by_tp[tp].position)
+
+    def _look_for_silence(self, reading: Iterable[InputPartition], now_ms: int) -> None:
+        """Looks at the place again where the broker, or this process, was silent: another log may have the input's name now.
+
+        What came behind the silence is read once more, after that.
+        """
+        wall_ahead_ms = wall_clock_ms() - now_ms
+        for each in reading:
+            stamp = self._consumer.last_poll_timestamp(each.tp)
+            if stamp is not None and each.is_silent_until(stamp - wall_ahead_ms):
+                each.is_placed = False
 
     async def _look_at_answers(self, reading: Iterable[InputPartition], now_ms: int) -> None:
         consumer, wall_ahead_ms = self._consumer, wall_clock_ms() - now_ms
