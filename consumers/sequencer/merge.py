@@ -18,8 +18,8 @@ from schemas.closed_sets import InputSource
 from schemas.log import Next
 
 SILENT_MS: Final = 1_000
-"""Silence of the broker about an input after which the other inputs wait for it, because it may have new records. It is asked twice a
-second, so after a pause of this process they wait too: nothing could be told of the time between the records of a backlog."""
+"""Silence of the broker about an input after which the other inputs wait for it, because it may have new records or be made anew. It is
+asked twice a second, so after a pause of this process they wait too: nothing could be told of the time between the records of a backlog."""
 PATIENCE_MS: Final = 30_000
 """How long the others wait for an input without answers, or with outstanding records that do not come: longer than a partition needs
 to elect a leader, or a leader to remove a dead replica. After that calls go on without it: live results are worth more than the order."""
@@ -48,6 +48,7 @@ class InputPartition:
         position: Offset of the client. Ends of transactions are no records, so it may be behind the last record that was read.
         end: End of what can be read, by the latest answer.
         told_ms: When the question for that was asked; before the first answer, when the input was found.
+        sure_ms: When its log was last known to be the one that is read; None before the first answer behind `begin`.
         settled_ms: The moment of the latest question for its end to which everything before that end is in the log; 0 before.
         records: Those that wait.
     """
@@ -68,6 +69,7 @@ class InputPartition:
         self.leader: int | None = None
         self.position = self.end = 0
         self.told_ms = self._moved_ms = now_ms
+        self.sure_ms: int | None = None
         self.records: list[Any] = []
         self._times_ms: list[int] = []  # never decreases, although a producer's clock may step back
         self._bytes = 0
@@ -107,7 +109,18 @@ class InputPartition:
         self.position = self.log.begin(first)
         if not self.records:
             self.next = Next(self.log.generation, self.log.handed)
-        self._asked, self._moved_ms = None, now_ms
+        self._asked, self._moved_ms, self.sure_ms = None, now_ms, None
+
+    def look_for_silence(self, now_ms: int) -> None:
+        """Gives up the place where the broker, or this process, was silent: another log may have the input's name now, unnoticed.
+
+        What came behind the silence is read once more, behind the record before the place. So the first answer behind `begin` always
+        counts, however late it is: that record comes with it.
+        """
+        if self.sure_ms is None:
+            self.sure_ms = now_ms
+        elif now_ms - self.sure_ms > SILENT_MS:
+            self.log.is_placed = False
 
     def lose(self, now_ms: int) -> None:
         """Has another leader, or none: another log may have its name now, and it may take its time again."""
@@ -167,6 +180,8 @@ class InputPartition:
 
         If it hides records, because not all replicas have them, then nothing is known of this moment.
         """
+        if self.sure_ms is not None and asked_ms - self.sure_ms <= SILENT_MS:
+            self.sure_ms = max(self.sure_ms, asked_ms)
         self.told_ms, self.end = asked_ms, end
         if self.position >= end:
             self._moved_ms = max(self._moved_ms, asked_ms)

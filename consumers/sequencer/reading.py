@@ -178,6 +178,8 @@ class InputReader:
             await asyncio.sleep(RETRY_SECONDS)
             return
         now_ms = self._clock.now_ms()
+        for each in reading:
+            each.look_for_silence(now_ms)
         for tp, records in batches.items():
             each = self._by_tp[tp]
             if each.log.is_placed and not each.put(records, now_ms):

@@ -5,6 +5,7 @@ and right, unless it says otherwise.
 """
 
 import asyncio
+import json
 import random
 import signal
 import time
@@ -46,6 +47,7 @@ class Scene:
         least_evaluators: The fleet never becomes smaller for good.
         proofs: Called at the end: each returns its complaint, or None.
         busy: Names of the targets of faults that are not over: no other fault may have them until then.
+        thawed: How often a frozen sequencer went on while another was active.
     """
 
     stage: Stage
@@ -53,6 +55,7 @@ class Scene:
     least_evaluators: int
     proofs: list[Callable[[], str | None]] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
+    thawed: int = 0
 
     def evaluator(self, *, is_ready: bool = False) -> Member | None:
         """Any that runs and to which nothing is being done; if asked for, one that has started up."""
@@ -295,8 +298,22 @@ def sequencer_frozen(scene: Scene) -> str | None:
     if target is None:
         return None
     seconds = scene.rng.uniform(FROZEN_AT_LEAST, FROZEN_AT_MOST)
-    target.freeze(seconds)
-    return f"{target.name} for {seconds:.0f} s"
+    target.freeze(MOST_TIMES_LONGER * seconds)
+    seen: list[Member] = []
+
+    def has_successor() -> bool:
+        seen[:] = [each for each in scene.stage.sequencers.running if each is not target and is_active(each)]
+        return bool(seen)
+
+    def thaw() -> None:
+        if target.thaws_at is not None:
+            scene.stage.note(f"{target.name} thaws while {seen[0].name if seen else 'nobody'} is active")
+            scene.thawed += bool(seen)
+            target.thaw()
+
+    scene.during(target.name, seconds, thaw, has_successor)
+    scene.proofs.append(lambda: None if scene.thawed else "no sequencer was thawed while another was active")
+    return f"{target.name} for {seconds:.0f} s and until another is active"
 
 
 def sequencers_killed(scene: Scene) -> str | None:
@@ -384,6 +401,11 @@ BEHIND_SECONDS: Final = 2.0
 """How long sequencers are frozen before unread records are deleted, and again before they go on."""
 REMADE_SECONDS: Final = 6.0
 """How long an input pauses at least before it is made anew."""
+FILLED: Final = "audit"
+"""The input that is made anew with more records than it had."""
+FEW: Final = 20
+"""Records in each partition of it before."""
+ANEW_IN_LOG: Final = "another record stands where its last one was"
 OPEN_SECONDS: Final = 20.0
 LATE_MS: Final = 2_000
 """After its end a transaction may still hide records for so long."""
@@ -456,10 +478,47 @@ def _delete_all(scene: Scene, source: str) -> None:
 
 def input_remade(scene: Scene) -> str | None:
     """An input is deleted when all of it is read, and made anew, smaller than it was: its new records come into the log like the others."""
-    stage = scene.stage
     source = scene.rng.choice(PRODUCED)
     if not _answers_and_is_quiet(scene) or scene.busy & {*PRODUCED, "the brokers"}:
         return None
+    _while_paused(scene, source, lambda: _remake(scene, source))
+    return scene.stage.topic_of(source)
+
+
+def input_remade_larger(scene: Scene) -> str | None:
+    """An input is deleted and made anew while all sequencers are frozen, with more records than it had: they find others in their place.
+
+    Before that it is made anew with few records, so that few are more.
+    """
+    stage = scene.stage
+    if not stage.closed_keys or not _answers_and_is_quiet(scene) or scene.busy & {*PRODUCED, "the brokers"}:
+        return None
+
+    def small() -> None:
+        _remake(scene, FILLED)
+        _fill(scene, FEW)
+        _while_paused(scene, FILLED, larger)
+
+    def larger() -> None:
+        running = stage.sequencers.running
+        for each in running:
+            each.freeze(FROZEN_AT_MOST)
+        _remake(scene, FILLED)
+        _fill(scene, 2 * FEW)
+        for each in running:
+            each.thaw()
+        stage.note(f"{stage.topic_of(FILLED)} has {2 * FEW} records in each partition, and had {FEW}")
+        scene.proofs.append(
+            lambda: None if stage.sequencers.logs_with(ANEW_IN_LOG) else f"no sequencer says {ANEW_IN_LOG}"
+        )
+
+    _while_paused(scene, FILLED, small)
+    return stage.topic_of(FILLED)
+
+
+def _while_paused(scene: Scene, source: str, change: Callable[[], None]) -> None:
+    """Holds an input's load back until all of it is read, then changes the input; if it is not read in time, nothing changes."""
+    stage = scene.stage
     topic, bootstrap = stage.topic_of(source), stage.cluster.bootstrap
     stage.load.pause(source)
 
@@ -473,15 +532,27 @@ def input_remade(scene: Scene) -> str | None:
             return False
         return all(positions.get(number, Next(0, 0)).offset >= end for number, end in ends.items())
 
-    def remake() -> None:
+    def end() -> None:
         if is_read():
-            _remake(scene, source)
+            change()
         else:
             stage.note(f"{topic} stays as it is: not all of it could be read")
-        stage.load.resume(source)
+        if source not in scene.busy:  # or the change goes on
+            stage.load.resume(source)
 
-    scene.during(source, REMADE_SECONDS, remake, is_read)
-    return f"{topic}"
+    scene.during(source, REMADE_SECONDS, end, is_read)
+
+
+def _fill(scene: Scene, records: int) -> None:
+    """Puts so many late records of closed calls into each partition of the input, as its own producer would write them."""
+    stage = scene.stage
+    writer = Producer({"bootstrap.servers": stage.cluster.bootstrap, "acks": "all", "log_level": 0})
+    for number in range(stage.inputs[FILLED]):
+        for key in scene.rng.choices(sorted(stage.closed_keys), k=records):
+            value = {"message_type": "user", "timestamp": str(_now_ms()), "value": "Is anybody there?"}
+            writer.produce(stage.topic_of(FILLED), json.dumps(value).encode(), key, number)
+    if left := writer.flush(ANSWER_SECONDS):
+        raise RunError(f"the broker did not take {left} records")
 
 
 def _remake(scene: Scene, source: str) -> None:
@@ -707,6 +778,7 @@ HARM: Final[Mapping[Fault, Harm]] = {
     Fault.DELETED_UNREAD: deleted_unread,
     Fault.PARTITIONS_ADDED: partitions_added,
     Fault.INPUT_REMADE: input_remade,
+    Fault.INPUT_REMADE_LARGER: input_remade_larger,
     Fault.OPEN_TRANSACTION: open_transaction,
     Fault.BROKER_TERMINATED: broker_terminated,
     Fault.BROKER_KILLED: broker_killed,

@@ -35,6 +35,7 @@ class Fault(StrEnum):
     DELETED_UNREAD = "deleted, not read"
     PARTITIONS_ADDED = "partitions added"
     INPUT_REMADE = "input made anew"
+    INPUT_REMADE_LARGER = "input made anew larger"
     OPEN_TRANSACTION = "open transaction of a stranger"
     BROKER_TERMINATED = "broker SIGTERM"
     BROKER_KILLED = "broker kill -9"

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from consumers.sequencer.identity import Witness
-from consumers.sequencer.merge import PATIENCE_MS, STAMP_MS
+from consumers.sequencer.merge import PATIENCE_MS, SILENT_MS, STAMP_MS
 from consumers.sequencer.reading import ONLOOKER, InputReader
 from consumers.sequencer.settings import SequencerSettings
 from schemas.closed_sets import InputSource
@@ -38,6 +38,15 @@ class Log(NamedTuple):
         return self.first + len(self.records)
 
 
+class Clock:
+    """That of this machine and of all brokers."""
+
+    ms = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
 class Cluster:
     """Brokers that know their logs, and a client of them that reads when it is told to. It is cluster, client and consumer in one."""
 
@@ -50,6 +59,7 @@ class Cluster:
         self.leaders: dict[TopicPartition, int] = {}
         self.silent: set[int] = set()
         self.hidden: dict[TopicPartition, int] = {}  # records that stand in the log and that readers may not see yet
+        self.clock = Clock()
         self.on_metadata: Any = None
         self.on_answer: Callable[[], None] = lambda: None
         self.cluster = self._client = self
@@ -140,18 +150,11 @@ class Cluster:
         return self.positions[tp]
 
 
-class Clock:
-    ms = NOW_MS
-
-    def now_ms(self) -> int:
-        return self.ms
-
-
 class Reading:
     """A reader of the cluster."""
 
     def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.cluster, self.clock = cluster, Clock()
+        self.cluster, self.clock = cluster, cluster.clock
         self.instruments = Instruments(CollectorRegistry(), ["sequencer"])
         monkeypatch.setattr(KafkaSettings, "consumer", lambda *_, **__: cluster)
         monkeypatch.setattr("consumers.sequencer.reading.RETRY_SECONDS", 0)
@@ -179,8 +182,13 @@ async def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
 async def polls(reader: InputReader, number: int = 4) -> None:
     for _ in range(number):
         await reader.poll()
-        for _ in range(10):  # the questions in between
-            await asyncio.sleep(0)
+        await answers()
+
+
+async def answers() -> None:
+    """Lets questions have their answers."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 def records(first: int, end: int, *, value: bytes = b"{}") -> list[Record]:
@@ -259,6 +267,38 @@ async def test_a_topic_that_was_away_for_a_moment_is_looked_at_again(reading: Re
     assert reader.anew == [reader.inputs[PIPECAT, 0]]
 
 
+async def test_a_log_that_took_the_place_of_another_during_a_silence_is_noticed(reading: Reading) -> None:
+    reading.cluster.logs[TP] = Log(0, records(0, 3))
+    reader = await reading.start()
+    await polls(reader)
+    each = reader.inputs[PIPECAT, 0]
+    reading.clock.ms += SILENT_MS + 1
+    await polls(reader)
+    assert (waiting(reader), each.next) == ([0, 1, 2], Next(0, 0)), "it is the same"
+    reading.clock.ms += SILENT_MS + 1
+    reading.cluster.logs[TP] = Log(0, records(0, 9, value=b"[]"))
+    await polls(reader)
+    assert reader.anew == [each]
+    assert waiting(reader) == [0, 1, 2], "nothing of the new one is taken for the old one's"
+    each.take(None)
+    reader.go_on(each)
+    await polls(reader)
+    assert waiting(reader) == list(range(9))
+
+
+async def test_answers_that_are_always_late_are_taken(reading: Reading) -> None:
+    reading.cluster.logs[TP] = Log(0, records(0, 3))
+    reader = await reading.start()
+    await polls(reader)
+    for end in range(4, 8):
+        reading.cluster.logs[TP] = Log(0, records(0, end))
+        for _ in range(3):  # one that is silent, one at its place again, one with records
+            reading.clock.ms += 2 * SILENT_MS
+            await polls(reader, 1)
+        assert waiting(reader) == list(range(end))
+    assert not reader.anew
+
+
 async def test_records_that_were_deleted_unread_are_counted_and_told(reading: Reading) -> None:
     reading.cluster.logs[TP] = Log(9, records(9, 11))
     reader = await reading.start(PIPECAT=(Next(0, 6), Witness.of(NOW_MS + 5, b"call-1", b"{}")))
@@ -287,7 +327,7 @@ async def test_an_end_counts_from_the_moment_before_the_question(reading: Readin
 
     reading.cluster.on_answer = frozen
     reader.ask()
-    await polls(reader)
+    await answers()
     for each in reader.waited_for():
         each.settle()
     assert {each.known_ms for each in reader.waited_for()} == {NOW_MS + 1_000 - STAMP_MS}
