@@ -308,7 +308,7 @@ def of_steady_calls(player: Player, found: Told) -> None:
 
 async def longest_pause_ms(environment: dict[str, str]) -> int:
     """The longest time in which nothing was appended to the log."""
-    stamps_ms = sorted(each.timestamp for each in await records_on(environment, EVENTS_TOPIC))
+    stamps_ms: list[int] = sorted(each.timestamp for each in await records_on(environment, EVENTS_TOPIC))
     return max(after - before for before, after in pairwise(stamps_ms))
 
 
