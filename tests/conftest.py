@@ -27,6 +27,12 @@ _PATIENT = hypothesis.settings(
 # The same commit gets the same answer twice; what is new is found by `make laws`.
 hypothesis.settings.register_profile("same", _PATIENT, max_examples=30, derandomize=True, database=None)
 hypothesis.settings.register_profile("laws", _PATIENT, max_examples=int(os.environ.get("EXAMPLES", "1000")))
+# For tests of tests, which ask only whether a law fails: looking for the smallest case that fails would take minutes each time.
+hypothesis.settings.register_profile(
+    "unshrunk",
+    hypothesis.settings.get_profile("same"),
+    phases=[phase for phase in _PATIENT.phases if phase is not hypothesis.Phase.shrink],
+)
 hypothesis.settings.load_profile("same")
 
 # LiveKit and chDB are in environments of their own, so here the doctest search could not import what uses them.

@@ -234,13 +234,18 @@ def scene(
     evaluators: int = 2,
     judge: Mapping[str, str] | None = None,
     traffic: Sequence[str] = (),
+    sequencer: Sequence[str] = (),
 ) -> Iterator[Scene]:
-    """Starts everything; yields when Prometheus has read every process and calls are under way."""
+    """Starts everything; yields when Prometheus has read every process and calls are under way.
+
+    `sequencer` is the command of the sequencers, if it is another one.
+    """
     with ExitStack() as stack:
 
         def role(name: str, number: int = 0) -> Process:
             log, more = folder / f"{name}-{number}.log", judge or {}
-            return stack.enter_context(started(log, "run", "--roles", name, **{**environment, **more}))
+            command = sequencer if name == "sequencer" else ()
+            return stack.enter_context(started(log, "run", "--roles", name, command=command, **{**environment, **more}))
 
         sequencing = [role("sequencer", number) for number in range(SEQUENCERS)]
         evaluating = [role("evaluator", number) for number in range(evaluators)]

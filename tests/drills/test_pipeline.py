@@ -1,12 +1,14 @@
 """Drills in real time: troubles of our own processes, on a real broker, Prometheus and Alertmanager as shipped."""
 
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from schemas.closed_sets import InputSource
+from schemas.topics import TOPIC_BY_SOURCE
 from streamer.goals.files import SIMULATED_GOALS
 from tests.drills.conftest import Record, note
 from tests.drills.scene import scene
@@ -104,6 +106,22 @@ def test_input_that_is_deleted_unread_pages(environment: Environment, tmp_path: 
         notice = running.fires("CallgaugeInputLost", 1, lost)
         note(record_property, "retention_loss", "CallgaugeInputLost", 1, (notice.at - lost) / 60)
         assert running.notices.pages() == {"CallgaugeInputLost"}
+
+
+def test_an_input_that_a_broker_names_and_does_not_give_pages(
+    environment: Environment, tmp_path: Path, record_property: Record
+) -> None:
+    withheld = [sys.executable, "-m", "tests.support.withheld_input", TOPIC_BY_SOURCE[InputSource.AUDIT]]
+    with scene(environment, tmp_path, evaluators=1, sequencer=withheld) as running:
+        running.rests(30)
+        assert running.notices.pages() == set()
+        begun = running.strike(signal.SIGUSR1, running.sequencers)
+        notice = running.fires("CallgaugeKnownTimeStands", 6, begun)
+        note(record_property, "input_withheld", "CallgaugeKnownTimeStands", 6, (notice.at - begun) / 60)
+        page = running.is_paged("CallgaugeKnownTimeStands", "platform", begun)
+        assert f"\nWhat to do:\n{notice.annotations['runbook']}" in page
+        # Time is what says that a call is over, so the ends of calls that hang up are late too.
+        assert running.notices.pages() <= {"CallgaugeKnownTimeStands", "CallgaugeScoresStopped"}
 
 
 def test_a_judge_that_reaches_no_endpoint_is_told(

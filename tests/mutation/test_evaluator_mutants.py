@@ -23,8 +23,8 @@ LAWS: Final = (
 )
 """What may kill a mutant."""
 NOT_COPIED: Final = shutil.ignore_patterns(".*", "__pycache__", "node_modules")
-TESTS_FAILED: Final = 1
-"""Exit code of pytest."""
+NO_TEST_FAILED, TESTS_FAILED = 0, 1
+"""Exit codes of pytest."""
 
 
 class Mutant(NamedTuple):
@@ -242,7 +242,10 @@ def test_no_mutant_survives(mutant: Mutant, tree: Path, record_property: Callabl
     )
     path.write_text(text.replace(mutant.old, mutant.new))
     try:
-        done = run_of(tree, mutant.first, *LAWS)
+        # Alone: named together with its folder, a file has no turn before the others of the folder.
+        done = run_of(tree, mutant.first)
+        if done.returncode == NO_TEST_FAILED:
+            done = run_of(tree, *LAWS)
     finally:
         path.write_text(text)
     killers = [line.split(" - ")[0] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
@@ -268,6 +271,8 @@ def run_of(tree: Path, *tests: str) -> subprocess.CompletedProcess[str]:
         "-x",
         "-p",
         "no:cacheprovider",
+        "--hypothesis-profile",
+        "unshrunk",
         "-m",
         "not kafka and not long",
         *tests,

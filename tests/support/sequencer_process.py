@@ -5,10 +5,10 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -20,6 +20,8 @@ from consumers.sequencer.settings import SequencerSettings
 from tests.integration.processes import wait_for
 
 ROOT = Path(__file__).parents[2]
+STEP_SECONDS: Final = 0.05
+"""From one look to the next."""
 
 
 class SequencerProcess:
@@ -60,11 +62,18 @@ class SequencerProcess:
 
 
 @contextmanager
-def sequencer(output: Path, bootstrap: str, prefix: str, **settings: Any) -> Iterator[SequencerProcess]:
-    """Starts one with a group by its prefix; it is killed at the end if it still runs."""
+def sequencer(
+    output: Path, bootstrap: str, prefix: str, *, behind: Mapping[str, Any] | None = None, **settings: Any
+) -> Iterator[SequencerProcess]:
+    """Starts one with a group by its prefix; it is killed at the end if it still runs.
+
+    `behind` has the fields of `Behind`: an input that it reads later than the others.
+    """
     kafka = {"bootstrap_servers": bootstrap, "topic_prefix": prefix, "client_id": prefix}
     settings = {"group_id": f"{prefix}sequencer", **settings}
     command = [sys.executable, "-m", "tests.support.sequencer_process", json.dumps(kafka), json.dumps(settings)]
+    if behind is not None:
+        command.append(json.dumps(behind))
     with output.open("wb") as file:
         popen = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
     try:
@@ -74,17 +83,46 @@ def sequencer(output: Path, bootstrap: str, prefix: str, **settings: Any) -> Ite
         popen.wait()
 
 
-async def _main(kafka: KafkaSettings, settings: SequencerSettings) -> None:
+class Behind(NamedTuple):
+    """An input that is read later than the others, while its leader goes on to tell where it ends: as behind a slow line.
+
+    Attributes:
+        topic: The input.
+        seconds: For so long nothing of it is fetched; then all that is there, and so on.
+    """
+
+    topic: str
+    seconds: float
+
+    async def keep(self, sequencer: Sequencer, kafka: KafkaSettings) -> None:
+        """Makes it so until it is cancelled."""
+        topic = kafka.topic(self.topic)
+        while True:
+            readers = [shard.reader for shard in sequencer._shards if shard.reader is not None and shard.is_active]
+            late = [(reader, each) for reader in readers for each in reader.inputs.values() if each.tp.topic == topic]
+            for reader, each in late:
+                reader._consumer.pause(each.tp)
+            await asyncio.sleep(self.seconds if late else STEP_SECONDS)
+            for reader, each in late:
+                reader._consumer.resume(each.tp)
+            while any(each.position < each.log_end for _, each in late):  # noqa: ASYNC110  # reading tells nobody
+                await asyncio.sleep(STEP_SECONDS)
+
+
+async def _main(kafka: KafkaSettings, settings: SequencerSettings, behind: Behind | None = None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     instruments = Instruments(CollectorRegistry(), ["sequencer"])
     sequencer = Sequencer(kafka, settings, instruments)
-    watching = asyncio.create_task(_tell(sequencer))
+    beside = [asyncio.create_task(_tell(sequencer))]
+    if behind is not None:
+        beside.append(asyncio.create_task(behind.keep(sequencer, kafka)))
     try:
         await sequencer.run(stop)
     finally:
-        watching.cancel()
+        for task in beside:
+            task.cancel()
 
 
 async def _tell(sequencer: Sequencer) -> None:
@@ -96,9 +134,11 @@ async def _tell(sequencer: Sequencer) -> None:
         if now != told:
             told = now
             print(json.dumps({"terms": terms, "problems": now[1]}), flush=True)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(STEP_SECONDS)
 
 
 if __name__ == "__main__":
     tune_python()
-    asyncio.run(_main(KafkaSettings(**json.loads(sys.argv[1])), SequencerSettings(**json.loads(sys.argv[2]))))
+    given = [json.loads(each) for each in sys.argv[1:]]
+    slow = Behind(**given[2]) if len(given) > 2 else None
+    asyncio.run(_main(KafkaSettings(**given[0]), SequencerSettings(**given[1]), slow))
