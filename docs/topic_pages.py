@@ -1,18 +1,27 @@
 """The topics of the topic table with who reads and writes them: as a table, and as an AsyncAPI document, which FastStream makes."""
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from faststream.kafka import KafkaBroker
 from faststream.specification import AsyncAPI
+from prometheus_client import CollectorRegistry
 
-from consumers.runtime.kafka.connection import READ, WRITE
+from consumers.exporter.service import Exporter
+from consumers.exporter.settings import ExporterSettings
+from consumers.judge.service import JudgeWorker
+from consumers.judge.settings import JudgeSettings
+from consumers.runtime.kafka.connection import READ, WRITE, KafkaSettings
+from consumers.runtime.kafka.polling import GroupReader
+from consumers.runtime.registry import Instruments
 from schemas.closed_sets import ROLE_NAMES
 from schemas.json_schemas import TYPES
 from schemas.scores.records import SCHEMA_VERSION
 from schemas.topics import TOPICS, Topic, duration
 from streamer.cluster.facts import needs_of
+from streamer.roles.transcript_files import TranscriptFiler, TranscriptFiles
 from streamer.settings.all_settings import Settings
 
 _TYPES_BESIDE: Final = {
@@ -31,6 +40,8 @@ _COMMANDS: Final = {
     ("events", READ): ("`callgauge call`", "`context`", "`report` and `replay --from-topics`", "`quarantine replay`"),
 }
 """Other programs that do this with a topic. The console asks for the right only at the first label, so it is none of its needs."""
+_KAFKA: Final = KafkaSettings(bootstrap_servers="localhost")
+"""The server that the document names."""
 
 
 def topic_lines() -> Iterator[str]:
@@ -47,31 +58,51 @@ def topic_lines() -> Iterator[str]:
 
 
 def asyncapi() -> str:
-    """The AsyncAPI document, as YAML. callgauge receives inputs and goal sets, and sends the rest."""
-    broker = KafkaBroker()
+    """The AsyncAPI document, as YAML. callgauge receives inputs and goal sets, and sends the rest.
+
+    What roles read with FastStream is shown by the very subscribers that read it, as channels named `topic:role`: FastStream keeps one
+    operation of a channel. What is written, and what aiokafka reads, FastStream does not know, so the topic table declares it.
+    """
+    broker = _KAFKA.broker("topics")
     for topic in TOPICS:
-        types = [TYPES[name] for name in _values(topic) if name in TYPES]
-        about: dict[str, Any] = {
-            "title": topic.name,
-            "description": f"{topic.what[:1].upper()}{topic.what[1:]}. Key: {topic.key}. Written by: {_roles(topic, WRITE)}. "
-            f"Read by: {_roles(topic, READ)}. Partitions: {topic.partitions}.",
-        }
+        message = _either([TYPES[name] for name in _values(topic) if name in TYPES])
         if topic.direction == "output":
-            broker.publisher(topic.name, schema=_either(types), **about)
+            broker.publisher(topic.name, schema=message, title=topic.name)
         else:
-            broker.subscriber(topic.name, **about)(_taking(_either(types)))
+            broker.subscriber(topic.name, title=topic.name)(_taking(message))
     specification = AsyncAPI(
         broker,
+        *(reader.broker for reader in asyncio.run(_readers())),
         title="callgauge",
         version=str(SCHEMA_VERSION),
         description="The topics of callgauge. The version is that of the schema of scores.",
     )
     document = yaml.safe_load(specification.to_specification().to_yaml())
+    about = {topic.name: _description(topic) for topic in TOPICS}
+    for channel in document["channels"].values():
+        channel["description"] = about[channel["address"]]
     for message in document["components"]["messages"].values():
         del message["correlationId"]  # FastStream's own header, which our records do not have
     return yaml.safe_dump(
         document, allow_unicode=True, width=120
     )  # sorted: FastStream's order differs between processes
+
+
+async def _readers() -> tuple[GroupReader[Any], ...]:
+    """What reads topics with FastStream, as the roles make it: in a loop."""
+    instruments = Instruments(CollectorRegistry(), ["exporter", "judge", "evaluator"])
+    return (
+        Exporter(_KAFKA, ExporterSettings(), instruments).reader,
+        JudgeWorker(_KAFKA, JudgeSettings(), instruments, group_id="").reader,
+        TranscriptFiler(_KAFKA, "", TranscriptFiles(Path(), packs=False), instruments).reader,
+    )
+
+
+def _description(topic: Topic) -> str:
+    return (
+        f"{topic.what[:1].upper()}{topic.what[1:]}. Key: {topic.key}. Written by: {_roles(topic, WRITE)}. "
+        f"Read by: {_roles(topic, READ)}. Partitions: {topic.partitions}."
+    )
 
 
 def _values(topic: Topic) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The console role: reads `scores`, and serves pages and an API of the calls that run, of one call, and of past ones.
 
 It joins no consumer group and writes nothing but what people say of calls, so any number of consoles may run, and none disturbs an
-evaluator.
+evaluator. It reads with aiokafka, because it begins each partition at a time; FastStream's subscribers begin where a group is.
 """
 
 import asyncio

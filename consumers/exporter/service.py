@@ -16,23 +16,25 @@ A new group begins at the end of `scores` and commits that position at once, so 
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
+from pydantic import ValidationError
 
 from consumers.exporter.otlp import Evaluation, EvaluationSender, FinalScores
 from consumers.exporter.projection import ActiveCalls, Counted, UncountableRecordError, exemplar_of, project
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from consumers.runtime.kafka.polling import COMMIT_SECONDS, Received, Refusals, Subscription, Unreadable
+from consumers.runtime.kafka.polling import COMMIT_SECONDS, GroupReader
 from consumers.runtime.process import first_of, wall_clock_ms
+from consumers.runtime.received import Batch, Place, Refusals, Unreadable
 from consumers.runtime.registry import Instruments
 from schemas.metrics.process import STEP_METRIC
-from schemas.scores.records import SCHEMA_VERSION, SCORE_RECORD, AnyScoreRecord, schema_version_in
+from schemas.scores.records import SCHEMA_VERSION, SCORE_RECORD, AnyScoreRecord, ScoreRecord, schema_version_in
 from schemas.topics import SCORES_TOPIC
 from schemas.units import to_seconds
 
@@ -66,16 +68,17 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         self._assigned = asyncio.Event()
         self._is_leaving = False  # once true, polled records are our successor's
         self._ticked_at = 0.0
-        self._subscription = Subscription(
+        self.reader = GroupReader(
             kafka,
             "exporter",
-            [SCORES_TOPIC],
-            self._take,
+            SCORES_TOPIC,
+            self.handle,
+            message=ScoreRecord,
+            decode=_decoded,
             group_id=settings.group_id,
             max_records=settings.max_batch_records,
-            message=SCORE_RECORD,
+            begins="latest",
             listener=self,
-            options={"auto_offset_reset": "latest"},
             instruments=instruments,
         )
         self._final_scores = FinalScores()
@@ -97,12 +100,12 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             Exception: Counting failed. The process should end, and its supervisor start it again.
         """
         try:
-            await first_of(stop.wait(), self._subscription.failure(), self._read())
+            await first_of(stop.wait(), self.reader.failure(), self._read())
         finally:
             self.ready.clear()
             self._is_leaving = True
             await self._commit(HAND_OVER_SECONDS)
-            await self._subscription.stop()
+            await self.reader.stop()
             if self._otlp is not None:
                 await asyncio.to_thread(self._otlp.close)
             log.info("exporter_stopped", records=self._records)
@@ -120,7 +123,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         silent_seconds = time.monotonic() - self._ticked_at
         if self.ready.is_set() and silent_seconds > MAX_SILENT_SECONDS:
             return (f"exporter: no tick for {silent_seconds:.0f} s",)
-        return self._subscription.stalled()
+        return self.reader.stalled()
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Commits the counted position for the next owner. The counters stay in this process."""
@@ -135,11 +138,11 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         self._assigned.set()
 
     async def _read(self) -> bool:
-        """Starts the subscription, which counts records by itself, then commits at each tick."""
+        """Starts the reader, which counts records by itself, then commits at each tick."""
         await partition_counts(
             self._kafka, [SCORES_TOPIC]
         )  # reports a missing topic, for which the client would only wait
-        await self._subscription.start()
+        await self.reader.start()
         await self._assigned.wait()
         try:
             await self._find_place()
@@ -159,7 +162,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
 
         In a group without a commit, that is the present end, which a restart must not move.
         """
-        consumer = self._subscription.consumer
+        consumer = self.reader.consumer
         for partition in consumer.assignment() - self._next.keys():
             position = await consumer.position(partition)
             self._next.setdefault(partition, position)  # records of it may have come meanwhile
@@ -172,7 +175,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
                     await self._find_place()
                 if not self._next:
                     return
-                consumer = self._subscription.consumer
+                consumer = self.reader.consumer
                 offsets = {
                     partition: self._next[partition]
                     for partition in consumer.assignment() & self._next.keys()
@@ -180,30 +183,31 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
                 }
                 if offsets:
                     places = {partition: OffsetAndMetadata(to, "") for partition, to in offsets.items()}
-                    if await self._subscription.commit(places, deadline_seconds):
+                    if await self.reader.commit(places, deadline_seconds):
                         self._committed.update(offsets)
         except (KafkaError, TimeoutError) as error:
             log.warning("commit_failed", role="exporter", error=str(error) or type(error).__name__)
 
-    async def _take(self, received: Sequence[Received[AnyScoreRecord]]) -> None:
+    async def handle(self, batch: Batch[AnyScoreRecord]) -> None:
+        """Counts records."""
         if self._is_leaving:
             return
         now_ms = wall_clock_ms()
-        for record, score in received:
+        for place, score in batch:
             if isinstance(score, Unreadable):
-                self._refusals.refuse(record, _why(record.value, score.reason))
+                self._refusals.refuse(place, score.reason)
             elif score is not None:  # without a value, it marks a change of owner
-                self._count(record, score, now_ms)
-            self._next[TopicPartition(record.topic, record.partition)] = record.offset + 1
-        self._records += len(received)
-        self._refusals.end_poll()
+                self._count(place, score, now_ms)
+            self._next[TopicPartition(place.topic, place.partition)] = place.offset + 1
+        self._records += len(batch)
+        self._refusals.end_batch()
 
-    def _count(self, record: Any, score: AnyScoreRecord, now_ms: int) -> None:
+    def _count(self, place: Place, score: AnyScoreRecord, now_ms: int) -> None:
         instruments = self._instruments
         try:
             samples = list(project(score, now_ms, self._active.so_far(score.conversation_id)))
         except UncountableRecordError as error:
-            self._refusals.refuse(record, _why(record.value, str(error).partition("\n")[0]))
+            self._refusals.refuse(place, _why(score.schema_version, str(error).partition("\n")[0]))
             return
         exemplar = exemplar_of(score)
         for sample in samples:
@@ -211,8 +215,8 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
                 instruments.inc(sample.metric, sample.labels, sample.by, exemplar if sample.by else None)
             else:
                 instruments.observe(sample.metric, sample.labels, sample.value, exemplar)
-        instruments.observe(STEP_METRIC, ("counted",), to_seconds(max(0, now_ms - record.timestamp)))
-        self._count_forgotten(self._active.take(score, record.partition, now_ms))
+        instruments.observe(STEP_METRIC, ("counted",), to_seconds(max(0, now_ms - place.timestamp)))
+        self._count_forgotten(self._active.take(score, place.partition, now_ms))
         if self._otlp is not None:
             self._otlp.put(self._evaluations(score))
 
@@ -237,9 +241,15 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             self._instruments.inc("callgauge_calls_forgotten_total", (), calls)
 
 
-def _why(value: bytes | None, reason: str) -> str:
+def _decoded(value: bytes) -> AnyScoreRecord:
+    try:
+        return SCORE_RECORD.validate_json(value)
+    except ValidationError as error:
+        raise ValueError(_why(schema_version_in(value), str(error).partition("\n")[0])) from None
+
+
+def _why(version: int | None, reason: str) -> str:
     """Returns the reason why a record is not counted. For a record of an older version, nobody has to act."""
-    version = None if value is None else schema_version_in(value)
     if version is not None and version < SCHEMA_VERSION:
         return (
             f"it is of schema version {version}, of which only what version {SCHEMA_VERSION} has too is counted; expected "

@@ -1,7 +1,8 @@
 """The history role: reads `scores`, `transcripts` and `annotations`, and keeps the calls in the store, each record exactly once.
 
 The store has the place to read on from in the same transaction as the rows, so no consumer group is used: one process reads all
-partitions, and a second one for the same folder is refused.
+partitions, and a second one for the same folder is refused. It reads with aiokafka, because it begins each partition at that place and
+holds some back until others have caught up; FastStream's subscribers begin where a group is.
 """
 
 import asyncio

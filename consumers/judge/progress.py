@@ -13,10 +13,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from consumers.judge.limits import Budget
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.polling import COMMIT_SECONDS, Subscription
+from consumers.runtime.kafka.polling import COMMIT_SECONDS, GroupReader
 from consumers.runtime.process import OperatorError, in_time, wall_clock_ms
 from schemas.events.envelope import envelope_headers
-from schemas.judging import VERDICT_SOURCE, VERDICT_TYPE, JudgeVerdict
+from schemas.judging import VERDICT_SOURCE, VERDICT_TYPE, JudgeRequest, JudgeVerdict
 from schemas.topics import JUDGE_VERDICTS_TOPIC
 
 # Progress in one partition of `judge.requests`: an offset to commit, with a note beside it.
@@ -137,13 +137,18 @@ class PartitionWriter:
     progress: Progress
 
     def __init__(
-        self, partition: TopicPartition, kafka: KafkaSettings, group_id: str, subscription: Subscription, budget: Budget
+        self,
+        partition: TopicPartition,
+        kafka: KafkaSettings,
+        group_id: str,
+        reader: GroupReader[JudgeRequest],
+        budget: Budget,
     ) -> None:
         self.outgoing: list[JudgeVerdict] = []
         self._partition = partition
         self._kafka = kafka
         self._group_id = group_id
-        self._subscription = subscription
+        self._reader = reader
         self._budget = budget
         name = f"judge-{partition.partition}"
         transactional_id = None if kafka.is_embedded else f"{group_id}-{name}"
@@ -158,7 +163,7 @@ class PartitionWriter:
             KafkaError: The broker refused.
         """
         await self._producer.start()
-        consumer, ours = self._subscription.consumer, [self._partition]
+        consumer, ours = self._reader.consumer, [self._partition]
         # Only now: until the former owner's last transaction has ended, the broker tells the progress before it.
         found = await consumer._coordinator.fetch_committed_offsets(ours)  # noqa: SLF001  # `committed` has no notes
         begins, ends = await consumer.beginning_offsets(ours), await consumer.end_offsets(ours)
@@ -212,7 +217,7 @@ class PartitionWriter:
         await asyncio.gather(*[await self._send(verdict) for verdict in outgoing])
         if self._kafka.is_embedded:
             with contextlib.suppress(KafkaError, TimeoutError):  # the next commit covers a failed one
-                await self._subscription.commit(progress, COMMIT_SECONDS)
+                await self._reader.commit(progress, COMMIT_SECONDS)
         else:
             await self._producer.send_offsets_to_transaction(progress, self._group_id)
             await self._producer.commit_transaction()

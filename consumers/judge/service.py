@@ -20,15 +20,15 @@ import structlog
 from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
-from pydantic import TypeAdapter
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.judge.ask import Judge
 from consumers.judge.progress import PartitionWriter
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from consumers.runtime.kafka.polling import Received, Refusals, Subscription, Unreadable
+from consumers.runtime.kafka.polling import GroupReader
 from consumers.runtime.process import end_tasks, first_of
+from consumers.runtime.received import Batch, Place, Refusals, Unreadable
 from consumers.runtime.registry import Instruments
 from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC
@@ -48,7 +48,7 @@ MAX_ANSWERED: Final = 200_000
 log = structlog.get_logger()
 
 
-class _Place(NamedTuple):
+class _Question(NamedTuple):
     """Place of a question."""
 
     partition: TopicPartition
@@ -73,7 +73,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._instruments = instruments
         self._group_id = group_id
         self._judge = Judge(settings, instruments, redactor=redactor)
-        self._places: dict[str, set[_Place]] = {}  # of questions without a verdict
+        self._places: dict[str, set[_Question]] = {}  # of questions without a verdict
         self._verdicts: list[JudgeVerdict] = []  # for no writer yet
         self._answered: OrderedDict[str, None] = OrderedDict()
         self._writers: dict[TopicPartition, PartitionWriter] = {}
@@ -81,16 +81,17 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._has_taken_over = False  # not while the group shares out partitions: ours may be another judge's by now
         self._is_leaving = False
         self._refusals = Refusals("judge", "callgauge_judge_questions_refused_total", instruments)
-        self._subscription = Subscription(
+        self.reader = GroupReader(
             kafka,
             "judge",
-            [JUDGE_REQUESTS_TOPIC],
-            self._take,
+            JUDGE_REQUESTS_TOPIC,
+            self.handle,
+            message=JudgeRequest,
+            decode=JudgeRequest.model_validate_json,
             group_id=group_id,
             max_records=MAX_BATCH_RECORDS,
-            message=TypeAdapter(JudgeRequest),
+            begins="earliest",
             listener=self,
-            options={"auto_offset_reset": "earliest"},
             instruments=instruments,
         )
 
@@ -106,7 +107,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         judging = asyncio.create_task(self._judge.run(), name="judging")
         judging.add_done_callback(self._on_done)
         try:
-            await first_of(stop.wait(), self._read(), self._subscription.failure())
+            await first_of(stop.wait(), self._read(), self.reader.failure())
             self.ready.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FINISH_SECONDS):
@@ -116,7 +117,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             self.ready.clear()
             self._is_leaving = True
             await end_tasks([judging])
-            await asyncio.gather(self._subscription.stop(), self._let_go())
+            await asyncio.gather(self.reader.stop(), self._let_go())
             log.info("judge_stopped")
 
     def problems(self) -> Sequence[str]:
@@ -127,7 +128,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
 
     def stalled(self) -> Sequence[str]:
         """Reasons why only a restart helps, for `/healthz`. An endpoint or broker that does not answer is not one."""
-        return self._subscription.stalled()
+        return self.reader.stalled()
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Writes the verdicts. Questions in progress go on, because most partitions usually come back."""
@@ -138,7 +139,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         if self._is_leaving:
             return
         # Nothing is awaited between the assignment and this line, so no record is fetched before the progress is known.
-        self._subscription.consumer.pause(*assigned)
+        self.reader.consumer.pause(*assigned)
         gone = [
             request_id
             for request_id, places in self._places.items()
@@ -148,7 +149,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             del self._places[request_id]
         self._judge.withdraw(gone)
         self._writers = {
-            partition: PartitionWriter(partition, self._kafka, self._group_id, self._subscription, self._judge.budget)
+            partition: PartitionWriter(partition, self._kafka, self._group_id, self.reader, self._judge.budget)
             for partition in assigned
         }
         self._owning = asyncio.create_task(self._own(), name="judge-partitions")
@@ -163,30 +164,31 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             raise self._kafka.unreachable(error) from error
         self._has_taken_over = True
         self._hand_out()
-        self._subscription.consumer.resume(*writers)
+        self.reader.consumer.resume(*writers)
         self.ready.set()
         log.info("judge_ready", partitions=sorted(tp.partition for tp in writers), asks=self._settings.is_on)
         if writers:
             await first_of(*(writer.write_for_ever() for writer in writers.values()))
 
     async def _read(self) -> bool:
-        """Starts the subscription, which reads questions by itself until it fails."""
+        """Starts the reader, which reads questions by itself until it fails."""
         await partition_counts(self._kafka, [JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC])  # says what is missing
-        await self._subscription.start()
-        return await self._subscription.failure()
+        await self.reader.start()
+        return await self.reader.failure()
 
-    async def _take(self, received: Sequence[Received[JudgeRequest]]) -> None:
+    async def handle(self, batch: Batch[JudgeRequest]) -> None:
+        """Asks the questions that are open; waits while too much is unwritten."""
         writers = self._writers  # after a rebalance there are others, and the rest of these records is read again
-        for record, request in received:
-            partition = TopicPartition(record.topic, record.partition)
+        for place, request in batch:
+            partition = TopicPartition(place.topic, place.partition)
             writer = writers.get(partition)
             while self._reads_for(writers) and writer is not None:
-                if not self._is_full(writer, record.offset):
-                    if writer.progress.read(record.offset):
-                        self._take_question(partition, writer, record, request)
+                if not self._is_full(writer, place.offset):
+                    if writer.progress.read(place.offset):
+                        self._take_question(partition, writer, place, request)
                     break
                 await asyncio.sleep(PAUSE_SECONDS)
-        self._refusals.end_poll()
+        self._refusals.end_batch()
 
     def _reads_for(self, writers: Mapping[TopicPartition, PartitionWriter]) -> bool:
         return writers is self._writers and self._has_taken_over and not self._is_leaving
@@ -196,21 +198,25 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         return unwritten > MAX_UNWRITTEN or writer.progress.is_full(offset)
 
     def _take_question(
-        self, partition: TopicPartition, writer: PartitionWriter, record: Any, request: JudgeRequest | Unreadable | None
+        self,
+        partition: TopicPartition,
+        writer: PartitionWriter,
+        place: Place,
+        request: JudgeRequest | Unreadable | None,
     ) -> None:
         if not isinstance(request, JudgeRequest):
-            self._refusals.refuse(record, "it has no value" if request is None else request.reason)
-            writer.answer(record.offset)
+            self._refusals.refuse(place, "it has no value" if request is None else request.reason)
+            writer.answer(place.offset)
             return
         if request.request_id in self._answered:
-            writer.answer(record.offset)
+            writer.answer(place.offset)
             return
-        place = _Place(partition, record.offset)
+        question = _Question(partition, place.offset)
         places = self._places.get(request.request_id)
         if places is not None:  # it is read again, or was asked again
-            places.add(place)
+            places.add(question)
             return
-        self._places[request.request_id] = {place}
+        self._places[request.request_id] = {question}
         self._judge.ask(request).add_done_callback(self._on_verdict)
 
     def _on_verdict(self, promised: "asyncio.Future[JudgeVerdict]") -> None:
@@ -256,4 +262,4 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
     def _on_done(self, task: "asyncio.Task[Any]") -> None:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
-            self._subscription.fail(error)
+            self.reader.fail(error)

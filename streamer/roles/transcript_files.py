@@ -8,9 +8,9 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from aiokafka import TopicPartition
@@ -18,12 +18,13 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
-from consumers.runtime.kafka.polling import COMMIT_SECONDS, Subscription
+from consumers.runtime.kafka.polling import COMMIT_SECONDS, GroupReader
 from consumers.runtime.private_files import FILE_MODE, make_folder
 from consumers.runtime.process import OperatorError, finish_unless, first_of, pause_unless
+from consumers.runtime.received import Batch, Unreadable
 from consumers.runtime.registry import Instruments
-from schemas.quarantine import UndecodableRecord
 from schemas.topics import TRANSCRIPTS_TOPIC
+from schemas.transcript import TranscriptTurn
 from streamer.offline.scoring import RecordedScoring
 from streamer.terminal import print_json, say
 
@@ -137,8 +138,6 @@ log = structlog.get_logger()
 class TranscriptFiler:
     """One member of the group that writes transcript files."""
 
-    _subscription: Subscription
-
     def __init__(self, kafka: KafkaSettings, group_id: str, files: TranscriptFiles, instruments: Instruments) -> None:
         """Nothing is connected before `follow`. A new group begins with the oldest transcripts there are."""
         self._kafka = kafka
@@ -147,6 +146,7 @@ class TranscriptFiler:
         self._instruments = instruments
         self._has_warned = False
         self._stop = asyncio.Event()
+        self.reader = self._new_reader()
 
     async def follow(self, stop: asyncio.Event) -> None:
         """Makes files until `stop` is set.
@@ -174,54 +174,60 @@ class TranscriptFiler:
     async def _read(self, stop: asyncio.Event) -> None:
         if await finish_unless(stop, partition_counts(self._kafka, [TRANSCRIPTS_TOPIC])) is None:
             return
-        self._subscription = Subscription(
+        self.reader = self._new_reader()
+        try:
+            await self.reader.start()
+            await first_of(stop.wait(), self.reader.failure())
+        finally:
+            await self.reader.stop()
+
+    def _new_reader(self) -> GroupReader[bytes]:
+        return GroupReader(
             self._kafka,
             "transcript-files",
-            [TRANSCRIPTS_TOPIC],
-            self._take,
+            TRANSCRIPTS_TOPIC,
+            self.handle,
+            message=tuple[TranscriptTurn, ...],
+            decode=bytes,  # files have the bytes as they are
             group_id=self._group_id,
             max_records=MAX_BATCH_RECORDS,
-            options={"auto_offset_reset": "earliest"},
+            begins="earliest",
         )
-        try:
-            await self._subscription.start()
-            await first_of(stop.wait(), self._subscription.failure())
-        finally:
-            await self._subscription.stop()
 
-    async def _take(self, records: Sequence[Any]) -> None:
-        for partition, run in itertools.groupby(records, lambda record: TopicPartition(record.topic, record.partition)):
+    async def handle(self, batch: Batch[bytes]) -> None:
+        """Writes the files of transcripts; waits after one that cannot be written."""
+        for partition, run in itertools.groupby(batch, lambda each: TopicPartition(*each.place[:2])):
             await self._file(partition, list(run))
 
-    async def _file(self, partition: TopicPartition, records: Sequence[Any]) -> None:
+    async def _file(self, partition: TopicPartition, batch: Batch[bytes]) -> None:
         """Writes the files of one partition in order until one fails; the rest is polled again."""
-        for written, record in enumerate(records):
-            if isinstance(record, UndecodableRecord):
+        for written, (place, value) in enumerate(batch):
+            if isinstance(value, Unreadable):
                 self._instruments.inc("callgauge_transcript_files_total", ("undecodable",))
                 log.warning(
-                    "transcript_undecodable", record=str(record), what_happens_now="There is no file of it.",
-                    what_to_do=record.what_to_do,
+                    "transcript_undecodable", record=value.reason, what_happens_now="There is no file of it.",
+                    what_to_do=value.what_to_do,
                 )  # fmt: skip
                 continue
-            if not record.key or record.value is None:
+            if not place.key or value is None:
                 continue  # none of ours
             try:
-                await asyncio.to_thread(self._files.write, record.key.decode("utf-8", "replace"), record.value)
+                await asyncio.to_thread(self._files.write, place.key.decode("utf-8", "replace"), value)
             except OSError as error:
                 self._instruments.inc("callgauge_transcript_files_total", ("failed",))
                 self._tell(f"{error.filename}: {error.strerror or error}")
                 if written:
-                    await self._commit(partition, record.offset)
-                self._subscription.consumer.seek(partition, record.offset)
+                    await self._commit(partition, place.offset)
+                self.reader.consumer.seek(partition, place.offset)
                 await pause_unless(self._stop, RETRY_SECONDS)
                 return
             self._instruments.inc("callgauge_transcript_files_total", ("written",))
             self._has_warned = False
-        await self._commit(partition, records[-1].offset + 1)
+        await self._commit(partition, batch[-1].place.offset + 1)
 
     async def _commit(self, partition: TopicPartition, offset: int) -> None:
         try:
-            await self._subscription.commit({partition: OffsetAndMetadata(offset, "")}, COMMIT_SECONDS)
+            await self.reader.commit({partition: OffsetAndMetadata(offset, "")}, COMMIT_SECONDS)
         except (KafkaError, TimeoutError) as error:  # costs writing the same files again, if anything
             log.warning("commit_failed", role="transcript files", error=str(error) or type(error).__name__)
 

@@ -68,7 +68,17 @@ def test_each_score_of_quality_is_on_a_dashboard_and_each_alert_is_named_beside_
 
 def test_the_asyncapi_document_has_every_topic_and_one_schema_for_each_name() -> None:
     document = yaml.safe_load((ROOT / "docs/asyncapi.yaml").read_text(encoding="utf-8"))
-    assert set(document["channels"]) == {topic.name for topic in TOPICS}
+    addresses = {name: channel["address"] for name, channel in document["channels"].items()}
+    by_roles = {
+        "scores:exporter": "scores",
+        "judge.requests:judge": "judge.requests",
+        "transcripts:transcript-files": "transcripts",
+    }
+    assert addresses == {topic.name: topic.name for topic in TOPICS} | by_roles
+    assert {document["operations"][name]["action"] for name in by_roles} == {"receive"}
+    payloads = document["components"]["schemas"]
+    read, sent = (payloads[f"{name}:Message:Payload"]["oneOf"] for name in ("scores:exporter", "scores"))
+    assert read == sent, "a record, not a batch"
     pointers = set(re.findall(r"\$ref: '#/([^']+)'", GENERATED[ROOT / "docs/asyncapi.yaml"]))
     for pointer in pointers:
         place = document

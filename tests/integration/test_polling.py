@@ -2,15 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from consumers.runtime.kafka import polling
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.polling import ENOUGH_BYTES, Subscription
+from consumers.runtime.kafka.polling import ENOUGH_BYTES, GroupReader
+from consumers.runtime.received import Batch
 from tests.support.brokers.topic_changes import create_topics
 from tests.support.patience import patient
 
@@ -28,8 +29,8 @@ class _Polls:
         self.polls: list[int] = []
         self._came = asyncio.Event()
 
-    async def take(self, records: Sequence[Any]) -> None:
-        self.polls.append(len(records))
+    async def take(self, batch: Batch[bytes]) -> None:
+        self.polls.append(len(batch))
         self._came.set()
 
     async def until(self, records: int) -> None:
@@ -40,18 +41,24 @@ class _Polls:
 
 
 @asynccontextmanager
-async def _polling(bootstrap: str, prefix: str, interval_ms: int) -> AsyncIterator[tuple[_Polls, Subscription]]:
+async def _polling(bootstrap: str, prefix: str, interval_ms: int) -> AsyncIterator[tuple[_Polls, GroupReader[bytes]]]:
     reading = _Polls()
-    made = Subscription(
-        KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=prefix), "reader", [PACED_TOPIC], reading.take,
-        group_id=prefix + "reader", max_records=50, poll_interval_ms=interval_ms,
-        options={"auto_offset_reset": "earliest", "max_partition_fetch_bytes": ANSWER_BYTES},
-    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(polling, "POLL_INTERVAL_MS", interval_ms)
+        made = _reader(bootstrap, prefix, reading)
     await made.start()
     try:
         yield reading, made
     finally:
         await made.stop()
+
+
+def _reader(bootstrap: str, prefix: str, reading: _Polls) -> GroupReader[bytes]:
+    kafka = KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=prefix)
+    return GroupReader(
+        kafka, "reader", PACED_TOPIC, reading.take, message=bytes, decode=bytes, group_id=prefix + "reader",
+        max_records=50, begins="earliest",
+    )  # fmt: skip
 
 
 async def test_what_comes_one_by_one_is_taken_together(bootstrap: str, topic_prefix: str) -> None:
@@ -85,4 +92,4 @@ async def test_the_end_does_not_wait_for_records(bootstrap: str, topic_prefix: s
     await create_topics(bootstrap, {topic_prefix + PACED_TOPIC: 1})
     async with _polling(bootstrap, topic_prefix, 60_000) as (_, made):
         await made.stop()
-        assert made._subscriber.consumer is None, "it was given up in the middle"
+        assert made.subscriber.consumer is None, "it was given up in the middle"

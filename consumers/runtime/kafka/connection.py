@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -483,11 +484,19 @@ class KafkaSettings(BaseModel):
             transaction_timeout_ms=transaction_timeout_ms,
         )
 
-    def broker(self, role: str) -> "KafkaBroker":
-        """Returns a FastStream broker that only reads: without producer and administration, and without creating topics."""
+    def broker(self, role: str, logger: Any = None, middlewares: Sequence[Any] = ()) -> "KafkaBroker":
+        """Returns a FastStream broker that only reads: without producer and administration, and without creating topics.
+
+        Args:
+            role: Last part of the client's name.
+            logger: Gets FastStream's lines.
+            middlewares: FastStream's middlewares of its subscribers.
+        """
         from faststream.kafka import KafkaBroker  # only roles need it, and commands without one start sooner
 
         read_tolerantly()
+        # By itself it logs an error of a poll once an hour and polls again at once. A role that began again would not hear of it.
+        os.environ["FASTSTREAM_SUPERVISOR_CACHE_TTL"] = "0"
         return KafkaBroker(
             self.bootstrap_servers.split(","),
             client_id=self._client_name(role),
@@ -495,8 +504,9 @@ class KafkaSettings(BaseModel):
             allow_auto_create_topics=False,
             graceful_timeout=HANDLER_STOP_SECONDS,
             metadata_max_age_ms=METADATA_AGE_MS,
-            apply_types=False,  # the handler takes records as they are
-            logger=_PollErrors(),
+            apply_types=False,  # a decoder of ours makes the messages
+            middlewares=middlewares,
+            logger=logger or _PollErrors(),
             **self.security.faststream_options(),
         )
 

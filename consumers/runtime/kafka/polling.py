@@ -5,23 +5,23 @@ import contextlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, Never, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, Literal, Never
 
 import structlog
 from aiokafka import AIOKafkaConsumer, OffsetAndMetadata, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import ConsumerStoppedError, KafkaError
-from faststream import AckPolicy
+from faststream import AckPolicy, BaseMiddleware
 from faststream.kafka import KafkaMessage
-from pydantic import TypeAdapter, ValidationError
+from faststream.kafka.message import FAKE_CONSUMER
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.logs import about_record
 from consumers.runtime.process import in_time
+from consumers.runtime.received import Batch, Message, Place, Received, Unreadable
 from consumers.runtime.registry import Instruments
 from schemas.quarantine import UndecodableRecord
-
-Message = TypeVar("Message")
 
 # Watches the polls of one role: failed polls are counted and logged, and make `/healthz` fail if they persist.
 
@@ -94,7 +94,7 @@ class PollWatch:
             record=", ".join(getattr(error, "__notes__", ())) or None,
             error=repr(error),
             failures=self._since_line,
-            what_happens_now=f"It is tried again from the same position every {RETRY_SECONDS:.0f} s; other partitions go on. "
+            what_happens_now="It is tried again from the same position in a few seconds; other partitions go on. "
             f"If it lasts for {MAX_FAILING_SECONDS:.0f} s and the broker is not away, /healthz fails.",
             what_to_do="See to what the error names: rights, the topic's settings, or that record.",
             exc_info=None if isinstance(error, KafkaError) else error,
@@ -160,41 +160,205 @@ class Commits(ConsumerRebalanceListener):  # type: ignore[misc]  # the library h
             await self._owner.on_partitions_assigned(assigned)
 
 
-# A FastStream batch subscriber with typed messages, which does not swallow failures.
+# A member of a group that reads an internal topic with FastStream: a subscriber of batches, whose decoder gives a handler messages.
 #
-# FastStream makes the client, subscribes, runs the loop of polls and stops it. These parts of it are replaced:
+# Of FastStream these parts are not used:
 #
-# - its poll: it restarts after whatever a poll raises, and says so once an hour; after an empty poll it sleeps,
-# - its parser: it decodes every header as UTF-8 and drops the whole batch, silently, when one is not,
-# - its types: one record of another type would refuse the whole batch,
-# - its publishers: they know no transaction of records and offsets, which the judge needs; each record gets two headers more, of
-#   which one is drawn at random, and takes 37 us of processor time in place of 20, which `ingest` would pay,
+# - its publishers: they know no transaction of records and offsets, which the judge needs, and give each record two headers more, one
+#   of them drawn at random,
 # - its application: it takes the signals of the process, but our roles share one and are started again one by one.
 
-POLL_MS: Final = 200
-"""How long one poll waits for records. Nothing else waits for it, and the next poll follows at once."""
 POLL_INTERVAL_MS: Final = 25
-"""How long a broker lets records gather before it answers, because a poll of fifty records costs the same as one of one record. It
-is the longest delay of an event, and the highest age of a partition's known end."""
+"""How long a broker lets records gather before it answers, because a poll of fifty records costs the same as one of one record. A poll
+waits as long for records, and FastStream as long again after an empty one. So it is the longest delay of a record."""
 ENOUGH_BYTES: Final = 64 * 1_024
 """Bytes at which a broker answers at once: some two hundred events, so a backlog never waits."""
 STOP_SECONDS: Final = 1.0
 """How long stopping may take, leaving the group included. The broker drops a silent member by itself."""
 
+
+class GroupReader(Generic[Message]):
+    """Hands the decoded batches of a topic to a handler. Its first error ends reading: `failure` raises it.
+
+    FastStream logs an error of a handler and goes on with the next batch. If that builds on this one, the gap would go unnoticed. So a
+    middleware keeps the error and drops what comes later.
+
+    Attributes:
+        broker: FastStream's broker, for `TestKafkaBroker` and for AsyncAPI.
+        subscriber: Its one subscriber.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        role: str,
+        topic: str,
+        handle: Callable[[Batch[Message]], Awaitable[None]],
+        *,
+        message: Any,
+        decode: Callable[[bytes], Message],
+        group_id: str,
+        max_records: int,
+        begins: Literal["earliest", "latest"],
+        listener: ConsumerRebalanceListener | None = None,
+        instruments: Instruments | None = None,
+    ) -> None:
+        """Declares the subscriber; `start` connects.
+
+        Args:
+            kafka: The cluster.
+            role: Last part of the client's name.
+            topic: A name in the topic table.
+            handle: Called with each batch.
+            message: The type of one record's value, which AsyncAPI shows.
+            decode: Reads a value; a `ValueError` makes it `Unreadable` and stops no other record.
+            group_id: The consumer group.
+            max_records: Most records of one batch.
+            begins: Where a new group begins.
+            listener: Called with assignments. Its errors only go to aiokafka's log, so it must call `fail`.
+            instruments: Count failed polls; None for no count.
+        """
+        self._kafka = kafka
+        self._role = role
+        self._decode = decode
+        self._commits = Commits(listener)
+        self._watch = PollWatch(role, instruments)
+        self._failures: list[Exception] = []
+        self._has_failed = asyncio.Event()
+        self.broker = kafka.broker(role, logger=self, middlewares=[partial(_EndsAtErrors, self)])
+        self.subscriber = self.broker.subscriber(
+            kafka.topic(topic),
+            batch=True,
+            group_id=group_id,
+            max_records=max_records,
+            auto_offset_reset=begins,
+            batch_timeout_ms=POLL_INTERVAL_MS,
+            fetch_max_wait_ms=POLL_INTERVAL_MS,
+            fetch_min_bytes=ENOUGH_BYTES,
+            ack_policy=AckPolicy.MANUAL,
+            listener=self._commits,
+            parser=_as_they_came,
+            decoder=self._decoded,
+            title=f"{topic}:{role}",
+            **kafka.reader_options(),
+        )
+
+        async def take(batch: Any) -> None:
+            await handle(batch)
+
+        take.__annotations__["batch"] = message  # AsyncAPI would show a batch as one record that is a list
+        self.subscriber(take)
+
+    @property
+    def consumer(self) -> AIOKafkaConsumer:
+        """The client, for positions and commits, from `start` to `stop`."""
+        consumer = self.subscriber.consumer
+        if consumer is None:
+            raise RuntimeError("the reader is not started")
+        return consumer
+
+    def stalled(self) -> Sequence[str]:
+        """Reasons why only a restart helps, for `/healthz`: polls keep failing although the broker answers."""
+        return self._watch.stalled()
+
+    async def start(self) -> None:
+        """Connects and waits for the first assignment.
+
+        Raises:
+            KafkaUnreachableError: No broker answers.
+        """
+        try:
+            await self.broker.start()
+        except KafkaError as error:
+            raise self._kafka.unreachable(error) from error
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
+        """Commits offsets of the group. Returns and raises as `Commits.commit`."""
+        return await self._commits.commit(self.consumer, offsets, seconds)
+
+    async def stop(self) -> None:
+        """Waits for the current batch, leaves the group and disconnects; bounded, and harmless when repeated."""
+        with contextlib.suppress(TimeoutError):
+            await in_time(STOP_SECONDS, self.broker.stop())
+
+    async def failure(self) -> Never:
+        """Waits for the first failure and raises it."""
+        await self._has_failed.wait()
+        raise self._failures[0]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether reading has ended."""
+        return self._has_failed.is_set()
+
+    def fail(self, error: Exception) -> None:
+        """Ends reading with an error of its owner. The first error counts."""
+        self._failures.append(error)
+        self._has_failed.set()
+
+    def fail_in(self, records: Sequence[Any], error: Exception) -> None:
+        """Ends reading with an error of the handler."""
+        log.error("batch_failed", role=self._role, records=len(records), **about_record(records[0]), exc_info=error)
+        self.fail(error)
+
+    def log(self, _level: int, _text: Any, /, *, exc_info: Any = None, extra: Any = None) -> None:
+        """Takes FastStream's lines. Those with an error are of failed polls, which no middleware sees.
+
+        After an error of Kafka it polls again in 5 s. After any other it polls again at once, for ever, so that ends reading.
+        """
+        if isinstance(exc_info, Exception):
+            self._watch.failed(exc_info)
+            if not isinstance(exc_info, KafkaError):
+                self.fail(exc_info)
+
+    async def _decoded(self, message: Any) -> list[Received[Message]]:
+        return [Received(_place_of(record), self._read(record)) for record in message.raw_message]
+
+    def _read(self, record: Any) -> Message | Unreadable | None:
+        if isinstance(record, UndecodableRecord):
+            return Unreadable(str(record), record.what_to_do)
+        if record.value is None:
+            return None
+        try:
+            return self._decode(record.value)
+        except ValueError as error:
+            return Unreadable(str(error).partition("\n")[0])
+
+
+class _EndsAtErrors(BaseMiddleware[Any, Any]):
+    """Keeps what a handler raises, and hands it nothing more."""
+
+    def __init__(self, reader: GroupReader[Any], records: Any, /, *, context: Any) -> None:
+        super().__init__(records, context=context)
+        self._reader = reader
+
+    async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: Any) -> Any:
+        """Calls the handler, unless reading has ended."""
+        return None if self._reader.has_failed else await call_next(msg)
+
+    async def after_processed(
+        self, exc_type: type[BaseException] | None = None, exc_val: BaseException | None = None, exc_tb: Any = None
+    ) -> bool:
+        """Tells the reader of an error. Returns whether there was one, so that FastStream does not log it too."""
+        if not isinstance(exc_val, Exception):
+            return False
+        self._reader.fail_in(self.msg, exc_val)
+        return True
+
+
+async def _as_they_came(records: Any) -> KafkaMessage:
+    # FastStream's own parser reads every header as UTF-8, and a stranger's header that is not would end reading.
+    return KafkaMessage(body=b"", raw_message=records, headers={}, consumer=FAKE_CONSUMER)
+
+
+def _place_of(record: Any) -> Place:
+    return Place(record.topic, record.partition, record.offset, record.timestamp, record.key)
+
+
+POLL_MS: Final = 200
+"""How long one poll waits for records. Nothing else waits for it, and the next poll follows at once."""
+
 BatchHandler = Callable[[Sequence[Any]], Awaitable[None]]
-
-
-class Unreadable(NamedTuple):
-    """Stands for the message of a record that has none of its type, with the reason in a line."""
-
-    reason: str
-
-
-class Received(NamedTuple, Generic[Message]):
-    """A record and its message, which is None if the record has no value."""
-
-    record: Any
-    message: Message | Unreadable | None
 
 
 class Subscription:
@@ -213,7 +377,6 @@ class Subscription:
         *,
         group_id: str,
         max_records: int,
-        message: TypeAdapter[Any] | None = None,
         listener: ConsumerRebalanceListener | None = None,
         poll_interval_ms: int = POLL_INTERVAL_MS,
         enough_bytes: int = ENOUGH_BYTES,
@@ -226,11 +389,9 @@ class Subscription:
             kafka: The cluster.
             role: Last part of the client's name.
             topics: Names in the topic table.
-            handle: Called with what came with one poll, that of each partition in order and together: `Received` of each record,
-                or without `message` the records.
+            handle: Called with the records of one poll, those of each partition in order and together.
             group_id: The consumer group.
             max_records: Most records of one poll.
-            message: The type of the messages. A record that is not of it stops no other; None if the owner reads the bytes.
             listener: Called with assignments. Its errors only go to aiokafka's log, so it must call `fail`.
             poll_interval_ms: How long a broker lets records gather before it answers, unless it has enough.
             enough_bytes: Bytes at which it answers at once.
@@ -240,7 +401,6 @@ class Subscription:
         self._kafka = kafka
         self._role = role
         self._handle = handle
-        self._message = message
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._commits = Commits(listener)
         self._broker = kafka.broker(role)
@@ -327,22 +487,11 @@ class Subscription:
             body=b"", raw_message=records, headers={}, correlation_id=self._role, consumer=self._subscriber.consumer
         )
 
-    def _read(self, record: Any) -> Any:
-        if isinstance(record, UndecodableRecord):
-            return Unreadable(str(record))
-        if record.value is None or self._message is None:
-            return None
-        try:
-            return self._message.validate_json(record.value)
-        except ValidationError as error:
-            return Unreadable(str(error).partition("\n")[0])
-
     async def _take(self, records: Sequence[Any]) -> None:
         if self._failure.done():
             return
         try:
-            typed = self._message is not None
-            await self._handle([Received(record, self._read(record)) for record in records] if typed else records)
+            await self._handle(records)
         except Exception as error:  # the top of a shell: whatever it is, the owner must stop
             log.exception("batch_failed", role=self._role, records=len(records), **about_record(records[0]))
             self.fail(error)
@@ -350,32 +499,3 @@ class Subscription:
 
 async def _unwrap(message: Any) -> Any:
     return message.raw_message
-
-
-# Records that a role cannot use: each counted, and the first ones of a poll logged.
-
-MAX_REFUSED_LINES: Final = 10
-"""Most log lines about refused records of one poll. One more line has the number of the others."""
-
-
-class Refusals:
-    """Counts refused records and logs those of a poll with their places."""
-
-    def __init__(self, role: str, metric: str, instruments: Instruments) -> None:
-        self._role = role
-        self._metric = metric
-        self._instruments = instruments
-        self._of_this_poll = 0
-
-    def refuse(self, record: Any, reason: str) -> None:
-        """Counts a record, and logs it unless the poll has had enough."""
-        self._instruments.inc(self._metric)
-        self._of_this_poll += 1
-        if self._of_this_poll <= MAX_REFUSED_LINES:
-            log.warning("record_refused", role=self._role, **about_record(record), reason=reason)
-
-    def end_poll(self) -> None:
-        """Logs how many have no line of their own."""
-        if self._of_this_poll > MAX_REFUSED_LINES:
-            log.warning("more_records_refused", role=self._role, records=self._of_this_poll - MAX_REFUSED_LINES)
-        self._of_this_poll = 0

@@ -17,7 +17,8 @@ from consumers.exporter import service
 from consumers.exporter.service import MAX_SILENT_SECONDS, Exporter
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
-from consumers.runtime.kafka.polling import MAX_REFUSED_LINES, Commits
+from consumers.runtime.kafka.polling import Commits
+from consumers.runtime.received import MAX_REFUSED_LINES
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import CloseReason, UnscoredReason
 from schemas.metrics.process import STEP_METRIC
@@ -46,11 +47,11 @@ def exporter(**settings: Any) -> tuple[Exporter, CollectorRegistry]:
 
 async def take(role: Exporter, records: Sequence[Any]) -> None:
     """Hands over records as a poll does: FastStream's subscriber gets them."""
-    subscription = getattr(role._subscription, "real", role._subscription)
-    async with TestKafkaBroker(subscription._broker):
-        await subscription._subscriber.process_message(tuple(records))
-    if subscription._failure.done():
-        await subscription.failure()
+    reader = getattr(role.reader, "real", role.reader)
+    async with TestKafkaBroker(reader.broker):
+        await reader.subscriber.process_message(tuple(records))
+    if reader.has_failed:
+        await reader.failure()
 
 
 def sample(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
@@ -222,9 +223,9 @@ class FakeConsumer:
         self.committed.append({partition.partition: to.offset for partition, to in offsets.items()})
 
 
-class FakeSubscription:
+class FakeReader:
     def __init__(self, role: Exporter, consumer: FakeConsumer) -> None:
-        self.real = role._subscription
+        self.real = role.reader
         self._role = role
         self._failed = asyncio.Event()
         self.consumer = consumer
@@ -256,10 +257,10 @@ class Shell:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **starts: int) -> None:
         self.role, self.registry = exporter()
         self.consumer = FakeConsumer(**starts)
-        self.subscription = FakeSubscription(self.role, self.consumer)
+        self.reader = FakeReader(self.role, self.consumer)
         self.stop = asyncio.Event()
         self.running: asyncio.Task[None] | None = None
-        monkeypatch.setattr(self.role, "_subscription", self.subscription)
+        monkeypatch.setattr(self.role, "reader", self.reader)
         monkeypatch.setattr(service, "partition_counts", self._partition_counts)
 
     async def _partition_counts(self, *_: Any) -> dict[str, int]:
@@ -319,7 +320,7 @@ async def test_a_graceful_stop_commits_what_was_counted_and_counts_nothing_more(
     await stopping
     assert made.consumer.committed[1:] == [{0: 13}]
     assert sample(made.registry, "callgauge_scores_read_total", kind="fact") == 3
-    assert made.subscription.is_stopped
+    assert made.reader.is_stopped
 
 
 async def test_positions_are_committed_as_time_passes(shell: ShellMaker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +346,7 @@ async def test_a_failure_commits_what_was_counted_before_it(shell: ShellMaker, m
     monkeypatch.setattr(made.role, "_count", count_one)
     with pytest.raises(ZeroDivisionError):
         await made.count(0, 0, 1, 2)
-    made.subscription.fail()
+    made.reader.fail()
     with pytest.raises(ZeroDivisionError):
         await made.ended()
     assert made.consumer.committed[1:] == [{0: 1}]

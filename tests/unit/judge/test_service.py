@@ -10,6 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, KafkaError, KafkaTimeoutError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
+from faststream.kafka import TestKafkaBroker
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -20,7 +21,8 @@ from consumers.judge.ask import Judge
 from consumers.judge.progress import VerdictWriteError
 from consumers.judge.service import JudgeWorker
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.polling import MAX_REFUSED_LINES, Commits
+from consumers.runtime.kafka.polling import Commits
+from consumers.runtime.received import MAX_REFUSED_LINES
 from consumers.runtime.registry import Instruments
 from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.quarantine import UndecodableRecord
@@ -45,6 +47,7 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes], ...] = ()
     key: bytes = b"c-1"
     topic: str = "judge.requests"
+    timestamp: int = 0
 
 
 def record_of(asked: JudgeRequest, offset: int, partition: int = 0, **headers: str) -> Record:
@@ -157,7 +160,7 @@ class FakeConsumer:
         self._cluster.committed |= offsets
 
 
-class FakeSubscription:
+class FakeReader:
     def __init__(self, consumer: FakeConsumer) -> None:
         self.consumer = consumer
         self.failures: list[Exception] = []
@@ -178,7 +181,7 @@ class House:
         self.endpoint = ScriptedEndpoint(lambda _: answer("C"))
         self.cluster = cluster or Cluster()
         self.consumer = FakeConsumer(self.cluster)
-        self.subscription = FakeSubscription(self.consumer)
+        self.reader = FakeReader(self.consumer)
         self.instruments = Instruments(CollectorRegistry(), ["judge"])
         monkeypatch.setattr(
             service, "Judge", lambda given, counted, redactor: Judge(given, counted, self.endpoint, redactor)
@@ -186,8 +189,8 @@ class House:
         monkeypatch.setattr(KafkaSettings, "producer", lambda _, __, given, ___: FakeProducer(self.cluster, given))
         kafka = KafkaSettings(is_embedded=is_embedded)
         self.worker = JudgeWorker(kafka, judge_settings(), self.instruments, group_id="judges")
-        self.made = self.worker._subscription
-        monkeypatch.setattr(self.worker, "_subscription", self.subscription)
+        self.made = self.worker.reader
+        monkeypatch.setattr(self.worker, "reader", self.reader)
 
     async def assigned(self, *partitions: TopicPartition) -> None:
         await self.worker.on_partitions_assigned(set(partitions))
@@ -197,8 +200,9 @@ class House:
         await self.worker.on_partitions_revoked(set(partitions))
 
     async def take(self, *records: Record | UndecodableRecord) -> None:
-        await self.made._take(records)
-        if self.made._failure.done():
+        async with TestKafkaBroker(self.made.broker):
+            await self.made.subscriber.process_message(records)
+        if self.made.has_failed:
             await self.made.failure()
 
     async def asking(self) -> JudgeRequest:
@@ -276,8 +280,8 @@ async def test_a_question_whose_answer_is_not_taken_is_not_committed(house: Hous
     await until(lambda: bool(house.worker._writers[P0].outgoing))
     house.cluster.error = KafkaTimeoutError()
     house.cluster.may_write.set()
-    await until(lambda: bool(house.subscription.failures))
-    (failure,) = house.subscription.failures
+    await until(lambda: bool(house.reader.failures))
+    (failure,) = house.reader.failures
     assert isinstance(failure, VerdictWriteError)
     assert "asks these questions again" in str(failure)
     assert (house.cluster.verdicts, house.cluster.committed) == ([], {})
@@ -365,8 +369,8 @@ async def test_who_is_fenced_off_writes_nothing(house: House, monkeypatch: pytes
     async with running(House(monkeypatch, house.cluster)) as successor:
         await successor.assigned(P0)
         house.endpoint.gate.set()
-        await until(lambda: bool(house.subscription.failures))
-        (failure,) = house.subscription.failures
+        await until(lambda: bool(house.reader.failures))
+        (failure,) = house.reader.failures
         assert isinstance(failure, VerdictWriteError)
         assert "another judge has judge.requests[0]" in str(failure)
         assert (house.cluster.verdicts, house.cluster.committed) == ([], {})
@@ -422,7 +426,7 @@ async def test_no_verdict_goes_out_while_partitions_are_shared_out(house: House)
     await house.assigned(P1)
     assert house.worker._verdicts == []
     assert await house.committed() == {}
-    assert (house.cluster.verdicts, house.subscription.failures) == ([], [])
+    assert (house.cluster.verdicts, house.reader.failures) == ([], [])
     await house.revoked(P1)
     await house.assigned(P0)
     await house.take(record_of(asked, 0))
@@ -555,7 +559,7 @@ async def test_without_transactions_the_commit_follows_the_verdicts(monkeypatch:
         house.consumer.error = None
         await house.take(Record(b"junk", 1))
         assert await house.committed() == {0: 2}
-        assert house.subscription.failures == []
+        assert house.reader.failures == []
         assert house.cluster.transactions == 0
 
 
@@ -649,7 +653,7 @@ def test_every_record_is_answered_or_refused(
                 await until(lambda: not house.worker._places)
                 committed = await house.committed()
                 written = [verdict.conversation_id for verdict, _ in house.cluster.verdicts]
-                return committed, house.subscription.failures, written
+                return committed, house.reader.failures, written
 
     committed, failures, written = asyncio.run(scenario())
     assert failures == []

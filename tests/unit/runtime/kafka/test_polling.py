@@ -1,14 +1,19 @@
 """Polls that fail: tried again, counted, logged as often as it matters, and a reason to restart when it lasts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+import aiokafka
+import anyio
 import pytest
+import yaml
 from aiokafka import OffsetAndMetadata, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import ConsumerStoppedError, KafkaConnectionError, TopicAuthorizationFailedError
 from faststream.kafka import TestKafkaBroker
+from faststream.specification import AsyncAPI
 from prometheus_client import CollectorRegistry
 from pydantic import TypeAdapter
 from structlog.testing import capture_logs
@@ -18,12 +23,12 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.polling import (
     ENOUGH_BYTES,
     MAX_FAILING_SECONDS,
-    POLL_MS,
+    POLL_INTERVAL_MS,
     Commits,
+    GroupReader,
     PollWatch,
-    Subscription,
-    Unreadable,
 )
+from consumers.runtime.received import Batch, Place, Received, Unreadable
 from consumers.runtime.registry import Instruments
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.patience import patient
@@ -97,53 +102,6 @@ def test_it_stalls_when_that_lasts_and_is_well_when_it_is_over(watched: Watched,
 def test_a_broker_that_is_away_is_no_stall(watched: Watched) -> None:
     watched.fail_for(1_000, KafkaConnectionError())
     assert watched.watch.stalled() == ()
-
-
-async def test_a_subscription_watches_its_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll_watch, "RETRY_SECONDS", 0)
-
-    class FailingConsumer:
-        async def getmany(self, **_: Any) -> Any:
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
-
-    async def handle(_: Any) -> None: ...
-
-    registry = CollectorRegistry()
-    made = Subscription(
-        KafkaSettings(), "judge", ["scores"], handle, group_id="g", max_records=10,
-        instruments=Instruments(registry, ["judge"]),
-    )  # fmt: skip
-    assert await made._subscriber.get_msg(FailingConsumer()) == ()
-    assert registry.get_sample_value("callgauge_poll_failures_total", {"role": "judge"}) == 1
-    assert made.stalled() == ()
-
-
-async def test_a_poll_takes_what_its_client_has_and_an_empty_one_is_not_followed_by_a_pause() -> None:
-    asked: list[dict[str, Any]] = []
-
-    class Consumer:
-        async def getmany(self, **options: Any) -> Any:
-            asked.append(options)
-            return {"a": [1, 2], "b": [3]} if len(asked) == 1 else {}
-
-    async def handle(_: Any) -> None: ...
-
-    made = Subscription(KafkaSettings(), "judge", ["scores"], handle, group_id="g", max_records=10)
-    async with asyncio.timeout(POLL_MS / 1_000):
-        assert await made._subscriber.get_msg(Consumer()) == (1, 2, 3)
-        assert await made._subscriber.get_msg(Consumer()) == ()
-    assert asked == [{"timeout_ms": POLL_MS, "max_records": 10}] * 2
-
-
-async def test_the_broker_is_told_how_long_records_may_gather() -> None:
-    async def handle(_: Any) -> None: ...
-
-    made = Subscription(
-        KafkaSettings(), "judge", ["scores"], handle, group_id="g", max_records=10,
-        poll_interval_ms=40,
-    )  # fmt: skip
-    options = made._subscriber._connection_args
-    assert (options["fetch_max_wait_ms"], options["fetch_min_bytes"]) == (40, ENOUGH_BYTES)
 
 
 # No commit goes on while a member joins its group.
@@ -233,78 +191,232 @@ async def test_a_hand_over_that_fails_keeps_no_commit_going() -> None:
         await open_commit
 
 
-# Failures that FastStream would swallow, and readers of a former leader.
+# A topic that is read with FastStream: what it swallows by itself ends reading, and what a stranger wrote does not.
 
 
 class Record(NamedTuple):
-    value: bytes | None = b"{}"
+    value: bytes | None = b"[1]"
     topic: str = "scores"
     partition: int = 0
     offset: int = 0
-    key: bytes | None = None
+    timestamp: int = 0
+    key: bytes | None = b"c-1"
     headers: Sequence[tuple[str, bytes]] = ()
 
 
-def subscription(handled: list[Any], error: Exception | None = None) -> Subscription:
-    async def handle(records: Sequence[Any]) -> None:
-        handled.append(records)
-        if error is not None:
-            raise error
-
-    return Subscription(KafkaSettings(), "exporter", ["scores"], handle, group_id="g", max_records=10)
+NUMBERS = TypeAdapter(list[int]).validate_json
 
 
-async def test_records_are_handed_over_as_they_came_whatever_their_headers() -> None:
-    made = subscription([])
-    records = (Record(headers=[("x", b"\xff\xfe")]),)
-    message = await made._wrap(records)
-    assert message.raw_message is records
+class Handled:
+    """A reader of lists of numbers, whose handler keeps its batches, or fails."""
+
+    def __init__(self, error: Exception | None = None, decode: Callable[[bytes], list[int]] = NUMBERS) -> None:
+        self.batches: list[Batch[list[int]]] = []
+        self.error = error
+        self.came = asyncio.Event()
+        self.registry = CollectorRegistry()
+        self.reader = GroupReader(
+            KafkaSettings(),
+            "exporter",
+            "scores",
+            self.handle,
+            message=list[int],
+            decode=decode,
+            group_id="g",
+            max_records=10,
+            begins="earliest",
+            instruments=Instruments(self.registry, ["exporter"]),
+        )
+
+    async def handle(self, batch: Batch[list[int]]) -> None:
+        self.batches.append(batch)
+        self.came.set()
+        if self.error is not None:
+            raise self.error
+
+    async def take(self, *records: Any) -> None:
+        """Hands records over as a poll does."""
+        async with TestKafkaBroker(self.reader.broker):
+            await self.reader.subscriber.process_message(records)
+
+    @property
+    def failed_polls(self) -> float | None:
+        return self.registry.get_sample_value("callgauge_poll_failures_total", {"role": "exporter"})
 
 
-async def test_a_failure_ends_the_subscription_and_later_batches_are_dropped() -> None:
-    handled: list[Any] = []
-    error = ZeroDivisionError("boom")
-    made = subscription(handled, error)
-    await made._take([Record()])
-    await made._take([Record()])
-    assert len(handled) == 1
-    with pytest.raises(ZeroDivisionError, match="boom"):
-        await made.failure()
+async def test_a_published_record_comes_with_its_place() -> None:
+    handled = Handled()
+    async with TestKafkaBroker(handled.reader.broker) as broker:
+        await broker.publish(b"[1, 2]", "scores", key=b"c-7", partition=3, timestamp_ms=17, headers={"x": "1"})
+    assert handled.batches == [[Received(Place("scores", 3, 0, 17, b"c-7"), [1, 2])]]
 
 
 async def test_a_record_of_another_type_stops_no_other_of_its_batch() -> None:
-    handled: list[Any] = []
-
-    async def handle(received: Sequence[Any]) -> None:
-        handled.extend(received)
-
-    made = Subscription(
-        KafkaSettings(), "exporter", ["scores"], handle, group_id="g", max_records=10, message=TypeAdapter(list[int])
-    )
+    handled = Handled()
     gone = stand_in("scores", 4, 6)
-    async with TestKafkaBroker(made._broker) as broker:
-        await broker.publish(b"[1, 2]", "scores", headers={"x": "1"})
-        await made._subscriber.process_message((Record(b"{}"), Record(b"[3]"), gone, Record(None)))
-    messages = [received.message for received in handled]
-    assert messages == [
-        [1, 2],
+    odd = Record(b"[3]", headers=[("x", b"\xff\xfe")])
+    await handled.take(Record(b"{}"), odd, gone, Record(None), Record(b"\xff"))
+    (batch,) = handled.batches
+    assert [message for _, message in batch[:-1]] == [
         Unreadable("1 validation error for list[int]"),
         [3],
-        Unreadable(str(gone)),
+        Unreadable(str(gone), gone.what_to_do),
         None,
     ]
-    assert handled[3].record is gone
+    assert isinstance(batch[-1].message, Unreadable)
+    assert batch[2].place == Place("scores", 0, 6, gone.timestamp, None)
+    assert not handled.reader.has_failed
 
 
-async def test_the_first_failure_counts() -> None:
-    made = subscription([])
-    made.fail(ValueError("first"))
-    made.fail(ValueError("second"))
-    with pytest.raises(ValueError, match="first"):
-        await made.failure()
+async def test_the_first_failure_ends_reading_and_later_batches_are_dropped() -> None:
+    handled = Handled(ZeroDivisionError("boom"))
+    with capture_logs() as lines:
+        await handled.take(Record(offset=7), Record(offset=8))
+        await handled.take(Record())
+    assert len(handled.batches) == 1
+    handled.reader.fail(ValueError("second"))
+    with pytest.raises(ZeroDivisionError, match="boom"):
+        await handled.reader.failure()
+    (line,) = lines
+    assert (line["event"], line["role"], line["offset"], line["records"]) == ("batch_failed", "exporter", 7, 2)
+    assert handled.failed_polls == 0
+
+
+async def test_a_fault_of_the_decoder_ends_reading_too() -> None:
+    def decode(_value: bytes) -> list[int]:
+        raise ZeroDivisionError
+
+    handled = Handled(decode=decode)
+    with capture_logs() as lines:
+        await handled.take(Record())
+    assert [line["event"] for line in lines] == ["batch_failed"]
+    with pytest.raises(ZeroDivisionError):
+        await handled.reader.failure()
+    assert handled.batches == []
+
+
+async def test_nothing_runs_between_a_poll_and_its_handler() -> None:
+    """The position has moved by then, and a commit in between would skip the records."""
+    handled = Handled()
+    async with TestKafkaBroker(handled.reader.broker):
+        handling = handled.reader.subscriber.process_message((Record(),))
+        with pytest.raises(StopIteration):
+            handling.send(None)
+    assert len(handled.batches) == 1
+
+
+class FakeConsumer:
+    """A client whose polls have given outcomes, then nothing."""
+
+    def __init__(self, *outcomes: tuple[Any, ...] | Exception) -> None:
+        self.outcomes = list(outcomes)
+        self.options: dict[str, Any] = {}
+        self.polls: list[dict[str, Any]] = []
+
+    def __call__(self, **options: Any) -> "FakeConsumer":
+        self.options = options
+        return self
+
+    def subscribe(self, **_: Any) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def getmany(self, **options: Any) -> dict[TopicPartition, tuple[Any, ...]]:
+        self.polls.append(options)
+        await asyncio.sleep(0)
+        outcome = self.outcomes.pop(0) if self.outcomes else ()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return {TopicPartition("scores", 0): outcome} if outcome else {}
+
+
+class Polling:
+    """A client that FastStream polls, and the pauses it makes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pauses: list[float] = []
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(anyio, "sleep", self._pause)
+
+    async def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def started(self, handled: Handled, *outcomes: tuple[Any, ...] | Exception) -> AsyncIterator[FakeConsumer]:
+        consumer = FakeConsumer(*outcomes)
+        self._monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", consumer)
+        await handled.reader.start()
+        try:
+            async with asyncio.timeout(patient(5)):
+                yield consumer
+        finally:
+            await handled.reader.stop()
+
+
+@pytest.fixture
+def polling(monkeypatch: pytest.MonkeyPatch) -> Polling:
+    return Polling(monkeypatch)
+
+
+async def test_a_poll_that_kafka_refuses_is_counted_told_and_tried_again(polling: Polling) -> None:
+    handled = Handled()
+    with capture_logs() as lines:
+        async with polling.started(
+            handled, TopicAuthorizationFailedError("scores"), KafkaConnectionError(), (Record(),)
+        ):
+            await handled.came.wait()
+    assert handled.failed_polls == 2
+    assert polling.pauses[:2] == [5, 5]
+    assert [line["event"] for line in lines] == ["kafka_poll_failed"]
+    assert not handled.reader.has_failed
+
+
+async def test_it_stalls_when_kafka_refuses_its_polls_for_long(
+    polling: Polling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handled = Handled()
+    assert handled.reader.stalled() == ()
+    monkeypatch.setattr(handled.reader, "_watch", PollWatch("exporter", clock=lambda: 5.0 * len(polling.pauses)))
+    refused = [TopicAuthorizationFailedError("scores")] * 8
+    async with polling.started(handled, *refused, (Record(),)):
+        await handled.came.wait()
+        assert handled.reader.stalled() == ("exporter: its polls of Kafka have failed for 35 s",)
+
+
+async def test_any_other_fault_of_a_poll_ends_reading_each_time(polling: Polling) -> None:
+    """FastStream says so once an hour, and polls again at once, for ever."""
+    for _ in range(2):
+        handled = Handled()
+        async with polling.started(handled, UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")):
+            with pytest.raises(UnicodeDecodeError):
+                await handled.reader.failure()
+        assert handled.failed_polls == 1
+
+
+async def test_records_gather_at_the_broker_and_an_empty_poll_delays_nothing_for_longer(polling: Polling) -> None:
+    handled = Handled()
+    async with polling.started(handled, (), (Record(),)) as consumer:
+        await handled.came.wait()
+    assert consumer.polls[0] == {"timeout_ms": POLL_INTERVAL_MS, "max_records": 10}
+    assert polling.pauses[0] == POLL_INTERVAL_MS / 1_000
+    told = {"fetch_max_wait_ms": POLL_INTERVAL_MS, "fetch_min_bytes": ENOUGH_BYTES, "auto_offset_reset": "earliest"}
+    assert told.items() <= consumer.options.items()
+    ours = {"enable_auto_commit": False, "isolation_level": "read_committed", "group_id": "g"}
+    assert ours.items() <= consumer.options.items()
 
 
 async def test_there_is_no_client_before_the_start() -> None:
+    handled = Handled()
     with pytest.raises(RuntimeError, match="not started"):
-        _ = subscription([]).consumer
-    await subscription([]).stop()
+        _ = handled.reader.consumer
+    await handled.reader.stop()
+
+
+def test_asyncapi_shows_one_record_of_its_topic() -> None:
+    document = yaml.safe_load(AsyncAPI(Handled().reader.broker).to_specification().to_yaml())
+    assert document["channels"]["scores:exporter"]["address"] == "scores"
+    (payload,) = document["components"]["schemas"].values()
+    assert (payload["type"], payload["items"]) == ("array", {"type": "integer"})

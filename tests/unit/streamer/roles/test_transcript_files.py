@@ -198,6 +198,7 @@ class Record(NamedTuple):
     value: bytes | None
     topic: str = TP.topic
     partition: int = TP.partition
+    timestamp: int = 0
 
 
 class FakeConsumer:
