@@ -7,7 +7,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice, pairwise
-from typing import Any, Final, NamedTuple, assert_never
+from typing import Any, Final, NamedTuple, Never, assert_never
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -464,7 +464,7 @@ class Writer:
         while self.writing_since is not None:
             await self._idle.wait()
 
-    async def run(self) -> None:
+    async def run(self) -> Never:
         """Writes the content of the outboxes until cancelled.
 
         A record that is too large for its topic is left out and counted; the others are written.

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,6 @@ from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import Bell, Decision, Outbox, Outlet, Written
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.polling import Commits
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, JudgeKind
 from schemas.goals.goal_set import GoalSet
@@ -162,7 +162,7 @@ def ended(offset: int, number: int = 0) -> LogRecord:
 
 
 class FakeConsumer:
-    """The client: knows its assignment, and the calls of its methods."""
+    """The client: knows its assignment, and the calls of its methods. It hands over what the test lets come."""
 
     def __init__(self, journal: list[str]) -> None:
         self.journal = journal
@@ -173,6 +173,29 @@ class FakeConsumer:
         self.end = 0
         self.error: Exception | None = None
         self.noted: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.stopped = False
+        self.polls: list[tuple[set[int], int]] = []  # which partitions, and how long
+        self.coming: list[LogRecord] = []
+        self._coordinator = SimpleNamespace(
+            generation=0, member_id="ev-1-a"
+        )  # the number of the latest rebalance, and our name
+
+    def subscribe(self, topics: Sequence[str], listener: object) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+    async def getmany(
+        self, *tps: TopicPartition, timeout_ms: int, max_records: int
+    ) -> dict[TopicPartition, list[LogRecord]]:
+        assert max_records
+        self.polls.append(({tp.partition for tp in tps}, timeout_ms))
+        batches: dict[TopicPartition, list[LogRecord]] = {}
+        for each in self.coming:
+            batches.setdefault(TopicPartition(EVENTS_TOPIC, each.partition), []).append(each)
+        return batches
 
     def assignment(self) -> set[TopicPartition]:
         return self.assigned
@@ -201,38 +224,6 @@ class FakeConsumer:
         if self.error is not None:
             raise self.error
         self.noted |= offsets
-
-
-class FakeSubscription:
-    """A member of the group; `generation` is the number of its latest rebalance."""
-
-    def __init__(self, journal: list[str]) -> None:
-        self.consumer = FakeConsumer(journal)
-        self.generation = 0
-        self.member_id = "ev-1-a"
-        self.failures: list[Exception] = []
-        self.stopped = False
-        self.stalls: Sequence[str] = ()
-        self._failed = asyncio.Event()
-
-    def fail(self, error: Exception) -> None:
-        self.failures.append(error)
-        self._failed.set()
-
-    async def failure(self) -> bool:
-        await self._failed.wait()
-        raise self.failures[0]
-
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
-        return await Commits(None).commit(self.consumer, offsets, seconds)
-
-    def stalled(self) -> Sequence[str]:
-        return self.stalls
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None:
-        self.stopped = True
 
 
 class FakeWriter:
@@ -331,10 +322,9 @@ class Shell:
         instruments = Instruments(self.registry, ["evaluator"])
         evaluator = EvaluatorSettings(**({"max_unwritten_records": MAX_UNWRITTEN, "tick_ms": 1} | settings))
         self.role = Evaluator(KafkaSettings(), evaluator, instruments)
-        self.subscription = FakeSubscription(self.journal)
-        self.consumer = self.subscription.consumer
+        self.consumer = FakeConsumer(self.journal)
         self.takeover = FakeTakeover()
-        monkeypatch.setattr(self.role, "_subscription", self.subscription)
+        monkeypatch.setattr(self.role, "_consumer", self.consumer)
         monkeypatch.setattr(self.role, "_takeover", self.takeover)
         monkeypatch.setattr(self.role._topic_watch, "partitions", self._partitions)
         self.members: list[Member] = []
@@ -357,7 +347,7 @@ class Shell:
 
     async def assigned(self, *numbers: int, generations: int = 1) -> None:
         """The second half of a rebalance. A new assignment knows neither positions nor pauses of the one before."""
-        self.subscription.generation += generations
+        self.consumer._coordinator.generation += generations
         self.consumer.assigned = logs_of(*numbers)
         self.consumer.paused = set()
         self.consumer.positions = {}
@@ -378,6 +368,22 @@ class Shell:
     async def folds(self, *offsets: int, number: int = 0) -> None:
         await self.polled(*offsets, number=number)
         await until_idle()
+
+    async def goes_round(self, *records: LogRecord) -> None:
+        """The loop goes round once, and its poll brings these records."""
+        self.consumer.coming = list(records)
+        await self.role._go_round()
+
+    @property
+    def closing(self) -> list[int]:
+        """Calls that are over and not closed, by evaluator."""
+        return [each.closing_calls for each in self.evaluators]
+
+    @property
+    def failures(self) -> list[Exception]:
+        """The error with which the role ends; none as long as it does not."""
+        failure = self.role._failure
+        return [failure.result()] if failure.done() else []
 
     @property
     def folded(self) -> list[list[int]]:

@@ -32,7 +32,7 @@ BUDGET: Final = {
     "admit, an event": 23,  # three of them call what the sequencer checks too
     "shell, a poll of one event": 310,
     "shell, one event more in a poll": 74,  # with `admit`; 22 of them read its origin
-    "shell, a tick of 12 partitions": 325,
+    "shell, a round of 12 partitions": 325,
     "writing, a record of scores": 24.5,
 }
 GROWTH: Final = 1.4
@@ -174,20 +174,11 @@ async def test_a_poll(shell: Shell) -> None:
     _within("shell, one event more in a poll", (many - one) / 100)
 
 
-async def test_a_tick(shell: Shell) -> None:
-    def ticked() -> None:
-        """The steps of each round of `_tick_for_ever`."""
-        role = shell.role
-        role._closing_turns.close_some(role.active)
-        for partition in role.owned.values():
-            partition.write_row()
-        role._pause_or_resume(may_stop=False)
-        role._topic_watch.look(role._standstill())
-
-    ticked()
+async def test_a_round_that_finds_nothing(shell: Shell) -> None:
+    await shell.goes_round()
     with _Lines() as lines:
-        ticked()
-    _within("shell, a tick of 12 partitions", lines.count)
+        await shell.goes_round()
+    _within("shell, a round of 12 partitions", lines.count)
 
 
 def _scores(effects: Iterable[Effect]) -> Sequence[Any]:
