@@ -29,7 +29,7 @@ from consumers.evaluator.topics import (
     TopicWatch,
     require_fit_topics,
 )
-from consumers.evaluator.writer import FencedError, Outlet, Writer
+from consumers.evaluator.writer import FencedError, Outbox, Outlet, Writer, writes_transactions
 from consumers.runtime.kafka.connection import METADATA_AGE_MS, KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.polling import COMMIT_SECONDS, Commits, PollWatch
 from consumers.runtime.process import (
@@ -115,6 +115,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._events = kafka.topic(EVENTS_TOPIC)
         self._version = version_of(settings)
         self._takeover = Takeover(kafka, settings)
+        patience_ms = settings.write_interval_ms if writes_transactions(kafka, settings) else 0
+        self._outbox = Outbox(to_seconds(patience_ms))
         self._group = GroupWatch(kafka, settings, [self._events])
         self._topic_watch = TopicWatch(kafka, settings, self._fail)
         self._consumer: Any = None  # there is one before anything is owned
@@ -186,10 +188,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """The partitions whose records are folded, by number."""
         return {number: each for number, each in self.owned.items() if each.is_active}
 
-    @property
-    def _unwritten_records(self) -> int:
-        return sum(each.outbox.records for each in self.owned.values())
-
     def _fail(self, error: Exception) -> None:
         """Ends the role with an error. The first one counts."""
         if not self._failure.done():
@@ -244,14 +242,16 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """Polls, folds what came, and closes calls that are over; but nothing of it while too much waits to be written."""
         self._looked_at = time.monotonic()
         await asyncio.sleep(0)  # a poll that finds something gives nobody else a turn
-        if self._unwritten_records > self._settings.max_unwritten_records:
-            await self._until_written(to_seconds(self._settings.tick_ms))
-        else:
+        await self._until(self._has_room, to_seconds(self._settings.tick_ms))
+        if self._has_room():
             await self._take(await self._polls.watched(self._poll))
             self._close_some()
         for partition in self.owned.values():
             partition.write_row()
         self._topic_watch.look(self._standstill())
+
+    def _has_room(self) -> bool:
+        return self._outbox.records <= self._settings.max_unwritten_records
 
     async def _poll(self) -> tuple[Any, ...]:
         """Some records of the partitions that have not too many calls to close. While there are any, the next step follows at once."""
@@ -309,11 +309,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         if self._joining_since is not None and self._group.twin is None:
             what = f"the group {self._settings.group_id} has given this member no partitions"
             found.append(Standstill(what, self._joining_since, STUCK_JOIN_SECONDS))
-        found += [
-            Standstill("scores have waited to be written", since, STUCK_WRITE_SECONDS)
-            for each in self.active.values()
-            if (since := each.outbox.waiting_since) is not None
-        ]
+        if (since := self._outbox.waiting_since) is not None:
+            found.append(Standstill("scores have waited to be written", since, STUCK_WRITE_SECONDS))
         return min(found, key=lambda each: each.since, default=None)
 
     # Rebalances: what goes is handed over, what stays is kept whole.
@@ -394,7 +391,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         redactor = Redactor(settings.redaction)  # of this partition alone: its counts are drained with the engine's
         goals, writes = ChosenGoals(self._goals, settings.goals), settings.writes_transcripts
         return Partition(
-            Outlet(number, self._kafka),
+            Outlet(number, self._kafka, self._outbox),
             PartitionEvaluator(limits, version, goals, writes_transcripts=writes, redactor=redactor),
             limits,
             self._instruments,
@@ -410,19 +407,16 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             partition.write_row(is_last=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_SECONDS):
-                await self._until_written(HAND_OVER_SECONDS * 2 / 3)
+                await self._until(lambda: not self._outbox.is_filled, HAND_OVER_SECONDS * 2 / 3)
                 await self._commit(HAND_OVER_SECONDS)
-        if unwritten := self._unwritten_records:
+        if unwritten := self._outbox.records:
             log.warning("handed_over_unwritten", scores=unwritten)
 
-    async def _until_written(self, seconds: float) -> None:
-        """Waits until everything that is decided by now is written, but no longer than this."""
-        writing = [asyncio.ensure_future(each.outbox.until_written()) for each in self.active.values()]
-        if writing:
-            try:
-                await asyncio.wait(writing, timeout=seconds)
-            finally:
-                await end_tasks(writing)
+    async def _until(self, holds: Callable[[], bool], seconds: float) -> None:
+        """Waits for the writer until this holds, but no longer than so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._outbox.until(holds)
 
     # Owning partitions: from their takeover to the next rebalance they are written.
 
@@ -461,19 +455,16 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _take_over_and_write(self, kept: Sequence[int], new: Sequence[int]) -> Never:
         """Has these partitions written until it is cancelled. What is kept is written while the new ones are taken over."""
-        writer = self._writer = Writer(self._kafka, self._settings, self._instruments)
+        writer = self._writer = Writer(self._kafka, self._settings, self._instruments, self._outbox)
         writing: asyncio.Task[Never] | None = None
         try:
             await writer.start()
             await self._takeover.claim(kept, writer.id)
-            for number in kept:
-                writer.add(self.owned[number].outlet)
             writing = asyncio.create_task(writer.run(), name="writer")
             if new:
                 await self._takeover.take([self.owned[number] for number in new], self._consumer, writer.id)
             for number in new:
                 self._consumer.seek(self._tp(number), self.owned[number].next_offset)
-                writer.add(self.owned[number].outlet)
             self._consumer.resume(*map(self._tp, new))
             await self._is_ready()
             await asyncio.wait([writing])  # it would hold up a cancel of ours if it ignores its own
@@ -501,9 +492,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         if owning is None:
             return True
         if writer is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await writer.until_idle()
+            await self._until(lambda: writer.writing_since is None, CLOSE_SECONDS)
         await end_tasks([owning], 2 * END_SECONDS)  # a claim that is cancelled disconnects first
         return writer is None or writer.writing_since is None
 
@@ -538,7 +527,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     def _register_gauges(self) -> None:
         read, owned = self._instruments.read_gauge, self.owned.values
         read("callgauge_calls_open", lambda: {(): float(sum(len(each.evaluator.open_calls) for each in owned()))})
-        read("callgauge_scores_unwritten", lambda: {(): float(self._unwritten_records)})
+        read("callgauge_scores_unwritten", lambda: {(): float(self._outbox.records)})
         read("callgauge_consumer_lag_messages", lambda: self._of_active(self._lag_messages))
         read("callgauge_consumer_lag_seconds", lambda: self._of_active(self._lag_seconds))
         read("callgauge_watermark_lag_messages", lambda: self._of_active(lambda each: each.next_offset - each.first))

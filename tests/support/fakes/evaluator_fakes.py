@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Bell, Decision, Outbox, Outlet, Written
+from consumers.evaluator.writer import Outbox, Outlet
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, JudgeKind
@@ -132,11 +133,6 @@ def row(place: int = 0, **more: Any) -> PartitionRow:
     return PartitionRow(**({"place": place, "first": 0, "first_known_ms": 0, "known_ms": 0, "version": "test"} | more))
 
 
-def decision(*records: Written, place: int = 0, **more: Any) -> Decision:
-    """What one step decided."""
-    return Decision(records, row(place, **more))
-
-
 def waiting_in(outbox: Outbox) -> list[list[str]]:
     """The waiting records, decision by decision: conversations, and the reasons of refused records."""
     return [
@@ -227,9 +223,9 @@ class FakeConsumer:
 
 
 class FakeWriter:
-    """Writes a decision of each partition at a time, when the gate is open."""
+    """Writes a decision at a time, when the gate is open."""
 
-    def __init__(self, shell: "Shell") -> None:
+    def __init__(self, shell: "Shell", outbox: Outbox) -> None:
         self.id = f"writer-{len(shell.writers)}"
         self.writing_since: float | None = None
         self.error: Exception | None = None
@@ -237,40 +233,31 @@ class FakeWriter:
         self.stopped = False
         self.ignores_cancels = False
         self.may_end = asyncio.Event()
-        self.numbers: list[int] = []
         self._shell = shell
-        self._bell = Bell()
-        self._outlets: list[Outlet] = []
+        self._outbox = outbox
 
-    def add(self, outlet: Outlet) -> None:
-        self.numbers.append(outlet.number)
-        self._outlets.append(outlet)
-        outlet.outbox.wakes(self._bell)
+    @property
+    def numbers(self) -> list[int]:
+        """The partitions that it may write."""
+        return self._shell.takeover.claimed[self.id]
 
     async def start(self) -> None: ...
-
-    async def until_idle(self) -> None:
-        if self.writing_since is not None:
-            await asyncio.Event().wait()
 
     async def run(self) -> None:
         self.runs = True
         try:
             while True:
-                await self._bell.filled.wait()
-                decided = {outlet: first for outlet in self._outlets for first in outlet.outbox.first()[:1]}
-                if decided:
-                    self.writing_since = 0.0
-                    await self._shell.may_write.wait()
-                    if self.error is not None:
-                        raise self.error
-                    for outlet, first in decided.items():
-                        for record in first.records:
-                            what = record.reason if isinstance(record, QuarantineRecord) else record.conversation_id
-                            self._shell.journal.append(f"write {what} to {outlet.number}")
-                        outlet.written([first])
-                    self.writing_since = None
-                self._bell.settle(outlet.outbox for outlet in self._outlets)
+                await self._outbox.until_due()
+                first = self._outbox.first()[:1]
+                self.writing_since = 0.0
+                await self._shell.may_write.wait()
+                if self.error is not None:
+                    raise self.error
+                for record in first[0].records:
+                    what = record.reason if isinstance(record, QuarantineRecord) else record.conversation_id
+                    self._shell.journal.append(f"write {what} to {first[0].outlet.number}")
+                self.writing_since = None
+                self._outbox.written(first)
         finally:
             while self.ignores_cancels and not self.may_end.is_set():
                 with contextlib.suppress(asyncio.CancelledError):
@@ -290,19 +277,22 @@ class FakeTakeover:
         self.gate.set()
         self.begun = 0
         self.kept: list[int] = []
+        self.claimed: defaultdict[str, list[int]] = defaultdict(list)
         self.error: Exception | None = None
 
-    async def claim(self, numbers: Sequence[int], _: str) -> dict[int, int]:
+    async def claim(self, numbers: Sequence[int], writer_id: str) -> dict[int, int]:
         self.kept = list(numbers)
+        self.claimed[writer_id] += numbers
         return {}
 
-    async def take(self, owned: Sequence[Partition], *_: Any) -> None:
+    async def take(self, owned: Sequence[Partition], _: object, writer_id: str) -> None:
         self.begun += 1
         await self.gate.wait()
         if self.error is not None:
             raise self.error
         for each in owned:
             each.start(Recovery(None, START, START))
+            self.claimed[writer_id].append(each.number)
 
 
 class Shell:
@@ -320,7 +310,9 @@ class Shell:
         self.asked_about_topics = 0
         self.registry = CollectorRegistry()
         instruments = Instruments(self.registry, ["evaluator"])
-        evaluator = EvaluatorSettings(**({"max_unwritten_records": MAX_UNWRITTEN, "tick_ms": 1} | settings))
+        evaluator = EvaluatorSettings(
+            **({"max_unwritten_records": MAX_UNWRITTEN, "tick_ms": 1, "write_interval_ms": 0} | settings)
+        )
         self.role = Evaluator(KafkaSettings(), evaluator, instruments)
         self.consumer = FakeConsumer(self.journal)
         self.takeover = FakeTakeover()
@@ -334,8 +326,8 @@ class Shell:
         self.evaluators.append(StubEvaluator([PublishScore(fact("c-1"))]))
         return self.evaluators[-1]
 
-    def _writer(self, *_: Any) -> FakeWriter:
-        self.writers.append(FakeWriter(self))
+    def _writer(self, *arguments: Any) -> FakeWriter:
+        self.writers.append(FakeWriter(self, arguments[-1]))
         return self.writers[-1]
 
     async def _members(self) -> Sequence[Member]:
