@@ -60,7 +60,7 @@ class StubEvaluator(PartitionEvaluator):
         self.advanced_to_ms: list[int] = []
         self.first: int | None = None
         self.closed: list[str] = []
-        self.renumbered: list[tuple[str, int, bool]] = []
+        self.closes_as: int | None = None
         self.evictions: list[tuple[str, int]] = []
         self.counts: list[Count] = []
         self._effects = effects
@@ -75,10 +75,11 @@ class StubEvaluator(PartitionEvaluator):
     def has_closed(self, conversation_id: str) -> None:
         self.closed.append(conversation_id)
 
-    def renumber(self, conversation_id: str, least_revision: int, *, counts: bool = True) -> None:
-        self.renumbered.append((conversation_id, least_revision, counts))
+    def close_as(self, revision: int) -> None:
+        self.closes_as = revision
 
-    def pass_time(self, now_ms: int) -> Sequence[Effect]:
+    def pass_time(self, now_ms: int, place: int | None = None) -> Sequence[Effect]:
+        del place
         self.advanced_to_ms.append(now_ms)
         return self._effects if len(self.advanced_to_ms) > 1 else ()  # the first time tells where it begins
 
