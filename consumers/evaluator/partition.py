@@ -16,7 +16,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.recovery import Recovering, Recovery, Withheld
 from consumers.evaluator.refusals import LOG, MisreadRecords, Refusals, not_of_the_log
-from consumers.evaluator.writer import Decision, Outlet, Trip, Written, carry_out
+from consumers.evaluator.writer import Outlet, Trip, Written, carry_out
 from consumers.runtime.process import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.log import Begin, Event, LogError, LogReader, Tick
@@ -44,7 +44,7 @@ class Partition:
     Attributes:
         number: The partition number.
         outlet: The way out of its decisions.
-        outbox: Decisions to write, in order.
+        outbox: Where its decisions wait, among those of others.
         is_active: Whether records are folded. Before, the partition is being taken over; afterwards, it is given up.
         next_offset: Offset in the log of the next record to fold.
         last_ms: The broker's time of the last record of the log that was folded; 0 before the first.
@@ -127,7 +127,7 @@ class Partition:
     def drop(self) -> None:
         """Stops folding and writing for good, because the partition is given up."""
         self.is_active = False
-        self.outbox.clear()
+        self.outbox.forget(self.outlet)
 
     # The steps. Each puts what it decides into the outbox, whole.
 
@@ -221,7 +221,7 @@ class Partition:
 
     def _put(self, records: Sequence[Written], trip: Trip | None = None) -> None:
         self._row_at = time.monotonic()
-        self.outbox.put(Decision(tuple(records), self._row(), trip))
+        self.outlet.put(records, self._row(), trip)
 
     def _row(self) -> PartitionRow:
         offset, known_ms = self._first()

@@ -21,7 +21,7 @@ import schemas
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writer import Claims
+from consumers.evaluator.writer import Claims, writes_transactions
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.ranges import FETCH_BYTES, records_between
 from schemas.goals.goal_set import GoalSet
@@ -157,7 +157,7 @@ class Takeover:
         self._kafka = kafka
         self._events, self._scores = kafka.topic(EVENTS_TOPIC), kafka.topic(SCORES_TOPIC)
         self._overlap_ms = settings.closed_overlap_ms
-        self._claims = Claims(kafka, settings) if settings.uses_transactions and not kafka.is_embedded else None
+        self._claims = Claims(kafka, settings) if writes_transactions(kafka, settings) else None
 
     async def claim(self, numbers: Iterable[int], writer_id: str) -> dict[int, int]:
         """Claims partitions for the writer of a new assignment.
