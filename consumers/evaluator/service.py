@@ -118,7 +118,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         patience_ms = settings.write_interval_ms if writes_transactions(kafka, settings) else 0
         self._outbox = Outbox(to_seconds(patience_ms))
         self._group = GroupWatch(kafka, settings, [self._events])
-        self._topic_watch = TopicWatch(kafka, settings, self._fail)
+        self._topic_watch = TopicWatch(kafka, settings)
         self._consumer: Any = None  # there is one before anything is owned
         self._polls = PollWatch("evaluator", instruments)
         self._commits = Commits(self)
@@ -149,7 +149,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._hand_over()
         finally:
             self._leave()
-            self._topic_watch.stop()
             async with contextlib.AsyncExitStack() as ending:  # in the other order, each whatever becomes of the others
                 ending.push_async_callback(self._disconnect)
                 ending.callback(self._give_up_all)
@@ -201,7 +200,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def _evaluate(self) -> bool:
         await require_fit_topics(self._kafka, self._settings)
         await self._join()
-        return await first_of(self._read_for_ever(), self._commit_for_ever())
+        return await first_of(
+            self._read_for_ever(), self._commit_for_ever(), self._topic_watch.follow(self._standstill)
+        )
 
     async def _join(self) -> None:
         settings = self._settings
@@ -248,7 +249,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._close_some()
         for partition in self.owned.values():
             partition.write_row()
-        self._topic_watch.look(self._standstill())
 
     def _has_room(self) -> bool:
         return self._outbox.records <= self._settings.max_unwritten_records
@@ -332,10 +332,10 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._keep_only(())
         if self.owned:
             log.info("partitions_revoked", partitions=sorted(self.owned))
-        was_put_out = self._group.our_id and not self._member_id()
-        if was_put_out and not self._is_leaving and await self._group.lost_to_twin():
+        if self._group.our_id and not self._member_id() and not self._is_leaving:  # the group has put us out
             self._give_up_all()
-            self._fail(await self._group.until_alone())
+            if (error := await self._group.stand_aside()) is not None:
+                self._fail(error)
 
     def _give_up_all(self) -> None:
         self.ready.clear()
