@@ -269,13 +269,16 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         rebalances, polled_ms = self._rebalances, wall_clock_ms()
         began = time.perf_counter()
         for record in records:
+            partition = self.owned.get(record.partition)
+            while partition is not None and partition.is_active and partition.is_publishing_again:
+                partition.close_some()
+                await asyncio.sleep(0)
             is_large = record.value is not None and len(record.value) > LARGE_BYTES
             if is_large or time.perf_counter() - began > FOLD_SECONDS:
                 await asyncio.sleep(0)
                 began = time.perf_counter()
             if rebalances != self._rebalances or self._is_leaving:
                 return
-            partition = self.owned.get(record.partition)
             if partition is not None and partition.is_active:
                 if record.offset < partition.next_offset:
                     raise self._made_anew(partition, record)
