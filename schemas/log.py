@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.json_schema import SkipJsonSchema
 
 from schemas.closed_sets import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
@@ -106,7 +107,7 @@ class Tick(BaseModel):
     known_ms: int
     inputs: dict[InputSource, dict[int, tuple[_Offset, _Offset]]]
     left_out: tuple[str, ...] = ()
-    place: Annotated[int, Field(exclude=True)] = 0
+    place: Annotated[SkipJsonSchema[int], Field(exclude=True)] = 0
 
     @classmethod
     def of(cls, term: int, known_ms: int, positions: Positions, left_out: Iterable[str] = ()) -> "Tick":

@@ -31,7 +31,7 @@ class Topic(NamedTuple):
     @property
     def has_broker_time(self) -> bool:
         """Whether the broker stamps its records: time is told by its clock alone."""
-        return self.direction == "input" or self.name == EVENTS_TOPIC
+        return self.direction == "input" or self.name in (EVENTS_TOPIC, SCORES_TOPIC)
 
 
 _CONVERSATION: Final = "conversation id"
@@ -337,6 +337,8 @@ def _harm_of(topic: Topic) -> str:
 def _harm_of_other_clocks(topic: Topic) -> str:
     if topic.name == EVENTS_TOPIC:
         return "old recordings that are played again would be deleted at once, and readers that look by time would miss events"
+    if topic.name == SCORES_TOPIC:
+        return "who takes a partition over looks by time for what was published, and with a wrong clock would miss calls that are closed"
     return "silence would be judged by the clock of each producer, and one that is wrong ends calls early or late"
 
 

@@ -97,27 +97,25 @@ class GroupWatch:
                 what_to_do="Stop these programs, or give them a group of their own.",
             )
 
-    async def lost_to_twin(self) -> bool:
-        """Whether another process has taken our instance name. Ask when the membership was lost, before joining again.
+    async def stand_aside(self) -> TwinError | None:
+        """Waits as long as another process has our instance name. Call it when the membership was lost, before joining again.
 
-        Two processes of one name would take it from each other for ever, so the one that lost it has to wait: `until_alone`.
+        Two processes of one name would take it from each other for ever, so the one that lost it has to wait.
+
+        Returns:
+            The error with which this process ends and begins again, once the other one has gone; None if there is no other.
         """
-        self.twin = await self._holder()
-        if self.twin is None:
-            return False
+        twin = self.twin = await self._holder()
+        if twin is None:
+            return None
         log.error(
             "evaluator_instance_is_shared",
             evaluator_instance=self._instance,
-            seen=f"{self.twin} has joined the group {self._group_id} with the instance name of this process on {socket.gethostname()}",
+            seen=f"{twin} has joined the group {self._group_id} with the instance name of this process on {socket.gethostname()}",
             what_happens_now="This process gives up its partitions and reads nothing as long as the other one is there; the other one "
             "evaluates them.",
             what_to_do="Give every evaluator a name of its own in the setting evaluator_instance, or none, and restart this one.",
         )
-        return True
-
-    async def until_alone(self) -> TwinError:
-        """Waits until the other process has gone; returns the error with which this one ends and begins again."""
-        twin = self.twin
         while self.twin is not None:
             await asyncio.sleep(ASK_AGAIN_SECONDS)
             self.twin = await self._holder()

@@ -11,7 +11,7 @@ import structlog
 from aiokafka import OffsetAndMetadata, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.errors import IllegalOperation, KafkaError, ProducerFenced
+from aiokafka.errors import KafkaError
 
 from consumers.engine.evaluator import PartitionEvaluator
 from consumers.engine.goals.progress import ChosenGoals
@@ -64,13 +64,6 @@ STALE_MS: Final = 5_000
 MAX_CLOSING_CALLS: Final = 200
 """Calls of a partition that may be over and not closed: with more of them, nothing more of it is read."""
 
-TAKE_AGAIN_SECONDS: Final = 2.0
-"""Pause before partitions that another process has claimed are taken over again: four heartbeats, of which one tells us if the group has
-given them to it."""
-MAX_TAKEOVERS: Final = 10
-"""Takeovers in a row after which the role ends. A frozen owner that wakes, or a takeover of a rebalance ago, costs one or two."""
-STEADY_SECONDS: Final = 60.0
-"""How long partitions must be ours until the next takeover is a first one."""
 FETCH_BYTES: Final = 128 * 1_024
 """Most bytes of one partition in one answer of the broker. With a backlog, each keeps as much in memory. A larger record comes alone."""
 EMPTY_ANSWER_MS: Final = 500
@@ -82,7 +75,7 @@ log = structlog.get_logger()
 
 
 class SharedNameError(OperatorError):
-    """Another process writes a partition that the group assigns to us, so two installations share a group name."""
+    """Another process has claimed partitions that the group assigns to us: two installations share a name, or we were frozen."""
 
 
 class LogMadeAnewError(OperatorError):
@@ -118,7 +111,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         patience_ms = settings.write_interval_ms if writes_transactions(kafka, settings) else 0
         self._outbox = Outbox(to_seconds(patience_ms))
         self._group = GroupWatch(kafka, settings, [self._events])
-        self._topic_watch = TopicWatch(kafka, settings, self._fail)
+        self._topic_watch = TopicWatch(kafka, settings)
         self._consumer: Any = None  # there is one before anything is owned
         self._polls = PollWatch("evaluator", instruments)
         self._commits = Commits(self)
@@ -149,7 +142,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._hand_over()
         finally:
             self._leave()
-            self._topic_watch.stop()
             async with contextlib.AsyncExitStack() as ending:  # in the other order, each whatever becomes of the others
                 ending.push_async_callback(self._disconnect)
                 ending.callback(self._give_up_all)
@@ -201,7 +193,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def _evaluate(self) -> bool:
         await require_fit_topics(self._kafka, self._settings)
         await self._join()
-        return await first_of(self._read_for_ever(), self._commit_for_ever())
+        return await first_of(
+            self._read_for_ever(), self._commit_for_ever(), self._topic_watch.follow(self._standstill)
+        )
 
     async def _join(self) -> None:
         settings = self._settings
@@ -248,7 +242,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._close_some()
         for partition in self.owned.values():
             partition.write_row()
-        self._topic_watch.look(self._standstill())
 
     def _has_room(self) -> bool:
         return self._outbox.records <= self._settings.max_unwritten_records
@@ -271,18 +264,21 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _take(self, records: Sequence[Any]) -> None:
         """Folds the records of a poll, and gives others their turn now and then: a poll can have megabytes."""
-        # Records of the current assignment only. After a rebalance or a takeover, reading starts again at the partition's own offset,
-        # so these records come again.
+        # Records of the current assignment only. After a rebalance, reading starts again at the partition's own offset, so these
+        # records come again.
         rebalances, polled_ms = self._rebalances, wall_clock_ms()
         began = time.perf_counter()
         for record in records:
+            partition = self.owned.get(record.partition)
+            while partition is not None and partition.is_active and partition.is_publishing_again:
+                partition.close_some()
+                await asyncio.sleep(0)
             is_large = record.value is not None and len(record.value) > LARGE_BYTES
             if is_large or time.perf_counter() - began > FOLD_SECONDS:
                 await asyncio.sleep(0)
                 began = time.perf_counter()
             if rebalances != self._rebalances or self._is_leaving:
                 return
-            partition = self.owned.get(record.partition)
             if partition is not None and partition.is_active:
                 if record.offset < partition.next_offset:
                     raise self._made_anew(partition, record)
@@ -332,10 +328,10 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._keep_only(())
         if self.owned:
             log.info("partitions_revoked", partitions=sorted(self.owned))
-        was_put_out = self._group.our_id and not self._member_id()
-        if was_put_out and not self._is_leaving and await self._group.lost_to_twin():
+        if self._group.our_id and not self._member_id() and not self._is_leaving:  # the group has put us out
             self._give_up_all()
-            self._fail(await self._group.until_alone())
+            if (error := await self._group.stand_aside()) is not None:
+                self._fail(error)
 
     def _give_up_all(self) -> None:
         self.ready.clear()
@@ -421,56 +417,38 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     # Owning partitions: from their takeover to the next rebalance they are written.
 
     async def _own(self, kept: Sequence[int], new: Sequence[int]) -> None:
-        """Takes the partitions of an assignment over and has them written. When another process turns out to have claimed them, all are
-        taken over again, with nothing kept, unless the group gives them away meanwhile.
+        """Takes the partitions of an assignment over, and has them written until it is cancelled. What is kept is written meanwhile.
 
         Raises:
-            SharedNameError: It goes on like this.
+            SharedNameError: Another process claims them. Nothing of them can be kept, so the role begins again.
+            KafkaUnreachableError: They cannot be taken over.
+            WriteError: It is not known what was written.
         """
-        numbers = sorted([*kept, *new])
-        takeovers = 0
-        while numbers:
-            began = time.monotonic()
-            try:
-                await self._take_over_and_write(kept, new)
-            except FencedError as error:
-                why = str(error)
-                self._instruments.inc("callgauge_partitions_fenced_total", (), len(numbers))
-            except (ProducerFenced, IllegalOperation):  # the latter where its transaction ended between two records
-                why = "another process claimed them at the same moment"
-            takeovers = 1 if time.monotonic() - began > STEADY_SECONDS else takeovers + 1
-            if takeovers >= MAX_TAKEOVERS:
-                raise SharedNameError(
-                    f"Partitions {', '.join(map(str, numbers))}: {why}, {takeovers} times in a row, but the group "
-                    f"{self._settings.group_id} gives them to us. Nothing of them is evaluated here, so the evaluator ends. Check that "
-                    "no other installation uses this group's name, and that each evaluator_instance is used once."
-                )
-            log.warning("taking_over_again", partitions=numbers, why=why)
-            self._rebalances += 1
-            self._give_up_all()
-            kept, new = (), numbers
-            self._add_new(numbers)
-            await asyncio.sleep(TAKE_AGAIN_SECONDS)
-        await self._is_ready()
-
-    async def _take_over_and_write(self, kept: Sequence[int], new: Sequence[int]) -> Never:
-        """Has these partitions written until it is cancelled. What is kept is written while the new ones are taken over."""
-        writer = self._writer = Writer(self._kafka, self._settings, self._instruments, self._outbox)
         writing: asyncio.Task[Never] | None = None
+        writer = self._writer = Writer(self._kafka, self._settings, self._instruments, self._outbox)
         try:
-            await writer.start()
-            await self._takeover.claim(kept, writer.id)
-            writing = asyncio.create_task(writer.run(), name="writer")
+            if kept or new:
+                await writer.start()
+                await self._takeover.claim(kept, writer.id)
+                writing = asyncio.create_task(writer.run(), name="writer")
             if new:
                 await self._takeover.take([self.owned[number] for number in new], self._consumer, writer.id)
             for number in new:
                 self._consumer.seek(self._tp(number), self.owned[number].next_offset)
             self._consumer.resume(*map(self._tp, new))
-            await self._is_ready()
-            await asyncio.wait([writing])  # it would hold up a cancel of ours if it ignores its own
-            writing.result()
-        except ProducerFenced:
-            raise
+            log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(self.owned))
+            self.ready.set()
+            await self._group.tell_strangers()
+            if writing is not None:
+                await asyncio.wait([writing])  # it would hold up a cancel of ours if it ignores its own
+                writing.result()
+        except FencedError as error:
+            self._instruments.inc("callgauge_partitions_fenced_total", (), len(self.owned))
+            raise SharedNameError(
+                f"Partitions {', '.join(map(str, sorted(self.owned)))}: {error}, but the group {self._settings.group_id} gives them to us. "
+                "So the evaluator gives all of them up and begins again. After a freeze of this process that is all. If it comes again, "
+                "check that no other installation uses this group's name, and that each evaluator_instance is used once."
+            ) from error
         except (KafkaError, TimeoutError) as error:
             raise self._kafka.unreachable(error) from error
         finally:
@@ -479,11 +457,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 await end_tasks([writing] if writing is not None else ())
             finally:
                 await writer.stop(CLOSE_SECONDS)
-
-    async def _is_ready(self) -> None:
-        log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(self.owned))
-        self.ready.set()
-        await self._group.tell_strangers()
 
     async def _end_owning(self) -> bool:
         """Ends taking over and writing. Returns whether it is known what was written."""

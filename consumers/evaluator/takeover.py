@@ -4,8 +4,7 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +22,7 @@ from consumers.evaluator.recovery import Recovery
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writer import Claims, writes_transactions
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.ranges import FETCH_BYTES, records_between
+from consumers.runtime.kafka.ranges import FETCH_BYTES, onlooker, records_between
 from schemas.goals.goal_set import GoalSet
 from schemas.owners import PartitionRow, row_in, writer_in
 from schemas.quarantine import UndecodableRecord
@@ -166,6 +165,7 @@ class Takeover:
             By partition number the offset in `scores` after the mark; nothing without transactions.
 
         Raises:
+            FencedError: Another process claimed one at the same moment.
             KafkaError: The broker refused a request.
         """
         if self._claims is None:
@@ -183,8 +183,9 @@ class Takeover:
             writer_id: Id of the producer that will write them.
 
         Raises:
+            FencedError: Another process claimed one at the same moment.
             KafkaError: The broker refused a request.
-            TimeoutError: What was written cannot be read to its end.
+            KafkaUnreachableError: The same while a reader of `scores` is connected, or what was written cannot be read to its end.
         """
         logs = {each.number: TopicPartition(self._events, each.number) for each in owned}
         firsts = await consumer.beginning_offsets(list(logs.values()))
@@ -193,7 +194,9 @@ class Takeover:
                 first = firsts[logs[each.number]]
                 each.start(Recovery(None, first, first))
             return
-        async with _reader(self._kafka) as reader:
+        async with onlooker(
+            self._kafka, "read-back", enable_auto_commit=False, max_partition_fetch_bytes=FETCH_BYTES
+        ) as reader:
             marks = await self._end(reader, logs, writer_id)
             rows = {number: each.row for number, each in (await self._owners(reader, marks)).items()}
             ends = await consumer.end_offsets(list(logs.values()))
@@ -309,14 +312,3 @@ def _recovery(tp: TopicPartition, row: PartitionRow | None, first: int, end: int
     base = row.base if row.place <= end else row.base + revision_at(row.place)
     start, place = (first, None) if is_anew else (max(first, row.first), min(row.place, max(first, end)))
     return Recovery(row, start, place, calls.closed, still_open, lacking, calls.goals, is_cut, base)
-
-
-@asynccontextmanager
-async def _reader(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaConsumer]:
-    reader = kafka.consumer("read-back", enable_auto_commit=False, max_partition_fetch_bytes=FETCH_BYTES)
-    try:
-        await reader.start()
-        await asyncio.sleep(0)  # its stop fails with a cancellation when its own tasks have not run once
-        yield reader
-    finally:
-        await reader.stop()

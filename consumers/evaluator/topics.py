@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Never
 
 import structlog
 from aiokafka.errors import KafkaError
@@ -42,8 +42,8 @@ STUCK_WRITE_SECONDS: Final = 30.0
 """How long scores may wait while Kafka is whole by its own word; then the role ends, and its successor writes them."""
 STUCK_JOIN_SECONDS: Final = 60.0
 """How long a member may be without partitions meanwhile: six times the session after which Kafka drops a frozen one."""
-SETTINGS_EVERY_SECONDS: Final = 30.0
-"""How often the settings of the topics are looked at while running."""
+LOOK_SECONDS: Final = 15.0
+"""Time between two looks at the topics while running."""
 
 log = structlog.get_logger()
 
@@ -69,8 +69,7 @@ async def require_fit_topics(kafka: KafkaSettings, settings: EvaluatorSettings) 
     """
     names = used_topics(settings)
     counts = await partition_counts(kafka, names)
-    if (uneven := _uneven({name: counts[name] for name in EQUAL_TOPICS})) is not None:
-        raise uneven
+    _require_equal({name: counts[name] for name in EQUAL_TOPICS})
     if kafka.is_embedded:
         return counts[EVENTS_TOPIC]
     found = await topic_settings(kafka, names)
@@ -98,14 +97,13 @@ def used_topics(settings: EvaluatorSettings) -> tuple[str, ...]:
     return (*EQUAL_TOPICS, QUARANTINE_TOPIC, *(name for name, is_used in perhaps.items() if is_used))
 
 
-def _uneven(counts: Mapping[str, int]) -> TopicsUnfitError | None:
-    if len(set(counts.values())) == 1:
-        return None
-    seen = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items()))
-    return TopicsUnfitError(
-        f"Topics: partition counts must be equal, but are {seen}. The scores of a call are on the partition of its events, so the "
-        "evaluator cannot work. Add partitions to the one that has fewer, while no call runs."
-    )
+def _require_equal(counts: Mapping[str, int]) -> None:
+    if len(set(counts.values())) > 1:
+        seen = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items()))
+        raise TopicsUnfitError(
+            f"Topics: partition counts must be equal, but are {seen}. The scores of a call are on the partition of its events, so the "
+            "evaluator cannot work. Add partitions to the one that has fewer, while no call runs."
+        )
 
 
 def _refusal(kafka: KafkaSettings, faults: Iterable[TopicFault]) -> str:
@@ -140,28 +138,40 @@ class StandstillError(OperatorError):
 
 
 class TopicWatch:
-    """Checks the topics while something stands still, because one of them may be gone, and their settings now and then."""
+    """Checks the topics while something stands still, because one of them may be gone, and their settings all the time."""
 
-    def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings, fail: Callable[[Exception], None]) -> None:
+    def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings) -> None:
         self._kafka = kafka
         self._topics = used_topics(settings)
         self._needs = needs_of(settings.limits)
-        self._fail = fail
-        self._asking: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._looked_at = time.monotonic()
         self._told: frozenset[TopicFault] = frozenset()
-        self._asked_at = -SLOW_SECONDS
 
-    def look(self, still: Standstill | None) -> None:
-        """Checks the topics while something stands still, and their settings now and then. Call it often."""
-        now = time.monotonic()
-        if now - self._looked_at > SETTINGS_EVERY_SECONDS:
-            self._looked_at = now
-            self._looking = asyncio.create_task(self.look_at_settings(), name="topic settings")
-        if still is not None and now - still.since > SLOW_SECONDS and now - self._asked_at > SLOW_SECONDS:
-            self._asked_at = now
-            self._asking = asyncio.create_task(self._ask(still), name="topics")
+    async def follow(self, standstill: Callable[[], Standstill | None]) -> Never:
+        """Looks again and again, until it is cancelled. Raises what `look` raises."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.look(standstill())
+            await self.look_at_settings()
+
+    async def look(self, still: Standstill | None) -> None:
+        """Asks Kafka why something stands still, if anything does.
+
+        Raises:
+            TopicsUnfitError: A topic is gone, or partition counts differ.
+            StandstillError: Kafka is whole, and this lasts for too long.
+        """
+        if still is None or (seconds := time.monotonic() - still.since) <= SLOW_SECONDS:
+            return
+        found = await self.partitions()
+        if found is None:  # it stands still because Kafka is away, and goes on when Kafka is back
+            return
+        self.require_fit(found)
+        if seconds > still.most_seconds and _is_whole(found):
+            raise StandstillError(
+                f"{still.what} for {seconds:.0f} s, although {self._kafka.bootstrap_servers} answers and all replicas of the topics "
+                "are in sync. The evaluator ends; the next one reads again what was not committed, and no score is lost. If this comes "
+                "again, report it with the log before it."
+            )
 
     async def look_at_settings(self) -> None:
         """Says once of each setting with which the evaluator would not start that somebody has changed it."""
@@ -191,39 +201,21 @@ class TopicWatch:
             return None
         return {topic["topic"]: topic["partitions"] for topic in answer.to_object()["topics"]}
 
-    def misfit_of(self, found: Mapping[str, Sequence[Any]]) -> TopicsUnfitError | None:
-        """Returns the fault of topics that are like this, to end with: one is missing, or partition counts differ. None without one."""
+    def require_fit(self, found: Mapping[str, Sequence[Any]]) -> None:
+        """Checks that the topics are there, with equal partition counts where these matter.
+
+        Raises:
+            TopicsUnfitError: They are not.
+        """
         kafka, names = self._kafka, self._topics
         counts = {topic: len(partitions) for topic, partitions in found.items()}
         if gone := [kafka.topic(name) for name in names if not counts.get(kafka.topic(name))]:
-            return TopicsUnfitError(
+            raise TopicsUnfitError(
                 f"Topics: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone from {kafka.bootstrap_servers}, or this "
                 "user may not see it any more. callgauge cannot work like this, so the evaluator ends. Make what is missing again with "
                 "`callgauge topics create`, with as many partitions as before, or give the right back."
             )
-        return _uneven({kafka.topic(name): counts[kafka.topic(name)] for name in EQUAL_TOPICS})
-
-    def stop(self) -> None:
-        """Stops the checks."""
-        for task in (self._asking, self._looking):
-            if task is not None:
-                task.cancel()
-
-    async def _ask(self, still: Standstill) -> None:
-        found = await self.partitions()
-        if found is None:  # it stands still because Kafka is away, and goes on when Kafka is back
-            return
-        seconds = time.monotonic() - still.since
-        if (misfit := self.misfit_of(found)) is not None:
-            self._fail(misfit)
-        elif seconds > still.most_seconds and _is_whole(found):
-            self._fail(
-                StandstillError(
-                    f"{still.what} for {seconds:.0f} s, although {self._kafka.bootstrap_servers} answers and all replicas of the topics "
-                    "are in sync. The evaluator ends; the next one reads again what was not committed, and no score is lost. If this comes "
-                    "again, report it with the log before it."
-                )
-            )
+        _require_equal({kafka.topic(name): counts[kafka.topic(name)] for name in EQUAL_TOPICS})
 
 
 def _is_whole(found: Mapping[str, Sequence[Any]]) -> bool:

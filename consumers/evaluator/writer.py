@@ -292,7 +292,7 @@ def writes_transactions(kafka: KafkaSettings, settings: EvaluatorSettings) -> bo
 
 
 class FencedError(Exception):
-    """Another process has taken partitions over: drop their state and write nothing more of them."""
+    """Another process has claimed partitions: drop their state and write nothing more of them."""
 
 
 class Claims:
@@ -315,6 +315,7 @@ class Claims:
             The offset in `scores` after the mark.
 
         Raises:
+            FencedError: Another process claimed it at the same moment.
             KafkaError: It could not.
         """
         headers = [(WRITER_HEADER, writer_id.encode())]
@@ -346,6 +347,11 @@ class Claims:
             ]
             marks = await asyncio.gather(*sent)
             await producer.commit_transaction()
+        except (
+            ProducerFenced,
+            IllegalOperation,
+        ) as error:  # the latter where its transaction ended between two records
+            raise FencedError("another process claimed them at the same moment") from error
         finally:
             await _stopped(producer, REPLACED_SECONDS)
         return [int(mark.offset) for mark in marks]

@@ -7,8 +7,8 @@ CREATE TABLE score_in (conversation_id String, value Nullable(String)) ENGINE = 
 CREATE TABLE transcript_in (conversation_id String, value Nullable(String)) ENGINE = Null;
 CREATE TABLE annotation_in (conversation_id String, value Nullable(String)) ENGINE = Null;
 
--- The records of `scores`. The key is the subject alone, because a higher revision replaces a lower one of the same key: the agent and
--- the time of a record change with its revision.
+-- The records of `scores`. The key is the subject alone, because a higher revision replaces a lower one of the same key, and of equal ones
+-- the last that came: the agent and the time of a record change with its revision.
 
 CREATE TABLE score
 (

@@ -33,7 +33,7 @@ from schemas.scores.records import (
 # Selects the scores of a call that count: the newest revision of each subject, unless it is withdrawn.
 
 Subject = tuple[str, int | None, int]
-"""Name, turn and index of a record. A higher revision of the same subject replaces a lower one."""
+"""Name, turn and index of a record. Of the same subject a higher revision replaces a lower one, and of equal ones the last counts."""
 
 
 class _ShownPart(ScoreModel):
@@ -112,8 +112,8 @@ def is_withdrawn(record: ShownRecord) -> bool:
 # The view of one call as it is now, folded record by record from `scores`: the state behind tables and pages of
 # running calls.
 #
-# The fold does not depend on the order of the records: of each subject the newest revision counts, and a record that
-# comes twice counts once. Nothing here reads a clock; times are those of the records.
+# The fold does not depend on the order of the records: of each subject the newest revision counts, of equal ones (decided by one step) the
+# last, and a record that comes twice counts once. Nothing here reads a clock; times are those of the records.
 
 MAX_SUBJECTS: Final = 5_000
 """Subjects of turns kept of one call: some twenty for each turn of a two-hour call. Beyond it the oldest turns are dropped, and

@@ -63,8 +63,8 @@ async def create_topics(
 ) -> dict[str, bool]:
     """Creates every topic of the table that does not exist; existing topics stay as they are.
 
-    It looks first, and makes none if they would not fit those that are there. Inputs and `events` take the broker's time: idleness
-    and dead air are judged by one clock, not by each producer's.
+    It looks first, and makes none if they would not fit those that are there. Inputs, `events` and `scores` take the broker's time:
+    idleness and dead air are judged by one clock, not by each producer's, and scores are found again by the same.
 
     Args:
         kafka: The cluster, and the prefix of topic names.

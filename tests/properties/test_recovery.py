@@ -18,8 +18,8 @@ from consumers.engine.limits import GoalRules, Limits
 from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.log import Begin, Event, LogReader, Tick
-from schemas.scores.records import AnyScoreRecord, ClosedFact
-from schemas.topics import JUDGE_REQUESTS_TOPIC, TRANSCRIPTS_TOPIC
+from schemas.scores.records import SCORE_RECORD, AnyScoreRecord, ClosedFact
+from schemas.topics import JUDGE_REQUESTS_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
 from tests.properties.evaluation import (
     Subject,
     assert_counted,
@@ -78,6 +78,45 @@ def test_folding_with_stops_anywhere_publishes_what_folding_once_does_byte_for_b
     event(f"{min(3, sum(each.topic == JUDGE_REQUESTS_TOPIC for each in expected))} questions or more")
     assert by_call(log.published) == by_call(expected)
     assert_once(log)
+
+
+@examples(times=2)
+@given(logs(), settings, st.lists(st.tuples(acts(), st.sampled_from("12")), min_size=1, max_size=4))
+def test_what_another_version_says_again_is_all_that_it_adds(
+    log: Log, settings: Settings, lives: Sequence[tuple[Acts, str]]
+) -> None:
+    """Its revision is the odd one in front of the next place; a call that was over by then closes with it."""
+    again: Counter[int] = Counter()
+    for number, (some, version) in enumerate(lives):
+        owner = Owner(log, settings, str(number), version)
+        again[2 * owner.partition.next_offset - 1] += owner.partition.is_publishing_again
+        owner.live([("fold", 8), *some])
+    owner = Owner(log, settings, "last", "1")
+    again[2 * owner.partition.next_offset - 1] += owner.partition.is_publishing_again
+    owner.to_the_end()
+    expected = _lives_of(
+        SCORE_RECORD.validate_json(each.value)
+        for each in undisturbed(log, settings)
+        if each.topic == SCORES_TOPIC and each.value
+    )
+    published = {life[0].conversation_id: life for life in _lives_of(log.score_records)}
+    assert len(published) == len(expected)
+    closed_again = 0
+    for life in expected:
+        seen = published[life[0].conversation_id]
+        said_again = [record for record in seen if record.revision % 2]
+        decided = [record for record in seen if not record.revision % 2]
+        assert decided == life[: len(decided)]
+        closing = life[len(decided) :]
+        assert said_again[len(said_again) - len(closing) :] == [
+            record.model_copy(update={"revision": said_again[-1].revision}) for record in closing
+        ]
+        before = said_again[: len(said_again) - len(closing)]
+        assert {record.revision for record in said_again} <= {revision for revision, times in again.items() if times}
+        assert not any(record.is_first or getattr(record, "first_known", ()) for record in before)
+        assert [record.revision for record in seen] == sorted(record.revision for record in seen)
+        closed_again += bool(closing)
+    event(f"{min(2, sum(again.values()))} times or more, {min(1, closed_again)} closings or more")
 
 
 @examples(times=1.5)

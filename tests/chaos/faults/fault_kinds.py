@@ -186,7 +186,7 @@ def newer(scene: Scene) -> str | None:
     target.terminate(for_good=False)
     be_newer(back)
     scene.proofs.append(
-        lambda: None if stage.of_later_generations else "versions have changed, and no call was published once again"
+        lambda: None if stage.said_again else "versions have changed, and no call was published once again"
     )
     return f"{name} for {NEWER_SECONDS:.0f} s and until it has closed calls, {OLDER_SECONDS:.0f} s not, and again"
 

@@ -2,17 +2,18 @@
 
 After `closed` the newest revision of each subject (conversation, name, turn and index) is final, so those are compared. What
 was taken back, and what was never there, are the same. It counts three things. *Missing*: a subject that the undisturbed run
-has and the topic has not. *Duplicate*: a record id or a revision of a subject
+has and the topic has not. *Duplicate*: a record id
 read twice, one that says nothing new, a second `closed` or final record of a call, or what counters count: a second record that
 claims to be the first of its subject with a value, or the first of its turn to know a value. *Wrong*: a newest revision that says
 something else than the undisturbed run's, that the undisturbed run does not have, or that is no record of the contract; a revision
-that does not follow the one before it, what is final and is not any more, offsets that go back; and any record of a call after its end.
+below the one before it, what is final and is not any more, offsets that go back; and any record of a call after its end.
 
-Revisions of a subject are 1, 2, 3 and so on in the order of the log. When another version of the code takes a call over, they go on
-with the first of a later generation, which may say what the one before it said.
+Revisions of a subject never fall in the order of the log. When another version of the code takes a call over, it says everything again,
+with an odd revision: that may say what the one before it said, and come twice if two owners end in front of the same record.
 
-What a newest revision says follows from the log alone, the end of a call and its silences too: whichever topic was read first,
-whatever crashed in between, it must be equal. So do the offsets up to which a call was folded when it ended, and its transcript.
+What a newest revision says, and which step decided it, follows from the log alone, the end of a call and its silences too: whichever
+topic was read first, whatever crashed in between, it must be equal. So do the offsets up to which a call was folded when it ended, and
+its transcript.
 Which questions a judge is asked does not: but each of them is asked once, and before the call closes.
 """
 
@@ -25,7 +26,6 @@ from pydantic import ValidationError
 
 from schemas.scores.live_view import is_withdrawn
 from schemas.scores.records import (
-    GENERATION,
     SCORE_RECORD,
     AnyScoreRecord,
     CallValues,
@@ -45,18 +45,21 @@ Coordinates = tuple[str, int, int]
 """Topic, partition and offset."""
 
 _NOT_WHAT_BUT_HOW: Final = {
-    "revision", "status", "record_id", "is_first", "first_known", "offsets", "through", "caused_at_ms", "code_version",
+    "status", "record_id", "is_first", "first_known", "offsets", "through", "caused_at_ms", "code_version",
 }  # fmt: skip
 """Which intermediate values came before, and when and from where it was written, may differ from run to run."""
 _WHEN: Final = {"labels", "event_time_ms"}
 """Labels and time of the event that last changed a value: which event that is depends on the order of reading."""
 _WHENEVER: Final = {"call_started", "dead_air", "call", "closed"}
 """Of these not even that may differ: they say it of the call, of a silence, or of the end."""
+_OF_ONE_LOG: Final = {"revision", "offsets", "through"}
+"""What a record says of its place in the log."""
 _PLACE: Final = {"offsets", "through"}
 _AT_THE_END: Final = {"closed"}
 """Of these not even the offsets may differ."""
 
 _HASH: Final = "input_hash"
+_REVISION: Final = "revision"
 
 
 @dataclass(slots=True)
@@ -153,6 +156,9 @@ def compared(expected: Iterable[AnyScoreRecord], seen: Iterable[bytes], *, is_on
     for subject in wanted.keys() & found.keys():
         if _HASH not in found[subject]:
             del wanted[subject][_HASH]
+        if is_again(found[subject].get(_REVISION, 1)):
+            for each in (wanted, found):
+                each[subject].pop(_REVISION, None)
         if found[subject] != wanted[subject]:
             difference = _difference(wanted[subject], found[subject])
             findings.note("wrong", subject[1], f"{_named(subject)}: {difference}")
@@ -161,7 +167,7 @@ def compared(expected: Iterable[AnyScoreRecord], seen: Iterable[bytes], *, is_on
 
 def _without_places(records: Mapping[Subject, dict[str, Any]]) -> dict[Subject, dict[str, Any]]:
     return {
-        subject: {name: value for name, value in what.items() if name not in _PLACE}
+        subject: {name: value for name, value in what.items() if name not in _OF_ONE_LOG}
         for subject, what in records.items()
     }
 
@@ -174,9 +180,9 @@ def said(record: AnyScoreRecord) -> dict[str, Any]:
     return record.model_dump(mode="json", exclude=left_out)
 
 
-def begins_a_generation(revision: int) -> bool:
-    """Whether it is the first revision with which a version of the code goes on that has taken a call over."""
-    return revision > 0 and revision % GENERATION == 0
+def is_again(revision: int) -> bool:
+    """Whether something has this revision that a version of the code says again that has taken a call over."""
+    return revision % 2 == 1
 
 
 def _newest(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str, Any]]:
@@ -216,22 +222,22 @@ class _Read:
     def take(self, record: AnyScoreRecord, *, is_newer_version: bool) -> None:
         """One more record; a newer version's hash is of that version's own content."""
         subject = _subject(record)
-        if record.record_id in self._ids:
+        is_end = isinstance(record, ClosedFact) or (
+            isinstance(record, CallValues) and record.status is TurnStatus.FINAL
+        )
+        if record.record_id in self._ids and (is_end or not is_again(record.revision)):
             what = f"{_named(subject)}: {record.status} record {record.record_id} again"
             self._findings.note("duplicate", record.name, what)
             return
         self._ids.add(record.record_id)
-        is_new = self._require_once(
-            subject, f"revision {record.revision} was there before", f"revision {record.revision}"
-        )
         highest, _ = self.newest.get(subject, (0, None))
-        if is_new:
-            self._require_order(subject, highest, record.revision)
+        if record.revision < highest:
+            what = f"{_named(subject)}: revision {record.revision} comes after {highest}"
+            self._findings.note("wrong", record.name, what)
         self._require_news(subject, record)
-        if not begins_a_generation(record.revision):
+        if not is_again(record.revision):
             self._require_progress(subject, record)
-        is_end = isinstance(record, CallValues) and record.status is TurnStatus.FINAL
-        if is_end or isinstance(record, ClosedFact):
+        if is_end:
             self._require_once(subject, f"a second final record, revision {record.revision}", "final")
         elif record.conversation_id in self._over:
             self._findings.note("wrong", record.name, f"{_named(subject)}: revision {record.revision} after the end")
@@ -244,15 +250,8 @@ class _Read:
         if record.revision >= highest:
             what_it_says = None if is_withdrawn(record) else said(record)
             if what_it_says is not None and is_newer_version:
-                del what_it_says[_HASH]
+                del what_it_says[_HASH], what_it_says[_REVISION]
             self.newest[subject] = record.revision, what_it_says
-
-    def _require_order(self, subject: Subject, highest: int, revision: int) -> None:
-        if revision < highest:
-            self._findings.note("wrong", subject[1], f"{_named(subject)}: revision {revision} comes after {highest}")
-        elif revision != highest + 1 and not begins_a_generation(revision):
-            what = f"{_named(subject)}: revision {revision} follows {highest or 'none'}"
-            self._findings.note("wrong", subject[1], what)
 
     def _require_progress(self, subject: Subject, record: AnyScoreRecord) -> None:
         """What is final stays final, and no offset of a call goes back, except where values are published once again. Other statuses
@@ -274,18 +273,16 @@ class _Read:
         """A revision says something new, unless another version of the code says everything once again."""
         says_the_same = self._hashes.get(subject) == record.input_hash
         self._hashes[subject] = record.input_hash
-        if begins_a_generation(record.revision):
+        if is_again(record.revision):
             self._findings.again += says_the_same
         elif says_the_same:
             what = f"{_named(subject)}: revision {record.revision} says what the one before it said"
             self._findings.note("duplicate", record.name, what)
 
-    def _require_once(self, subject: Subject, seen: str, what: str) -> bool:
+    def _require_once(self, subject: Subject, seen: str, what: str) -> None:
         self._once[subject, what] += 1
         if self._once[subject, what] > 1:
             self._findings.note("duplicate", subject[1], f"{_named(subject)}: {seen}")
-            return False
-        return True
 
 
 def _subject(record: AnyScoreRecord) -> Subject:

@@ -47,20 +47,20 @@ def undisturbed(log: Iterable[Event | Tick], limits: Limits, rules: GoalRules | 
     """
     evaluator = PartitionEvaluator(limits, "undisturbed", ChosenGoals(None, rules), writes_transcripts=True)
     effects: list[Effect] = []
-    known_ms = 0
+    known_ms = place = 0
     for each in log:
+        place = each.place
         if isinstance(each, Tick):
-            if each.known_ms > known_ms:
-                known_ms = each.known_ms
-                effects += evaluator.advance(known_ms, each.place)
+            known_ms = max(known_ms, each.known_ms)
+            effects += evaluator.advance(known_ms, place)
             continue
         arrival = admit(each.source, each, limits)
         if isinstance(arrival, Arrival):
-            arrival.offset = each.place
+            arrival.offset = place
             effects += evaluator.receive(arrival)
-    effects += evaluator.advance(END_OF_TIME_MS)
+    effects += evaluator.advance(END_OF_TIME_MS, place + 1)
     while evaluator.next_wakeup() is not None:  # a close that takes several steps
-        effects += evaluator.advance(END_OF_TIME_MS)
+        effects += evaluator.advance(END_OF_TIME_MS, place + 1)
     records: list[AnyScoreRecord] = []
     transcripts: list[Transcript] = []
     questions: list[JudgeRequest] = []

@@ -179,6 +179,13 @@ class Feed:
         found = records_of(self.effects)
         return [r for r in found if (name is None or r.name == name) and (turn is None or r.turn == turn)]
 
+    def nth(self, record: AnyScoreRecord) -> int:
+        """Which revision of its subject a record is, from 1, in the order in which they were written; revisions never fall."""
+        subject = record.name, record.turn, record.index
+        written = [each for each in self.records() if (each.name, each.turn, each.index) == subject]
+        assert [each.revision for each in written] == sorted(each.revision for each in written)
+        return written.index(record) + 1
+
     def latencies(self) -> dict[int | None, float | str]:
         """By turn: the newest latency in ms, or why it is not known, by its own record or by that of the turn."""
         newest: dict[int | None, float | str] = {}

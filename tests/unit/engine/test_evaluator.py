@@ -137,7 +137,7 @@ def test_the_last_effect_holds_final_scores_and_then_the_fact(feed: Feed) -> Non
     assert (closed.turns, closed.ended_reason) == (1, "goodbye")
     assert closed.through == {"events": 15}
     call = feed.call_values()
-    assert (call.revision, call.is_first, call.through_turn) == (1, True, 1)
+    assert (feed.nth(call), call.is_first, call.through_turn) == (1, True, 1)
 
 
 def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted(feed: Feed) -> None:

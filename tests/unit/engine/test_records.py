@@ -85,7 +85,7 @@ def test_a_call_that_is_not_long_has_one_record_of_its_own_at_the_close() -> Non
     feed.send("judge", ENDED, 116_000)
     feed.advance(HOUR_MS)
     (record,) = feed.records("call")
-    assert (record.status, record.revision, record.is_first, record.through_turn) == ("final", 1, True, 11)
+    assert (record.status, feed.nth(record), record.is_first, record.through_turn) == ("final", 1, True, 11)
     assert [each.name for each in feed.records()][-2:] == ["call", "closed"]
 
 
@@ -118,7 +118,7 @@ def test_a_long_call_keeps_its_rhythm_when_it_is_taken_over() -> None:
     feed.hand_over(PartitionEvaluator(Limits(), "test"))
     talk(feed, 20, 30)
     assert times_ms(feed) == times_ms(whole)
-    assert [record.revision for record in feed.records("call")] == [*range(1, 8)]
+    assert [feed.nth(record) for record in feed.records("call")] == [*range(1, 8)]
     assert all(later - sooner >= 30_000 for sooner, later in pairwise(times_ms(whole)))
 
 
@@ -176,7 +176,7 @@ def test_turns_that_turn_out_to_be_none_are_withdrawn_once_over_a_restart_too() 
     feed.hand_over(PartitionEvaluator(Limits(), "test"))
     feed.assistant_audio(0, 900)  # on another topic, which lags: there is a simulated caller
     withdrawn = [record for record in feed.records("turn") if record.is_withdrawn]
-    assert [(record.turn, record.revision, plain(record.voice_to_voice_ms)) for record in withdrawn] == [
+    assert [(record.turn, feed.nth(record), plain(record.voice_to_voice_ms)) for record in withdrawn] == [
         (1, 2, "withdrawn"), (2, 2, "withdrawn"),
     ]  # fmt: skip
     feed.hand_over(PartitionEvaluator(Limits(), "test"))
@@ -214,7 +214,7 @@ def test_a_value_that_goes_and_comes_back_is_not_known_for_the_first_time_again(
     feed.assistant_audio(22_000, 23_000)
     feed.user_audio(30_000, 31_000)
     again = feed.turn_values(1)
-    assert (again.revision, again.is_withdrawn, again.is_first, again.first_known) == (3, False, False, ())
+    assert (feed.nth(again), again.is_withdrawn, again.is_first, again.first_known) == (3, False, False, ())
 
 
 # How much it is.

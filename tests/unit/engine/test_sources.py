@@ -417,14 +417,14 @@ def test_the_record_replaces_the_estimate_and_says_how_far_it_was_off() -> None:
         feed=feed,
     )  # fmt: skip
     first, second = newest(feed, LATENCY, 1), newest(feed, LATENCY, 2)
-    assert (first.result.value, first.anchor, first.revision, first.is_first) == (2_400.0, Anchor.RECORD, 2, False)
+    assert (first.result.value, first.anchor, feed.nth(first), first.is_first) == (2_400.0, Anchor.RECORD, 2, False)
     assert (second.result.value, second.anchor) == (900.0, Anchor.ESTIMATED)
     feed.advance(900_000)
     error = estimate_error(feed, 1)
     assert (error.error_ms, error.estimated_ms, error.recorded_ms) == (-1_400.0, 1_000.0, 2_400.0)
     assert feed.turn_values(2).estimate_error is None
     turn = feed.turn_values(1)
-    assert (turn.status, turn.revision, turn.voice_to_voice_ms, turn.anchor) == (
+    assert (turn.status, feed.nth(turn), turn.voice_to_voice_ms, turn.anchor) == (
         TurnStatus.FINAL, 2, first.result, Anchor.RECORD,
     )  # fmt: skip
     assert "estimate_error_ms" in turn.first_known

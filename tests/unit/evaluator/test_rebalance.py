@@ -7,6 +7,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
 from consumers.evaluator import service
+from consumers.evaluator.service import SharedNameError
 from consumers.evaluator.writer import FencedError
 from consumers.runtime.kafka.connection import KafkaUnreachableError
 from schemas.topics import EVENTS_TOPIC
@@ -107,6 +108,7 @@ async def test_what_is_taken_over_for_a_writer_that_was_fenced_off_is_not_folded
     shell.takeover.gate.set()
     await until_idle()
     assert not shell.role.active
+    assert isinstance(shell.failures[0], SharedNameError)
     assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
 
 

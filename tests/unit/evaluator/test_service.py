@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiokafka.errors import CommitFailedError, IllegalOperation, KafkaConnectionError, ProducerFenced
+from aiokafka.errors import CommitFailedError, KafkaConnectionError
 from structlog.testing import capture_logs
 
 from consumers.evaluator import partition, service
@@ -24,14 +24,13 @@ from consumers.evaluator.writer import FencedError, WriteError
 from consumers.runtime import process
 from consumers.runtime.kafka import polling
 from consumers.runtime.kafka.connection import TopicsUnfitError
-from consumers.runtime.process import StuckTaskError
+from consumers.runtime.process import OperatorError, StuckTaskError
 from tests.support.fakes.evaluator_fakes import (
     MAX_UNWRITTEN,
     NOW_MS,
     START,
     Shell,
     ended,
-    logs_of,
     row,
     until_idle,
 )
@@ -264,86 +263,32 @@ async def test_a_writer_that_fails_ends_the_role_and_nothing_is_committed(shell:
     assert shell.commits == []
 
 
-async def test_partitions_that_are_fenced_off_are_dropped_and_never_committed(shell: Shell) -> None:
+async def test_partitions_that_are_fenced_off_are_dropped_and_never_committed_and_the_role_begins_again(
+    shell: Shell,
+) -> None:
+    """Nothing is kept: what another process has written is only in `scores`, which a takeover reads."""
     await shell.assigned(0, 1)
-    shell.writers[0].error = FencedError("partition 0")
+    shell.writers[0].error = FencedError("another evaluator writes partition 0 now")
     await shell.folds(4)
     await shell.folds(5)
     await shell.folds(4, number=1)
     await shell.role._commit(1)
     await shell.revoked()
-    assert shell.folded == [[4], [], [], []]
-    assert shell.commits == []
-    assert not shell.failures
+    assert (shell.folded, shell.commits, shell.role.owned) == ([[4], []], [], {})
+    (failure,) = shell.failures
+    assert isinstance(failure, SharedNameError)
+    assert "Partitions 0, 1: another evaluator writes partition 0 now, but the group" in str(failure)
+    assert "each evaluator_instance is used once" in str(failure)
     assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 2
 
 
-async def test_fenced_partitions_are_taken_over_again_unless_the_group_gives_them_away(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is kept: what another process has written is only in `scores`, which a takeover reads."""
-    monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 0)
-    await shell.assigned(0, 1)
-    await shell.rebalanced(0, 1)
-    shell.writers[1].error = FencedError("partition 0")
-    await shell.folds(4)
-    assert (shell.takeover.begun, shell.writers[1].stopped, shell.writers[2].numbers) == (2, True, [0, 1])
-    assert not shell.consumer.paused
-    await shell.folds(4)
-    assert shell.folded == [[4], [], [4], []]
-    assert shell.role.ready.is_set()
-    monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 60)
-    shell.writers[2].error = FencedError("partition 0")
-    await shell.folds(5)
-    assert shell.consumer.paused == logs_of(0, 1)
-    assert shell.role.problems() == ("evaluator: taking over partitions 0, 1",)
-    await shell.rebalanced(1)
-    assert (shell.takeover.begun, shell.writers[-1].numbers) == (3, [1])
-
-
-@pytest.mark.parametrize("error", [ProducerFenced(), IllegalOperation("not in transaction")])
-async def test_a_claim_that_another_one_overtakes_is_made_again(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 0)
-    shell.takeover.error = error
-    shell.takeover.gate.clear()
+async def test_a_claim_that_another_one_overtakes_ends_the_role(shell: Shell) -> None:
+    shell.takeover.error = FencedError("another process claimed them at the same moment")
     await shell.assigned(0)
-    polled_before = shell.polled(4)
-    shell.takeover.gate.set()
-    await asyncio.sleep(0)
-    shell.takeover.error = None
-    await polled_before
-    await until_idle()
-    assert shell.takeover.begun == 2
-    await shell.folds(4)
-    assert shell.folded[-1] == [4]
-    assert shell.role.ready.is_set()
-    assert [writer.stopped for writer in shell.writers] == [True, False]
-    assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 0
-
-
-async def test_partitions_that_are_claimed_again_and_again_end_the_role(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 0)
-    shell.takeover.error = ProducerFenced()
-    await shell.assigned(0)
-    with pytest.raises(SharedNameError):
-        await asyncio.wait_for(shell.role._fail_with(), patient(5))
-    assert shell.takeover.begun == service.MAX_TAKEOVERS
-    assert "Partitions 0: another process claimed them" in str(shell.failures[0])
-
-
-async def test_fences_that_are_far_apart_end_nothing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "TAKE_AGAIN_SECONDS", 0)
-    monkeypatch.setattr(service, "STEADY_SECONDS", -1)
-    await shell.assigned(0)
-    for number in range(service.MAX_TAKEOVERS + 1):
-        shell.writers[number].error = FencedError("partition 0")
-        await shell.folds(START)
-    assert shell.takeover.begun == service.MAX_TAKEOVERS + 2
-    assert not shell.failures
+    (failure,) = shell.failures
+    assert isinstance(failure, SharedNameError)
+    assert "Partitions 0: another process claimed them" in str(failure)
+    assert (shell.role.owned, shell.role.ready.is_set(), shell.writers[0].stopped) == ({}, False, True)
 
 
 # Commits and their timing.
@@ -487,12 +432,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def looks_after(shell: Shell, clock: list[float], seconds: float) -> None:
-    """Time passes, offsets are committed, and ticks look at what goes on."""
+    """Time passes, offsets are committed, and the topics are looked at."""
     clock[0] += seconds
     await shell.role._commit(1)
-    shell.role._topic_watch.look(shell.role._standstill())
-    shell.role._topic_watch.look(shell.role._standstill())
-    await until_idle()
+    try:
+        await shell.role._topic_watch.look(shell.role._standstill())
+    except OperatorError as error:
+        shell.role._fail(error)
 
 
 async def let_scores_wait(shell: Shell) -> None:

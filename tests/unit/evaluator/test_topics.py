@@ -1,5 +1,6 @@
 """Before the first record is read: topics that would lose scores are refused in plain words."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -148,7 +149,7 @@ async def test_the_embedded_broker_is_asked_for_counts_only(broker: Broker) -> N
 
 
 async def test_a_setting_that_is_changed_while_running_is_told_once_with_the_remedy(broker: Broker) -> None:
-    watch = TopicWatch(KAFKA, SETTINGS, AsyncMock())
+    watch = TopicWatch(KAFKA, SETTINGS)
     with capture_logs() as logged:
         await watch.look_at_settings()
         broker.settings["scores"] = {**RIGHT, "cleanup.policy": "compact"}
@@ -162,18 +163,23 @@ async def test_a_setting_that_is_changed_while_running_is_told_once_with_the_rem
     assert line["what_to_do"].startswith("Set cleanup.policy=delete")
 
 
-async def test_settings_are_looked_at_now_and_then_and_a_broker_that_is_away_is_no_fault(
+async def test_settings_are_looked_at_again_and_again_and_a_broker_that_is_away_is_no_fault(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "SETTINGS_EVERY_SECONDS", 0.0)
-    watch = TopicWatch(KAFKA, SETTINGS, AsyncMock())
-    watch.look(None)
-    assert watch._looking is not None
-    await watch._looking
-    assert broker.asked_for_settings
-    monkeypatch.setattr(topics, "topic_settings", AsyncMock(side_effect=KafkaUnreachableError("away")))
-    await watch.look_at_settings()
-    watch.stop()
+    monkeypatch.setattr(topics, "LOOK_SECONDS", 0.0)
+    watch, looks = TopicWatch(KAFKA, SETTINGS), list[str]()
+
+    async def away(*_: object) -> None:
+        looks.append("settings")
+        raise KafkaUnreachableError("away")
+
+    monkeypatch.setattr(topics, "topic_settings", away)
+    following = asyncio.create_task(watch.follow(lambda: looks.append("standstill")))
+    while len(looks) < 4:  # noqa: ASYNC110  # what it waits for is no event
+        await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.wait([following])
+    assert looks[:4] == ["standstill", "settings"] * 2
 
 
 class Answering(KafkaSettings):
@@ -194,7 +200,7 @@ USED = used_topics(using("transcripts"))
 
 
 def watch(kafka: KafkaSettings) -> TopicWatch:
-    return TopicWatch(kafka, using("transcripts"), list[Exception]().append)
+    return TopicWatch(kafka, using("transcripts"))
 
 
 async def misfit(**counts: int) -> str:
@@ -202,7 +208,11 @@ async def misfit(**counts: int) -> str:
     changed = {name.replace("_", "."): count for name, count in counts.items()}
     kafka = Answering(topic_prefix="x.", counts={f"x.{name}": changed.get(name, 4) for name in USED})
     watching = watch(kafka)
-    return str(watching.misfit_of(await watching.partitions() or {}) or "")
+    try:
+        watching.require_fit(await watching.partitions() or {})
+    except TopicsUnfitError as error:
+        return str(error)
+    return ""
 
 
 async def test_nothing_is_wrong_with_topics_that_are_there() -> None:

@@ -236,6 +236,14 @@ async def test_a_claim_that_fails_leaves_no_producer_behind(writing: Writing, wh
     assert writing.producer.journal[-1] == "stop"
 
 
+@pytest.mark.parametrize("error", [ProducerFenced(), IllegalOperation("not in transaction")])
+async def test_a_claim_that_another_one_overtakes_is_told(writing: Writing, error: KafkaError) -> None:
+    writing.producer.errors["commit"] = error
+    with pytest.raises(FencedError, match="another process claimed them at the same moment"):
+        await writing.claims.claim(3, "w-1")
+    assert writing.producer.journal[-1] == "stop"
+
+
 async def test_each_writer_has_an_id_of_its_own_that_the_groups_rights_cover(make: Callable[..., Writing]) -> None:
     other, one = make(), make(transaction_timeout_ms=5_000)
     assert one.writer.id != other.writer.id
@@ -711,6 +719,9 @@ async def test_steps_that_decided_nothing_end_no_writer_on_the_embedded_broker(m
 # Decisions that wait to be written stay in order and whole, and their waiters wake at the right moment.
 
 
+PATIENCE = 600.0
+
+
 def outlet_of(*decisions: str, patience_seconds: float = 0.0) -> Outlet:
     """Each word is a decision; its letters are conversations."""
     outlet = Outlet(0, KafkaSettings(), Outbox(patience_seconds))
@@ -775,7 +786,7 @@ async def test_who_writes_sleeps_until_there_is_a_decision_though_without_a_reco
 async def test_a_moment_is_due_at_once_and_what_is_over_waits_for_one_or_for_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    over, outlet = Transcript("a", b"[]"), outlet_of(patience_seconds=patient(60))
+    over, outlet = Transcript("a", b"[]"), outlet_of(patience_seconds=PATIENCE)
     for due in (fact("a"), question("a")):
         outlet.put([over], row())
         waiting = await sleeps(outlet.outbox)
@@ -784,13 +795,13 @@ async def test_a_moment_is_due_at_once_and_what_is_over_waits_for_one_or_for_its
         taken(outlet.outbox, 2)
     outlet.put([over], row())
     await sleeps(outlet.outbox)
-    later = time.monotonic() + patient(60)
+    later = time.monotonic() + PATIENCE
     monkeypatch.setattr("time.monotonic", lambda: later)
     await wakes(asyncio.create_task(outlet.outbox.until_due()))
 
 
 async def test_what_is_over_does_not_wait_if_it_fills_a_transaction_or_somebody_waits_for_it() -> None:
-    over, outlet = Transcript("a", b"[]"), outlet_of(patience_seconds=patient(60))
+    over, outlet = Transcript("a", b"[]"), outlet_of(patience_seconds=PATIENCE)
     waiting = await sleeps(outlet.outbox)
     outlet.put([over] * MAX_TRANSACTION_RECORDS, row())
     await wakes(waiting)
@@ -806,14 +817,14 @@ async def test_what_is_over_does_not_wait_if_it_fills_a_transaction_or_somebody_
 
 
 async def test_what_came_during_a_transaction_waits_for_no_more() -> None:
-    outlet = outlet_of("a", patience_seconds=patient(60))
+    outlet = outlet_of("a", patience_seconds=PATIENCE)
     outlet.put([Transcript("b", b"[]")], row())
     taken(outlet.outbox, 1)
     await wakes(asyncio.create_task(outlet.outbox.until_due()))
 
 
 async def test_a_condition_that_holds_hurries_nobody() -> None:
-    outlet = outlet_of(patience_seconds=patient(60))
+    outlet = outlet_of(patience_seconds=PATIENCE)
     outlet.put([Transcript("b", b"[]")], row())
     await outlet.outbox.until(lambda: True)
     await sleeps(outlet.outbox)

@@ -148,11 +148,11 @@ def test_a_bound_on_bytes_is_a_warning(topic: str) -> None:
     assert (fault.severity, fault.setting) == (Severity.WARNING, "retention.bytes=-1")
 
 
-@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "events"])
-def test_inputs_and_the_log_take_the_brokers_time(topic: str) -> None:
+@pytest.mark.parametrize("topic", [*INPUT_TOPICS, "events", "scores"])
+def test_inputs_the_log_and_scores_take_the_brokers_time(topic: str) -> None:
     (fault,) = faults(topic, message_timestamp_type="CreateTime")
     assert (fault.severity, fault.setting) == (Severity.WRONG, "message.timestamp.type=LogAppendTime")
-    assert faults("scores", message_timestamp_type="CreateTime") == []
+    assert faults("transcripts", message_timestamp_type="CreateTime") == []
 
 
 @pytest.mark.parametrize(

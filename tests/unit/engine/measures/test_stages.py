@@ -120,7 +120,7 @@ def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once(pho
     assert phone.records("turn", 1) == []
     phone.leave(6000)
     (first,) = phone.records("turn", 1)
-    assert (first.revision, first.status, first.is_first) == (1, TurnStatus.PROVISIONAL, True)
+    assert (phone.nth(first), first.status, first.is_first) == (1, TurnStatus.PROVISIONAL, True)
     assert stages_in(first) == [Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN]
     phone.metric(LLM, 2.0, 5200, "ProcessingMetricsData")  # a number of the turn that is left
     assert phone.records("turn", 1) == [first]
@@ -129,7 +129,7 @@ def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once(pho
     phone.speech("bot_speech_started", 14_000)
     phone.leave(16_000)
     second = phone.turn_values(1)
-    assert (second.revision, second.is_first, stages_in(second)) == (2, False, [Stage.LLM_LAST_SENTENCE])
+    assert (phone.nth(second), second.is_first, stages_in(second)) == (2, False, [Stage.LLM_LAST_SENTENCE])
     phone.send("audit", {"type": "call_ended"}, 17_000)
     phone.advance(60_000)
     assert phone.turn_values(1) == second
@@ -142,7 +142,7 @@ def test_a_number_that_comes_after_its_turn_was_left_is_known_at_the_close_at_th
     phone.send("audit", {"type": "call_ended"}, 7000)
     phone.advance(60_000)
     final = phone.turn_values(1)
-    assert (final.revision, final.status) == (2, TurnStatus.FINAL)
+    assert (phone.nth(final), final.status) == (2, TurnStatus.FINAL)
     assert phone.known(1) == [[Stage.ENDPOINTING], [Stage.LLM_FIRST_TOKEN]]
 
 
@@ -397,11 +397,11 @@ def test_a_successor_counts_no_stage_again(phone: Phone) -> None:
     phone.turn(7000)
     phone.leave(13_000)
     assert stages_in(phone.turn_values(1)) == [Stage.TTS_FIRST_BYTE]
-    assert phone.turn_values(1).revision == 2
+    assert phone.nth(phone.turn_values(1)) == 2
     phone.metric(TTS, 0.3, 2950)
     phone.turn(13_000)
     phone.leave(19_000)
-    assert phone.turn_values(1).revision == 3
+    assert phone.nth(phone.turn_values(1)) == 3
     assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN], [Stage.TTS_FIRST_BYTE], []]
 
 

@@ -141,12 +141,12 @@ def test_a_late_transcript_revises_what_was_said(feed: Feed) -> None:
     feed.user_audio(1_000, 3_000, text="A window seat")
     feed.assistant_audio(4_000, 5_000)
     feed.user_audio(6_000, 7_000, text="Yes")
-    assert (feed.call_values().revision, plain(speech(feed).user.words_per_minute)) == (2, 90.0)
+    assert (feed.nth(feed.call_values()), plain(speech(feed).user.words_per_minute)) == (2, 90.0)
     assert talk_in(feed, 1).user.words == 3
     feed.heard("I would like a window seat", 3_100)
     feed.assistant_audio(8_000, 9_000)
     feed.user_audio(10_000, 11_000)
-    assert (feed.call_values().revision, plain(speech(feed).user.words_per_minute)) == (3, 140.0)
+    assert (feed.nth(feed.call_values()), plain(speech(feed).user.words_per_minute)) == (3, 140.0)
     assert talk_in(feed, 1).user.words == 6
 
 
@@ -242,7 +242,7 @@ def test_a_text_that_comes_when_its_turn_was_left_is_read_later(feed: Feed) -> N
     assert feed.status(1) == "settled"
     turn = feed.turn_values(1)
     assert turn.assistant_disagreement is not None
-    assert (turn.revision, turn.assistant_disagreement.turns, value_of(turn.assistant_disagreement)) == (2, 1, 1.0)
+    assert (feed.nth(turn), turn.assistant_disagreement.turns, value_of(turn.assistant_disagreement)) == (2, 1, 1.0)
     feed.user_audio(14_000, 15_000)
     assert (disagreement(feed).assistant.turns, value_of(disagreement(feed).assistant)) == (1, 1.0)
     before = plain(speech(feed).assistant.words_per_minute)
@@ -318,7 +318,7 @@ def test_word_errors_run_with_the_call(feed: Feed) -> None:
     # The last turn was not understood: EVA's backfill completes it with the intended words.
     assert (value_of(rate(feed)), rates_by_turn(feed)) == (0.091, {1: 0.0, 2: 0.167, 3: 0.0})
     assert (rate(feed).substitutions, rate(feed).reference_words, rate(feed).turns) == (1, 11, 3)
-    assert [record.revision for record in feed.records("turn", 2)] == [1]
+    assert [feed.nth(record) for record in feed.records("turn", 2)] == [1]
 
 
 def test_disagreement_is_that_of_both_sides(feed: Feed) -> None:

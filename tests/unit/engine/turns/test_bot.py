@@ -151,7 +151,7 @@ def test_the_first_audio_event_switches_to_audio_as_a_revision() -> None:
     feed.assistant_audio(4_100, behind_ms=400)
     newest = feed.records(LATENCY, turn=1)[-1]
     assert (newest.result.value, newest.anchor.value, newest.source) == (1_700.0, "audio", "elevenlabs")
-    assert newest.revision == len(feed.records(LATENCY, turn=1))
+    assert feed.nth(newest) == len(feed.records(LATENCY, turn=1))
     assert [record.is_first for record in feed.records(LATENCY, turn=1)].count(True) == 1
 
 

@@ -156,7 +156,7 @@ def test_late_words_revise_the_turn_that_the_call_has_left(line: Line) -> None:
     assert before.talk.user.words is None
     after = line.turn_values(1)
     assert after.talk is not None
-    assert (after.talk.user.words, after.revision) == (4, before.revision + 1)
+    assert (after.talk.user.words, line.nth(after)) == (4, line.nth(before) + 1)
 
 
 def answered(line: Line) -> list[str | None]:

@@ -17,7 +17,7 @@ from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed, plain, records
 
 
 def _statuses(feed: Feed, turn: int) -> list[tuple[int, str]]:
-    return [(record.revision, record.status.value) for record in feed.records("turn", turn=turn)]
+    return [(feed.nth(record), record.status.value) for record in feed.records("turn", turn=turn)]
 
 
 def _dialogue(feed: Feed) -> None:
@@ -61,7 +61,7 @@ def test_a_turn_that_is_left_is_published_again_only_if_a_value_changes() -> Non
     assert first.turn_taking is not None
     assert second.turn_taking is not None
     assert (first.turn_taking.has_tool_call, second.turn_taking.has_tool_call) == (False, True)
-    assert (second.revision, second.is_first, second.first_known) == (2, False, ())
+    assert (feed.nth(second), second.is_first, second.first_known) == (2, False, ())
     feed.user_audio(32_000, 33_000)
     feed.advance(800_000)
     assert feed.records("turn", turn=1) == [first, second]
@@ -106,7 +106,7 @@ def test_latency_is_said_when_the_assistant_starts(feed: Feed) -> None:
     feed.assistant_audio(3_750)
     (record,) = feed.records(LATENCY)
     assert (record.turn, value_of(record), record.anchor.value, record.source) == (1, 750.0, "audio", "elevenlabs")
-    assert (record.revision, record.status.value, record.is_first) == (1, "open", True)
+    assert (feed.nth(record), record.status.value, record.is_first) == (1, "open", True)
 
 
 def test_the_greeting_has_no_latency(feed: Feed) -> None:
@@ -156,9 +156,9 @@ def test_a_turn_that_was_left_and_never_was_is_withdrawn(feed: Feed) -> None:
     for at_ms in (2_000, 6_000, 10_000):
         feed.spoke("user", at_ms, at_ms + 1_000)
         feed.spoke("bot", at_ms + 2_000, at_ms + 3_000)
-    assert [(record.turn, record.revision) for record in feed.records("turn")] == [(0, 1), (1, 1), (2, 1)]
+    assert [(record.turn, feed.nth(record)) for record in feed.records("turn")] == [(0, 1), (1, 1), (2, 1)]
     feed.assistant_audio(0, 900)  # there is a simulated caller: it has heard the greeting so far
-    assert [(record.turn, record.revision) for record in feed.records("turn") if record.is_withdrawn] == [
+    assert [(record.turn, feed.nth(record)) for record in feed.records("turn") if record.is_withdrawn] == [
         (1, 2),
         (2, 2),
     ]
@@ -188,7 +188,7 @@ def test_labels_that_become_known_are_published_at_once(feed: Feed) -> None:
     feed.send("judge", {"type": "call_started", "agent": "desk"}, 100)
     feed.send("judge", {"type": "call_started", "agent": "desk"}, 200)
     feed.send("judge", {"type": "call_started", "environment": "test"}, 300)
-    started = [(r.revision, r.labels.agent, r.labels.environment) for r in feed.records("call_started")]
+    started = [(feed.nth(r), r.labels.agent, r.labels.environment) for r in feed.records("call_started")]
     assert started == [(1, "unknown", "unknown"), (2, "desk", "unknown"), (3, "desk", "test")]
 
 
