@@ -153,6 +153,8 @@ def _untrusted(error: ssl.SSLCertVerificationError, security: SecuritySettings) 
 
 def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
     """Explains a connection that closed before an answer. The cause is unknown, so the likeliest ones are named."""
+    if security.fits and isinstance(cause, EOFError | ConnectionResetError):
+        return Explanation("the connection was cut off", "Check the network, and that the broker runs.", answers=False)
     protocol = security.protocol
     has_tls = protocol.endswith("SSL")
     if isinstance(cause, asyncio.IncompleteReadError) and (cause.expected or 0) >> 16 == _TLS_ALERT_AS_SIZE:
@@ -175,7 +177,8 @@ def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
         )
     return Explanation(
         f"closes the connection without a word, and security.protocol is {protocol}",
-        "This port probably wants a login (SASL_), or TLS, or none of it: check security.protocol and the port.",
+        "This port probably wants a login (SASL_), or TLS, or none of it: check security.protocol and the port. Or the broker was "
+        "just stopping.",
     )
 
 
@@ -510,22 +513,6 @@ class KafkaSettings(BaseModel):
             **self.security.faststream_options(),
         )
 
-    async def connection(self, role: str, host: str, port: int, answer_ms: int) -> AIOKafkaConnection:
-        """Connects to this broker and logs in. The caller closes the connection.
-
-        Args:
-            role: Last part of the client's name.
-            host: Host of the broker, as the cluster names it.
-            port: Port of the broker, as the cluster names it.
-            answer_ms: How long connecting, each step of logging in, and later each answer may take.
-
-        Raises:
-            OSError, KafkaError, TimeoutError, ValueError: It cannot be reached, or does not let us in.
-        """
-        options = {**self.client_options(), "client_id": self._client_name(role), "request_timeout_ms": answer_ms}
-        del options["bootstrap_servers"]
-        return await create_conn(host, port, **options)
-
     def _client_name(self, role: str) -> str:
         return f"{self.client_id}-{role}"
 
@@ -538,6 +525,7 @@ class KafkaSettings(BaseModel):
         """
         try:
             async with first_contact(self.client_options(), self._client_name(role)) as connection:
+                self.security.let_in()
                 yield connection
         except (NoContactError, KafkaError, TimeoutError) as error:
             raise self.unreachable(error) from error
@@ -552,15 +540,19 @@ class KafkaSettings(BaseModel):
             A `KafkaRefusedError` if a broker answered with a refusal.
         """
         causes = error.causes if isinstance(error, NoContactError) else ((self.bootstrap_servers, error),)
-        explanations = [(address, explained(cause, self.security)) for address, cause in causes]
-        for address, each in explanations:
+        told = [(address, cause, explained(cause, self.security)) for address, cause in causes]
+        for address, cause, each in told:
             if each.answers:
-                return KafkaRefusedError(f"Kafka: the broker at {address} {each.seen}. {_ENDS} {each.remedy}")
-        seen = explanations[0][1].seen
-        if any(each.seen != seen for _, each in explanations):
-            seen = ", ".join(f"{address} ({each.seen})" for address, each in explanations)
+                text = f"Kafka: the broker at {address} {each.seen}. {_ENDS} {each.remedy}"
+                if isinstance(cause, UnreachableNamesError):  # it let us in, and other brokers do not answer
+                    return KafkaUnreachableError(text)
+                return KafkaRefusedError(text, address, each)
+        _, _, first = told[0]
+        seen = first.seen
+        if any(each.seen != seen for _, _, each in told):
+            seen = ", ".join(f"{address} ({each.seen})" for address, _, each in told)
         return KafkaUnreachableError(
-            f"Kafka: no broker answers at {self.bootstrap_servers}: {seen}. {_ENDS} {explanations[0][1].remedy}"
+            f"Kafka: no broker answers at {self.bootstrap_servers}: {seen}. {_ENDS} {first.remedy}"
         )
 
 
@@ -587,7 +579,17 @@ class KafkaUnreachableError(OperatorError):
 
 
 class KafkaRefusedError(KafkaUnreachableError):
-    """A broker refused our login or an operation. A person must change settings or rights."""
+    """A broker refused our login or an operation. A person must change settings or rights.
+
+    Attributes:
+        address: The broker.
+        why: Its refusal; None if it is in the text alone.
+    """
+
+    def __init__(self, text: str, address: str = "", why: Explanation | None = None) -> None:
+        super().__init__(text)
+        self.address = address
+        self.why = why
 
 
 class TopicsUnfitError(OperatorError):
@@ -682,14 +684,15 @@ class LoginWatch:
 
     async def _is_refused(self, *, confirms: bool = False) -> bool:
         try:
-            async with first_contact(self._kafka.client_options(), f"{self._kafka.client_id}-login-watch"):
+            async with self._kafka.first_contact("login-watch"):
                 self._let_in()
-                return False
-        except (NoContactError, KafkaError, TimeoutError) as error:
-            refused = _refused_by(error, self._kafka)
-        if refused is not None and (confirms or self._refusal):
-            self._tell(*refused)
-        return refused is not None
+        except KafkaRefusedError as error:
+            if error.why is not None and (confirms or self._refusal):
+                self._tell(error.address, error.why)
+            return True
+        except KafkaUnreachableError:  # which says nothing about logins
+            pass
+        return False
 
     def _tell(self, address: str, refused: Explanation) -> None:
         self._instruments.inc("callgauge_kafka_logins_refused_total")
@@ -707,17 +710,6 @@ class LoginWatch:
         if self._refusal:
             log.info("kafka_login_works_again")
         self._refusal = ""
-
-
-def _refused_by(error: BaseException, kafka: KafkaSettings) -> tuple[str, Explanation] | None:
-    """Returns the broker that refused us and the reason; None if none did, for example because none answers."""
-    causes = error.causes if isinstance(error, NoContactError) else ((kafka.bootstrap_servers, error),)
-    for address, cause in causes:
-        if not isinstance(cause, UnreachableNamesError):  # a login went well, and other brokers do not answer
-            explanation = explained(cause, kafka.security)
-            if explanation.answers:
-                return address, explanation
-    return None
 
 
 # Asks the broker for the settings of topics.

@@ -79,6 +79,7 @@ class SecuritySettings(BaseModel):
     )
 
     _is_settled: bool = PrivateAttr(default=False)
+    _fits: bool = PrivateAttr(default=False)
     _password: SecretStr | None = PrivateAttr(None)
     _tls: ssl.SSLContext | None = PrivateAttr(None)
 
@@ -134,6 +135,15 @@ class SecuritySettings(BaseModel):
             login = logins[self.mechanism]
             return {"security": login(self.username, self._password.get_secret_value(), **tls)}
         return {"security": BaseSecurity(**tls)}
+
+    @property
+    def fits(self) -> bool:
+        """Whether a broker has let us in with these settings, so that a connection that ends without a word was only cut off."""
+        return self._fits
+
+    def let_in(self) -> None:
+        """Notes that a broker has let us in."""
+        self._fits = True
 
     def read_certificates_anew(self) -> Sequence[Mistake]:
         """Lets new connections use the certificates and the key that the files have now. A CA that is no more in its file stays known.
